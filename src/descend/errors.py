@@ -1,0 +1,9 @@
+"""The one kind of error that is a person's to mend: expected, got, what to do."""
+
+
+class InputError(ValueError):
+    """Input that Descend can't use.
+
+    The message is written for the person who gave the input: what was expected, what was got, and what
+    to do. The command line prints it without a traceback.
+    """
