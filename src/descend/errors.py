@@ -1,4 +1,4 @@
-"""The one kind of error that is a person's to mend: expected, got, what to do."""
+"""Errors that Descend raises on purpose: expected, got, what to do."""
 
 
 class InputError(ValueError):
@@ -7,3 +7,7 @@ class InputError(ValueError):
     The message is written for the person who gave the input: what was expected, what was got, and what
     to do. The command line prints it without a traceback.
     """
+
+
+class NonFiniteLossError(ArithmeticError):
+    """A layer's loss is NaN or infinite: raised before any parameter or multiplier moves."""

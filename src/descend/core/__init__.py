@@ -1,0 +1,6 @@
+"""Layerwise descent constraints and their primal-dual solution, in terms of a vector of layer losses only."""
+
+from descend.core.primal_dual import PrimalDual
+from descend.core.problem import DescentProblem
+
+__all__ = ["DescentProblem", "PrimalDual"]

@@ -1,0 +1,116 @@
+"""The multipliers λ ≥ 0 and how they climb: projected gradient ascent, the dual step of Algorithm 1."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from descend.errors import InputError
+
+
+class NuPI(torch.optim.Optimizer):
+    r"""νPI: a proportional-integral controller of the multipliers (Sohrabi et al., ICML 2024).
+
+    .. math::
+        \xi_t = \nu\,\xi_{t-1} + (1-\nu)\,g_t, \qquad
+        \lambda_{t+1} = \lambda_t + \eta\,( k_i\, g_t + k_p\,(\xi_t - \xi_{t-1}) )
+
+    The proportional term reacts to the change of the violation and damps the oscillation of plain ascent
+    (k_p = 0), because the multiplier falls as soon as the violation does. The first step has no change to
+    react to: ξ before it is g_0, as Cooper documents its ``SGD`` initialisation (its code goes on from ξ_0 =
+    0, so that its second step adds η k_p (1−ν) g_0 to ours).
+
+    Args:
+        params: Tensors to update; their ``grad`` is g.
+        lr: η.
+        kp: k_p, the proportional gain.
+        ki: k_i, the integral gain.
+        nu: ν in [0, 1), the smoothing of the error that the proportional term sees.
+        maximize: Ascend (True) or descend.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float,
+        kp: float = 10.0,
+        ki: float = 1.0,
+        nu: float = 0.0,
+        maximize: bool = False,
+    ):
+        if not 0 <= nu < 1:
+            raise InputError(f"nu, the smoothing of nuPI, must lie in [0, 1); got {nu}.")
+        super().__init__(params, {"lr": lr, "kp": kp, "ki": ki, "nu": nu, "maximize": maximize})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Move every parameter once."""
+        for group in self.param_groups:
+            sign = 1.0 if group["maximize"] else -1.0
+            for param in group["params"]:
+                state, error = self.state[param], param.grad
+                before = state.get("error", error)
+                smooth = group["nu"] * before + (1 - group["nu"]) * error
+                param.add_(group["ki"] * error + group["kp"] * (smooth - before), alpha=sign * group["lr"])
+                state["error"] = smooth.clone()
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "nupi": NuPI,
+}
+
+
+def optimizer_over(tensor: Tensor, name: str, lr: float, **options: Any) -> torch.optim.Optimizer:
+    """The optimiser ``name`` over one tensor, with errors that say what is possible."""
+    if name not in OPTIMIZERS:
+        raise InputError(f"the dual optimizer must be one of {', '.join(OPTIMIZERS)}; got {name!r}.")
+    if not lr > 0:
+        raise InputError(f"a learning rate of the dual must be positive; got {lr}.")
+    try:
+        return OPTIMIZERS[name]([tensor], lr=lr, **options)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the dual optimizer {name!r} does not take these options: {error}") from None
+
+
+class Multipliers:
+    """λ ≥ 0 over all constraints (index 0 the cap, index l layer l), and its projected ascent.
+
+    λ ← [λ + step(g)]₊, with the step of SGD (η g: Algorithm 1 as written), Adam (the paper's runs; its step
+    is about ±η whatever the violation's size) or νPI.
+
+    Args:
+        in_force: Shape (L+1,), bool; the others stay at 0.
+        name: ``"sgd"``, ``"adam"`` or ``"nupi"``.
+        lr: η_λ.
+        options: Further arguments of the optimiser.
+    """
+
+    def __init__(self, in_force: Tensor, name: str, lr: float, **options: Any):
+        self.in_force = in_force
+        # Double precision, on the host: L+1 numbers that must not drift, identical on every rank.
+        self.values = torch.zeros(len(in_force), dtype=torch.float64)
+        self._optimizer = optimizer_over(self.values, name, lr, maximize=True, **options)
+
+    def ascend(self, gradient: Tensor) -> None:
+        """One projected ascent step along ``gradient``, shape (L+1,)."""
+        self.values.grad = torch.where(self.in_force, gradient, 0.0)
+        self._optimizer.step()
+        self.values.grad = None
+        self.values.clamp_(min=0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """λ and the state of its optimiser."""
+        return {"values": self.values, "optimizer": self._optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        if state["values"].shape != self.values.shape:
+            raise InputError(
+                f"the saved multipliers are those of {len(state['values']) - 1} layers; this problem has "
+                f"{len(self.values) - 1}. Use the depth of the run that saved them."
+            )
+        self.values.copy_(state["values"])
+        self._optimizer.load_state_dict(state["optimizer"])

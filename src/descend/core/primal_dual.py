@@ -1,0 +1,224 @@
+"""Algorithm 1: the dual side of primal-dual training, around any training loop."""
+
+from copy import deepcopy
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, distributed
+
+from descend.core.multipliers import Multipliers
+from descend.core.problem import DescentProblem
+from descend.core.slack import ExplicitSlack, ImplicitSlack
+from descend.errors import InputError, NonFiniteLossError
+
+
+class PrimalDual:
+    """The multipliers of a `DescentProblem` and when they move.
+
+    It owns neither backward nor zero_grad, so that accumulation, clipping, mixed precision and any trainer
+    fit around it. One training step is::
+
+        dual.lagrangian(losses).backward()
+        optimizer.step(); optimizer.zero_grad()
+        dual.observe(losses.detach()); dual.step()
+
+    With accumulation call `observe` once per micro-batch, with its count, and `step` once per optimiser step.
+    In a process group the observed sums and counts are added over the ranks: every rank holds the same
+    multipliers.
+
+    Args:
+        problem: The constrained problem.
+        lr: η_λ, the dual learning rate.
+        optimizer: ``"sgd"``, ``"adam"`` (the paper's) or ``"nupi"``.
+        resilience: ρ, the price of slack; 0 for hard constraints.
+        slack: ``"implicit"``, eq. (38), or ``"explicit"``, eq. (36).
+        slack_lr: Learning rate of explicit slack; ``resilience * lr`` unless given, so that u keeps pace with
+            its optimum ρλ. With SGD a rate above 2ρ diverges.
+        slack_optimizer: Its optimiser; ``optimizer`` unless given.
+        warmup: Steps of plain ERM before the multipliers begin to move (the paper: one epoch).
+        every: The dual schedule: 1 a dual step after every primal step, k after every k, on the mean losses
+            since the last one, ``"epoch"`` at each `end_epoch`.
+        options: Further arguments of the dual optimiser, such as ``{"kp": 5.0}`` of νPI.
+
+    Raises:
+        InputError: If an argument is outside its range.
+    """
+
+    def __init__(
+        self,
+        problem: DescentProblem,
+        lr: float = 0.03,
+        optimizer: str = "adam",
+        resilience: float = 0.0,
+        *,
+        slack: Literal["implicit", "explicit"] = "implicit",
+        slack_lr: float | None = None,
+        slack_optimizer: str | None = None,
+        warmup: int = 0,
+        every: int | Literal["epoch"] = 1,
+        options: dict[str, Any] | None = None,
+    ):
+        if every != "epoch" and not (isinstance(every, int) and every >= 1):
+            raise InputError(f"every must be a number of steps, at least 1, or 'epoch'; got {every!r}.")
+        if warmup < 0:
+            raise InputError(f"warmup must be a number of steps, 0 for none; got {warmup}.")
+        if slack not in ("implicit", "explicit"):
+            raise InputError(f"slack must be 'implicit' or 'explicit'; got {slack!r}.")
+        self.problem = problem
+        self.warmup = warmup
+        self.every = every
+        self.steps = 0
+        self._multipliers = Multipliers(problem.in_force, optimizer, lr, **(options or {}))
+        # A saved state belongs to these: the state of one optimiser means nothing to another.
+        self._kind = f"optimizer={optimizer!r}, slack={slack!r}"
+        if slack == "explicit":
+            name = slack_optimizer or optimizer
+            rate = resilience * lr if slack_lr is None else slack_lr
+            self._slack: ImplicitSlack = ExplicitSlack(resilience, problem.in_force, name, rate)
+            self._kind += f", slack_optimizer={name!r}"
+        else:
+            self._slack = ImplicitSlack(resilience)
+        # Where the ratio form, which is not linear, takes its weights: the last losses seen.
+        self._last = torch.ones(problem.depth + 1, dtype=torch.float64)
+        # Σ count · losses and Σ count of this rank since the last dual step.
+        self._totals = torch.zeros(problem.depth + 2, dtype=torch.float64)
+
+    @property
+    def multipliers(self) -> Tensor:
+        """λ_1 … λ_L, shape (L,): ≥ 0, and 0 where a constraint is not in force."""
+        return self._multipliers.values[1:].clone()
+
+    @property
+    def cap_multiplier(self) -> Tensor:
+        """λ_cap ≥ 0, a scalar."""
+        return self._multipliers.values[0].clone()
+
+    @property
+    def slack(self) -> Tensor:
+        """u_1 … u_L, shape (L,), in units of the violations."""
+        return self._slack.values(self._multipliers.values)[1:].clone()
+
+    @property
+    def warm(self) -> bool:
+        """Whether warm-up is over and the constraints take part."""
+        return self.steps >= self.warmup
+
+    @property
+    def weights(self) -> Tensor:
+        """w_0 … w_L, shape (L+1,): the next primal step's weight of each loss, known before the forward pass.
+
+        In the ratio form they are taken at the last losses seen.
+        """
+        if not self.warm:
+            return torch.eye(self.problem.depth + 1, dtype=torch.float64)[-1]
+        values = self._multipliers.values
+        return self.problem.weights(values[1:], values[0], self._last)
+
+    def lagrangian(self, losses: Tensor) -> Tensor:
+        """L̂ at the current multipliers, eq. (5): a scalar to call ``backward`` on; f_L alone during warm-up.
+
+        The slack's own terms, λᵀu and its cost, do not depend on the model and are left out.
+
+        Args:
+            losses: f_0 … f_L, shape (L+1,), of this batch.
+        """
+        if not self.warm:
+            return losses[-1]
+        values = self._multipliers.values
+        return self.problem.lagrangian(losses, values[1:], values[0].to(losses))
+
+    def observe(self, losses: Tensor, count: Tensor | float = 1.0) -> None:
+        """Take note of a batch's losses for the next dual step.
+
+        Args:
+            losses: Detached mean losses, shape (L+1,).
+            count: Over how many samples (or tokens) they are the mean.
+        """
+        self.problem._check(losses)
+        if losses.requires_grad:
+            raise InputError("observe takes detached losses: pass losses.detach().")
+        self._totals = self._totals.to(losses.device)
+        self._totals[:-1] += losses.double() * count
+        self._totals[-1] += count
+
+    def step(self) -> bool:
+        """Count a primal step, and take the dual step if it is due.
+
+        Returns:
+            Whether the multipliers moved.
+
+        Raises:
+            NonFiniteLossError: If a loss is NaN or infinite; the multipliers have not moved.
+            InputError: If nothing was observed, or the ratio form meets a loss of 0.
+        """
+        warm = self.warm
+        self.steps += 1
+        if not warm:
+            self._totals.zero_()
+            return False
+        if self.every == "epoch" or (self.steps - self.warmup) % self.every:
+            return False
+        if not self._ascend():
+            raise InputError("no losses to step on: call observe(losses.detach()) before step().")
+        return True
+
+    def end_epoch(self) -> None:
+        """Take the dual step of an epoch's schedule, and restart explicit slack at 0."""
+        if self.every == "epoch":
+            self._ascend()
+        self._slack.restart()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed run needs to go on bit-equal."""
+        # A copy, here and in loading: torch's optimisers share their state and then change it in place.
+        return deepcopy(
+            {
+                "kind": self._kind,
+                "multipliers": self._multipliers.state_dict(),
+                "slack": self._slack.state_dict(),
+                "steps": self.steps,
+                "totals": self._totals.cpu(),
+                "last": self._last,
+            }
+        )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave.
+
+        Raises:
+            InputError: If the state is that of a problem of another depth, or of another optimiser or slack.
+        """
+        if state["kind"] != self._kind:
+            raise InputError(
+                f"the saved state is that of {state['kind']}; this run has {self._kind}. Resume with the "
+                "settings of the run that saved it."
+            )
+        state = deepcopy(state)
+        self._multipliers.load_state_dict(state["multipliers"])
+        self._slack.load_state_dict(state["slack"])
+        self.steps = state["steps"]
+        self._totals = state["totals"]
+        self._last = state["last"]
+
+    def _ascend(self) -> bool:
+        """Take the dual step, on the mean losses over all ranks; False if no rank has observed any."""
+        totals, self._totals = self._totals, torch.zeros_like(self._totals)
+        if distributed.is_available() and distributed.is_initialized():
+            distributed.all_reduce(totals)
+        totals = totals.cpu()
+        if not totals[-1] > 0:
+            return False
+        losses = totals[:-1] / totals[-1]
+        if not losses.isfinite().all():
+            layers = [int(layer) for layer in (~losses.isfinite()).nonzero()]
+            raise NonFiniteLossError(f"the loss of layer {layers} is not finite: {losses.tolist()}.")
+        gap = self.problem.constraints(losses)
+        if not gap.isfinite().all():
+            raise InputError(
+                f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'."
+            )
+        self._last = losses
+        values = self._multipliers.values.clone()
+        self._multipliers.ascend(gap - self._slack.values(values))
+        self._slack.descend(values)
+        return True

@@ -1,0 +1,201 @@
+"""The constrained problem of eq. (4) and its Lagrangian, eq. (5), as functions of the layer losses."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from descend.errors import InputError
+
+Form = Literal["difference", "ratio"]
+
+
+class DescentProblem:
+    r"""Minimise the last layer's loss subject to descent at every layer, eq. (4).
+
+    .. math::
+        \min_T f_L \quad\text{s.t.}\quad f_l \le (1-\alpha_l)\, f_{l-1},\ l = \text{first}+1 \dots L,
+        \qquad f_{\text{first}} \le \text{cap}
+
+    where :math:`f_0 \dots f_L` are expected losses, one per layer output, :math:`f_0` that of the embedded
+    input. Losses are always a vector of shape (L+1,); multipliers and violations a vector of shape (L,),
+    whose entry l−1 belongs to constraint l.
+
+    ERM, eq. (3), is the same problem with ``alpha=None``: no constraint is in force.
+
+    Args:
+        depth: L, the number of layers.
+        alpha: The step α in (0, 1), one for all constraints or one per layer (L numbers); None for ERM.
+        cap: The bound on the loss where the chain starts, in units of the loss; None for no bound. It keeps
+            the constraints from being met by raising the first loss.
+        first: Where the chain starts: 0 at the embedded input, 1 at the first block's output, and so on.
+            Constraints up to ``first`` are not in force. The paper does not say which loss its cap bounds.
+        form: ``"difference"``: f_l − (1−α_l) f_{l−1} ≤ 0, the paper's. ``"ratio"``: f_l / f_{l−1} − (1−α_l)
+            ≤ 0, the same feasible set for positive losses, with violations that do not shrink with the
+            losses.
+        stop_gradient: Treat the right-hand side as a constant for the primal step. Then no weight is
+            negative: no layer is rewarded for a higher loss. The paper differentiates through both sides.
+
+    Raises:
+        InputError: If an argument is outside its range.
+    """
+
+    def __init__(
+        self,
+        depth: int,
+        alpha: float | Sequence[float] | None = None,
+        cap: float | None = None,
+        *,
+        first: int = 0,
+        form: Form = "difference",
+        stop_gradient: bool = False,
+    ):
+        if depth < 1:
+            raise InputError(f"depth must be at least 1, the number of layers; got {depth}.")
+        if not 0 <= first < depth:
+            raise InputError(f"first must be a layer output from 0 to depth - 1 = {depth - 1}; got {first}.")
+        if form not in ("difference", "ratio"):
+            raise InputError(f"form must be 'difference' or 'ratio'; got {form!r}.")
+        if cap is not None and not cap > 0:
+            raise InputError(f"cap must be a positive bound on the first loss, or None for none; got {cap}.")
+        self.depth = depth
+        self.alpha = _alphas(alpha, depth)
+        self.cap = cap if self.alpha is not None else None
+        self.first = first
+        self.form: Form = form
+        self.stop_gradient = stop_gradient
+
+        # Index 0 is the cap and index l the descent of layer l: one vector, aligned with the losses.
+        self.in_force = torch.zeros(depth + 1, dtype=torch.bool)
+        if self.alpha is not None:
+            self.in_force[first + 1 :] = True
+            self.in_force[0] = cap is not None
+        # The one place of 1 − α.
+        self._rates = 1 - torch.tensor(self.alpha or [0.0] * depth, dtype=torch.float64)
+
+    def constraints(self, losses: Tensor) -> Tensor:
+        """How far each constraint is violated: the cap (index 0) and the descent of each layer (index l).
+
+        Args:
+            losses: f_0 … f_L, shape (L+1,).
+
+        Returns:
+            Shape (L+1,), positive where violated, 0 where a constraint is not in force.
+        """
+        self._check(losses)
+        before, after = losses[:-1], losses[1:]
+        if self.stop_gradient:
+            before = before.detach()
+        rates = self._rates.to(losses)
+        if self.form == "difference":
+            descent = after - rates * before
+        else:
+            descent = after / self._divisors(before) - rates
+        cap = losses[self.first] - (self.cap or 0.0)
+        return torch.where(self.in_force.to(losses.device), torch.cat([cap[None], descent]), 0.0)
+
+    def violations(self, losses: Tensor) -> Tensor:
+        """The violation of each descent constraint, f_l − (1−α_l) f_{l−1} or its ratio form.
+
+        Args:
+            losses: f_0 … f_L, shape (L+1,).
+
+        Returns:
+            Shape (L,), positive where violated, 0 where a constraint is not in force.
+
+        Raises:
+            InputError: If ``losses`` has another shape.
+        """
+        return self.constraints(losses)[1:]
+
+    def cap_violation(self, losses: Tensor) -> Tensor:
+        """The violation f_first − cap of the cap, a scalar; 0 without a cap."""
+        return self.constraints(losses)[0]
+
+    def lagrangian(self, losses: Tensor, multipliers: Tensor, cap_multiplier: Tensor | float = 0.0) -> Tensor:
+        """L̂ = f_L + Σ_l λ_l (f_l − (1−α_l) f_{l−1}) + λ_cap (f_first − cap), eq. (5), a scalar.
+
+        Args:
+            losses: f_0 … f_L, shape (L+1,).
+            multipliers: λ_1 … λ_L, shape (L,).
+            cap_multiplier: λ_cap.
+        """
+        constraints = self.constraints(losses)
+        descent = torch.dot(self._multipliers(multipliers).to(losses), constraints[1:])
+        return losses[-1] + descent + constraints[0] * cap_multiplier
+
+    def weights(
+        self, multipliers: Tensor, cap_multiplier: Tensor | float = 0.0, losses: Tensor | None = None
+    ) -> Tensor:
+        """The gradient of the Lagrangian in the losses: what each layer's loss weighs in the primal step.
+
+        In the difference form w_l = [l = L] + λ_l − (1−α_{l+1}) λ_{l+1} (+ λ_cap at the first), known before
+        any loss is; w may be negative. With ``stop_gradient`` w_l = [l = L] + λ_l (+ λ_cap at the first).
+
+        Args:
+            multipliers: λ_1 … λ_L, shape (L,).
+            cap_multiplier: λ_cap.
+            losses: f_0 … f_L, shape (L+1,): where the ratio form, which is not linear, is differentiated.
+                Not used by the difference form.
+
+        Returns:
+            Shape (L+1,), dtype and device of ``multipliers``.
+
+        Raises:
+            InputError: If the ratio form is given no losses.
+        """
+        lam = torch.where(self.in_force[1:].to(multipliers.device), self._multipliers(multipliers), 0.0)
+        rates = self._rates.to(lam)
+        weights = torch.zeros(self.depth + 1).to(lam)
+        weights[-1] = 1.0
+        if self.form == "difference":
+            weights[1:] += lam
+            before = rates * lam
+        else:
+            if losses is None:
+                raise InputError("the ratio form is not linear: pass the losses where to take its weights.")
+            self._check(losses)
+            at = losses.detach().to(lam)
+            divisors = self._divisors(at[:-1])
+            weights[1:] += lam / divisors
+            before = lam * at[1:] / divisors**2
+        if not self.stop_gradient:
+            weights[:-1] -= before
+        if self.in_force[0]:
+            weights[self.first] += cap_multiplier
+        return weights
+
+    def _divisors(self, before: Tensor) -> Tensor:
+        # 1 where nothing is in force: a loss of 0 is no error there, nor may the gradient become 0·∞ = NaN.
+        return torch.where(self.in_force[1:].to(before.device), before, 1.0)
+
+    def _check(self, losses: Tensor) -> None:
+        if losses.shape != (self.depth + 1,):
+            raise InputError(
+                f"losses must have shape (L+1,) = ({self.depth + 1},), one per layer output; got "
+                f"{tuple(losses.shape)}. Does the model expose its embedding output?"
+            )
+
+    def _multipliers(self, multipliers: Tensor) -> Tensor:
+        if multipliers.shape != (self.depth,):
+            raise InputError(
+                f"multipliers must have shape (L,) = ({self.depth},), one per layer; got "
+                f"{tuple(multipliers.shape)}."
+            )
+        return multipliers
+
+
+def _alphas(alpha: float | Sequence[float] | None, depth: int) -> list[float] | None:
+    if alpha is None:
+        return None
+    values = [float(alpha)] * depth if isinstance(alpha, int | float) else [float(a) for a in alpha]
+    if len(values) != depth:
+        raise InputError(f"alpha must be one number or one per layer ({depth}); got {len(values)} numbers.")
+    for value in values:
+        if not 0 < value < 1:
+            raise InputError(
+                "alpha must lie strictly between 0 and 1: each layer lowers the loss by the factor 1 - alpha;"
+                f" got {value}."
+            )
+    return values

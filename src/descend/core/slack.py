@@ -1,0 +1,94 @@
+"""Resilience: slack on the constraints at a quadratic cost (App. A.5; Hounie et al., 2023).
+
+Slack u ≥ 0 relaxes constraint l to f_l − (1−α_l) f_{l−1} ≤ u_l and costs (1/(2ρ))‖u‖². The dual then has a
+solution even where the constraints are not all reachable. The optimal slack is u = ρλ.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from descend.core.multipliers import optimizer_over
+from descend.errors import InputError
+
+
+class ImplicitSlack:
+    """u = ρλ at all times, so that the dual gradient is g − ρλ, eq. (38).
+
+    It is an L2 term inside the dual gradient, not decoupled weight decay: with Adam the two differ.
+
+    Args:
+        resilience: ρ ≥ 0; 0 for no slack.
+    """
+
+    def __init__(self, resilience: float):
+        if not resilience >= 0:
+            raise InputError(f"resilience must be 0 (hard constraints) or positive; got {resilience}.")
+        self.resilience = resilience
+
+    def values(self, multipliers: Tensor) -> Tensor:
+        """The slack of each constraint, shape of ``multipliers``."""
+        return self.resilience * multipliers
+
+    def descend(self, multipliers: Tensor) -> None:
+        """Nothing moves: the slack follows the multipliers."""
+
+    def restart(self) -> None:
+        """Nothing to restart."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing to save."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to restore."""
+
+
+class ExplicitSlack(ImplicitSlack):
+    """u is a variable of its own, descending the Lagrangian of eq. (36): its gradient is u/ρ − λ.
+
+    At the optimum u = ρλ, as in the implicit form; on the way there it may differ, and `restart` puts it
+    back to 0, which the paper does after every epoch.
+
+    Args:
+        resilience: ρ > 0.
+        in_force: Shape (L+1,), bool; slack elsewhere stays 0.
+        name: The optimiser of u.
+        lr: Its learning rate.
+    """
+
+    def __init__(self, resilience: float, in_force: Tensor, name: str, lr: float):
+        super().__init__(resilience)
+        if not resilience > 0:
+            raise InputError(
+                f"explicit slack needs a positive resilience; got {resilience}. For hard constraints use "
+                "slack='implicit'."
+            )
+        self._in_force, self._name, self._lr = in_force, name, lr
+        self.restart()
+
+    def values(self, multipliers: Tensor) -> Tensor:
+        """The slack of each constraint, shape (L+1,)."""
+        return self._values
+
+    def descend(self, multipliers: Tensor) -> None:
+        """One projected step of u for fixed λ, shape (L+1,)."""
+        self._values.grad = torch.where(self._in_force, self._values / self.resilience - multipliers, 0.0)
+        self._optimizer.step()
+        self._values.grad = None
+        self._values.clamp_(min=0.0)
+
+    def restart(self) -> None:
+        """Put u back to 0 and forget its optimiser's state."""
+        self._values = torch.zeros(len(self._in_force), dtype=torch.float64)
+        self._optimizer = optimizer_over(self._values, self._name, self._lr)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The slack u and the state of its optimiser."""
+        return {"values": self._values, "optimizer": self._optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        self._values.copy_(state["values"])
+        self._optimizer.load_state_dict(state["optimizer"])

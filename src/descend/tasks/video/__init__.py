@@ -1,0 +1,25 @@
+"""Video denoising: clips on disk or generated → cache → windows of patches."""
+
+from descend.tasks.video.cache import cached, default_cache_dir
+from descend.tasks.video.datasets import VideoData, dataset_name, load_video
+from descend.tasks.video.decoding import SIZE
+from descend.tasks.video.scenes import generate_scenes
+from descend.tasks.video.sources import Clip, find_clips, has_sides
+from descend.tasks.video.windows import PATCH, VideoWindows, patchify, unpatchify
+
+__all__ = [
+    "PATCH",
+    "SIZE",
+    "Clip",
+    "VideoData",
+    "VideoWindows",
+    "cached",
+    "dataset_name",
+    "default_cache_dir",
+    "find_clips",
+    "generate_scenes",
+    "has_sides",
+    "load_video",
+    "patchify",
+    "unpatchify",
+]

@@ -1,0 +1,165 @@
+"""Decoded once: the frames of a set of clips in one memory-mapped file.
+
+The file is the frames of all clips one after the other, uint8 (ΣF, SIZE, SIZE), then the clips' lengths
+(int64 each), then a stamp of the sources' state. Frames are written as they are decoded, so that their number
+need not be known beforehand; the file's name says which clips it holds and the stamp whether they are still
+the same, so that a changed source replaces its old frames instead of leaving them behind.
+"""
+
+import errno
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from tqdm import tqdm
+
+from descend.errors import InputError
+from descend.tasks.video.decoding import SIZE
+from descend.tasks.video.sources import Clip
+
+FORMAT = 1
+"""Version of the file's layout and of what decoding yields: a change of either is a new number."""
+
+_FRAME_BYTES = SIZE * SIZE
+_STAMP_BYTES = hashlib.sha256().digest_size
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def default_cache_dir() -> Path:
+    """$DESCEND_CACHE, else $XDG_CACHE_HOME/descend, else ~/.cache/descend."""
+    if own := os.environ.get("DESCEND_CACHE"):
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "descend"
+
+
+def cached(
+    clips: Sequence[Clip], cache_dir: str | Path | None = None, progress: bool = True
+) -> list[np.ndarray]:
+    """Give the frames of clips, decoding them only if no earlier call left them in the cache.
+
+    Any number of processes may ask for the same clips at once: each one that finds no cache builds its own
+    file and puts it in place whole.
+
+    Args:
+        clips: What to decode.
+        cache_dir: Folder of the cache, made if missing; by default `default_cache_dir()`.
+        progress: Show a bar while decoding, if the terminal can show one.
+
+    Returns:
+        One read-only memory-mapped uint8 (F, SIZE, SIZE) per clip.
+
+    Raises:
+        InputError: A clip can't be decoded, or the cache can't be written.
+    """
+    if not clips:
+        return []
+    folder = Path(cache_dir).expanduser() if cache_dir is not None else default_cache_dir()
+    file = folder / f"video-{_identity(clips)}.frames"
+    stamp = _stamp(clips)
+    views = _open(file, len(clips), stamp)
+    if views is None:
+        _build(file, clips, stamp, progress)
+        views = _open(file, len(clips), stamp)
+    if views is None:
+        raise InputError(f"the cache {file} was changed while it was opened; run the command again")
+    return views
+
+
+def _identity(clips: Sequence[Clip]) -> str:
+    """Which clips these are, wherever their content stands."""
+    names = [(clip.name, [str(file) for file in clip.files]) for clip in clips]
+    return hashlib.sha256(repr(names).encode()).hexdigest()[:32]
+
+
+def _stamp(clips: Sequence[Clip]) -> bytes:
+    """The state that the clips' files are in; without reading them."""
+    state: list[object] = [FORMAT, SIZE]
+    for file in (file for clip in clips for file in clip.files):
+        try:
+            found = file.stat()
+        except OSError as error:
+            raise InputError(f"{file} can't be read: {error.strerror}") from error
+        state.append((found.st_size, found.st_mtime_ns))
+    return hashlib.sha256(repr(state).encode()).digest()
+
+
+def _open(file: Path, clips: int, stamp: bytes) -> list[np.ndarray] | None:
+    """The views into a whole and current cache file; None if it is anything else."""
+    try:
+        content = np.memmap(file, dtype=np.uint8, mode="r")
+    except (OSError, ValueError):  # missing, unreadable, empty
+        return None
+    end = len(content) - _STAMP_BYTES - 8 * clips
+    if end < 0 or content[-_STAMP_BYTES:].tobytes() != stamp:
+        return None
+    lengths = np.frombuffer(content[end:-_STAMP_BYTES].tobytes(), dtype="<i8")
+    if lengths.min() < 1 or lengths.sum() * _FRAME_BYTES != end:
+        return None
+    frames = content[:end].reshape(-1, SIZE, SIZE)
+    return np.split(frames, np.cumsum(lengths)[:-1])
+
+
+def _build(file: Path, clips: Sequence[Clip], stamp: bytes, progress: bool) -> None:
+    """Decode the clips into a file beside FILE and put it in FILE's place when it is whole."""
+    folder = file.parent
+    announced = sum(clip.announced() for clip in clips)
+    needed = announced * _FRAME_BYTES
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+        if free < needed:
+            raise _no_space(folder, needed, free)
+        descriptor, name = tempfile.mkstemp(dir=folder, prefix=f"{file.stem}-", suffix=".part")
+        try:
+            with open(descriptor, "wb") as part:
+                bar = tqdm(
+                    total=announced or None,
+                    desc="decoding",
+                    unit=" frames",
+                    leave=False,
+                    disable=None if progress else True,
+                )
+                with bar:
+                    lengths = [_write(clip, part, bar) for clip in clips]
+                part.write(np.array(lengths, dtype="<i8").tobytes() + stamp)
+                part.flush()
+                os.fsync(part.fileno())  # else a power cut could leave the name without the content
+            os.replace(name, file)
+        except BaseException:  # Ctrl-C too
+            with suppress(OSError):
+                os.unlink(name)
+            raise
+    except OSError as error:
+        if error.errno in _FULL:
+            raise _no_space(folder, needed, shutil.disk_usage(folder).free) from error
+        raise InputError(
+            f"the cache of decoded frames can't be written to {folder}: {error.strerror}. "
+            "Choose another folder with --cache-dir"
+        ) from error
+
+
+def _write(clip: Clip, part: BinaryIO, bar: tqdm) -> int:
+    """Append a clip's frames; gives their number."""
+    count = 0
+    for frame in clip.frames():
+        part.write(frame.tobytes())
+        count += 1
+        bar.update()
+    return count
+
+
+def _no_space(folder: Path, needed: int, free: int) -> InputError:
+    return InputError(
+        f"no space for the cache of decoded frames: about {_megabytes(needed)} needed in {folder}, "
+        f"{_megabytes(free)} free. Choose another folder with --cache-dir"
+    )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

@@ -1,0 +1,145 @@
+"""A data set as training uses it: its training, validation and test windows, and σ_x."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from descend.errors import InputError
+from descend.tasks.video.cache import cached
+from descend.tasks.video.scenes import generate_scenes
+from descend.tasks.video.sources import find_clips, has_sides
+from descend.tasks.video.windows import VideoWindows
+
+SCENES_TRAIN, SCENES_TEST, SCENES_FRAMES = 8, 3, 30
+"""The embedded data set: clips to train on (validation among them), clips to test on, frames in each."""
+
+# A folder's name that says nothing about whose data they are: training_videos, frames, Test001, 01_0014.
+_GENERIC = re.compile(r"(?:train(?:ing)?|test(?:ing)?|frames?|videos?|clips?|[\d\W_])*")
+
+
+@dataclass(frozen=True)
+class VideoData:
+    """The parts of a video data set.
+
+    Attributes:
+        train: Windows to train on.
+        validation: Windows of other training frames, to choose settings on; they don't overlap.
+        test: Windows of the test set; they don't overlap.
+        sigma: σ_x of the frames in `train`, in units of [0, 1]; the noise's standard deviation is γ·σ_x.
+        name: The data set's name, for records and reports.
+    """
+
+    train: VideoWindows
+    validation: VideoWindows
+    test: VideoWindows
+    sigma: float
+    name: str
+
+
+@dataclass(frozen=True)
+class _Footage:
+    """A named run of frames: a clip or a part of one; frames are uint8 (F, SIZE, SIZE)."""
+
+    name: str
+    frames: np.ndarray
+
+
+def load_video(
+    path: str | Path | None,
+    window: int,
+    *,
+    stride: int = 1,
+    seed: int = 0,
+    cache_dir: str | Path | None = None,
+    validation_share: float = 0.2,
+    progress: bool = True,
+) -> VideoData:
+    """Load a video data set.
+
+    A data set with sides is trained on one and tested on the other. Of a collection without sides, the last
+    third of the clips is the test set. Validation is the last share of the training clips. Where there is
+    only one clip to divide, its last frames are taken instead, at least one window of them.
+
+    Args:
+        path: A data set in a layout that `find_clips` reads; None for the embedded generated scenes.
+        window: T, in frames.
+        stride: Frames from one training window's start to the next one's.
+        seed: Of the generated scenes; real data don't depend on it.
+        cache_dir: Where decoded frames are kept; by default `default_cache_dir()`.
+        validation_share: Share of the training clips, in (0, 1).
+        progress: Show a bar while decoding, if the terminal can show one.
+
+    Raises:
+        InputError: PATH can't be read, a clip is shorter than T, or a setting is out of range.
+    """
+    if not 0 < validation_share < 1:
+        raise InputError(f"validation_share must lie between 0 and 1; got {validation_share}")
+    if path is None:
+        clips = generate_scenes(SCENES_TRAIN + SCENES_TEST, SCENES_FRAMES, seed)
+        footage = [_Footage(f"scene {number}", clip) for number, clip in enumerate(clips)]
+        training, test, name = footage[:SCENES_TRAIN], footage[SCENES_TRAIN:], "scenes"
+    else:
+        training, test = _read(Path(path), window, cache_dir, progress)
+        name = dataset_name(path)
+    count = math.ceil(validation_share * len(training))
+    training, validation = _split_off(training, count, validation_share, window)
+    train = _windows(training, window, stride)
+    return VideoData(
+        train, _windows(validation, window, window), _windows(test, window, window), train.sigma(), name
+    )
+
+
+def dataset_name(path: str | Path) -> str:
+    """The name that PATH's folders give the data: "ped2"; "avenue" for "Avenue Dataset/testing_videos"."""
+    path = Path(path).expanduser().absolute()
+    for part in (path.stem if path.is_file() else path.name, *(parent.name for parent in path.parents)):
+        name = part.lower()
+        if not _GENERIC.fullmatch(name):
+            return re.sub(r"[\W_]+dataset$", "", name)
+    return "video"
+
+
+def _read(
+    path: Path, window: int, cache_dir: str | Path | None, progress: bool
+) -> tuple[list[_Footage], list[_Footage]]:
+    """The training and the test clips of PATH."""
+    if has_sides(path):
+        train, test = find_clips(path, "train"), find_clips(path, "test")
+    else:
+        train, test = find_clips(path, None), []
+    clips = [*train, *test]  # in the cache together: one file and one progress bar for a data set
+    views = cached(clips, cache_dir, progress)
+    footage = [_Footage(clip.name, view) for clip, view in zip(clips, views, strict=True)]
+    if test:
+        return footage[: len(train)], footage[len(train) :]
+    return _split_off(footage, max(1, len(footage) // 3), 1 / 3, window)
+
+
+def _split_off(
+    footage: list[_Footage], count: int, share: float, window: int
+) -> tuple[list[_Footage], list[_Footage]]:
+    """The first clips and the last COUNT; of a single clip, its first frames and the last SHARE of them."""
+    if len(footage) > 1:
+        cut = max(1, len(footage) - count)
+        return footage[:cut], footage[cut:]
+    (clip,) = footage
+    total = len(clip.frames)
+    cut = total - max(math.ceil(share * total), window)
+    if cut < window:
+        raise InputError(
+            f"clip {clip.name} has {total} frames; expected at least {2 * window} to divide it into two "
+            f"parts of at least one window of {window} each. Choose a shorter window or give more clips"
+        )
+    return [_part(clip, 0, cut)], [_part(clip, cut, total)]
+
+
+def _part(clip: _Footage, start: int, stop: int) -> _Footage:
+    return _Footage(f"{clip.name}[{start}:{stop}]", clip.frames[start:stop])
+
+
+def _windows(footage: Sequence[_Footage], window: int, stride: int) -> VideoWindows:
+    return VideoWindows([clip.frames for clip in footage], window, stride, [clip.name for clip in footage])

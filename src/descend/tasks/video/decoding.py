@@ -1,0 +1,103 @@
+"""One clip's files → its grey frames, one at a time; whatever is wrong with a file becomes an InputError."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import av
+import numpy as np
+from av.container import InputContainer
+from av.video.stream import VideoStream
+from PIL import Image
+
+from descend.errors import InputError
+
+SIZE = 160
+"""Height and width of every frame, in pixels."""
+
+
+def image_frames(files: tuple[Path, ...]) -> Iterator[np.ndarray]:
+    """Decode a clip that lies as one image per frame; Clip.frames says what comes out."""
+    first_size = None
+    for file in files:
+        with _reading(file), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow warns of damaged metadata; what matters is the pixels
+            with Image.open(file) as image:
+                first_size = first_size or image.size
+                _same_size(image.size, first_size, f"frame {file}", files[0].name)
+                if image.mode.startswith(("I", "F")):
+                    raise InputError(f"frame {file} has mode {image.mode}; expected 8 bits per channel")
+                frame = _resized(image.convert("L"))
+        yield frame
+
+
+def video_frames(file: Path) -> Iterator[np.ndarray]:
+    """Decode a clip that lies as one video; Clip.frames says what comes out."""
+    decoded, first_size = 0, None
+    with _reading(file), av.open(str(file)) as container:
+        stream = _video_stream(container)
+        stream.thread_type = "AUTO"
+        for packet in container.demux(stream):
+            if packet.is_corrupt:  # the file ends inside this packet
+                raise _truncated(file, decoded, stream.frames)
+            for image in packet.decode():
+                size = (image.width, image.height)
+                first_size = first_size or size
+                _same_size(size, first_size, f"frame {decoded} of {file}", "frame 0")
+                decoded += 1
+                yield _resized(Image.fromarray(image.to_ndarray(format="gray")))
+        # An avi's header may count frames that its codec dropped, so a few may lack; a cut file lacks many.
+        if decoded < 0.99 * stream.frames - 1 or not decoded:
+            raise _truncated(file, decoded, stream.frames)
+
+
+def announced_frames(file: Path) -> int:
+    """Number of frames that a video's header announces; 0 if it doesn't say."""
+    with _reading(file), av.open(str(file)) as container:
+        return _video_stream(container).frames
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    """Turn whatever a decoder raises over FILE into an InputError that names it.
+
+    All exceptions: Pillow's and PyAV's readers meet damaged files with OSError, SyntaxError, struct.error,
+    TypeError, …, depending on where the damage is.
+    """
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise InputError(
+            f"{file} can't be decoded: {reason}. Is it truncated or damaged? "
+            "Copy or download it again, or move it away"
+        ) from error
+
+
+def _video_stream(container: InputContainer) -> VideoStream:
+    if not container.streams.video:
+        raise ValueError("no video stream in it")
+    return container.streams.video[0]
+
+
+def _truncated(file: Path, decoded: int, announced: int) -> InputError:
+    return InputError(
+        f"{file} is truncated: it announces {announced} frames and {decoded} could be decoded. "
+        "Copy or download it again, or move it away"
+    )
+
+
+def _same_size(size: tuple[int, int], first: tuple[int, int], frame: str, reference: str) -> None:
+    if size != first:
+        raise InputError(
+            f"{frame} is {size[0]}x{size[1]} but {reference} is {first[0]}x{first[1]}; "
+            "expected frames of one size in a clip. Is it a frame of another clip?"
+        )
+
+
+def _resized(image: Image.Image) -> np.ndarray:
+    """One resize for images and videos, so that a clip looks the same from either."""
+    return np.asarray(image.resize((SIZE, SIZE), Image.Resampling.BILINEAR))

@@ -1,0 +1,157 @@
+"""Generated clips: what a fixed camera over a path sees, with no file and no network.
+
+They have what makes surveillance video denoisable along time and hard at its moving edges: one background for
+all clips, people who walk at their own pace, a tree in front of them, and the camera's noise.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from descend.tasks.video.decoding import SIZE
+
+CAMERA_NOISE = 1.5
+"""Standard deviation of the camera's own noise, in grey levels."""
+
+_BACKGROUND_MEAN, _BACKGROUND_STD = 120.0, 44.0  # grey levels; UCSD Ped2 has a std of 46
+_FINE = 4  # drawn on a grid this much finer than the frame, so that slow figures glide instead of jumping
+_HORIZON = 52  # row above which there is wall and below which there are people
+
+
+def generate_scenes(clips: int, frames: int, seed: int) -> list[np.ndarray]:
+    """Generate clips of one fixed camera.
+
+    Args:
+        clips: How many. A clip does not depend on how many follow it.
+        frames: Length of each.
+        seed: The camera's place and everyone who passes by.
+
+    Returns:
+        One uint8 (frames, SIZE, SIZE) per clip; the same for the same arguments.
+    """
+    background, tree, tree_shape = _camera_view(np.random.default_rng([seed, 0]))
+    scenes = []
+    for clip in range(clips):
+        rng = np.random.default_rng([seed, 1, clip])
+        figures = sorted((_walker(rng, frames) for _ in range(rng.integers(4, 9))), key=lambda one: one.y)
+        scene = np.empty((frames, SIZE, SIZE), np.uint8)
+        for time in range(frames):
+            canvas = background.copy()
+            _draw(canvas, figures, time)  # nearer ones are lower in the picture and come later
+            canvas.paste(tree, mask=tree_shape)
+            clean = np.asarray(canvas.reduce(_FINE), np.float32)
+            noise = CAMERA_NOISE * rng.standard_normal((SIZE, SIZE), np.float32)
+            scene[time] = np.clip(np.rint(clean + noise), 0, 255)
+        scenes.append(scene)
+    return scenes
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """A walker; lengths in pixels of the frame, time in frames."""
+
+    x: float
+    y: float  # of the feet
+    height: float
+    speed: float
+    drift: float  # speed down the picture
+    cadence: float  # radians per frame
+    phase: float
+    shirt: int
+    trousers: int
+    skin: int
+
+
+def _walker(rng: np.random.Generator, frames: int) -> _Figure:
+    """Someone who is in the picture in the middle of the clip, the larger the nearer."""
+    nearness = rng.uniform(0.05, 1.0)
+    height = 15 + 33 * nearness
+    pace = rng.uniform(0.012, 0.05) * height  # some stroll, some run
+    speed = pace * rng.choice([-1, 1])
+    drift = 0.15 * pace * rng.uniform(-1, 1)
+    middle = (frames - 1) / 2
+    return _Figure(
+        x=rng.uniform(0, SIZE) - speed * middle,
+        y=_HORIZON + 10 + (SIZE - _HORIZON - 14) * nearness - drift * middle,
+        height=height,
+        speed=speed,
+        drift=drift,
+        cadence=7.0 * pace / height + 0.1,
+        phase=rng.uniform(0, 2 * np.pi),
+        shirt=int(rng.choice([rng.integers(15, 70), rng.integers(120, 245)])),
+        trousers=int(rng.integers(15, 110)),
+        skin=int(rng.integers(90, 200)),
+    )
+
+
+def _draw(canvas: Image.Image, figures: Sequence[_Figure], time: int) -> None:
+    pen = ImageDraw.Draw(canvas)
+    for figure in figures:
+        h = figure.height * _FINE
+        step = np.sin(figure.cadence * time + figure.phase)
+        x = (figure.x + figure.speed * time) * _FINE
+        ground = (figure.y + figure.drift * time) * _FINE
+        y = ground - 0.02 * h * (1 - abs(step))  # the body rises when the legs pass each other
+        for side in (-1, 1):
+            foot = (x + side * 0.16 * h * step, ground)
+            pen.line([(x, y - 0.47 * h), foot], fill=figure.trousers, width=max(2, round(0.09 * h)))
+        pen.ellipse([x - 0.12 * h, y - 0.86 * h, x + 0.12 * h, y - 0.42 * h], fill=figure.shirt)
+        hand = (x - 0.14 * h * step, y - 0.48 * h)
+        pen.line([(x, y - 0.78 * h), hand], fill=figure.skin, width=max(2, round(0.05 * h)))
+        pen.ellipse([x - 0.07 * h, y - h, x + 0.07 * h, y - 0.86 * h], fill=figure.skin)
+
+
+def _camera_view(rng: np.random.Generator) -> tuple[Image.Image, Image.Image, Image.Image]:
+    """What does not move: the background, and the tree before it with its shape; all on the fine grid."""
+    side = SIZE * _FINE
+    canvas = Image.fromarray(128 + 26 * _texture(rng, cells=(3, 6, 12, 30, 80)))
+    pen = ImageDraw.Draw(canvas)
+
+    horizon = _HORIZON * _FINE
+    wall = rng.uniform(40, 70)
+    pen.rectangle([0, 0, side, horizon], fill=wall)
+    for left in range(int(rng.integers(-80, 0)), side, int(rng.integers(90, 140))):
+        pen.rectangle([left, 0.3 * horizon, left + 45, 0.75 * horizon], fill=wall + rng.uniform(-25, 60))
+
+    path_left, path_width = rng.uniform(-0.1, 0.3) * side, rng.uniform(0.5, 0.7) * side
+    far_left, far_width = rng.uniform(0.2, 0.5) * side, rng.uniform(0.2, 0.35) * side
+    path = [
+        (far_left, horizon),
+        (far_left + far_width, horizon),
+        (path_left + path_width, side),
+        (path_left, side),
+    ]
+    pen.polygon(path, fill=rng.uniform(185, 215))
+
+    view = np.asarray(canvas) + 10 * _texture(rng, cells=(5, 40, 120))
+    view = (view - view.mean()) / view.std() * _BACKGROUND_STD + _BACKGROUND_MEAN
+    background = Image.fromarray(np.clip(view, 5, 250).astype(np.uint8))
+
+    shape = Image.new("L", (side, side))
+    pen = ImageDraw.Draw(shape)
+    trunk, width = rng.uniform(0.15, 0.85) * side, rng.uniform(0.03, 0.05) * side
+    pen.polygon(
+        [(trunk - width / 2, 0), (trunk + width / 2, 0), (trunk + width, side), (trunk - width, side)],
+        fill=255,
+    )
+    for _ in range(14):  # the crown
+        x, y, radius = (
+            trunk + rng.normal(0, 0.1) * side,
+            rng.uniform(-0.05, 0.2) * side,
+            rng.uniform(0.03, 0.08) * side,
+        )
+        pen.ellipse([x - radius, y - radius, x + radius, y + radius], fill=255)
+    bark = 45 + 15 * _texture(rng, cells=(8, 30, 90))
+    return background, Image.fromarray(np.clip(bark, 5, 250).astype(np.uint8)), shape
+
+
+def _texture(rng: np.random.Generator, cells: Sequence[int]) -> np.ndarray:
+    """Smooth noise of several scales, zero mean and unit std: float32 (SIZE·_FINE, SIZE·_FINE)."""
+    side = SIZE * _FINE
+    total = np.zeros((side, side), np.float32)
+    for scale in cells:
+        grid = Image.fromarray(rng.standard_normal((scale, scale), np.float32))
+        total += np.asarray(grid.resize((side, side), Image.Resampling.BICUBIC)) / np.sqrt(scale)
+    return (total - total.mean()) / total.std()

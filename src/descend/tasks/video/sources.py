@@ -1,0 +1,201 @@
+"""Clips on disk, in the layouts that people have."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from descend.errors import InputError
+from descend.tasks.video.decoding import announced_frames, image_frames, video_frames
+
+VIDEO_SUFFIXES = frozenset({".avi", ".mp4", ".mkv", ".mov"})
+IMAGE_SUFFIXES = frozenset({".tif", ".tiff", ".jpg", ".jpeg", ".png"})  # not .bmp: UCSD's anomaly masks
+
+# The folder that holds one side of a data set, under each of its published names.
+SIDES = {
+    "training": ("training", "training_videos", "Train"),
+    "testing": ("testing", "testing_videos", "Test"),
+}
+SIDE_OF_SPLIT = {"train": "training", "test": "testing"}
+
+LAYOUTS = """\
+  UCSD          UCSDpedN/{Train,Test}/CLIP/NNN.tif
+  frames        {training,testing}/frames/CLIP/NNN.jpg (or .png, .tif)
+  Avenue        {training,testing}_videos/CLIP.avi
+  ShanghaiTech  {training,testing}/{videos/CLIP.avi (or .mp4),frames/CLIP/NNN.jpg}
+  any           a folder of videos, a folder of clip folders, one clip folder or one video file"""
+
+
+@dataclass(frozen=True)
+class Clip:
+    """One clip: consecutive frames of one camera.
+
+    Attributes:
+        name: Where it comes from, for people: "training/01", or "01" in a collection without sides.
+        files: All files that its content depends on, in frame order: one video, or one image per frame.
+    """
+
+    name: str
+    files: tuple[Path, ...]
+
+    @property
+    def _is_video(self) -> bool:
+        return self.files[0].suffix.lower() in VIDEO_SUFFIXES
+
+    def frames(self) -> Iterator[np.ndarray]:
+        """Decode the clip, one frame in memory at a time.
+
+        Yields:
+            uint8 (SIZE, SIZE): BT.601 luma, full range, resized bilinearly whatever the aspect ratio.
+
+        Raises:
+            InputError: A file is damaged or truncated, or the frames differ in size.
+        """
+        return video_frames(self.files[0]) if self._is_video else image_frames(self.files)
+
+    def announced(self) -> int:
+        """Number of frames that the files announce, known without decoding; 0 if they don't say.
+
+        Raises:
+            InputError: The video can't be opened.
+        """
+        if not self._is_video:
+            return len(self.files)
+        return announced_frames(self.files[0])
+
+
+def has_sides(path: str | Path) -> bool:
+    """Whether PATH has training or testing sides, rather than being one collection of clips.
+
+    Raises:
+        InputError: There is nothing at PATH.
+    """
+    return bool(_side_folders(_existing(path)))
+
+
+def find_clips(path: str | Path, split: Literal["train", "test"] | None) -> list[Clip]:
+    """Find the clips of one side of a data set, or of a collection that has no sides.
+
+    Args:
+        path: A data set in one of the `LAYOUTS`.
+        split: The side to read; None for a collection: a folder of videos or of clip folders, or one clip.
+
+    Returns:
+        At least one clip, in natural order of their names (2 before 10).
+
+    Raises:
+        InputError: PATH is missing, empty or of another layout; it lacks the side that was asked for; a
+            clip folder holds no frame.
+    """
+    path = _existing(path)
+    sides = _side_folders(path)
+    if split is None:
+        if sides:
+            raise InputError(
+                f"{path} has {' and '.join(sides)} sides; expected one collection of clips. "
+                f"Pass one of them: {', '.join(str(folder) for folder in sides.values())}"
+            )
+        clips = _clips_in(path if path.is_file() else _collection(path))
+        if not clips:
+            raise InputError(_nothing_found(path))
+        return clips
+
+    side = SIDE_OF_SPLIT[split]
+    if not sides:
+        raise InputError(
+            f"{path} has no training and testing sides to take the {side} clips from. "
+            f"Known layouts:\n{LAYOUTS}"
+        )
+    if side not in sides:
+        ((other, folder),) = sides.items()
+        raise InputError(
+            f"{path} holds {other} clips but no {side} clips; pass {_collection(folder)} to "
+            "split those clips into training and test"
+        )
+    folder = _collection(sides[side])
+    clips = _clips_in(folder, prefix=f"{side}/")
+    if not clips:
+        raise InputError(
+            f"{folder} holds no clips; expected videos ({', '.join(sorted(VIDEO_SUFFIXES))}) or "
+            f"folders of frames ({', '.join(sorted(IMAGE_SUFFIXES))})"
+        )
+    return clips
+
+
+def natural(path: Path) -> tuple[tuple[int, int, str], ...]:
+    """Sort key of a path's name in which numbers count as numbers: 2 before 10, 010 beside 10."""
+    parts = re.findall(r"\d+|\D+", path.name)
+    return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in parts)
+
+
+def _existing(path: str | Path) -> Path:
+    path = Path(path).expanduser().absolute()
+    if not path.exists():
+        raise InputError(f"{path} does not exist; expected a folder of clips or a video file")
+    return path
+
+
+def _side_folders(path: Path) -> dict[str, Path]:
+    """The sides that PATH has, each with its folder."""
+    found = {side: [path / name for name in names if (path / name).is_dir()] for side, names in SIDES.items()}
+    return {side: folders[0] for side, folders in found.items() if folders}
+
+
+def _collection(folder: Path) -> Path:
+    """The folder that holds the clips themselves: FOLDER, its frames/ or its videos/.
+
+    Where both are there, frames/ only if it has every clip that videos/ has: ShanghaiTech's users extract
+    the frames of some clips and leave the others as videos.
+    """
+    frames, videos = folder / "frames", folder / "videos"
+    if frames.is_dir() and videos.is_dir():
+        as_videos = {file.stem for file in _visible(videos) if file.suffix.lower() in VIDEO_SUFFIXES}
+        return frames if as_videos <= {clip.name for clip in _visible(frames)} else videos
+    return next((inner for inner in (frames, videos) if inner.is_dir()), folder)
+
+
+def _clips_in(path: Path, prefix: str = "") -> list[Clip]:
+    """The clips of a folder of videos, of a folder of clip folders, of one clip folder or of one video."""
+    entries = [path] if path.is_file() else _visible(path)
+    videos = [entry for entry in entries if entry.suffix.lower() in VIDEO_SUFFIXES]
+    if videos:
+        return [Clip(prefix + video.stem, (video,)) for video in videos]
+    if path.is_file():
+        return []
+    folders = [entry for entry in entries if entry.is_dir() and not entry.name.endswith("_gt")]
+    frames = {folder: _images_in(folder) for folder in folders}
+    if any(frames.values()):
+        empty = next((folder for folder in folders if not frames[folder]), None)
+        if empty:
+            raise InputError(
+                f"clip {empty} holds no frames; expected images "
+                f"({', '.join(sorted(IMAGE_SUFFIXES))}). Fill the folder or move it away"
+            )
+        return [Clip(prefix + folder.name, images) for folder, images in frames.items()]
+    images = _images_in(path)
+    return [Clip(prefix + path.name, images)] if images else []
+
+
+def _visible(folder: Path) -> list[Path]:
+    """What lies in FOLDER, in natural order, without .DS_Store and the ._ twins of UCSD's archive."""
+    try:
+        return sorted((entry for entry in folder.iterdir() if not entry.name.startswith(".")), key=natural)
+    except OSError as error:
+        raise InputError(f"{folder} can't be listed: {error.strerror}. Check its permissions") from error
+
+
+def _images_in(folder: Path) -> tuple[Path, ...]:
+    return tuple(entry for entry in _visible(folder) if entry.suffix.lower() in IMAGE_SUFFIXES)
+
+
+def _nothing_found(path: Path) -> str:
+    if path.is_file():
+        return f"{path} is not a video; expected a folder of clips or {', '.join(sorted(VIDEO_SUFFIXES))}"
+    datasets = [entry for entry in _visible(path) if entry.is_dir() and _side_folders(entry)]
+    if datasets:
+        return f"{path} is not one data set; choose one in it: {', '.join(map(str, datasets))}"
+    problem = "holds no clips of a known layout" if _visible(path) else "is an empty folder"
+    return f"{path} {problem}. Known layouts:\n{LAYOUTS}"

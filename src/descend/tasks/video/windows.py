@@ -1,0 +1,132 @@
+"""Windows of consecutive frames, cut into patches: what a model is trained and tested on."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from descend.errors import InputError
+from descend.tasks.video.decoding import SIZE
+
+PATCH = 16
+"""Height and width of a patch, in pixels."""
+
+_GRID = SIZE // PATCH
+_BLOCK = 64  # frames counted at once by sigma: memory stays small whatever the length of a clip
+
+
+def patchify(frames: Tensor) -> Tensor:
+    """Cut frames into patches, row by row.
+
+    Patch n covers rows 16·(n // 10) … and columns 16·(n % 10) …; its pixels are in row-major order too.
+
+    Args:
+        frames: (…, SIZE, SIZE) of any dtype.
+
+    Returns:
+        (…, N, P) = (…, 100, 256).
+
+    Raises:
+        ValueError: Frames of another size.
+    """
+    if frames.shape[-2:] != (SIZE, SIZE):
+        raise ValueError(f"frames must have shape (…, {SIZE}, {SIZE}); got {tuple(frames.shape)}")
+    tiles = frames.unflatten(-1, (_GRID, PATCH)).unflatten(-3, (_GRID, PATCH))  # row, y, column, x
+    return tiles.transpose(-3, -2).flatten(-2).flatten(-3, -2)
+
+
+def unpatchify(patches: Tensor) -> Tensor:
+    """Put patches together again: the exact inverse of `patchify`.
+
+    Args:
+        patches: (…, N, P) = (…, 100, 256) of any dtype.
+
+    Returns:
+        (…, SIZE, SIZE).
+
+    Raises:
+        ValueError: Another number or size of patches.
+    """
+    if patches.shape[-2:] != (_GRID**2, PATCH**2):
+        raise ValueError(f"patches must have shape (…, {_GRID**2}, {PATCH**2}); got {tuple(patches.shape)}")
+    tiles = patches.unflatten(-1, (PATCH, PATCH)).unflatten(-3, (_GRID, _GRID))  # row, column, y, x
+    return tiles.transpose(-3, -2).flatten(-2).flatten(-3, -2)
+
+
+class VideoWindows(Dataset[dict[str, Tensor | int]]):
+    """All windows of T consecutive frames in some clips; none spans two clips.
+
+    An item is `{"patches": float32 (T, N, P) in [0, 1], "index": int}`. Frames stay as they are given, uint8
+    and memory-mapped or not, until a window is fetched.
+
+    Args:
+        clips: uint8 (F, SIZE, SIZE) each.
+        window: T, in frames.
+        stride: Frames from one window's start to the next one's.
+        names: What to call the clips in an error; by default their positions.
+
+    Raises:
+        InputError: T or the stride is below 1, or a clip is shorter than T.
+    """
+
+    def __init__(
+        self,
+        clips: Sequence[np.ndarray],
+        window: int,
+        stride: int = 1,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        if window < 1 or stride < 1:
+            raise InputError(f"window and stride must be at least 1 frame; got {window} and {stride}")
+        names = names if names is not None else [f"number {position}" for position in range(len(clips))]
+        for name, clip in zip(names, clips, strict=True):
+            if clip.shape[1:] != (SIZE, SIZE) or clip.dtype != np.uint8:
+                raise ValueError(
+                    f"clip {name} must be uint8 (F, {SIZE}, {SIZE}); got {clip.dtype} {clip.shape}"
+                )
+            if len(clip) < window:
+                raise InputError(
+                    f"clip {name} has {len(clip)} frames; expected at least one window of {window}. "
+                    f"Choose a window of at most {len(clip)} frames or leave the clip out"
+                )
+        self.clips, self.window, self.stride, self.names = list(clips), window, stride, list(names)
+        counts = [(len(clip) - window) // stride + 1 for clip in clips]
+        self._first = np.cumsum(
+            [0, *counts]
+        )  # of each clip's windows, in the count of all; then their number
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    def __getitem__(self, index: int) -> dict[str, Tensor | int]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Tensor | int]]:
+        """Fetch a batch at once, as torch's data loader does where it can: one copy, one conversion."""
+        frames = torch.from_numpy(np.stack([self.frames(index) for index in indices]))
+        patches = patchify(frames).to(torch.float32).div_(255)
+        return [{"patches": one, "index": int(index)} for one, index in zip(patches, indices, strict=True)]
+
+    def frames(self, index: int) -> np.ndarray:
+        """The frames of one window as they are: a view, uint8 (T, SIZE, SIZE)."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"window {index} of {len(self)}")
+        clip = int(np.searchsorted(self._first, index, side="right")) - 1
+        start = (index - int(self._first[clip])) * self.stride
+        return self.clips[clip][start : start + self.window]
+
+    def sigma(self) -> float:
+        """σ_x: standard deviation of all pixels of the clips, in units of [0, 1].
+
+        Each frame counts once, however many windows it is in. Exact: taken from the histogram of the 256 grey
+        levels, so that neither the order nor the number of frames rounds it.
+        """
+        counts = np.zeros(256, np.int64)
+        for clip in self.clips:
+            for start in range(0, len(clip), _BLOCK):
+                counts += np.bincount(clip[start : start + _BLOCK].ravel(), minlength=256)
+        levels = np.arange(256) / 255
+        mean = np.average(levels, weights=counts)
+        return float(np.sqrt(np.average((levels - mean) ** 2, weights=counts)))

@@ -1,0 +1,21 @@
+"""Fixtures shared by all tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real data sets (see README): tests that need one skip where it is not."""
+    folder = os.environ.get("DESCEND_DATA")
+    if not folder:
+        pytest.skip("set DESCEND_DATA to a folder with the real data sets to run this test")
+    path = Path(folder)
+    if not path.is_dir():
+        pytest.fail(f"DESCEND_DATA={folder} is not a folder")
+    return path

@@ -1,0 +1,294 @@
+"""Layouts on disk and what is wrong with them: real files where there are some, generated ones for damage."""
+
+import shutil
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from descend.errors import InputError
+from descend.tasks.video import SIZE, Clip, find_clips, has_sides
+from descend.tasks.video.sources import natural
+
+
+def write_video(file: Path, frames: int = 12, *, size: tuple[int, int] = (64, 48), **options: str) -> Path:
+    """A video whose frame k is grey of level 20·k (mod 256) above textured rows that don't compress away."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    with av.open(str(file), "w", options=options) as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
+        for k in range(frames):
+            picture = rng.integers(0, 256, (size[1], size[0], 3), np.uint8)
+            picture[: size[1] // 2] = 20 * k % 256
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode(None))
+    return file
+
+
+def write_frames(
+    folder: Path, frames: int = 3, *, suffix: str = ".jpg", size: tuple[int, int] = (24, 16), **options: str
+) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    for k in range(frames):
+        picture = Image.fromarray(rng.integers(0, 256, (size[1], size[0]), np.uint8))
+        picture.save(folder / f"{k}{suffix}", **options)
+    return folder
+
+
+def cut(file: Path, share: float) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * share)])
+
+
+def decoded(clip: Clip) -> np.ndarray:
+    return np.stack(list(clip.frames()))
+
+
+# --- the layouts that people have, on the real files
+
+
+@pytest.mark.parametrize(
+    ("path", "split", "expected"),
+    [
+        ("UCSD_Anomaly_Dataset.v1p2/UCSDped2", "train", {"training/Train001": 60}),
+        ("UCSD_Anomaly_Dataset.v1p2/UCSDped1", "test", {f"testing/Test{n:03}": 60 for n in range(1, 13)}),
+        ("ped2", "train", {f"training/{n:02}": 50 for n in range(1, 11)}),
+        ("ped2", "test", {f"testing/{n:02}": 50 for n in range(1, 8)}),
+        ("Avenue Dataset", "train", {"training/16": 244}),
+        (
+            "Avenue Dataset",
+            "test",
+            {"testing/08": 36, "testing/17": 426, "testing/18": 294, "testing/20": 273},
+        ),
+        ("avenue", "train", {"training/10": 120}),
+        (
+            "shanghaitech",
+            "test",
+            {"testing/01_0014": 265, "testing/01_0015": 433, "testing/12_0142-12_0143": 866},
+        ),
+        ("shanghaitech/testing/frames", None, {"01_0014": 40}),
+        ("ped2/testing/frames/03", None, {"03": 50}),
+        ("Avenue Dataset/testing_videos/08.avi", None, {"08": 36}),
+    ],
+)
+def test_real_layouts(real_data, path, split, expected):
+    clips = find_clips(real_data / "video" / path, split)
+    assert {clip.name: clip.announced() for clip in clips} == expected
+    assert [clip.name for clip in clips] == sorted(expected)
+
+
+def test_real_formats_decode_to_as_many_frames_as_they_announce(real_data):
+    for path in (
+        "UCSD_Anomaly_Dataset.v1p2/UCSDped1/Test/Test001",
+        "Avenue Dataset/testing_videos/08.avi",
+        "Avenue Dataset/training_videos",
+        "avenue/training/frames/10",
+        "shanghaitech/testing/videos/01_0014.mp4",
+    ):
+        (clip,) = find_clips(real_data / "video" / path, None)
+        frames = decoded(clip)
+        assert frames.shape == (clip.announced(), SIZE, SIZE)
+        assert frames.dtype == np.uint8
+        assert 20 < frames.std() < 80
+
+
+def test_the_same_clip_from_two_formats(real_data):
+    ped2 = decoded(find_clips(real_data / "video/ped2", "train")[0])
+    ucsd = decoded(find_clips(real_data / "video/UCSD_Anomaly_Dataset.v1p2/UCSDped2", "train")[0])
+    error = ped2.astype(float) - ucsd[:50]
+    assert np.sqrt((error**2).mean()) < 2  # jpg's own
+    shifted = ped2.astype(float) - ucsd[1:51]
+    assert np.sqrt((shifted**2).mean()) > 4  # so frames are in order
+
+    (jpg,) = find_clips(real_data / "video/shanghaitech/testing/frames", None)
+    (mp4,) = find_clips(real_data / "video/shanghaitech/testing/videos/01_0014.mp4", None)
+    difference = decoded(jpg).astype(float) - decoded(mp4)[:40]
+    assert np.sqrt((difference**2).mean()) < 2
+    assert abs(difference.mean()) < 1.5  # a video's limited range is stretched to the full one
+
+
+def test_real_one_sided_data_says_what_to_do(real_data):
+    with pytest.raises(
+        InputError, match=r"holds testing clips but no training clips; pass .*/testing/videos"
+    ):
+        find_clips(real_data / "video/shanghaitech", "train")
+    with pytest.raises(InputError, match=r"choose one in it: .*UCSDped1, .*UCSDped2"):
+        find_clips(real_data / "video/UCSD_Anomaly_Dataset.v1p2", None)
+
+
+def test_real_files_cut_short(real_data, tmp_path):
+    avi = shutil.copyfile(real_data / "video/Avenue Dataset/testing_videos/08.avi", tmp_path / "08.avi")
+    cut(avi, 0.9)
+    with pytest.raises(InputError, match=r"08\.avi is truncated: it announces 36 frames"):
+        decoded(Clip("08", (avi,)))
+    tif = real_data / "video/UCSD_Anomaly_Dataset.v1p2/UCSDped2/Train/Train001/001.tif"
+    for share in (0.999, 0.5, 0.0):
+        short = shutil.copyfile(tif, tmp_path / "001.tif")
+        cut(short, share)
+        with pytest.raises(InputError, match=r"001\.tif can't be decoded"):
+            decoded(Clip("Train001", (short,)))
+
+
+# --- what may lie beside the clips
+
+
+def test_ucsd_masks_and_the_archives_litter_are_left_out(tmp_path):
+    write_frames(tmp_path / "Test/Test001", suffix=".tif")
+    (tmp_path / "Test/Test001/._0.tif").write_bytes(b"litter")
+    write_frames(tmp_path / "Test/Test001_gt", suffix=".bmp")
+    (tmp_path / "Test/.DS_Store").write_bytes(b"litter")
+    (tmp_path / "Test/UCSDped1.m").write_text("TestVideoFile = {};")
+    (clip,) = find_clips(tmp_path, "test")
+    assert clip.name == "testing/Test001"
+    assert [file.name for file in clip.files] == ["0.tif", "1.tif", "2.tif"]
+
+
+def test_numbers_sort_as_numbers(tmp_path):
+    assert sorted(map(Path, ("10.jpg", "9.jpg", "1.jpg", "b2", "b10")), key=natural) == [
+        *map(Path, ("1.jpg", "9.jpg", "10.jpg", "b2", "b10"))
+    ]
+    write_frames(tmp_path / "clip", frames=12, suffix=".png")
+    (clip,) = find_clips(tmp_path / "clip", None)
+    assert [int(file.stem) for file in clip.files] == list(range(12))
+
+
+def test_upstream_shanghaitech_has_training_videos_and_testing_frames(tmp_path):
+    write_video(tmp_path / "training/videos/01_001.avi")
+    write_frames(tmp_path / "testing/frames/01_0014")
+    assert has_sides(tmp_path)
+    assert find_clips(tmp_path, "train")[0].files[0].name == "01_001.avi"
+    assert [clip.name for clip in find_clips(tmp_path, "test")] == ["testing/01_0014"]
+
+
+def test_frames_replace_videos_only_if_they_are_all_there(tmp_path):
+    for name in ("01", "02"):
+        write_video(tmp_path / f"training/videos/{name}.mp4", frames=2)
+    write_frames(tmp_path / "training/frames/01")
+    assert [clip.files[0].suffix for clip in find_clips(tmp_path, "train")] == [".mp4", ".mp4"]
+    write_frames(tmp_path / "training/frames/02")
+    assert [clip.files[0].suffix for clip in find_clips(tmp_path, "train")] == [".jpg", ".jpg"]
+
+
+def test_a_folder_of_videos_needs_no_sides(tmp_path):
+    for name in ("b", "a"):
+        write_video(tmp_path / f"{name}.avi", frames=4)
+    (tmp_path / "notes.txt").write_text("what the camera saw")
+    assert not has_sides(tmp_path)
+    assert [clip.name for clip in find_clips(tmp_path, None)] == ["a", "b"]
+    assert [clip.name for clip in find_clips(tmp_path / "b.avi", None)] == ["b"]
+
+
+# --- what a frame is
+
+
+def test_colour_becomes_bt601_luma_from_images_and_videos(tmp_path):
+    colours = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255), "white": (255, 255, 255)}
+    for name, colour in colours.items():
+        Image.new("RGB", (32, 24), colour).save(tmp_path / f"{name}.png")
+        with av.open(str(tmp_path / f"{name}.avi"), "w") as container:
+            stream = container.add_stream("mpeg4", rate=25)
+            stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
+            picture = av.VideoFrame.from_ndarray(np.full((32, 32, 3), colour, np.uint8), format="rgb24")
+            container.mux(stream.encode(picture))
+            container.mux(stream.encode(None))
+        luma = np.dot((0.299, 0.587, 0.114), colour)
+        assert abs(decoded(Clip("", (tmp_path / f"{name}.png",))).mean() - luma) < 1
+        assert abs(decoded(Clip("", (tmp_path / f"{name}.avi",))).mean() - luma) < 3  # limited range, 8 bits
+
+
+def test_video_frames_come_in_order(tmp_path):
+    (clip,) = find_clips(write_video(tmp_path / "clip.avi"), None)
+    levels = decoded(clip)[:, :60].mean((1, 2))
+    assert np.abs(levels - 20 * np.arange(12)).max() < 6
+
+
+# --- bad input: one clear error that names the file
+
+
+def test_missing_empty_and_foreign_folders(tmp_path):
+    with pytest.raises(InputError, match="nowhere does not exist"):
+        find_clips(tmp_path / "nowhere", None)
+    with pytest.raises(InputError, match="is an empty folder"):
+        find_clips(tmp_path, None)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/review.txt").write_text("a film")
+    with pytest.raises(InputError, match=r"(?s)holds no clips of a known layout.*UCSD.*Avenue.*ShanghaiTech"):
+        find_clips(tmp_path / "text", None)
+    with pytest.raises(InputError, match=r"review\.txt is not a video"):
+        find_clips(tmp_path / "text/review.txt", None)
+    with pytest.raises(InputError, match="no training and testing sides"):
+        find_clips(tmp_path / "text", "train")
+    (tmp_path / "set/training/frames").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"training/frames holds no clips; expected videos"):
+        find_clips(tmp_path / "set", "train")
+    with pytest.raises(InputError, match=r"training sides?; expected one collection"):
+        find_clips(tmp_path / "set", None)
+
+
+def test_a_clip_without_frames(tmp_path):
+    write_frames(tmp_path / "training/frames/01")
+    (tmp_path / "training/frames/02").mkdir()
+    with pytest.raises(InputError, match=r"training/frames/02 holds no frames"):
+        find_clips(tmp_path, "train")
+
+
+@pytest.mark.parametrize("share", [0.97, 0.5, 0.2, 0.01, 0.0])
+@pytest.mark.parametrize(
+    ("name", "options"), [("a.avi", {}), ("a.mp4", {}), ("b.mp4", {"movflags": "faststart"})]
+)
+def test_truncated_videos(tmp_path, capfd, name, options, share):
+    file = write_video(tmp_path / name, frames=40, **options)
+    assert len(decoded(Clip("whole", (file,)))) == 40
+    if name == "a.avi":  # behind its frames lies an index, whose loss costs nothing
+        share *= 0.97
+    cut(file, share)
+    with pytest.raises(InputError, match=rf"{name} (is truncated|can't be decoded)"):
+        decoded(Clip("short", (file,)))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_video_file_without_pictures(tmp_path):
+    (tmp_path / "text.avi").write_text("not a video at all, whatever its name says" * 50)
+    with pytest.raises(InputError, match=r"text\.avi can't be decoded"):
+        Clip("text", (tmp_path / "text.avi",)).announced()
+    with av.open(str(tmp_path / "sound.mp4"), "w") as container:
+        stream = container.add_stream("aac", rate=8000)
+        sound = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+        sound.rate = 8000
+        container.mux(stream.encode(sound))
+        container.mux(stream.encode(None))
+    with pytest.raises(InputError, match=r"sound\.mp4 can't be decoded: no video stream"):
+        Clip("sound", (tmp_path / "sound.mp4",)).announced()
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.1, 0.0])
+@pytest.mark.parametrize(
+    ("suffix", "options"), [(".jpg", {}), (".tif", {}), (".tif", {"compression": "tiff_lzw"}), (".png", {})]
+)
+def test_truncated_images(tmp_path, recwarn, suffix, options, share):
+    folder = write_frames(tmp_path / "clip", suffix=suffix, size=(80, 60), **options)
+    (clip,) = find_clips(folder, None)
+    assert decoded(clip).shape == (3, SIZE, SIZE)
+    cut(folder / f"1{suffix}", share)
+    with pytest.raises(InputError, match=rf"clip/1\{suffix} can't be decoded"):
+        decoded(clip)
+    assert not [w for w in recwarn if issubclass(w.category, UserWarning)]
+
+
+def test_frames_of_mixed_size(tmp_path):
+    write_frames(tmp_path / "clip")
+    Image.new("L", (24, 18)).save(tmp_path / "clip/2.jpg")
+    (clip,) = find_clips(tmp_path / "clip", None)
+    with pytest.raises(InputError, match=r"clip/2\.jpg is 24x18 but 0\.jpg is 24x16"):
+        decoded(clip)
+
+
+def test_frames_of_more_than_8_bits(tmp_path):
+    (tmp_path / "clip").mkdir()
+    Image.fromarray(np.full((16, 16), 4000, np.uint16)).save(tmp_path / "clip/0.png")
+    with pytest.raises(InputError, match=r"0\.png has mode I;16; expected 8 bits"):
+        decoded(find_clips(tmp_path / "clip", None)[0])
