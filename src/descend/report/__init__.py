@@ -1,0 +1,6 @@
+"""Summaries and records → one page. Reads files and never imports torch."""
+
+from descend.report.page import write_page
+from descend.report.runs import Arm, Group, RunView, group_runs
+
+__all__ = ["Arm", "Group", "RunView", "group_runs", "write_page"]

@@ -1,0 +1,136 @@
+"""Pictures: what the network saw and what each of its layers made of it."""
+
+import base64
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from descend.errors import InputError
+
+# WebP at this quality keeps a noisy 160×160 frame near 12 kB and cannot be told from the original by eye.
+QUALITY = 80
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Pictures of one evaluation of K clips at G noise levels, uint8.
+
+    ``clean`` is (K, H, W), ``noisy`` (G, K, H, W) and ``reconstruction`` (G, L+1, K, H, W).
+    """
+
+    noise: list[float]
+    clean: np.ndarray
+    noisy: np.ndarray
+    reconstruction: np.ndarray
+
+    @classmethod
+    def load(cls, path: Path) -> "Frames":
+        """Read ``frames.npz``.
+
+        Raises:
+            InputError: If the file is damaged or its arrays do not fit together.
+        """
+        try:
+            with np.load(path) as arrays:
+                clean, noisy, reconstruction = (arrays[name] for name in ("clean", "noisy", "reconstruction"))
+                noise = [float(level) for level in arrays["noise"]]
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise InputError(f"{path} is damaged; run `descend evaluate` again.") from error
+        levels = len(noise)
+        if (
+            clean.ndim != 3
+            or noisy.shape != (levels, *clean.shape)
+            or reconstruction.ndim != 5
+            or reconstruction.shape[:1] + reconstruction.shape[2:] != noisy.shape
+            or any(array.dtype != np.uint8 for array in (clean, noisy, reconstruction))
+        ):
+            raise InputError(
+                f"{path} must hold uint8 clean (K,H,W), noisy (G,K,H,W) and reconstruction (G,L+1,K,H,W), "
+                f"G = {levels} noise levels; got {clean.shape}, {noisy.shape} and {reconstruction.shape}. "
+                "Run `descend evaluate` again."
+            )
+        return cls(noise, clean, noisy, reconstruction)
+
+    def same_input(self, other: "Frames") -> bool:
+        """Whether both show the same clips under the same noise, so that their outputs compare."""
+        return self.noise == other.noise and np.array_equal(self.clean, other.clean)
+
+    def choose(self, levels: Sequence[int], clips: int) -> "Frames":
+        """The same pictures at fewer noise levels and of fewer clips."""
+        index = list(levels)
+        return Frames(
+            [self.noise[level] for level in index],
+            self.clean[:clips],
+            self.noisy[index, :clips],
+            self.reconstruction[index, :, :clips],
+        )
+
+
+def embed(frames: Mapping[str, Frames], budget: int) -> dict[str, Any] | None:
+    """Pictures as data for the page: panels of nested lists of data URIs, with the RMSE of each.
+
+    A panel's ``axes`` name its lists from the outside in; the page walks them with the positions of its
+    sliders. What does not fit the budget is thinned, to one clip first, then to every other noise level.
+
+    Args:
+        frames: Label → pictures of the same clips under the same noise, in order of appearance.
+        budget: Most characters that the data may take.
+
+    Returns:
+        ``{"noise": [γ…], "clips": K, "layers": L, "panels": [{"label", "axes", "images", "rmse"}…]}``, or
+        None if not even two noise levels fit.
+    """
+    first = next(iter(frames.values()))
+    levels, clips = list(range(len(first.noise))), len(first.clean)
+    while True:
+        data = _panels({label: item.choose(levels, clips) for label, item in frames.items()})
+        if sum(_size(panel["images"]) for panel in data["panels"]) <= budget:
+            return data
+        if clips > 1:
+            clips = 1
+        elif len(levels) > 2:
+            levels = sorted({*levels[:-1:2], levels[-1]}) if len(levels) > 3 else [levels[0], levels[-1]]
+        else:
+            return None
+
+
+def _panels(frames: Mapping[str, Frames]) -> dict[str, Any]:
+    first = next(iter(frames.values()))
+    panels = [
+        _panel("Clean", ["clip"], first.clean, None),
+        _panel("Noisy input", ["noise", "clip"], first.noisy, first.clean),
+    ]
+    for label, item in frames.items():
+        panels.append(_panel(label, ["noise", "layer", "clip"], item.reconstruction, item.clean))
+    return {
+        "noise": first.noise,
+        "clips": len(first.clean),
+        "layers": max(item.reconstruction.shape[1] for item in frames.values()) - 1,
+        "panels": panels,
+    }
+
+
+def _panel(label: str, axes: list[str], images: np.ndarray, clean: np.ndarray | None) -> dict[str, Any]:
+    rmse = None
+    if clean is not None:
+        error = images.astype(np.float32) - clean
+        rmse = np.sqrt(np.square(error).mean(axis=(-1, -2))).round(2).tolist()
+    return {"label": label, "axes": axes, "images": _encode(images), "rmse": rmse}
+
+
+def _encode(images: np.ndarray) -> Any:
+    if images.ndim > 2:
+        return [_encode(image) for image in images]
+    buffer = io.BytesIO()
+    Image.fromarray(images).save(buffer, "WEBP", quality=QUALITY)
+    return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _size(images: Any) -> int:
+    return len(images) if isinstance(images, str) else sum(map(_size, images))

@@ -1,0 +1,127 @@
+"use strict";
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const nearest = (levels, value) =>
+  levels.reduce((best, level, i) => (Math.abs(level - value) < Math.abs(levels[best] - value) ? i : best), 0);
+const short = (value) => String(Number(value.toPrecision(4)));
+
+/** A group of runs: one state (noise, layer, clip, log) that every slider sets and every plot and picture follows. */
+class Section {
+  constructor(root, { train, state, plots, frames }) {
+    Object.assign(this, { root, train, state, plots, frames });
+    this.inputs = [...root.querySelectorAll("[data-control]")];
+    for (const input of this.inputs) input.addEventListener("input", () => this.take(input));
+  }
+
+  take(input) {
+    const control = input.dataset.control;
+    if (input.type === "range") this.state[control] = JSON.parse(input.dataset.levels)[input.value];
+    else if (input.type === "checkbox") this.state[control] = input.checked;
+    else this.state[control] = Number(input.value);
+    this.render(control);
+  }
+
+  render(control = null) {
+    this.showInputs();
+    for (const element of this.root.querySelectorAll("[data-plot]")) {
+      const plot = this.plots[element.dataset.plot];
+      if (control === null || this.follows(plot, control)) this.draw(element, plot);
+    }
+    if (this.frames) this.showFrames();
+  }
+
+  showInputs() {
+    for (const input of this.inputs) {
+      if (input.type !== "range") continue;
+      const levels = JSON.parse(input.dataset.levels);
+      const value = this.state[input.dataset.control];
+      const index = nearest(levels, value);
+      const trained = input.dataset.control === "noise" && levels[index] === this.train;
+      const text = short(levels[index]) + (trained ? " (training noise)" : "");
+      input.value = index;
+      input.setAttribute("aria-valuetext", text);
+      input.style.setProperty("--filled", levels.length > 1 ? index / (levels.length - 1) : 1);
+      input.parentElement.querySelector(".value").textContent = short(levels[index]);
+    }
+  }
+
+  follows(plot, control) {
+    const steps = control === "noise" && plot.frames?.length > 1;
+    const log = control === "log" && plot.layout.yaxis.type !== undefined;
+    return steps || log || plot.layout.shapes?.some((shape) => shape.name === `cursor-${control}`);
+  }
+
+  draw(element, plot) {
+    const frame = plot.frames?.[nearest(plot.frames.map((item) => Number(item.name)), this.state.noise)];
+    const traces = plot.data.map((trace, i) => paintTrace(frame ? { ...trace, ...frame.data[i] } : trace));
+    const layout = paintLayout(plot.layout, this.state, this.inputs);
+    Plotly.react(element, traces, layout, { responsive: true, displayModeBar: false });
+  }
+
+  showFrames() {
+    const at = {
+      noise: nearest(this.frames.noise, this.state.noise),
+      layer: this.state.layer,
+      clip: this.state.clip,
+    };
+    const gamma = short(this.frames.noise[at.noise]);
+    const pick = (lists, axes) => axes.reduce((list, axis) => list[Math.min(at[axis], list.length - 1)], lists);
+    for (const element of this.root.querySelectorAll("[data-panel]")) {
+      const { label, axes, images, rmse } = this.frames.panels[element.dataset.panel];
+      const error = rmse && pick(rmse, axes).toFixed(1);
+      const image = element.querySelector("img");
+      const where = { noise: `noise γ = ${gamma}`, layer: `layer ${at.layer}`, clip: `clip ${at.clip + 1}` };
+      image.src = pick(images, axes);
+      image.alt = [label, ...axes.map((axis) => where[axis])].join(", ") + (rmse ? `, RMSE ${error}` : "");
+      element.querySelector(".rmse").textContent = rmse ? `RMSE ${error}` : "the truth";
+    }
+  }
+}
+
+function paintTrace(trace) {
+  const colour = trace.meta?.[dark.matches ? 1 : 0];
+  if (!colour) return trace;
+  const painted = { ...trace, marker: { ...trace.marker, color: colour }, line: { ...trace.line, color: colour } };
+  if (trace.marker?.line) painted.marker.line = { ...trace.marker.line, color: colour };
+  if (trace.error_y) painted.error_y = { ...trace.error_y, color: colour };
+  if (trace.fill) painted.fillcolor = colour + "2e";
+  return painted;
+}
+
+function paintLayout(layout, state, inputs) {
+  const [ink, grid, muted, paper] = ["--ink", "--rule", "--muted", "--paper"].map(css);
+  const axis = (old) => ({ ...old, gridcolor: grid, linecolor: grid, zerolinecolor: muted });
+  const shapes = (layout.shapes ?? []).map((shape) => {
+    const control = shape.name?.startsWith("cursor-") && shape.name.slice("cursor-".length);
+    const moved = control ? { x0: state[control], x1: state[control], visible: hasControl(inputs, control) } : {};
+    const label = shape.label && { ...shape.label, font: { color: muted, size: 12 } };
+    return { ...shape, ...moved, line: { ...shape.line, color: muted }, ...(label && { label }) };
+  });
+  const painted = {
+    ...layout,
+    shapes,
+    font: { ...layout.font, color: ink },
+    hoverlabel: { bgcolor: paper, bordercolor: grid, font: { color: ink } },
+    xaxis: axis(layout.xaxis),
+    yaxis: axis(layout.yaxis),
+  };
+  if (layout.yaxis.type === "log" && !state.log) Object.assign(painted.yaxis, { type: "linear", tickvals: null });
+  return painted;
+}
+
+const hasControl = (inputs, control) => inputs.some((input) => input.dataset.control === control && input.max > 0);
+
+const sections = JSON.parse(document.getElementById("data").textContent).map(
+  (data, i) => new Section(document.querySelector(`[data-section="${i}"]`), data),
+);
+dark.addEventListener("change", () => sections.forEach((section) => section.render()));
+
+// One section per turn, so that a page with many can be read while the rest is drawn.
+(async () => {
+  for (const section of sections) {
+    section.render();
+    await new Promise((next) => setTimeout(next));
+  }
+  document.documentElement.dataset.ready = "";
+})();

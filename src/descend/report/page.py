@@ -1,0 +1,198 @@
+"""One page, one file, no network: the verdict, the figures and the frames of some runs."""
+
+# ruff: noqa: RUF001 - Greek letters and typographic signs are meant.
+
+import json
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from plotly.offline import get_plotlyjs
+
+from descend.errors import InputError
+from descend.report import figures
+from descend.report.frames import embed
+from descend.report.runs import Arm, Group, RunView, group_runs
+from descend.report.tables import group_name, runs_table, verdict
+
+# With plotly.js (5 MB) beside them, the page stays below 12 MB.
+FRAMES_BUDGET = 6_000_000
+
+_LOSSES = """How wrong the picture is if it is read off after each layer. Under constraints every layer must
+land on or below its short bar, at 1−α times the loss of the layer before. On a log scale a steady descent is
+a straight line."""
+_ERROR = """The last layer’s error as the input gets noisier. To the right of the dashed line lies stronger
+noise than in training: the flatter a curve stays there, the more robust its network."""
+_MULTIPLIERS = """The price of each constraint during training. A multiplier grows while its layer breaks the
+constraint and sinks back towards zero while it holds; one that never stops growing asks too much."""
+_VIOLATIONS = """The constraints on held-out data at the training noise, with confidence intervals. Below zero
+a layer lowers the loss by more than asked; a cross marks an interval that lies wholly above zero."""
+_FRAMES = """The same clip through each network. Move along the layers to watch it being cleaned, and along
+the noise to see where a network gives up. RMSE is its distance from the clean picture, on 0–255."""
+
+
+def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str) -> Path:
+    """Write the report of some runs as one self-contained HTML file.
+
+    Runs of the same data set, model and training noise share a section; among these, runs of one method and α
+    count as seeds. Frames are those of the first seed of each method.
+
+    Args:
+        runs: Run folders, or runs already read.
+        out: The file to write; a folder gets ``report.html``.
+        title: The page's title, plain text.
+
+    Returns:
+        The file written.
+
+    Raises:
+        InputError: If there is no run, a folder has not been evaluated or one of its files is damaged.
+    """
+    if not runs:
+        raise InputError("a report needs at least one run folder; got none.")
+    views = [run if isinstance(run, RunView) else RunView.read(Path(run)) for run in runs]
+    groups = group_runs(views)
+    sections, data = [], []
+    for index, group in enumerate(groups):
+        html, values = _section(index, group, alone=len(groups) == 1, budget=FRAMES_BUDGET // len(groups))
+        sections.append(html)
+        data.append(values)
+    page = Template(_asset("page.html")).substitute(
+        title=escape(title),
+        css=_asset("page.css"),
+        js=_asset("page.js"),
+        plotly=get_plotlyjs(),
+        subtitle=group_name(groups[0])
+        if len(groups) == 1
+        else f"{len(views)} runs in {len(groups)} settings",
+        verdict=verdict(groups),
+        table=runs_table(groups),
+        sections="".join(sections),
+        data=_json(data),
+    )
+    path = out / "report.html" if out.is_dir() else out
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[str, dict[str, Any]]:
+    plots = {"losses": figures.layer_losses(group), "error": figures.error_by_noise(group)}
+    blocks = [
+        _figure("losses", "Loss along the layers", _LOSSES, _loss_controls(index, group)),
+        _figure("error", "Error against noise", _ERROR),
+    ]
+    for arm in group.arms:
+        run = next((run for run in arm.runs if run.history), None)
+        if run and run.constrained:
+            key = f"multipliers-{arm.label}"
+            plots[key] = figures.multipliers(run)
+            blocks.append(_figure(key, f"Multipliers{_of(run, arm, group)}", _MULTIPLIERS))
+    if any(run.violations for run in group.runs):
+        plots["violations"] = figures.violations(group)
+        blocks.append(_figure("violations", "Constraints on held-out data", _VIOLATIONS))
+    frames, frames_html = _frames(index, group, budget)
+    head = "" if alone else f"<h2>{group_name(group)}</h2>{verdict([group], heading='h3')}"
+    html = (
+        f'<section id="group-{index}" data-section="{index}">{head}'
+        f'<div class="plots">{"".join(blocks)}</div>{frames_html}</section>'
+    )
+    data = {
+        "train": group.train_noise,
+        "state": {"noise": group.train_noise, "layer": group.depth, "clip": 0, "log": True},
+        "plots": {key: json.loads(figure.to_json()) for key, figure in plots.items()},
+        "frames": frames,
+    }
+    return html, data
+
+
+def _of(run: RunView, arm: Arm, group: Group) -> str:
+    """Whose multipliers these are, where that is not plain."""
+    words = [arm.label] if sum(other.method != "erm" for other in group.arms) > 1 else []
+    words += [f"seed {run.seed}"] if len(arm.runs) > 1 else []
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _figure(key: str, heading: str, words: str, controls: str = "") -> str:
+    name = escape(heading)
+    plot = f'<div class="plot" role="img" aria-label="Plot: {name}" data-plot="{escape(key)}"></div>'
+    return f"<figure><h3>{name}</h3>{plot}{controls}<figcaption>{words}</figcaption></figure>"
+
+
+def _loss_controls(index: int, group: Group) -> str:
+    log = '<label class="check"><input type="checkbox" data-control="log" checked> log scale</label>'
+    if len(group.noise_levels) > 1:
+        noise = _slider(f"losses-noise-{index}", "noise", "Noise γ", group.noise_levels, group.train_noise)
+    else:
+        noise = f'<span class="note">at the training noise, γ = {group.train_noise:g}</span>'
+    return f'<div class="controls">{noise}{log}</div>'
+
+
+def _frames(index: int, group: Group, budget: int) -> tuple[dict[str, Any] | None, str]:
+    shown: dict[str, RunView] = {}
+    for arm in group.arms:
+        run = next((run for run in arm.runs if run.frames), None)
+        if run:
+            shown[arm.label] = run
+    pictures = {label: run.frames for label, run in shown.items() if run.frames}
+    if not pictures:
+        return None, ""
+    first = next(iter(pictures.values()))
+    if not all(first.same_input(other) for other in pictures.values()):
+        return None, _no_frames("The runs show different clips or noise, so they are not put side by side.")
+    data = embed(pictures, budget)
+    if data is None:
+        return None, _no_frames("They would make the page too large; a report of fewer runs shows them.")
+    sliders = [
+        _slider(f"frames-noise-{index}", "noise", "Noise γ", data["noise"], group.train_noise),
+        _slider(f"frames-layer-{index}", "layer", "Layer", list(range(data["layers"] + 1)), data["layers"]),
+        _clips(index, data["clips"]),
+    ]
+    panels = "".join(
+        f'<figure class="frame" data-panel="{place}"><figcaption>{escape(panel["label"])}</figcaption>'
+        f'<img width="160" height="160" alt="{escape(panel["label"])}"><p class="rmse"></p></figure>'
+        for place, panel in enumerate(data["panels"])
+    )
+    seeds = "" if len(group.runs) == len(group.arms) else " Shown is the first seed of each method."
+    return data, (
+        f'<div class="frames"><h3>The frames</h3><p class="words">{_FRAMES}{seeds}</p>'
+        f'<div class="controls">{"".join(sliders)}</div><div class="strip">{panels}</div></div>'
+    )
+
+
+def _no_frames(why: str) -> str:
+    return f'<div class="frames"><h3>The frames</h3><p class="words">{why}</p></div>'
+
+
+def _slider(ident: str, control: str, label: str, levels: Sequence[float], start: float) -> str:
+    place = min(range(len(levels)), key=lambda index: abs(levels[index] - start))
+    return (
+        f'<div class="slider"><label for="{ident}">{label}</label>'
+        f'<input type="range" id="{ident}" min="0" max="{len(levels) - 1}" step="1" value="{place}" '
+        f'data-control="{control}" data-levels="{json.dumps(list(levels))}">'
+        f'<span class="value">{levels[place]:g}</span></div>'
+    )
+
+
+def _clips(index: int, count: int) -> str:
+    if count == 1:
+        return ""
+    choices = "".join(
+        f'<label><input type="radio" name="clip-{index}" data-control="clip" value="{clip}"'
+        f"{' checked' * (clip == 0)}><span>{clip + 1}</span></label>"
+        for clip in range(count)
+    )
+    return f'<fieldset class="clips"><legend>Clip</legend>{choices}</fieldset>'
+
+
+def _json(data: Any) -> str:
+    """JSON that cannot end the script element that holds it."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.replace("<", "\\u003c")
+
+
+def _asset(name: str) -> str:
+    return files("descend.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,295 @@
+"""What the page knows of a run, and which runs belong side by side."""
+
+# ruff: noqa: RUF001 - Greek letters and typographic signs are meant.
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from descend.errors import InputError
+from descend.report.frames import Frames
+
+REQUIRED = (
+    *("recipe", "method", "seed", "model", "dataset", "metric", "higher_is_better"),
+    *("noise", "values", "mean", "train_noise", "layer_losses"),
+)
+
+METHOD_NAMES = {"erm": "ERM", "constrained": "Constrained"}
+
+
+class Style(NamedTuple):
+    """How an arm is drawn: its colour on light and on dark ground, and its symbol."""
+
+    light: str
+    dark: str
+    symbol: str
+
+
+# Okabe and Ito's colour-blind-safe hues. The two methods keep theirs on every page.
+STYLES = {
+    "erm": Style("#d55e00", "#ff9a52", "circle"),
+    "constrained": Style("#0072b2", "#5fb8f0", "diamond"),
+}
+SPARE_STYLES = (
+    Style("#00805c", "#3ed3a4", "square"),
+    Style("#a0458a", "#e79ad0", "triangle-up"),
+    Style("#7d6b00", "#ddc94a", "star"),
+)
+
+
+# Layer → (steps, values).
+History = dict[int, tuple[list[float], list[float]]]
+
+
+@dataclass(frozen=True)
+class RunView:
+    """One evaluated run, as its ``summary.json``, ``records.jsonl`` and ``frames.npz`` tell it.
+
+    ``history`` maps a layer to its multiplier's (steps, values); layer 0 is the cap's. ``alpha`` is one
+    number per layer, or a single one for all.
+    """
+
+    name: str
+    recipe: str
+    method: str
+    seed: int
+    model: str
+    dataset: str
+    metric: str
+    higher_is_better: bool
+    noise: list[float]
+    values: list[float]
+    mean: float
+    train_noise: float
+    layer_losses: dict[float, list[float]]
+    train_value: float | None = None
+    violations: list[float] = field(default_factory=list)
+    violation_intervals: list[list[float]] = field(default_factory=list)
+    feasible: bool | None = None
+    verdict: str = ""
+    binding: list[int] = field(default_factory=list)
+    descending_share: float | None = None
+    alpha: tuple[float, ...] | None = None
+    seconds: float | None = None
+    history: History = field(default_factory=dict)
+    frames: Frames | None = None
+
+    @property
+    def depth(self) -> int:
+        """L, the number of layers."""
+        return len(self.layer_losses[self.train_noise]) - 1
+
+    @property
+    def constrained(self) -> bool:
+        """Whether the run was trained under constraints."""
+        return self.method != "erm"
+
+    @classmethod
+    def read(cls, folder: Path) -> "RunView":
+        """Read a run folder.
+
+        Raises:
+            InputError: If the folder has not been evaluated or one of its files is damaged.
+        """
+        path = folder / "summary.json"
+        if not path.is_file():
+            what = "is not a run folder" if not folder.is_dir() else "has no summary.json"
+            raise InputError(f"{folder} {what}; run `descend evaluate {folder} --data PATH` first.")
+        try:
+            summary = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            line = getattr(error, "lineno", 1)
+            raise InputError(f"{path}, line {line}, is not JSON; run `descend evaluate` again.") from error
+        records, frames = folder / "records.jsonl", folder / "frames.npz"
+        return cls.from_summary(
+            summary,
+            name=folder.name or str(folder),
+            source=str(path),
+            history=multiplier_history(read_records(records)) if records.is_file() else {},
+            frames=Frames.load(frames) if frames.is_file() else None,
+        )
+
+    @classmethod
+    def from_summary(
+        cls,
+        summary: Mapping[str, Any],
+        *,
+        name: str = "",
+        source: str = "summary",
+        history: History | None = None,
+        frames: Frames | None = None,
+    ) -> "RunView":
+        """Check a summary and give its entries their types.
+
+        Args:
+            summary: The content of ``summary.json``; keys beyond `REQUIRED` may be missing.
+            name: What to call the run; usually its folder's name.
+            source: Where the summary is from, for error messages.
+            history: The multipliers over time, by `multiplier_history`.
+            frames: The pictures of its evaluation.
+
+        Raises:
+            InputError: If a required entry is missing or an entry does not fit the others.
+        """
+        missing = [key for key in REQUIRED if not isinstance(summary, Mapping) or key not in summary]
+        if missing:
+            raise InputError(f"{source} must describe one evaluated run; it lacks {', '.join(missing)}.")
+        try:
+            run = cls(
+                name=name,
+                **{key: str(summary[key]) for key in ("recipe", "method", "model", "dataset", "metric")},
+                seed=int(summary["seed"]),
+                higher_is_better=bool(summary["higher_is_better"]),
+                noise=_floats(summary["noise"]),
+                values=_floats(summary["values"]),
+                mean=float(summary["mean"]),
+                train_noise=float(summary["train_noise"]),
+                layer_losses={float(level): _floats(row) for level, row in summary["layer_losses"].items()},
+                train_value=_maybe(summary.get("train_value")),
+                violations=_floats(summary.get("violations") or []),
+                violation_intervals=[_floats(pair) for pair in summary.get("violation_intervals") or []],
+                feasible=None if summary.get("feasible") is None else bool(summary["feasible"]),
+                verdict=str(summary.get("verdict") or ""),
+                binding=[int(layer) for layer in summary.get("binding") or []],
+                descending_share=_maybe(summary.get("descending_share")),
+                alpha=_alpha(summary.get("alpha")),
+                seconds=_maybe(summary.get("seconds")),
+                history=history or {},
+                frames=frames,
+            )
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{source} holds an entry of the wrong type: {error}.") from error
+        if len(run.noise) != len(run.values):
+            counts = f"{len(run.noise)} noise levels but {len(run.values)} values"
+            raise InputError(f"{source} must have one value per noise level; got {counts}.")
+        if run.train_noise not in run.layer_losses:
+            raise InputError(f"{source}: layer_losses must contain the training noise {run.train_noise}.")
+        if len({len(row) for row in run.layer_losses.values()}) != 1:
+            raise InputError(f"{source}: layer_losses must have as many layers at every noise level.")
+        return run
+
+
+@dataclass(frozen=True)
+class Arm:
+    """The runs of one method with one setting: they differ in their seeds only."""
+
+    label: str
+    method: str
+    style: Style
+    runs: list[RunView]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The arms that compare: one data set, one model, one training noise."""
+
+    dataset: str
+    model: str
+    train_noise: float
+    arms: list[Arm]
+
+    @property
+    def runs(self) -> list[RunView]:
+        """All runs of the group, arm by arm."""
+        return [run for arm in self.arms for run in arm.runs]
+
+    @property
+    def depth(self) -> int:
+        """The largest depth among the runs."""
+        return max(run.depth for run in self.runs)
+
+    @property
+    def metric(self) -> str:
+        """The metric's name, as a reader writes it."""
+        metric = self.runs[0].metric
+        return metric.upper() if len(metric) <= 4 else metric.replace("_", " ").capitalize()
+
+    @property
+    def noise_levels(self) -> list[float]:
+        """The noise levels at which layer losses are known, in order."""
+        return sorted({level for run in self.runs for level in run.layer_losses})
+
+
+def group_runs(runs: Sequence[RunView]) -> list[Group]:
+    """Gather runs by data set, model and training noise, then by method and setting, ERM first."""
+    groups: dict[tuple[str, str, float], list[RunView]] = {}
+    for run in runs:
+        groups.setdefault((run.dataset, run.model, run.train_noise), []).append(run)
+    return [Group(*key, arms=_arms(members)) for key, members in groups.items()]
+
+
+def _arms(runs: Sequence[RunView]) -> list[Arm]:
+    settings: dict[tuple[str, str, object], list[RunView]] = {}
+    for run in sorted(runs, key=lambda run: run.constrained):
+        settings.setdefault((run.method, run.recipe, run.alpha if run.constrained else None), []).append(run)
+    arms: list[Arm] = []
+    for (method, recipe, alpha), members in settings.items():
+        label = METHOD_NAMES.get(method, method)
+        rivals = [key for key in settings if key[0] == method]
+        if len({rival[1] for rival in rivals}) > 1:
+            label += f", {recipe}"
+        if len({rival[2] for rival in rivals}) > 1:
+            label += f", α = {format_alpha(alpha)}"  # type: ignore[arg-type]
+        taken = [arm.style for arm in arms]
+        free = [style for style in (STYLES.get(method), *SPARE_STYLES) if style and style not in taken]
+        style = free[0] if free else SPARE_STYLES[len(arms) % len(SPARE_STYLES)]
+        arms.append(Arm(label, method, style, sorted(members, key=lambda run: run.seed)))
+    return arms
+
+
+def format_alpha(alpha: Sequence[float] | None) -> str:
+    """Write α as one number if it is one, else as its range."""
+    if not alpha:
+        return "none"
+    low, high = min(alpha), max(alpha)
+    return f"{low:g}" if low == high else f"{low:g}–{high:g}"
+
+
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Read ``records.jsonl`` row by row.
+
+    Raises:
+        InputError: If a line is not a JSON object, with its number.
+    """
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict):
+                got = line.strip()[:60]
+                raise InputError(f"{path}, line {number}, must be one JSON object; got {got!r}. Remove it.")
+            yield row
+
+
+def multiplier_history(records: Iterable[Mapping[str, Any]]) -> History:
+    """The multipliers over time by layer, 0 the cap's; a resumed run's later rows win."""
+    layers: dict[int, dict[float, float]] = {}
+    for row in records:
+        if row.get("split") == "train" and row.get("metric") == "multiplier" and row.get("layer") is not None:
+            layers.setdefault(int(row["layer"]), {})[float(row["step"])] = float(row["value"])
+    history: History = {}
+    for layer, values in sorted(layers.items()):
+        steps = sorted(values)
+        history[layer] = steps, [values[step] for step in steps]
+    return history
+
+
+def _floats(values: Any) -> list[float]:
+    return [float("nan") if value is None else float(value) for value in values]
+
+
+def _maybe(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _alpha(value: Any) -> tuple[float, ...] | None:
+    if value is None:
+        return None
+    steps = tuple(_floats(value)) if isinstance(value, list) else (float(value),)
+    return steps[:1] if len(set(steps)) == 1 else steps

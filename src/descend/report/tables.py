@@ -1,0 +1,226 @@
+"""The page's words and numbers as HTML: the verdict and the table of runs."""
+
+# ruff: noqa: RUF001 - Greek letters and typographic signs are meant.
+
+from collections.abc import Sequence
+from html import escape
+from math import isfinite
+from statistics import fmean, stdev
+
+from descend.report.runs import Arm, Group, RunView, Style
+
+_MARKS = {"holds": "✓", "broken": "✕", "open": "–"}
+
+
+def verdict(groups: Sequence[Group], heading: str = "h2") -> str:
+    """Whether the constraints hold, in plain words: the first thing on the page.
+
+    Args:
+        groups: The groups to judge; for a single one the words go into its layers.
+        heading: The HTML element of the headline.
+    """
+    runs = [run for group in groups for run in group.runs if run.constrained]
+    state = _state(runs)
+    details = _details(groups[0]) if len(groups) == 1 else _by_group(groups)
+    return (
+        f'<div class="verdict {state}"><{heading} class="headline">'
+        f'<span class="mark" aria-hidden="true">{_MARKS[state]}</span> '
+        f"{_headline(runs)}</{heading}>{''.join(details)}</div>"
+    )
+
+
+def runs_table(groups: Sequence[Group]) -> str:
+    """One row per arm, with mean ± standard deviation over seeds, gathered by group."""
+    metrics = {group.metric for group in groups}
+    metric = escape(metrics.pop()) if len(metrics) == 1 else "Metric"
+    heads = (
+        "Method",
+        f"{metric}, mean over noise",
+        "At training noise",
+        "Feasible",
+        "Descending layers",
+        "Time",
+    )
+    bodies = []
+    for group in groups:
+        name = f'<tr class="group"><th colspan="{len(heads)}" scope="rowgroup">{group_name(group)}</th></tr>'
+        rows = [_row(heads, _arm_cells(arm), arm.style) for arm in group.arms]
+        bodies.append(f"<tbody>{name if len(groups) > 1 else ''}{''.join(rows)}</tbody>")
+    several = any(len(arm.runs) > 1 for group in groups for arm in group.arms)
+    return _table(heads, "".join(bodies)) + (_every_run(groups) if several else "")
+
+
+def group_name(group: Group) -> str:
+    """The group in words, escaped."""
+    return f"{escape(group.model)} on {escape(group.dataset)}, trained at γ = {group.train_noise:g}"
+
+
+def _state(runs: Sequence[RunView]) -> str:
+    known = [run.feasible for run in runs]
+    if any(feasible is False for feasible in known):
+        return "broken"
+    return "holds" if runs and all(known) else "open"
+
+
+def _headline(runs: Sequence[RunView]) -> str:
+    if not runs:
+        return "Plain training only: nothing is promised about the layers"
+    total, feasible = len(runs), sum(run.feasible is True for run in runs)
+    match _state(runs):
+        case "holds":
+            scope = f", in all {total} runs" if total > 1 else ""
+            return f"Feasible: every layer lowers the loss as asked{scope}"
+        case "broken" if total == 1:
+            return "Not feasible: the constraints do not hold"
+        case "broken":
+            return f"Not feasible in {total - feasible} of {total} runs: there the constraints do not hold"
+        case _:
+            return "Not judged: the constraints were not measured on held-out data"
+
+
+def _details(group: Group) -> list[str]:
+    runs = [run for run in group.runs if run.constrained] or group.runs
+    said: dict[str, list[int]] = {}
+    for run in runs:
+        words = f"{escape(run.verdict)} {_binding(run) if run.constrained else ''}".strip()
+        said.setdefault(words, []).append(run.seed)
+    lines = []
+    for words, seeds in said.items():
+        who = f"<b>Seed{'s' * (len(seeds) > 1)} {_listed(seeds)}.</b> " if len(said) > 1 else ""
+        lines += [f"<p>{who}{words}</p>"] if words else []
+    return [*lines, *_gain(group)]
+
+
+def _binding(run: RunView) -> str:
+    if not run.binding:
+        return ""
+    if len(run.binding) == 1:
+        return f"Layer {run.binding[0]} binds: its constraint is the one that shapes the training."
+    return f"Layers {_listed(run.binding)} bind: their constraints are the ones that shape the training."
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _gain(group: Group) -> list[str]:
+    plain = next((arm for arm in group.arms if arm.method == "erm"), None)
+    if plain is None or len(group.arms) == 1:
+        return []
+    if any(run.noise != plain.runs[0].noise for run in group.runs):
+        return ["<p>The runs were evaluated at different noise levels, so their means do not compare.</p>"]
+    lines = []
+    before = fmean(run.mean for run in plain.runs)
+    for arm in group.arms:
+        if arm is plain:
+            continue
+        after = fmean(run.mean for run in arm.runs)
+        change = (after - before) / before if before else float("nan")
+        words = f": {abs(change):.0%} {'higher' if change > 0 else 'lower'}" if isfinite(change) else ""
+        lines.append(
+            f"<p>Over all noise levels, {escape(arm.label)} has a mean {escape(group.metric)} of "
+            f"<b>{_number(after)}</b> against ERM’s <b>{_number(before)}</b>{words}.</p>"
+        )
+    return lines
+
+
+def _by_group(groups: Sequence[Group]) -> list[str]:
+    items = []
+    for index, group in enumerate(groups):
+        state = _state([run for run in group.runs if run.constrained])
+        items.append(
+            f'<li class="{state}"><span class="mark" aria-hidden="true">{_MARKS[state]}</span> '
+            f'<a href="#group-{index}">{group_name(group)}</a></li>'
+        )
+    return [f'<ul class="groups">{"".join(items)}</ul>']
+
+
+def _every_run(groups: Sequence[Group]) -> str:
+    heads = ("Run", "Seed", "Mean over noise", "At training noise", "Feasible", "Verdict")
+    rows = [
+        _row(
+            heads,
+            [
+                f"{escape(run.name)} <small>{group_name(group)}</small>"
+                if len(groups) > 1
+                else escape(run.name),
+                str(run.seed),
+                _number(run.mean),
+                _number(train_value(run)),
+                _feasible([run]),
+                escape(run.verdict) or "–",
+            ],
+            arm.style,
+        )
+        for group in groups
+        for arm in group.arms
+        for run in arm.runs
+    ]
+    table = _table(heads, f"<tbody>{''.join(rows)}</tbody>")
+    return f"<details><summary>Every run by itself</summary>{table}</details>"
+
+
+def _arm_cells(arm: Arm) -> list[str]:
+    seeds = f" <small>{len(arm.runs)} seeds</small>" if len(arm.runs) > 1 else ""
+    shares = [run.descending_share for run in arm.runs if run.descending_share is not None]
+    seconds = [run.seconds for run in arm.runs if run.seconds is not None]
+    return [
+        escape(arm.label) + seeds,
+        _spread([run.mean for run in arm.runs]),
+        _spread([train_value(run) for run in arm.runs]),
+        _feasible(arm.runs),
+        f"{fmean(shares):.0%}" if shares else "–",
+        _duration(fmean(seconds)) if seconds else "–",
+    ]
+
+
+def train_value(run: RunView) -> float | None:
+    """The metric at the training noise, if it was measured there."""
+    if run.train_value is not None:
+        return run.train_value
+    return dict(zip(run.noise, run.values, strict=True)).get(run.train_noise)
+
+
+def _feasible(runs: Sequence[RunView]) -> str:
+    known = [run.feasible for run in runs if run.feasible is not None]
+    if not known:
+        return "–"
+    words = f"{sum(known)} of {len(known)}" if len(known) > 1 else "yes" if known[0] else "no"
+    return words if all(known) or not runs[0].constrained else f"<strong>{words}</strong>"
+
+
+def _table(heads: Sequence[str], bodies: str) -> str:
+    head = "".join(f'<th scope="col">{text}</th>' for text in heads)
+    return f"<table><thead><tr>{head}</tr></thead>{bodies}</table>"
+
+
+def _row(heads: Sequence[str], cells: Sequence[str], style: Style) -> str:
+    key = f'<i class="key" style="--light:{style.light};--dark:{style.dark}"></i>'
+    rest = "".join(
+        f'<td data-head="{head}">{cell}</td>' for head, cell in zip(heads[1:], cells[1:], strict=True)
+    )
+    return f'<tr><th scope="row">{key}{cells[0]}</th>{rest}</tr>'
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return _number(known[0] if known else None)
+    spread = f" ± {stdev(known):.2f}" if all(map(isfinite, known)) else ""
+    return _number(fmean(known)) + spread
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    if not isfinite(value):
+        return "diverged"
+    return f"{value:.2f}" if 0.1 <= abs(value) < 1e4 or value == 0 else f"{value:.3g}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,198 @@
+"""The figures, the tables and the errors of the report; `test_report_page` looks at the page itself."""
+
+# ruff: noqa: RUF001 - Greek letters and typographic signs are meant.
+
+import json
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from descend.errors import InputError
+from descend.report import RunView, figures, group_runs, write_page
+from descend.report.frames import Frames, embed
+from descend.report.runs import REQUIRED
+
+NOISE = [0.0, 0.15, 0.3, 0.6, 1.0, 1.5]
+
+
+def fake_run(
+    folder: Path,
+    method: str,
+    *,
+    seed: int = 0,
+    train_noise: float = 0.15,
+    alpha: float = 0.1,
+    feasible: bool = True,
+    frames: bool = True,
+) -> Path:
+    """A run folder as training and evaluation leave it, its numbers made up: what is tested is the page."""
+    folder.mkdir(exist_ok=True)
+    generator = np.random.default_rng(seed)
+    depth, constrained = 7, method == "constrained"
+    layers = np.arange(depth + 1)
+    path = 0.86**layers if constrained else np.r_[1, 1 + 0.5 * np.sin(np.arange(1, depth)), 0.34]
+    path = path * (1 + 0.02 * generator.random(depth + 1))
+    losses = {level: (2 + 30 * level) * (path + 0.1 * level * (not constrained)) for level in NOISE}
+    values = [4 + (9 if constrained else 14) * level + generator.random() for level in NOISE]
+    violations = losses[train_noise][1:] - (1 - alpha) * losses[train_noise][:-1]
+    if not feasible:
+        violations[3] = 0.4
+    multipliers = np.maximum(generator.normal(0, 1, depth), 0)
+    summary = {
+        **{"recipe": "video-ut", "method": method, "seed": seed, "model": "UT-7", "dataset": "ped2<b>"},
+        **{
+            "metric": "rmse",
+            "higher_is_better": False,
+            "noise": NOISE,
+            "values": values,
+            "mean": np.mean(values),
+        },
+        **{
+            "train_noise": train_noise,
+            "train_value": values[1],
+            "depth": depth,
+            "seconds": 93.2,
+            "sigma": 0.18,
+        },
+        "layer_losses": {str(level): row.tolist() for level, row in losses.items()},
+        "violations": violations.tolist(),
+        "violation_intervals": [[value - 0.1, value + 0.1] for value in violations],
+        "feasible": constrained and feasible,
+        "verdict": "All 7 constraints hold on held-out data."
+        if feasible
+        else "Layer 4 rises by 0.40 ± 0.10.",
+        **{
+            "binding": [2, 5] if constrained else [],
+            "multipliers": multipliers.tolist(),
+            "cap_multiplier": 0.0,
+        },
+        **{"descending_share": 0.93 if constrained else 0.51, "alpha": alpha if constrained else None},
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    with (folder / "records.jsonl").open("w") as file:
+        for step in range(2000):
+            for layer in range(depth + 1) if constrained else ():
+                rise = multipliers[layer - 1] * (1 - np.exp(-step / 300)) if layer else 0.0
+                row = {
+                    "run": folder.name,
+                    "step": step,
+                    "split": "train",
+                    "layer": layer,
+                    "noise": train_noise,
+                }
+                file.write(json.dumps(row | {"metric": "multiplier", "value": rise}) + "\n")
+    if frames:
+        np.savez_compressed(folder / "frames.npz", **fake_frames(depth, 0.35 if constrained else 0.7))
+    return folder
+
+
+def fake_frames(depth: int, left: float) -> dict[str, np.ndarray]:
+    """Two scenes of a figure on a textured ground, cleaned layer by layer down to a share ``left``."""
+    rows, columns = np.mgrid[:160, :160]
+    generator = np.random.default_rng(1)
+    ground = 120 + 50 * np.sin(columns / 11) * np.cos(rows / 17)
+    clean = np.stack([np.where(abs(columns - 50 * k) + abs(rows - 80) / 3 < 20, 40, ground) for k in (1, 2)])
+    noise = 46 * np.array(NOISE)[:, None, None, None] * generator.normal(size=(1, 2, 160, 160))
+    shares = 1 - (1 - left) * np.arange(depth + 1) / depth
+
+    def picture(values: np.ndarray) -> np.ndarray:
+        return np.clip(values, 0, 255).astype(np.uint8)
+
+    cleaned = np.stack([clean + share * noise + 6 * share for share in shares], axis=1)
+    return {
+        "clean": picture(clean),
+        "noisy": picture(clean + noise),
+        "reconstruction": picture(cleaned),
+        "noise": np.array(NOISE),
+    }
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    root = tmp_path_factory.mktemp("runs")
+    return [fake_run(root / "erm", "erm"), fake_run(root / "constrained", "constrained")]
+
+
+def test_bare_summaries_are_enough(runs: list[Path], tmp_path: Path) -> None:
+    summary = json.loads((runs[0] / "summary.json").read_text())
+    bare = {key: summary[key] for key in REQUIRED}
+    bare["layer_losses"] = {str(summary["train_noise"]): summary["layer_losses"][str(summary["train_noise"])]}
+    (tmp_path / "summary.json").write_text(json.dumps(bare))
+    assert write_page([tmp_path], tmp_path, "Bare") == tmp_path / "report.html"
+
+
+def test_a_run_that_diverged_is_still_shown(runs: list[Path], tmp_path: Path) -> None:
+    summary = json.loads((runs[1] / "summary.json").read_text())
+    broken = {level: [1.0, *[float("nan")] * 6, float("inf")] for level in summary["layer_losses"]}
+    summary |= {"layer_losses": broken, "violations": [None] * 7, "violation_intervals": [[None, None]] * 7}
+    summary |= {"mean": float("nan"), "values": [float("nan")] * len(NOISE), "feasible": False}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    page = write_page([tmp_path], tmp_path / "report.html", "A run").read_text()
+    assert "Not feasible" in page and "diverged" in page
+
+
+def test_what_does_not_fit_is_thinned_evenly() -> None:
+    generator = np.random.default_rng(0)
+    noisy = generator.integers(0, 256, (6, 2, 32, 32), dtype=np.uint8)
+    frames = Frames(NOISE, noisy[0], noisy, noisy[:, None].repeat(3, axis=1))
+    whole = embed({"ERM": frames}, 10**9)
+    half = embed({"ERM": frames}, len(json.dumps(whole)) // 3)
+    assert whole["clips"] == 2 and len(whole["noise"]) == 6
+    assert half["clips"] == 1 and half["noise"] == [NOISE[0], NOISE[2], NOISE[4], NOISE[5]]
+    assert embed({"ERM": frames}, 100) is None
+    error = noisy[5, 1].astype(float) - noisy[0, 1]
+    assert whole["panels"][2]["rmse"][5][2][1] == pytest.approx(np.sqrt(np.mean(error**2)), abs=0.01)
+
+
+def test_figures_stand_alone(runs: list[Path]) -> None:
+    (group,) = group_runs([RunView.read(folder) for folder in runs])
+    erm, constrained = group.runs
+    losses = figures.layer_losses(group, noise=NOISE[-1])
+    assert list(losses.data[0].y) == erm.layer_losses[NOISE[-1]]
+    assert [frame.name for frame in losses.frames] == [str(level) for level in NOISE]
+    limits = losses.data[2].y
+    assert limits == pytest.approx([0.9 * loss for loss in constrained.layer_losses[NOISE[-1]][:-1]])
+    assert list(figures.error_by_noise(group).data[1].y) == constrained.values
+    lines = figures.multipliers(constrained).data
+    assert [line.name for line in lines] == [str(layer) for layer in range(1, 8)]
+    assert len(lines[0].x) <= figures.MOST_POINTS + 1 and lines[0].x[-1] == 1999
+    marks = figures.violations(group).data
+    assert marks[0].line.color == marks[1].line.color is None
+    assert marks[0].marker.color != marks[1].marker.color
+
+
+def test_other_alphas_are_other_arms(tmp_path: Path) -> None:
+    folders = [
+        fake_run(tmp_path / str(alpha), "constrained", alpha=alpha, frames=False) for alpha in (0.1, 0.2)
+    ]
+    (group,) = group_runs([RunView.read(folder) for folder in folders])
+    assert [arm.label for arm in group.arms] == ["Constrained, α = 0.1", "Constrained, α = 0.2"]
+    assert len({arm.style for arm in group.arms}) == 2
+
+
+def test_errors_say_what_to_do(runs: list[Path], tmp_path: Path) -> None:
+    numbers = count()
+
+    def message(damage) -> str:
+        folder = fake_run(tmp_path / str(next(numbers)), "erm", frames=False)
+        damage(folder)
+        with pytest.raises(InputError) as caught:
+            write_page([folder], tmp_path / "report.html", "Damaged")
+        return str(caught.value)
+
+    def change(folder: Path, **entries) -> None:
+        path = folder / "summary.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+
+    with pytest.raises(InputError, match="at least one run"):
+        write_page([], tmp_path / "report.html", "None")
+    assert "descend evaluate" in message(lambda folder: (folder / "summary.json").unlink())
+    assert "line 2" in message(lambda folder: (folder / "summary.json").write_text('{"a": 1,\n oops}'))
+    assert "lacks recipe, method" in message(lambda folder: (folder / "summary.json").write_text("[]"))
+    assert "line 3" in message(lambda folder: (folder / "records.jsonl").write_text('{}\n\n{"step": 1'))
+    assert "frames.npz is damaged" in message(lambda folder: (folder / "frames.npz").write_bytes(b"PK no"))
+    assert "one value per noise level" in message(lambda folder: change(folder, values=[1.0]))
+    assert "training noise 9.0" in message(lambda folder: change(folder, train_noise=9))
+    assert "wrong type" in message(lambda folder: change(folder, noise="loud"))

@@ -1,0 +1,186 @@
+"""The page, seen by a real browser."""
+
+# ruff: noqa: RUF001 - Greek letters and typographic signs are meant.
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from descend.report import write_page
+from test_report import NOISE, fake_run
+
+CHROMIUM = Path("/usr/bin/chromium")
+TITLE = 'UT-7 <script>alert("x")</script> & <b>friends</b>'
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+    runs = [fake_run(root / method, method) for method in ("erm", "constrained")]
+    return write_page(runs, root / "report.html", TITLE)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if not CHROMIUM.exists():
+        pytest.skip("needs Chromium: apt-get install chromium")
+    quiet = ("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
+    with sync_playwright() as playwright:
+        args = [*quiet, "--no-sandbox", "--disable-component-update", "--disable-sync"]
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=args)
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """A page opened from its file, with what it complained about and asked of the network."""
+
+    def __init__(self, browser: Browser, file: Path, **context):
+        self.context = browser.new_context(**context)
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on(
+            "console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text)
+        )
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(file.as_uri())
+        self.page.wait_for_selector("html[data-ready]", state="attached")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.context.close()
+
+    def slide(self, ident: str, keys: str) -> None:
+        self.page.focus(f"#{ident}")
+        self.page.keyboard.press(keys)
+
+    def panel(self, label: str) -> tuple[str, str, str]:
+        frame = self.page.locator(".frame", has_text=label)
+        image = frame.locator("img")
+        return image.get_attribute("src"), image.get_attribute("alt"), frame.locator(".rmse").inner_text()
+
+    def plot(self, name: str, expression: str):
+        return self.page.evaluate(f"(plot => {expression})(document.querySelector('[data-plot=\"{name}\"]'))")
+
+
+@pytest.fixture
+def visit(browser: Browser, page_file: Path) -> Iterator[Visit]:
+    with Visit(browser, page_file, viewport={"width": 1280, "height": 900}) as visit:
+        yield visit
+
+
+def test_it_loads_without_complaint_or_network(visit: Visit) -> None:
+    assert visit.complaints == []
+    assert [url for url in visit.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+    plots = visit.page.locator(".plot")
+    assert plots.count() == plots.locator(".main-svg").locator("..").locator(".cartesianlayer").count() == 4
+
+
+def test_the_title_is_text(visit: Visit) -> None:
+    assert visit.page.title() == TITLE
+    assert visit.page.locator("h1").inner_text() == TITLE
+
+
+def test_the_verdict_comes_first(visit: Visit) -> None:
+    verdict = visit.page.locator(".verdict")
+    assert "Feasible" in verdict.inner_text()
+    assert "Layers 2 and 5 bind" in verdict.inner_text()
+    assert verdict.bounding_box()["y"] < visit.page.locator("table").bounding_box()["y"]
+
+
+def test_a_noise_slider_moves_frames_plot_and_the_other_slider(visit: Visit) -> None:
+    before, losses = visit.panel("Constrained"), visit.plot("losses", "plot.data[0].y")
+    clean = visit.panel("Clean")
+    visit.slide("frames-noise-0", "End")
+    after = visit.panel("Constrained")
+    assert after[0] != before[0] and after[2] != before[2]
+    assert f"γ = {NOISE[-1]:g}" in after[1]
+    assert visit.panel("Clean") == clean
+    assert visit.plot("losses", "plot.data[0].y") != losses
+    assert visit.page.input_value("#losses-noise-0") == str(len(NOISE) - 1)
+    assert visit.page.get_attribute("#frames-noise-0", "aria-valuetext") == f"{NOISE[-1]:g}"
+    assert visit.complaints == []
+
+
+def test_layer_and_clip_change_the_reconstructions(visit: Visit) -> None:
+    seen = {visit.panel("ERM")}
+    visit.slide("frames-layer-0", "ArrowLeft")
+    seen.add(visit.panel("ERM"))
+    visit.page.check("input[name=clip-0][value='1']", force=True)
+    seen.add(visit.panel("ERM"))
+    assert len({src for src, _, _ in seen}) == len({alt for _, alt, _ in seen}) == 3
+    assert "layer 6" in visit.panel("ERM")[1] and "clip 2" in visit.panel("ERM")[1]
+
+
+def test_the_log_scale_can_be_left(visit: Visit) -> None:
+    assert visit.plot("losses", "plot.layout.yaxis.type") == "log"
+    visit.page.uncheck("[data-control=log]")
+    assert visit.plot("losses", "plot.layout.yaxis.type") == "linear"
+
+
+def test_it_fits_a_phone(browser: Browser, page_file: Path) -> None:
+    with Visit(
+        browser, page_file, viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True
+    ) as visit:
+        page = visit.page
+        assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth && innerWidth === 390")
+        boxes = [box.bounding_box() for box in page.locator(".frame").all()]
+        assert len({round(box["x"]) for box in boxes}) == len({round(box["y"]) for box in boxes}) == 2
+
+
+def test_it_follows_dark_mode(visit: Visit) -> None:
+    def look():
+        ground = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return ground, line.get_attribute("style"), visit.plot("losses", "plot.layout.font.color")
+
+    line = visit.page.locator("[data-plot=losses] path.js-line").first
+    light = look()
+    visit.page.emulate_media(color_scheme="dark")
+    expect(line).not_to_have_attribute("style", light[1])
+    assert all(before != after for before, after in zip(light, look(), strict=True))
+    assert visit.complaints == []
+
+
+def test_every_control_has_a_name_and_every_picture_a_text(visit: Visit) -> None:
+    unnamed = "[...document.querySelectorAll('input')].filter(input => !input.labels.length).length"
+    assert visit.page.evaluate(unnamed) == 0
+    assert all(image.get_attribute("alt") for image in visit.page.locator("img").all())
+    assert all(plot.get_attribute("aria-label") for plot in visit.page.locator(".plot").all())
+
+
+def test_a_study_has_a_section_per_setting_and_says_loudly_what_is_infeasible(
+    browser: Browser, tmp_path: Path
+) -> None:
+    folders = [
+        fake_run(
+            tmp_path / f"{method}-{regime}-{seed}",
+            method,
+            seed=seed,
+            train_noise=regime,
+            feasible=seed == 0,
+            frames=False,
+        )
+        for regime in (0.15, 0.6)
+        for method in ("constrained", "erm")
+        for seed in (0, 1)
+    ]
+    file = write_page(folders, tmp_path / "report.html", "Study")
+    with Visit(browser, file) as visit:
+        assert visit.complaints == []
+        assert visit.page.locator("[data-section]").count() == 2
+        assert "Not feasible in 2 of 4 runs" in visit.page.locator(".verdict.broken").first.inner_text()
+        row = visit.page.locator("tbody tr", has_text="Constrained").first.inner_text()
+        assert "±" in row and "1 of 2" in row
+        assert visit.page.locator("details").count() == 1
+
+
+def test_the_page_stays_small(page_file: Path) -> None:
+    assert page_file.stat().st_size < 12e6
+    assert not re.search(r'(src|href)="(?!data:|#)', page_file.read_text().split("<script>")[0])
