@@ -34,7 +34,8 @@ class PrimalDual:
         slack: ``"implicit"``, eq. (38), or ``"explicit"``, eq. (36).
         slack_lr: Learning rate of explicit slack; ``resilience * lr`` unless given, so that u keeps pace with
             its optimum ρλ. With SGD a rate above 2ρ diverges.
-        slack_optimizer: Its optimiser; ``optimizer`` unless given.
+        slack_optimizer: Its optimiser; ``optimizer`` unless given, but ``"sgd"`` for νPI, which is for
+            multipliers.
         warmup: Steps of plain ERM before the multipliers begin to move (the paper: one epoch).
         every: The dual schedule: 1 a dual step after every primal step, k after every k, on the mean losses
             since the last one, ``"epoch"`` at each `end_epoch`.
@@ -72,7 +73,7 @@ class PrimalDual:
         # A saved state belongs to these: the state of one optimiser means nothing to another.
         self._kind = f"optimizer={optimizer!r}, slack={slack!r}"
         if slack == "explicit":
-            name = slack_optimizer or optimizer
+            name = slack_optimizer or ("sgd" if optimizer == "nupi" else optimizer)
             rate = resilience * lr if slack_lr is None else slack_lr
             self._slack: ImplicitSlack = ExplicitSlack(resilience, problem.in_force, name, rate)
             self._kind += f", slack_optimizer={name!r}"

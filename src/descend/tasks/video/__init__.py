@@ -3,6 +3,7 @@
 from descend.tasks.video.cache import cached, default_cache_dir
 from descend.tasks.video.datasets import VideoData, dataset_name, load_video
 from descend.tasks.video.decoding import SIZE
+from descend.tasks.video.denoising import VideoDenoising
 from descend.tasks.video.scenes import generate_scenes
 from descend.tasks.video.sources import Clip, find_clips, has_sides
 from descend.tasks.video.windows import PATCH, VideoWindows, patchify, unpatchify
@@ -12,6 +13,7 @@ __all__ = [
     "SIZE",
     "Clip",
     "VideoData",
+    "VideoDenoising",
     "VideoWindows",
     "cached",
     "dataset_name",

@@ -1,0 +1,6 @@
+"""Layered models: every layer's output can be read as a prediction."""
+
+from descend.models.layered import LayeredModel, Reconstruction
+from descend.models.unrolled import DUST, UT, DUSTConfig, UTConfig, dct_dictionary
+
+__all__ = ["DUST", "UT", "DUSTConfig", "LayeredModel", "Reconstruction", "UTConfig", "dct_dictionary"]

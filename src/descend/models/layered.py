@@ -1,0 +1,49 @@
+"""The one definition of "layer l's output": the contract that every model passes."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+from transformers.utils import ModelOutput
+
+
+@dataclass
+class Reconstruction(ModelOutput):
+    """What a denoiser returns.
+
+    Attributes:
+        reconstruction: The last layer's prediction, (B, T, N, P) as the patches given.
+        hidden_states: h_0 … h_L if they were asked for.
+    """
+
+    reconstruction: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+
+
+class LayeredModel:
+    """A model whose L+1 layer outputs are all read by one shared readout.
+
+    h_0 is the embedded input and h_l the output of block l before any final norm; a norm that comes after the last
+    block belongs to the readout. Every model keeps three laws, held by one test over all of them: there are L+1
+    outputs; ``readout(h_L)`` is the model's own output; ``predictions`` are ``readout`` of ``layer_outputs``.
+    """
+
+    @property
+    @abstractmethod
+    def depth(self) -> int:
+        """L, the number of layers."""
+
+    @abstractmethod
+    def layer_outputs(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """h_0 … h_L, L+1 tensors of one shape."""
+
+    @abstractmethod
+    def readout(self, hidden: Tensor) -> Tensor:
+        """The prediction read from any one layer's output."""
+
+    def predictions(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """The prediction of every layer, L+1 tensors.
+
+        A model whose next layer computes its readout anyway shares the work here.
+        """
+        return tuple(self.readout(hidden) for hidden in self.layer_outputs(inputs))

@@ -1,0 +1,364 @@
+"""UT and DUST: transformers whose layer is a descent step of an energy (App. C).
+
+Both work on sequences: one patch position over T frames is a sequence of T tokens, and the tokens of different
+positions never meet. Inputs are noisy patches (B, T, N, P); hidden states are (B, N, T, …).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from descend.errors import InputError
+from descend.models.layered import LayeredModel, Reconstruction
+
+
+def dct_dictionary(side: int, atoms: int) -> Tensor:
+    """An (overcomplete) two-dimensional DCT dictionary of patches.
+
+    Args:
+        side: Height and width of a patch in pixels.
+        atoms: A, a square number; side² gives the orthonormal DCT, more an overcomplete one.
+
+    Returns:
+        (side², A): unit-norm atoms as columns, lowest frequencies first.
+
+    Raises:
+        InputError: If ``atoms`` is not a square number.
+    """
+    count = round(atoms**0.5)
+    if count**2 != atoms:
+        raise InputError(f"atoms must be a square number, the DCT being separable; got {atoms}. Try {count**2}.")
+    frequencies, pixels = torch.arange(count, dtype=torch.float64), torch.arange(side, dtype=torch.float64)
+    waves = torch.cos(torch.pi * (pixels[:, None] + 0.5) * frequencies / count)
+    waves /= waves.norm(dim=0)
+    low_first = (frequencies[:, None] + frequencies).flatten().argsort(stable=True)
+    return torch.kron(waves, waves)[:, low_first].float()
+
+
+class UnrolledConfig(PreTrainedConfig):
+    """What UT and DUST share.
+
+    Args:
+        depth: L, the number of layers.
+        patch_size: Height and width of a patch in pixels; P = patch_size².
+        tied: One set of weights for all layers (the main text), or one for each (App. C.4).
+    """
+
+    def __init__(self, depth: int = 7, patch_size: int = 16, tied: bool = True, **kwargs: Any):
+        if depth < 1:
+            raise InputError(f"depth must be at least 1, the number of layers; got {depth}.")
+        self.depth = depth
+        self.patch_size = patch_size
+        self.tied = tied
+        super().__init__(**kwargs)
+
+
+class UTConfig(UnrolledConfig):
+    """Configuration of `UT`.
+
+    Args:
+        depth: L, the number of layers.
+        patch_size: Height and width of a patch in pixels; P = patch_size².
+        tied: One set of weights for all layers, or one for each.
+        heads: Attention heads: the weights of several projections are averaged. Eq. (47) has one.
+        attention_size: Dimension r of the attention's projection W, over all heads.
+        kernel: ``"softmax"``, eq. (47), or ``"gaussian"``, eq. (49): keys weighed by β_j = exp(−½‖W y_j‖²).
+    """
+
+    model_type = "descend-ut"
+
+    def __init__(
+        self,
+        depth: int = 7,
+        patch_size: int = 16,
+        tied: bool = True,
+        heads: int = 1,
+        attention_size: int = 32,
+        kernel: str = "softmax",
+        **kwargs: Any,
+    ):
+        if kernel not in ("softmax", "gaussian"):
+            raise InputError(f"kernel must be 'softmax' or 'gaussian'; got {kernel!r}.")
+        if heads < 1 or attention_size % heads or not 0 < attention_size <= patch_size**2:
+            raise InputError(
+                f"attention_size must be a multiple of heads, at most {patch_size**2} pixels of a patch; got "
+                f"{attention_size} and {heads} heads."
+            )
+        self.heads = heads
+        self.attention_size = attention_size
+        self.kernel = kernel
+        super().__init__(depth=depth, patch_size=patch_size, tied=tied, **kwargs)
+
+
+class DUSTConfig(UnrolledConfig):
+    """Configuration of `DUST`.
+
+    Args:
+        depth: L, the number of layers.
+        patch_size: Height and width of a patch in pixels; P = patch_size².
+        tied: One dictionary for all layers, or one for each (App. C.4) and one more to read out with.
+        atoms: A, the size of the sparse code; a square number.
+        l1: λ₁, the weight of sparsity.
+        l2: λ₂, the weight of the attention energy.
+        margin: c / ‖D‖² > ½, the inverse step of the gradient in units of the largest curvature.
+    """
+
+    model_type = "descend-dust"
+
+    def __init__(
+        self,
+        depth: int = 7,
+        patch_size: int = 16,
+        tied: bool = True,
+        atoms: int = 1024,
+        l1: float = 0.02,
+        l2: float = 0.1,
+        margin: float = 1.01,
+        **kwargs: Any,
+    ):
+        if l1 < 0 or l2 < 0:
+            raise InputError(f"l1 and l2 are weights of an energy and can't be negative; got {l1} and {l2}.")
+        if not margin > 0.5:
+            raise InputError(f"margin must be above ½: a longer step makes the layer expansive; got {margin}.")
+        self.atoms = atoms
+        self.l1 = l1
+        self.l2 = l2
+        self.margin = margin
+        super().__init__(depth=depth, patch_size=patch_size, tied=tied, **kwargs)
+
+
+class UnrolledModel(LayeredModel, PreTrainedModel):
+    """What UT and DUST share: sequences in, patches out."""
+
+    main_input_name = "patches"
+    supports_gradient_checkpointing = True
+    config: UnrolledConfig
+
+    def __init__(self, config: UnrolledConfig):
+        super().__init__(config)
+        self.gradient_checkpointing = False
+
+    @property
+    def depth(self) -> int:
+        """L, the number of layers."""
+        return self.config.depth
+
+    def forward(self, patches: Tensor, output_hidden_states: bool = False) -> Reconstruction:
+        """Denoise.
+
+        Args:
+            patches: Noisy patches (B, T, N, P) in [0, 1] units.
+            output_hidden_states: Return h_0 … h_L too.
+        """
+        hidden = self.layer_outputs(patches)
+        return Reconstruction(
+            reconstruction=self.readout(hidden[-1]), hidden_states=hidden if output_hidden_states else None
+        )
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Nothing: the constructors set the DCT, and the library calls this only for what a checkpoint lacks."""
+
+    def _sequences(self, patches: Tensor) -> Tensor:
+        if patches.dim() != 4 or patches.shape[-1] != self.config.patch_size**2:
+            raise InputError(
+                f"patches must have shape (B, T, N, P) with P = {self.config.patch_size**2}; got "
+                f"{tuple(patches.shape)}."
+            )
+        return patches.transpose(1, 2).contiguous()
+
+    def _run(self, step: Any, *args: Any) -> Any:
+        if self.gradient_checkpointing and self.training:
+            return self._gradient_checkpointing_func(step, *args)
+        return step(*args)
+
+
+class UT(UnrolledModel):
+    r"""The unrolled transformer: alternating descent of an attention and a feed-forward energy, eq. (47)-(48).
+
+    .. math::
+        Z = X_{l-1}\,\mathrm{softmax}[(W X_{l-1})^\top (W X_{l-1})], \qquad X_l = \mathrm{ReLU}(Z + S Z)
+
+    with one projection W for queries, keys and values, and a symmetric S. The hidden state is the estimate of the
+    patches itself, X_0 the noisy patches and the readout the identity: every layer is an image one can look at.
+
+    W and S are held in the basis of the DCT C, W = Ŵ C and S = Cᵀ Ŝ C, where a denoiser of images is nearly diagonal:
+    the gradient of a pixel basis is dominated by the mean grey level, and training was far slower in it.
+    At the start S = 0 and W sees the lowest frequencies: a layer averages alike frames.
+
+    Raises:
+        InputError: If patches of another size are given.
+    """
+
+    config_class = UTConfig
+    config: UTConfig
+
+    def __init__(self, config: UTConfig):
+        super().__init__(config)
+        pixels, copies = config.patch_size**2, 1 if config.tied else config.depth
+        self.register_buffer("basis", dct_dictionary(config.patch_size, pixels).T.contiguous())
+        # ‖W y‖² / √P in the exponent, as in scaled dot-product attention.
+        projection = torch.eye(config.attention_size, pixels) / pixels**0.25
+        self.projection = nn.Parameter(projection.repeat(copies, 1, 1))
+        self.feedforward = nn.Parameter(torch.zeros(copies, pixels, pixels))
+        self.post_init()
+
+    def weights(self) -> list[tuple[Tensor, Tensor]]:
+        """(W, S) of each layer, (r, P) and symmetric (P, P), in the pixel basis."""
+        projections = self.projection @ self.basis
+        symmetric = (self.feedforward + self.feedforward.mT) / 2
+        mixers = self.basis.T @ symmetric @ self.basis
+        layers = list(zip(projections, mixers, strict=True))
+        return layers * self.depth if self.config.tied else layers
+
+    def layer_outputs(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """X_0 … X_L, each (B, N, T, P); X_0 the noisy patches."""
+        hidden = [self._sequences(inputs)]
+        for projection, mixer in self.weights():
+            hidden.append(self._run(self.layer, hidden[-1], projection, mixer))
+        return tuple(hidden)
+
+    def layer(self, hidden: Tensor, projection: Tensor, mixer: Tensor) -> Tensor:
+        """One layer, eq. (47) then (48), of ``hidden`` (…, T, P)."""
+        return self.feed(self.attend(hidden, projection), mixer)
+
+    def attend(self, hidden: Tensor, projection: Tensor) -> Tensor:
+        """Symmetric attention, eq. (47): a step down `attention_energy` in the Gaussian kernel (Theorem 3.1)."""
+        heads = (hidden @ projection.mT).unflatten(-1, (self.config.heads, -1)).movedim(-2, -3)
+        scores = heads @ heads.mT
+        if self.config.kernel == "gaussian":
+            scores = scores - heads.square().sum(-1)[..., None, :] / 2
+        return scores.softmax(-1).mean(-3) @ hidden
+
+    def feed(self, hidden: Tensor, mixer: Tensor) -> Tensor:
+        """Symmetric feed-forward with residual, eq. (48): a projected step down `feedforward_energy`."""
+        return F.relu(hidden + hidden @ mixer)
+
+    def attention_energy(self, hidden: Tensor, projection: Tensor) -> Tensor:
+        """Σ_{i<j} ρ(½‖W y_i − W y_j‖²) with ρ(z) = −exp(−z), eq. (45) less its norm term, shape (…).
+
+        Softmax attention with its self-term lowers this sum, not the sum with ½‖W Y‖² added: see docs/method.md.
+        """
+        tokens = hidden @ projection.mT
+        kernel = torch.exp(-(tokens[..., :, None, :] - tokens[..., None, :, :]).square().sum(-1) / 2)
+        return -kernel.triu(1).sum((-2, -1))
+
+    def feedforward_energy(self, hidden: Tensor, mixer: Tensor) -> Tensor:
+        """−½ tr(Yᵀ S Y) over Y ≥ 0, eq. (46) up to the choice of S, shape (…)."""
+        return -(hidden * (hidden @ mixer)).sum((-2, -1)) / 2
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        """The patches (B, T, N, P) that a hidden state (B, N, T, P) is."""
+        return hidden.transpose(1, 2)
+
+
+class DUST(UnrolledModel):
+    r"""The deep unfolded sequential transformer: sparse codes of patches, and attention between frames (App. C.3).
+
+    A layer is one proximal gradient step on
+
+    .. math::
+        F(H) = \sum_t \tfrac12 \|x_t - D h_t\|^2 + \lambda_1 \|h_t\|_1
+        - \lambda_2 \sum_{s<t} \exp(-\tfrac12\|h_s - h_t\|^2)
+
+    with x the noisy patches, preconditioned by the diagonal m_t = c + λ₂ Σ_s γ_st, γ_st = exp(−½‖h_s − h_t‖²):
+
+    .. math::
+        h_t \leftarrow \mathrm{soft}_{\lambda_1/m_t}\Big( \frac{c\,[h_t + D^\top(x_t - D h_t)/c]
+        + \lambda_2 \big(\sum_s \gamma_{st}\big)\, \mathrm{attention}(H)_t}{m_t} \Big)
+
+    so the argument of the soft threshold averages a LISTA step and symmetric attention. F falls at every layer where
+    c ≥ ‖D‖². The paper alternates the two, eq. (75)-(76), which need not lower F; in one step they do, and the residual
+    x − D h that a layer needs is its predecessor's reconstruction, so that reading out every layer costs nothing.
+
+    The codes start at h_0 = 0. c = margin·‖D‖², by power iteration, tracked while D trains: with an overcomplete DCT
+    ‖D‖² is about 15 at the start, where the customary c = 1 makes a layer expansive.
+    """
+
+    config_class = DUSTConfig
+    config: DUSTConfig
+
+    def __init__(self, config: DUSTConfig):
+        super().__init__(config)
+        # Per-layer dictionaries leave none for the readout: it gets its own.
+        copies = 1 if config.tied else config.depth + 1
+        dictionary = dct_dictionary(config.patch_size, config.atoms)
+        self.dictionary = nn.Parameter(dictionary.repeat(copies, 1, 1))
+        # The leading right singular vector of each dictionary: a start for the next power iteration.
+        self.register_buffer("leading", torch.linalg.svd(dictionary).Vh[0].repeat(copies, 1))
+        self.post_init()
+
+    @torch.no_grad()
+    def curvature(self, iterations: int = 3) -> Tensor:
+        """c = margin·‖D‖² of each dictionary, shape (1,) or (L+1,), by power iteration from the last one's vector."""
+        leading = self.leading
+        for _ in range(iterations):
+            image = (self.dictionary.float() @ leading[..., None]).squeeze(-1)
+            leading = F.normalize((self.dictionary.float().mT @ image[..., None]).squeeze(-1), dim=-1)
+        norm = (self.dictionary.float() @ leading[..., None]).square().sum((-2, -1))
+        if self.training:
+            self.leading.copy_(leading)
+        return self.config.margin * norm
+
+    def layer_outputs(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """h_0 … h_L, each (B, N, T, A); h_0 = 0."""
+        return tuple(hidden for hidden, _ in self._layers(inputs))
+
+    def predictions(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """D h_0 … D h_L, each (B, T, N, P): the reconstructions that the layers compute anyway."""
+        return tuple(reconstruction.transpose(1, 2) for _, reconstruction in self._layers(inputs))
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        """D h: the patches (B, T, N, P) of a code (B, N, T, A)."""
+        return (hidden @ self.dictionary[-1].T).transpose(1, 2)
+
+    def _layers(self, inputs: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """(h_l, D h_l) of every layer, in sequences."""
+        noisy = self._sequences(inputs)
+        hidden = noisy.new_zeros((*noisy.shape[:-1], self.config.atoms))
+        curvature, reconstruction = self.curvature(), torch.zeros_like(noisy)
+        layers = [(hidden, reconstruction)]
+        for index in range(self.depth):
+            own = 0 if self.config.tied else index
+            dictionary = self.dictionary[own]
+            if not self.config.tied:
+                reconstruction = hidden @ dictionary.T
+            hidden = self._run(self.layer, hidden, noisy - reconstruction, dictionary, curvature[own])
+            reconstruction = hidden @ self.dictionary[-1].T
+            layers.append((hidden, reconstruction))
+        return layers
+
+    def layer(self, hidden: Tensor, residual: Tensor, dictionary: Tensor, curvature: Tensor) -> Tensor:
+        """One proximal gradient step.
+
+        Args:
+            hidden: Codes (…, T, A).
+            residual: x − D h, (…, T, P).
+            dictionary: D, (P, A).
+            curvature: c.
+        """
+        step = residual @ dictionary
+        if self.config.l2 > 0:
+            kernel = code_kernel(hidden)
+            degree = kernel.sum(-1, keepdim=True)
+            step = step + self.config.l2 * (kernel @ hidden - degree * hidden)
+            curvature = curvature + self.config.l2 * degree
+        moved = hidden + step / curvature
+        threshold = self.config.l1 / curvature
+        return moved - torch.clamp(moved, min=-threshold, max=threshold)
+
+    def energy(self, hidden: Tensor, noisy: Tensor, dictionary: Tensor) -> Tensor:
+        """F(H) of codes (…, T, A) and noisy patches (…, T, P), shape (…)."""
+        data = (noisy - hidden @ dictionary.T).square().sum((-2, -1)) / 2
+        sparsity = hidden.abs().sum((-2, -1))
+        attention = -code_kernel(hidden).triu(1).sum((-2, -1))
+        return data + self.config.l1 * sparsity + self.config.l2 * attention
+
+
+def code_kernel(hidden: Tensor) -> Tensor:
+    """γ_st = exp(−½‖h_s − h_t‖²) between the tokens (…, T, A), shape (…, T, T)."""
+    gram = hidden @ hidden.mT
+    norms = gram.diagonal(dim1=-2, dim2=-1)
+    return torch.exp(gram - (norms[..., :, None] + norms[..., None, :]) / 2)

@@ -1,0 +1,72 @@
+"""noise ∘ model ∘ readout ∘ loss: what a batch's layer losses are."""
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from descend.errors import InputError
+from descend.models.layered import LayeredModel
+from descend.noise import GaussianNoise
+
+
+class Task(Protocol):
+    """What training and evaluation ask of a task; it knows no model."""
+
+    metric: str
+    higher_is_better: bool
+
+    def inputs(self, batch: dict[str, Any]) -> Tensor:
+        """What noise is added to and a model is given."""
+
+    def target(self, batch: dict[str, Any]) -> Tensor:
+        """What a prediction is held against."""
+
+    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """f of every sample, shape (B,)."""
+
+    def score(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The metric's sum over each sample, shape (B,)."""
+
+    def metric_value(self, total: float, count: float) -> float:
+        """The metric over a data set."""
+
+
+class Objective(nn.Module):
+    """The layer losses of a model under a task and a noise: the forward pass that parallel training wraps.
+
+    Args:
+        model: A `LayeredModel`.
+        task: The data's loss and metric.
+        noise: Applied to the inputs in training; None for clean training.
+    """
+
+    def __init__(self, model: nn.Module, task: Task, noise: GaussianNoise | None = None):
+        if not isinstance(model, LayeredModel):
+            raise InputError(
+                f"expected a LayeredModel, whose every layer's output can be read; got {type(model).__name__}."
+            )
+        super().__init__()
+        self.model = model
+        self.task = task
+        self.noise = noise
+
+    def forward(self, weights: Tensor | None = None, **batch: Any) -> tuple[Tensor, int]:
+        """Sums of the layer losses over a batch of training data.
+
+        Args:
+            weights: What each layer's loss weighs in the step, shape (L+1,): a loss that weighs nothing is computed
+                without a gradient. None for gradients through all.
+            **batch: As the data set's samples, batched.
+
+        Returns:
+            f_0 … f_L summed over the samples, shape (L+1,), and the number of samples.
+        """
+        inputs, target = self.task.inputs(batch), self.task.target(batch)
+        predictions = self.model.predictions(self.noise(inputs) if self.noise else inputs)
+        idle = [False] * len(predictions) if weights is None else [weight == 0 for weight in weights.tolist()]
+        sums = [
+            self.task.losses(prediction.detach() if skip else prediction, target).sum()
+            for prediction, skip in zip(predictions, idle, strict=True)
+        ]
+        return torch.stack(sums), len(inputs)

@@ -1,0 +1,59 @@
+"""The denoising task: its loss and its metric."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class VideoDenoising:
+    """Reconstruct clean patches from noisy ones.
+
+    The loss is the paper's, f = ½ Σ_t ‖x_t − x̂_t‖₂ over a sequence (one patch position over T frames), averaged over
+    the N positions of a window. The norm is not squared: descent by 1−α is descent of an error in grey levels.
+    The metric is RMSE on the 0–255 scale, over all pixels of a data set.
+    """
+
+    metric = "rmse"
+    higher_is_better = False
+
+    def inputs(self, batch: dict[str, Any]) -> Tensor:
+        """What noise is added to and a model is given, (B, T, N, P) in [0, 1]."""
+        return batch["patches"]
+
+    def target(self, batch: dict[str, Any]) -> Tensor:
+        """What a prediction is held against, (B, T, N, P) in [0, 1]."""
+        return batch["patches"]
+
+    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """f of every sample, shape (B,)."""
+        return _Distance.apply(prediction, target).sum(1).mean(-1) / 2
+
+    def score(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The metric's sum over each sample, shape (B,): here its mean squared error."""
+        return (prediction - target).float().square().mean((1, 2, 3))
+
+    def metric_value(self, total: float, count: float) -> float:
+        """The metric over a data set, from the sum of `score` and the number of samples."""
+        return 255 * math.sqrt(total / count)
+
+
+class _Distance(torch.autograd.Function):
+    """‖p − x‖₂ over the last dimension, keeping no difference for the backward pass.
+
+    With an exit at every layer the differences would be the largest part of the memory that constraints cost; p and x
+    are alive anyway. The gradient at p = x is 0.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, prediction: Tensor, target: Tensor) -> Tensor:
+        distance = torch.linalg.vector_norm((prediction - target).float(), dim=-1)
+        ctx.save_for_backward(prediction, target, distance)
+        return distance
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        prediction, target, distance = ctx.saved_tensors
+        scale = torch.where(distance > 0, grads[0] / distance, 0.0)
+        return (prediction - target).mul_(scale[..., None].to(prediction.dtype)), None

@@ -1,0 +1,140 @@
+"""The arrows of docs/architecture.md: which room imports which. Read with ast; nothing is imported."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "descend"
+
+# A room (a package or a module directly in src/descend) → the rooms it may import. `errors` is everyone's.
+ARROWS: dict[str, set[str]] = {
+    "errors": set(),
+    "core": set(),
+    "models": set(),
+    "tasks": set(),
+    "noise": set(),
+    "objective": {"models", "tasks", "noise"},
+    "trainer": {"objective", "core", "records"},
+    "evaluation": {"objective", "core", "records"},
+    "records": set(),
+    "report": set(),
+}
+# A name becomes a class here and nowhere else; the package itself re-exports the public names.
+EVERYWHERE = {"recipes", "cli", "__init__", "__main__"}
+# Rooms that keep to the standard library and these.
+LIBRARIES = {"core": {"torch"}}
+FORBIDDEN = {"report": {"torch", "transformers", "accelerate", "safetensors"}}
+
+
+def imports(file: Path, package: Path) -> set[str]:
+    """The absolute names of all that a file imports, wherever in it, relative imports resolved."""
+    parents = ("descend", *file.relative_to(package).parent.parts)
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text("utf-8"), str(file))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join([*parents[: len(parents) + 1 - node.level], *filter(None, [node.module])])
+            base = base if node.level else node.module
+            # `from descend import core` names a room, `from descend.core import PrimalDual` a thing in one.
+            names |= {f"{base}.{alias.name}" for alias in node.names} if base == "descend" else {base}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            names |= {str(name.value) for name in node.args[:1] if isinstance(name, ast.Constant)}
+    return names
+
+
+def rooms(package: Path) -> dict[str, list[Path]]:
+    """Room → its files."""
+    found: dict[str, list[Path]] = {}
+    for file in sorted(package.rglob("*.py")):
+        found.setdefault(file.relative_to(package).parts[0].removesuffix(".py"), []).append(file)
+    return found
+
+
+def broken(package: Path, room: str) -> list[str]:
+    """What a room imports and must not, one line each."""
+    lines = []
+    for file in rooms(package).get(room, []):
+        for name in sorted(imports(file, package)):
+            library, _, rest = name.partition(".")
+            target = rest.split(".")[0]
+            if library == "descend":
+                wrong = room not in EVERYWHERE and target not in ARROWS.get(room, set()) | {room, "errors"}
+            else:
+                known = library in sys.stdlib_module_names or library in LIBRARIES.get(room, {library})
+                wrong = not known or library in FORBIDDEN.get(room, ())
+            if wrong:
+                lines.append(f"{file.relative_to(package)} imports {name}")
+    return lines
+
+
+@pytest.mark.parametrize("room", ARROWS)
+def test_arrows_point_only_where_the_plan_says(room):
+    if room not in rooms(PACKAGE):
+        pytest.skip(f"there is no descend/{room} yet")
+    assert broken(PACKAGE, room) == []
+
+
+def test_every_room_is_in_the_plan_and_every_planned_room_has_its_arrows():
+    plan = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    planned = set(re.findall(r"^ {6}(\w+)(?:\.py|/)(?=\s)", plan, re.M))
+    assert planned | {"__init__", "__main__"} == ARROWS.keys() | EVERYWHERE, "the plan and ARROWS differ"
+    unknown = rooms(PACKAGE).keys() - planned - EVERYWHERE
+    assert not unknown, f"not in docs/architecture.md: {sorted(unknown)}"
+
+
+def test_nothing_is_called_utils():
+    assert [file for file in PACKAGE.rglob("*") if file.stem in ("utils", "util", "helpers", "common")] == []
+
+
+# --- the test itself can fail
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "wrong"),
+    [
+        ("core/problem.py", "import torch\nimport math\nfrom torch import nn", False),
+        ("core/problem.py", "from descend.core.slack import ImplicitSlack", False),
+        ("core/problem.py", "from descend.errors import InputError", False),
+        ("core/problem.py", "from .slack import ImplicitSlack", False),
+        ("core/problem.py", "from ..errors import InputError", False),
+        ("core/problem.py", "import numpy as np", True),
+        ("core/problem.py", "from transformers import Trainer", True),
+        ("core/problem.py", "from descend.models.unrolled import UT", True),
+        ("core/problem.py", "from ..models import unrolled", True),
+        ("core/problem.py", "from .. import tasks", True),
+        ("core/problem.py", "from descend import noise", True),
+        ("core/problem.py", "from descend import DescentTrainer", True),
+        ("core/problem.py", "import descend", True),
+        ("core/problem.py", "def late():\n    from descend.tasks import video", True),
+        ("core/problem.py", "import importlib\nimportlib.import_module('descend.models')", True),
+        ("models/unrolled.py", "import numpy\nimport transformers", False),
+        ("models/unrolled.py", "from descend.core import PrimalDual", True),
+        ("models/unrolled.py", "from descend.noise import add_noise", True),
+        ("tasks/video/clips.py", "from descend.tasks.video import cache\nfrom . import cache", False),
+        ("tasks/video/clips.py", "from ...models import unrolled", True),
+        ("tasks/video/clips.py", "import descend.noise", True),
+        ("noise.py", "import torch\nfrom .errors import InputError", False),
+        ("noise.py", "from .tasks import video", True),
+        ("objective.py", "from descend.models import layered\nfrom descend import noise", False),
+        ("objective.py", "from descend.core import PrimalDual", True),
+        ("trainer.py", "from descend.core import PrimalDual\nfrom descend.objective import Objective", False),
+        ("trainer.py", "from descend.recipes import RECIPES", True),
+        ("evaluation/layers.py", "from descend.trainer import DescentTrainer", True),
+        ("report/page.py", "import numpy\nimport plotly\nfrom descend.report import figures", False),
+        ("report/page.py", "import torch", True),
+        ("report/page.py", "from torch import Tensor", True),
+        ("report/page.py", "from descend.records import Records", True),
+        ("recipes.py", "from descend.core import PrimalDual\nfrom descend.models import unrolled", False),
+        ("cli.py", "from descend.recipes import RECIPES\nimport descend.evaluation.layers", False),
+    ],
+)
+def test_a_wrong_import_is_seen(tmp_path, file, line, wrong):
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(line)
+    assert bool(broken(tmp_path, Path(file).parts[0].removesuffix(".py"))) is wrong
