@@ -1,6 +1,8 @@
 """DescentTrainer: transformers' Trainer, the Lagrangian for its loss, and a dual step after each of its own."""
 
 import json
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,7 +109,7 @@ class DescentConfig(TrainingArguments):
             stop_gradient=self.stop_gradient,
         )
 
-    def primal_dual(self, depth: int, steps_per_epoch: int) -> PrimalDual:
+    def primal_dual(self, depth: int) -> PrimalDual:
         """The dual of the problem that training solves: the one without constraints for ERM."""
         if self.method not in ("erm", "constrained"):
             raise InputError(f"method must be erm or constrained; got {self.method!r}.")
@@ -123,7 +125,6 @@ class DescentConfig(TrainingArguments):
             resilience=self.resilience,
             slack=self.slack,  # type: ignore[arg-type]
             slack_lr=self.slack_lr,
-            warmup=round(self.dual_warmup_epochs * steps_per_epoch),
             every=int(self.dual_every) if self.dual_every.isdigit() else "epoch",
             options=json.loads(self.dual_optim_args) if self.dual_optim_args else None,
         )
@@ -160,11 +161,12 @@ class DescentTrainer(Trainer):
         **kwargs: Any,
     ):
         self.objective = Objective(model, task, noise)
-        self.dual = args.primal_dual(self.objective.model.depth, steps_per_epoch=1)
+        self.dual = args.primal_dual(self.objective.model.depth)
         self.records = Records(Path(args.output_dir) / RECORDS_FILE, Path(args.output_dir).name)
         self.verdict: Verdict | None = None
-        self._train_losses: Tensor | None = None
+        self._since_log = torch.zeros(self.objective.model.depth + 2, dtype=torch.float64)
         self._best = float("inf")
+        self._began, self._earlier = time.monotonic(), 0.0
         super().__init__(model=self.objective, args=args, **kwargs)
         self.loss_is_scaled_for_ga = True
         self.add_callback(_DualStep(self))
@@ -198,6 +200,8 @@ class DescentTrainer(Trainer):
                 f"checkpoint with --resume."
             )
         self.dual.observe(detached / count, count)
+        self._since_log = self._since_log.to(sums.device)
+        self._since_log += torch.cat([detached.double(), detached.new_tensor([count], dtype=torch.float64)])
         total = count if num_items_in_batch is None else num_items_in_batch
         # Parallel training averages gradients over ranks; the sum over ranks is what a global mean needs.
         loss = torch.dot(weights.to(sums), sums) * (self.accelerator.num_processes / total)
@@ -251,10 +255,11 @@ class DescentTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the dual's state and the layer losses to a training log."""
-        if "loss" in logs and self._train_losses is not None:
-            losses = self._train_losses
-            weights = self.dual.weights
-            by_layer = {"loss": losses.tolist(), "weight": weights.tolist()}
+        if "loss" in logs:
+            totals = self.accelerator.reduce(self._since_log).cpu()
+            self._since_log = torch.zeros_like(self._since_log)
+            losses = totals[:-1] / totals[-1]
+            by_layer = {"loss": losses.tolist(), "weight": self.dual.weights.tolist()}
             by_constraint: dict[str, list[float]] = {}
             if self.args.method == "constrained":
                 by_constraint = {
@@ -293,7 +298,7 @@ class DescentTrainer(Trainer):
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        state: dict[str, Any] = {"dual": self.dual.state_dict(), "best": self._best}
+        state: dict[str, Any] = {"dual": self.dual.state_dict(), "best": self._best, "seconds": self.seconds}
         if self.objective.noise:
             state["noise"] = self.objective.noise.state_dict()
         torch.save(state, Path(output_dir) / STATE_FILE)
@@ -305,8 +310,14 @@ class DescentTrainer(Trainer):
         state = torch.load(Path(checkpoint) / STATE_FILE, weights_only=True)
         self.dual.load_state_dict(state["dual"])
         self._best = state["best"]
+        self._began, self._earlier = time.monotonic(), state["seconds"]
         if self.objective.noise:
             self.objective.noise.load_state_dict(state["noise"])
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since training began, those before an interruption included."""
+        return self._earlier + time.monotonic() - self._began
 
     def save_dual(self, path: Path) -> None:
         """Write λ, the cap's multiplier and the slack."""
@@ -328,18 +339,17 @@ class _DualStep(TrainerCallback):
         self, args: DescentConfig, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         # Only now is it known how many steps an epoch has.
-        epochs = state.num_train_epochs or 1
-        self.trainer.dual.warmup = min(
-            round(args.dual_warmup_epochs * state.max_steps / epochs), state.max_steps
-        )
+        steps = math.ceil(len(kwargs["train_dataloader"]) / args.gradient_accumulation_steps)
+        self.trainer.dual.warmup = round(args.dual_warmup_epochs * steps)
 
     def on_step_end(
         self, args: DescentConfig, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.trainer._train_losses = self.trainer.dual.observed()
         self.trainer.dual.step()
 
     def on_epoch_end(
         self, args: DescentConfig, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.trainer.dual.end_epoch()
+        # No step follows the last one: its slack stays for the record, and an interrupted epoch is not over.
+        if not control.should_training_stop:
+            self.trainer.dual.end_epoch()

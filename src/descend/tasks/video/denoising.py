@@ -3,8 +3,11 @@
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from descend.tasks.video.windows import unpatchify
 
 
 class VideoDenoising:
@@ -33,6 +36,11 @@ class VideoDenoising:
     def score(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The metric's sum over each sample, shape (B,): here its mean squared error."""
         return (prediction - target).float().square().mean((1, 2, 3))
+
+    def picture(self, patches: Tensor) -> np.ndarray:
+        """The middle frame of each window (B, T, N, P), as it would be shown: uint8 (B, SIZE, SIZE)."""
+        frames = unpatchify(patches[:, patches.shape[1] // 2].float())
+        return frames.mul(255).round().clamp(0, 255).to(torch.uint8).numpy()
 
     def metric_value(self, total: float, count: float) -> float:
         """The metric over a data set, from the sum of `score` and the number of samples."""

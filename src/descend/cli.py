@@ -1,0 +1,269 @@
+"""The command line: parse, build, call."""
+
+import argparse
+import difflib
+import errno
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from descend.errors import InputError, NonFiniteLossError
+
+ABOUT = """\
+descend: transformers whose every layer goes downhill
+
+  descend recipes                                    what can be trained
+  descend train RECIPE --out RUN [--method erm]      train one model; every setting: descend train RECIPE --help
+  descend evaluate RUN [--data PATH] [--noise 0,1]   losses and errors by layer and noise, and the verdict
+  descend compare RUN RUN ... --out DIR              one page over several evaluated runs
+  descend report DIR                                 write the page of a run or a comparison again
+  descend demo [--data PATH] [--out DIR]             both methods on one video, and the page
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status: 0 done, 1 failed, 2 wrong input, 130 interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help"):
+        print(ABOUT, end="")
+        return 0
+    try:
+        if words[0] not in COMMANDS:
+            raise InputError(f"no command {words[0]!r}{_nearest(words[0], COMMANDS)}; descend --help lists them.")
+        COMMANDS[words[0]](words[1:])
+    except InputError as error:
+        return _complain(str(error), 2)
+    except NonFiniteLossError as error:
+        return _complain(str(error), 1)
+    except KeyboardInterrupt:
+        return _complain("interrupted.", 130)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return _complain(f"no space left on the disk of {error.filename or os.getcwd()}; free some or use --out.", 1)
+    except Exception as error:
+        if type(error).__name__ != "Interrupted":
+            raise
+        return _complain(f"{error}\nGo on with: descend {' '.join([*_without_resume(words), '--resume'])}", 130)
+    return 0
+
+
+def recipes(words: Sequence[str]) -> None:
+    """List the recipes."""
+    _parser("recipes", "List the recipes.").parse_args(words)
+    from descend.recipes import RECIPES
+
+    for name, recipe in RECIPES.items():
+        print(f"{name:12} {recipe.about}")
+
+
+def train(words: Sequence[str]) -> None:
+    """Train one model."""
+    from descend import run
+
+    name, recipe, args, resume = _recipe(words)
+    _finish(run.train(name, recipe, args, resume=resume))
+
+
+def evaluate(words: Sequence[str]) -> None:
+    """Judge a trained run."""
+    parser = _parser("evaluate", "Losses and errors by layer and noise level, and the verdict on the constraints.")
+    parser.add_argument("run", type=Path, help="folder of a trained run")
+    parser.add_argument("--data", help="data set to judge it on (default: the run's own)")
+    parser.add_argument("--noise", type=levels, help="levels γ: 0,0.1,0.2 or 0:2:0.25 (default: 8 up to 3.5 × training)")
+    parser.add_argument("--split", choices=("test", "validation", "train"), default="test", help="(default: test)")
+    parser.add_argument("--model", default="model", help="model or best_feasible (default: model)")
+    parser.add_argument("--frames", type=int, default=2, help="frames to keep for the page (default: 2)")
+    options = vars(parser.parse_args(words))
+    from descend import run
+
+    print(_line(run.evaluate(options.pop("run"), **options)))
+
+
+def compare(words: Sequence[str]) -> None:
+    """Bring evaluated runs together."""
+    parser = _parser("compare", "One summary.json and one page over several evaluated runs.")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of evaluated runs")
+    parser.add_argument("--out", type=Path, required=True, help="folder for summary.json and report.html")
+    options = parser.parse_args(words)
+    print(_compare(options.runs, options.out))
+
+
+def report(words: Sequence[str]) -> None:
+    """Write a page again."""
+    parser = _parser("report", "Write the page of an evaluated run, or of a comparison, again.")
+    parser.add_argument("folder", type=Path, help="folder of an evaluated run or of a comparison")
+    folder = parser.parse_args(words).folder
+    from descend.records import read_json
+    from descend.report import write_page
+
+    summary = read_json(folder / "summary.json")
+    runs = [folder / each for each in summary["folders"]] if "folders" in summary else [folder]
+    print(write_page(runs, folder, f"Descend: {folder.absolute().name}"))
+
+
+def demo(words: Sequence[str]) -> None:
+    """Both methods on one video, and the page."""
+    parser = _parser("demo", "Train the UT with and without constraints on one video, and show the page.")
+    parser.add_argument("--data", help="videos (default: the embedded generated scenes)")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder (default: demo)")
+    parser.add_argument("--seed", type=int, default=0, help="(default: 0)")
+    parser.add_argument("--max-steps", type=int, help="training steps (default: the recipe's)")
+    options = parser.parse_args(words)
+    from descend import run
+
+    folders = [options.out / method for method in ("erm", "constrained")]
+    for folder in folders:
+        run.remove_run(folder)
+        print(f"training {folder.name} …", flush=True)
+        flags = ["--method", folder.name, "--out", str(folder), "--seed", str(options.seed), *DEMO]
+        flags += ["--data", options.data] if options.data else []
+        flags += ["--max-steps", str(options.max_steps)] if options.max_steps else []
+        name, recipe, args, _ = _recipe(["video-ut", *flags])
+        _finish(run.train(name, recipe, args))
+        print(_line(run.evaluate(folder)), flush=True)
+    print(f"\nopen {_compare(folders, options.out)}")
+
+
+# A schedule that falls with the layers, as an error that has a floor does: it can be met, and its first steps bind.
+DEMO = ("--alpha", "0.65", "--alpha-decay", "0.35")
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "recipes": recipes,
+    "train": train,
+    "evaluate": evaluate,
+    "compare": compare,
+    "report": report,
+    "demo": demo,
+}
+
+
+def levels(text: str) -> list[float]:
+    """Noise levels from ``0,0.1,0.2`` or ``start:stop:step``, the stop included.
+
+    Raises:
+        InputError: If it is neither, or a level is negative.
+    """
+    try:
+        if ":" in text:
+            start, stop, step = (float(part) for part in text.split(":"))
+            found = [round(start + step * place, 9) for place in range(int((stop - start) / step + 1e-9) + 1)]
+        else:
+            found = [float(part) for part in text.split(",")]
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"noise must be levels as 0,0.1,0.2 or start:stop:step as 0:2:0.25; got {text!r}.") from None
+    if not found or min(found) < 0:
+        raise InputError(f"noise must be levels γ of at least 0, in std of the clean data; got {text!r}.")
+    return found
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with one clear line for a mistake, and the nearest name for an unknown flag."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}; {self.prog} --help lists what can be set.")
+
+
+def _parser(command: str, about: str) -> _Parser:
+    return _Parser(prog=f"descend {command}", description=about, allow_abbrev=False)
+
+
+def _recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
+    """A recipe's name, its settings and training arguments, and whether to resume, from the command line."""
+    import torch
+    from transformers import HfArgumentParser
+
+    from descend.recipes import RECIPES
+    from descend.trainer import DescentConfig
+
+    class Parser(HfArgumentParser, _Parser):
+        error = _Parser.error
+
+    if not words or words[0] not in (*RECIPES, "-h", "--help"):
+        got = f"no recipe {words[0]!r}{_nearest(words[0], RECIPES)}" if words else "no recipe given"
+        raise InputError(f"{got}; expected one of {', '.join(RECIPES)}.")
+    if words[0] in ("-h", "--help"):
+        print("usage: descend train RECIPE --out RUN [settings]\n\nSettings of a recipe: descend train RECIPE --help\n")
+        recipes([])
+        raise SystemExit(0)
+    name, recipe = words[0], RECIPES[words[0]]
+    parser = Parser(
+        [recipe, DescentConfig],
+        prog=f"descend train {name}",
+        description=f"Train: {recipe.about}.",
+        allow_abbrev=False,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        conflict_handler="resolve",
+    )
+    parser.add_argument("--out", required=True, dest="output_dir", help="folder of the run; must not exist yet")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
+    pinned = {"disable_tqdm": not sys.stderr.isatty(), "dataloader_pin_memory": torch.cuda.is_available()}
+    parser.set_defaults(**recipe.training, **pinned)
+    flags = list(words[1:])
+    known = parser._option_string_actions
+    for flag in (word.split("=")[0] for word in flags if word.startswith("--")):
+        if flag not in known:
+            raise InputError(f"no setting {flag}{_nearest(flag, known)}; descend train {name} --help lists them.")
+    try:
+        settings, args, extra = parser.parse_args_into_dataclasses(flags)
+    except ValueError as error:
+        # transformers' own checks of its arguments
+        raise InputError(f"{error}") from None
+    return name, settings, args, extra.resume
+
+
+def _finish(trainer: Any) -> None:
+    """Say how a run ended; an infeasible end is loud, and offers what there is."""
+    found, out = trainer.verdict, Path(trainer.args.output_dir)
+    if trainer.args.method == "erm":
+        print(f"trained {out}")
+        return
+    print(f"trained {out}: {found.sentence()}")
+    if not found.feasible:
+        best = out / "best_feasible"
+        offer = f"a feasible checkpoint is in {best}: descend evaluate {out} --model best_feasible"
+        print(
+            f"WARNING: {out} ends INFEASIBLE. "
+            + (offer if best.is_dir() else "No checkpoint met the constraints: lower --alpha, or train longer."),
+            file=sys.stderr,
+        )
+
+
+def _compare(runs: Sequence[Path], out: Path) -> Path:
+    from descend.records import read_json, write_json
+    from descend.report import write_page
+
+    summaries = []
+    for run in runs:
+        if not (run / "summary.json").is_file():
+            raise InputError(f"{run} has no summary.json; run: descend evaluate {run}")
+        summaries.append(read_json(run / "summary.json"))
+    out.mkdir(parents=True, exist_ok=True)
+    folders = [os.path.relpath(run, out) for run in runs]
+    write_json(out / "summary.json", {"runs": summaries, "folders": folders})
+    return write_page(runs, out, f"Descend: {out.absolute().name}")
+
+
+def _line(summary: dict[str, Any]) -> str:
+    curve = ", ".join(f"{value:.1f}" for value in summary["values"])
+    return (
+        f"{summary['model']} {summary['method']} on {summary['dataset']}: mean {summary['metric']} "
+        f"{summary['mean']:.2f} over γ = {summary['noise'][0]:g} … {summary['noise'][-1]:g} ({curve}), "
+        f"{summary['train_value']:.2f} at the training noise. {summary['verdict']}"
+    )
+
+
+def _nearest(word: str, names: Any) -> str:
+    close = difflib.get_close_matches(word, list(names), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _without_resume(words: Sequence[str]) -> list[str]:
+    return [word for word in words if word != "--resume"]
+
+
+def _complain(message: str, status: int) -> int:
+    print(f"descend: {message}", file=sys.stderr)
+    return status

@@ -1,0 +1,146 @@
+"""A model's behaviour as the noise grows: the summary of a run, and the pictures of its page."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, Subset, default_collate
+from tqdm import tqdm
+
+from descend.core import DescentProblem
+from descend.evaluation.layers import LayerLosses, add_noise, measure
+from descend.evaluation.satisfaction import Verdict, verdict
+from descend.models.layered import LayeredModel
+from descend.objective import Task
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """What `robustness` measured: one `LayerLosses` per noise level, and the verdict at the training noise."""
+
+    noise: list[float]
+    train_noise: float
+    levels: dict[float, LayerLosses]
+    verdict: Verdict
+
+    def summary(self, task: Task) -> dict[str, Any]:
+        """The measured part of a run's ``summary.json``."""
+        values = [self.levels[level].metrics[-1] for level in self.noise]
+        trained = self.levels[self.train_noise]
+        return {
+            "metric": task.metric,
+            "higher_is_better": task.higher_is_better,
+            "noise": self.noise,
+            "values": values,
+            "mean": float(np.mean(values)),
+            "train_noise": self.train_noise,
+            "train_value": trained.metrics[-1],
+            "layer_losses": {str(level): found.losses.mean(0).tolist() for level, found in self.levels.items()},
+            "layer_metrics": {str(level): found.metrics for level, found in self.levels.items()},
+            "violations": self.verdict.violations,
+            "violation_intervals": self.verdict.intervals,
+            "cap_violation": self.verdict.cap_violation,
+            "feasible": self.verdict.feasible,
+            "certain": self.verdict.certain,
+            "violated": self.verdict.violated,
+            "binding": self.verdict.binding,
+            "verdict": self.verdict.sentence(),
+            "descending_share": trained.descending_share,
+            "samples": len(trained.losses),
+        }
+
+
+def robustness(
+    model: LayeredModel,
+    task: Task,
+    dataset: Dataset,
+    problem: DescentProblem,
+    *,
+    noise: Sequence[float],
+    train_noise: float,
+    sigma: float,
+    seed: int = 0,
+    batch_size: int = 16,
+    device: torch.device | str = "cpu",
+) -> Robustness:
+    """Measure every layer at every noise level, and at the training noise, where the verdict is taken.
+
+    Args:
+        model: The model.
+        task: Its loss and metric.
+        dataset: Held-out samples.
+        problem: The constraints to judge.
+        noise: Levels γ of the robustness curve; its plain mean is the summary's ``mean``.
+        train_noise: The level that the model was trained at; measured too, but not in the mean unless listed.
+        sigma: σ_x of the clean training data.
+        seed: Of the noise, the same for every model that is to be compared.
+        batch_size: Samples at a time.
+        device: Where to compute.
+    """
+    wanted = sorted({*map(float, noise), float(train_noise)})
+    total = len(wanted) * len(dataset)  # type: ignore[arg-type]
+    with tqdm(total=total, desc="evaluating", unit="window", disable=None) as bar:
+        levels = {
+            level: measure(
+                model,
+                task,
+                dataset,
+                level=level,
+                sigma=sigma,
+                seed=seed,
+                batch_size=batch_size,
+                device=device,
+                progress=bar,
+            )
+            for level in wanted
+        }
+    return Robustness(
+        list(map(float, noise)), float(train_noise), levels, verdict(problem, levels[float(train_noise)])
+    )
+
+
+@torch.no_grad()
+def pictures(
+    model: LayeredModel,
+    task: Any,
+    dataset: Dataset,
+    *,
+    noise: Sequence[float],
+    sigma: float,
+    count: int = 2,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> dict[str, np.ndarray]:
+    """Frames to look at: clean, noisy and reconstructed by every layer, at every noise level.
+
+    Args:
+        model: The model.
+        task: A task whose ``picture`` turns inputs or predictions into grey frames.
+        dataset: Where ``count`` samples are taken from, evenly.
+        noise: Levels γ.
+        sigma: σ_x.
+        count: K, the number of frames.
+        seed: Of the noise, as in `robustness`.
+        device: Where to compute.
+
+    Returns:
+        uint8 ``clean`` (K, H, W), ``noisy`` (G, K, H, W), ``reconstruction`` (G, L+1, K, H, W); float ``noise`` (G,).
+    """
+    size = len(dataset)  # type: ignore[arg-type]
+    chosen = [int((place + 0.5) * size / count) for place in range(min(count, size))]
+    batch = default_collate([Subset(dataset, chosen)[place] for place in range(len(chosen))])
+    clean = task.inputs(batch)
+    model.eval()  # type: ignore[attr-defined]
+    noisy, reconstruction = [], []
+    for level in noise:
+        inputs = add_noise(clean, batch, level * sigma, seed)
+        noisy.append(task.picture(inputs))
+        reconstruction.append(np.stack([task.picture(each.cpu()) for each in model.predictions(inputs.to(device))]))
+    return {
+        "clean": task.picture(clean),
+        "noisy": np.stack(noisy),
+        "reconstruction": np.stack(reconstruction),
+        "noise": np.asarray(noise, dtype=np.float64),
+    }

@@ -1,0 +1,141 @@
+"""Recipes: a name for data, task, model and the settings they were tuned with."""
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from transformers import PreTrainedModel
+
+from descend.errors import InputError
+from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig
+from descend.tasks.video import VideoData, VideoDenoising, load_video
+
+
+def setting(default: Any, help: str) -> Any:
+    """A field of a recipe, with the help text that its flag shows."""
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass
+class VideoRecipe:
+    """Video denoising: what all three models share."""
+
+    data: str | None = setting(None, "Folder or file of videos; the embedded generated scenes unless given.")
+    cache_dir: str | None = setting(None, "Where decoded frames are kept; ~/.cache/descend unless given.")
+    depth: int = setting(7, "L, the number of layers.")
+    noise: float = setting(0.8, "Training noise γ, in std of the clean data.")
+    window: int = setting(5, "T, frames in a window.")
+    stride: int = setting(1, "Frames from one training window's start to the next one's.")
+    validation_share: float = setting(0.2, "Share of the training clips kept for validation.")
+
+    family: ClassVar[str]
+    architecture: ClassVar[type[PreTrainedModel]]
+    about: ClassVar[str]
+    # Chosen on a validation split of UCSD Ped2's training clips; how, and against what: docs/results.md.
+    training: ClassVar[dict[str, Any]] = {
+        "max_steps": 400,
+        "per_device_train_batch_size": 4,
+        "per_device_eval_batch_size": 16,
+        "learning_rate": 3e-3,
+        "lr_scheduler_type": "linear",
+        "logging_steps": 10,
+        "eval_strategy": "steps",
+        "eval_steps": 100,
+        "save_steps": 100,
+        "save_total_limit": 2,
+        "report_to": "none",
+        "alpha": "0.2",
+        "stop_gradient": True,
+        "dual_lr": 0.03,
+        "resilience": 0.05,
+        "dual_warmup_epochs": 0.5,
+    }
+
+    def check(self) -> None:
+        """Refuse what can't be, before any work is done."""
+        if self.noise < 0:
+            raise InputError(f"noise must be a level γ of at least 0, in std of the clean data; got {self.noise}.")
+
+    def load(self, seed: int) -> VideoData:
+        """The data set."""
+        return load_video(
+            self.data,
+            self.window,
+            stride=self.stride,
+            seed=seed,
+            cache_dir=self.cache_dir,
+            validation_share=self.validation_share,
+        )
+
+    def task(self) -> VideoDenoising:
+        """The loss and the metric."""
+        return VideoDenoising()
+
+    @abstractmethod
+    def model(self) -> PreTrainedModel:
+        """A new model."""
+
+    @property
+    def label(self) -> str:
+        """The model's name in tables, such as UT-7."""
+        return f"{self.family}-{self.depth}"
+
+    def restore(self, folder: str) -> LayeredModel:
+        """The model that `save_pretrained` put into a folder."""
+        return self.architecture.from_pretrained(folder)
+
+
+@dataclass
+class UTRecipe(VideoRecipe):
+    """Video denoising with the unrolled transformer."""
+
+    tied: bool = setting(True, "One set of weights for all layers, or one for each.")
+    heads: int = setting(1, "Attention heads.")
+    attention_size: int = setting(32, "Dimension of the attention's projection, over all heads.")
+    kernel: str = setting("softmax", "Attention kernel: softmax, eq. (47), or gaussian, eq. (49).")
+
+    family = "UT"
+    architecture = UT
+    about = "video denoising with the unrolled transformer UT (Yang et al., 2022)"
+
+    def model(self) -> UT:
+        """A new UT."""
+        return UT(
+            UTConfig(
+                depth=self.depth,
+                tied=self.tied,
+                heads=self.heads,
+                attention_size=self.attention_size,
+                kernel=self.kernel,
+            )
+        )
+
+
+@dataclass
+class DUSTRecipe(VideoRecipe):
+    """Video denoising with the deep unfolded sequential transformer."""
+
+    tied: bool = setting(True, "One dictionary for all layers, or one for each.")
+    atoms: int = setting(1024, "Size of the sparse code, a square number.")
+    l1: float = setting(0.02, "λ₁, the weight of sparsity.")
+    l2: float = setting(0.1, "λ₂, the weight of the attention energy.")
+    margin: float = setting(1.01, "c / ‖D‖², the inverse step of a layer.")
+
+    family = "DUST"
+    architecture = DUST
+    about = "video denoising with the deep unfolded sequential transformer DUST (De Weerdt et al., 2023)"
+    training = VideoRecipe.training | {"learning_rate": 1e-3, "max_steps": 150, "per_device_train_batch_size": 2}
+
+    def model(self) -> DUST:
+        """A new DUST."""
+        return DUST(
+            DUSTConfig(
+                depth=self.depth, tied=self.tied, atoms=self.atoms, l1=self.l1, l2=self.l2, margin=self.margin
+            )
+        )
+
+
+RECIPES: dict[str, type[VideoRecipe]] = {
+    "video-ut": UTRecipe,
+    "video-dust": DUSTRecipe,
+}

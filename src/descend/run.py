@@ -1,0 +1,238 @@
+"""A run: a recipe carried out in a folder, so that it can be repeated, resumed and judged."""
+
+import shutil
+import signal
+import time
+from dataclasses import asdict, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, set_seed
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.utils import logging as transformers_logging
+
+from descend.errors import InputError
+from descend.evaluation.robustness import pictures, robustness
+from descend.noise import GaussianNoise
+from descend.recipes import RECIPES, VideoRecipe
+from descend.records import read_json, write_json
+from descend.trainer import DUAL_FILE, FEASIBLE_FOLDER, DescentConfig, DescentTrainer
+
+# Loading and saving a small model is no news; training and evaluation have bars of their own.
+transformers_logging.disable_progress_bar()
+
+CONFIG_FILE, SUMMARY_FILE, FRAMES_FILE = "config.json", "summary.json", "frames.npz"
+
+
+class Interrupted(Exception):
+    """The run was asked to stop, and has saved where it is."""
+
+
+def train(name: str, recipe: VideoRecipe, args: DescentConfig, *, resume: bool = False) -> DescentTrainer:
+    """Carry out a recipe in ``args.output_dir``.
+
+    Args:
+        name: The recipe's name.
+        recipe: Its settings.
+        args: Its training arguments.
+        resume: Go on from the folder's last checkpoint; from the start if it has none.
+
+    Raises:
+        InputError: If the folder exists (without ``resume``), or was made with other settings (with it).
+        Interrupted: On Ctrl-C or SIGTERM, after a checkpoint was saved.
+    """
+    out = Path(args.output_dir)
+    recipe.check()
+    args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
+    if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"the output folder {out} exists; choose another with --out, or go on with --resume.")
+    data = recipe.load(args.seed)
+    config = {
+        "descend": version("descend"),
+        "recipe": name,
+        "method": args.method,
+        "seed": args.seed,
+        "model": recipe.label,
+        "dataset": data.name,
+        "sigma": data.sigma,
+        "settings": asdict(recipe),
+        "training": _changed(args),
+    }
+    if resume:
+        _same_run(out / CONFIG_FILE, config)
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / CONFIG_FILE, config)
+    set_seed(args.seed)
+    trainer = DescentTrainer(
+        recipe.model(),
+        args,
+        recipe.task(),
+        GaussianNoise(recipe.noise, data.sigma, args.seed),
+        train_dataset=data.train,
+        eval_dataset=data.validation,
+        callbacks=[stop := _StopOnSignal()],
+    )
+    trainer.remove_callback(ProgressCallback)
+    trainer.remove_callback(PrinterCallback)
+    if not args.disable_tqdm:
+        trainer.add_callback(_Bar)
+    with stop:
+        trainer.train(resume_from_checkpoint=_last_checkpoint(out) if resume else None)
+    if stop.asked:
+        raise Interrupted(f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; saved in {out}.")
+    trainer.evaluate()
+    trainer.objective.model.save_pretrained(out / "model")
+    trainer.save_dual(out / DUAL_FILE)
+    write_json(out / CONFIG_FILE, config | {"seconds": round(trainer.seconds, 1)})
+    return trainer
+
+
+def evaluate(
+    folder: Path,
+    *,
+    data: str | None = None,
+    noise: list[float] | None = None,
+    split: str = "test",
+    model: str = "model",
+    seed: int = 0,
+    frames: int = 2,
+) -> dict[str, Any]:
+    """Judge a run: write its ``summary.json`` and ``frames.npz``.
+
+    Args:
+        folder: The run.
+        data: The data set; the run's own unless given.
+        noise: Levels γ; eight from 0 to 3.5 times the training noise unless given.
+        split: ``test``, ``validation`` or ``train``.
+        model: The folder's model to judge: ``model`` or ``best_feasible``.
+        seed: Of the noise, the same for runs that are to be compared.
+        frames: How many frames to keep for the page.
+
+    Raises:
+        InputError: If the folder holds no finished run, or the depth of its model is another one.
+    """
+    config = read_json(folder / CONFIG_FILE)
+    recipe = RECIPES[config["recipe"]](**config["settings"])
+    if not (folder / model / "config.json").is_file():
+        raise InputError(f"{folder} has no {model}; finish the run first: the same descend train with --resume.")
+    network = recipe.restore(str(folder / model))
+    if network.depth != recipe.depth:
+        raise InputError(
+            f"{folder / model} has {network.depth} layers, but {folder / CONFIG_FILE} says depth {recipe.depth}."
+        )
+    args = DescentConfig(output_dir=str(folder), **config["training"])
+    noise = noise or default_levels(recipe.noise)
+    if data is not None:
+        recipe.data = data
+    windows = getattr(source := recipe.load(config["seed"]), split)
+    device = args.device
+    place = {"sigma": config["sigma"], "seed": seed, "device": device}
+    network.to(device)  # type: ignore[attr-defined]
+    problem = args.problem(recipe.depth)
+    found = robustness(
+        network, recipe.task(), windows, problem, noise=noise, train_noise=recipe.noise, **place
+    )
+    dual = folder / DUAL_FILE
+    summary = {
+        "recipe": config["recipe"],
+        "method": config["method"],
+        "seed": config["seed"],
+        "model": config["model"],
+        "dataset": source.name,
+        "split": split,
+        **found.summary(recipe.task()),
+        **(_dual(dual) if dual.is_file() else {}),
+        "alpha": list(problem.alpha or ()),
+        "first_layer": args.first_layer,
+        "cap": args.cap,
+        "depth": recipe.depth,
+        "sigma": config["sigma"],
+        "seconds": config.get("seconds"),
+    }
+    np.savez_compressed(
+        folder / FRAMES_FILE,
+        **pictures(network, recipe.task(), windows, noise=noise, count=frames, **place),  # type: ignore[arg-type]
+    )
+    write_json(folder / SUMMARY_FILE, summary)
+    return summary
+
+
+def default_levels(train_noise: float) -> list[float]:
+    """Eight levels from 0 to 3.5 times the training noise, or to 0.5 for a model trained without noise."""
+    top = 3.5 * train_noise or 0.5
+    return [round(level, 6) for level in np.linspace(0, top, 8).tolist()]
+
+
+def remove_run(folder: Path) -> None:
+    """Delete a run's folder, if a run it is."""
+    if (folder / CONFIG_FILE).is_file():
+        shutil.rmtree(folder)
+
+
+def _dual(path: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return {name: tensor.tolist() for name, tensor in load_file(path).items()}
+
+
+def _changed(args: DescentConfig) -> dict[str, Any]:
+    """The training arguments that are not at their defaults, as JSON has them."""
+    defaults = DescentConfig(output_dir=args.output_dir).to_dict()
+    keep = {one.name for one in fields(args) if one.init} - {"output_dir", "resume_from_checkpoint"}
+    return {key: value for key, value in args.to_dict().items() if key in keep and value != defaults[key]}
+
+
+def _same_run(path: Path, config: dict[str, Any]) -> None:
+    """Refuse to go on in a folder that other settings made."""
+    before = read_json(path)
+    free = {"max_steps", "num_train_epochs", "disable_tqdm", "save_steps", "eval_steps", "logging_steps"}
+    old, new = ({**each["settings"], **each["training"], "recipe": each["recipe"]} for each in (before, config))
+    differing = sorted(key for key in (old.keys() | new.keys()) - free if old.get(key) != new.get(key))
+    if differing:
+        pairs = ", ".join(f"{key} (was {old.get(key)}, now {new.get(key)})" for key in differing)
+        raise InputError(f"{path.parent} was made with other settings: {pairs}. Give the same command to resume.")
+
+
+def _last_checkpoint(out: Path) -> str | None:
+    """The newest whole checkpoint: the trainer writes its state last."""
+    found = [path.parent for path in out.glob("checkpoint-*/trainer_state.json")]
+    return str(max(found, key=lambda path: int(path.name.split("-")[1]))) if found else None
+
+
+class _StopOnSignal(TrainerCallback):
+    """On the first Ctrl-C or SIGTERM finish the step, save and stop; on the second stop at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> None:
+        self._before = {each: signal.signal(each, self._ask) for each in (signal.SIGINT, signal.SIGTERM)}
+
+    def __exit__(self, *error: object) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    def _ask(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def on_step_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        if not self.asked:
+            return None
+        control.should_save = control.should_training_stop = True
+        return control
+
+
+class _Bar(ProgressCallback):
+    """The trainer's progress bar, with the loss beside it in place of a line per log."""
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
+        shown = {name: logs[name] for name in ("loss", "eval_loss", "eval_violation") if name in (logs or {})}
+        if state.is_world_process_zero and self.training_bar is not None and shown:
+            self.training_bar.set_postfix({name: f"{value:.3f}" for name, value in shown.items()})
