@@ -63,8 +63,9 @@ class Objective(nn.Module):
             f_0 … f_L summed over the samples, shape (L+1,), and the number of samples.
         """
         inputs, target = self.task.inputs(batch), self.task.target(batch)
+        idle = [False] * (self.model.depth + 1) if weights is None else [weight == 0 for weight in weights.tolist()]
         predictions = self.model.predictions(self.noise(inputs) if self.noise else inputs)
-        idle = [False] * len(predictions) if weights is None else [weight == 0 for weight in weights.tolist()]
+        # One loss before the next layer, not all at the end: see `LayeredModel.predictions`.
         sums = [
             self.task.losses(prediction.detach() if skip else prediction, target).sum()
             for prediction, skip in zip(predictions, idle, strict=True)

@@ -68,9 +68,9 @@ def measure(
         clean, target = task.inputs(batch), task.target(batch)
         noisy = add_noise(clean, batch, level * sigma, seed).to(device)
         target = target.to(device)
-        predictions = model.predictions(noisy)
-        losses.append(torch.stack([task.losses(each, target).double().cpu() for each in predictions], 1))
-        scores += torch.stack([task.score(each, target).double().sum().cpu() for each in predictions])
+        of_layers = [(task.losses(each, target), task.score(each, target)) for each in model.predictions(noisy)]
+        losses.append(torch.stack([loss for loss, _ in of_layers], 1).double().cpu())
+        scores += torch.stack([score.double().sum() for _, score in of_layers]).cpu()
         if progress is not None:
             progress.update(len(target))
     model.train(training)  # type: ignore[attr-defined]

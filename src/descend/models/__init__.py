@@ -1,6 +1,17 @@
 """Layered models: every layer's output can be read as a prediction."""
 
 from descend.models.layered import LayeredModel, Reconstruction
+from descend.models.pretrained import ViTDenoiser, ViTDenoiserConfig
 from descend.models.unrolled import DUST, UT, DUSTConfig, UTConfig, dct_dictionary
 
-__all__ = ["DUST", "UT", "DUSTConfig", "LayeredModel", "Reconstruction", "UTConfig", "dct_dictionary"]
+__all__ = [
+    "DUST",
+    "UT",
+    "DUSTConfig",
+    "LayeredModel",
+    "Reconstruction",
+    "UTConfig",
+    "ViTDenoiser",
+    "ViTDenoiserConfig",
+    "dct_dictionary",
+]

@@ -1,6 +1,7 @@
 """The one definition of "layer l's output": the contract that every model passes."""
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -41,9 +42,11 @@ class LayeredModel:
     def readout(self, hidden: Tensor) -> Tensor:
         """The prediction read from any one layer's output."""
 
-    def predictions(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        """The prediction of every layer, L+1 tensors.
+    def predictions(self, inputs: Tensor) -> Iterator[Tensor]:
+        """The prediction of every layer, L+1 tensors one after the other.
 
-        A model whose next layer computes its readout anyway shares the work here.
+        Where a loss is taken before the next prediction is asked for, the backward pass goes through that loss just
+        before its layer, and never holds the gradients of more than one exit. A model whose next layer computes its
+        readout anyway shares the work here.
         """
-        return tuple(self.readout(hidden) for hidden in self.layer_outputs(inputs))
+        return (self.readout(hidden) for hidden in self.layer_outputs(inputs))

@@ -4,6 +4,7 @@ Both work on sequences: one patch position over T frames is a sequence of T toke
 positions never meet. Inputs are noisy patches (B, T, N, P); hidden states are (B, N, T, …).
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -153,10 +154,27 @@ class UnrolledModel(LayeredModel, PreTrainedModel):
             patches: Noisy patches (B, T, N, P) in [0, 1] units.
             output_hidden_states: Return h_0 … h_L too.
         """
-        hidden = self.layer_outputs(patches)
+        hidden, reconstruction = [], patches
+        for state, read in self._layers(patches):
+            if output_hidden_states:
+                hidden.append(state)
+            reconstruction = read
         return Reconstruction(
-            reconstruction=self.readout(hidden[-1]), hidden_states=hidden if output_hidden_states else None
+            reconstruction=reconstruction.transpose(1, 2),
+            hidden_states=tuple(hidden) if output_hidden_states else None,
         )
+
+    def layer_outputs(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """h_0 … h_L, each (B, N, T, …), of noisy patches (B, T, N, P)."""
+        return tuple(hidden for hidden, _ in self._layers(inputs))
+
+    def predictions(self, inputs: Tensor) -> Iterator[Tensor]:
+        """The reconstruction (B, T, N, P) of every layer."""
+        return (reconstruction.transpose(1, 2) for _, reconstruction in self._layers(inputs))
+
+    def _layers(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every layer's output and what it reads as, both in sequences, one layer after the other."""
+        raise NotImplementedError
 
     def _init_weights(self, module: nn.Module) -> None:
         """Nothing: the constructors set the DCT, and the library calls this only for what a checkpoint lacks."""
@@ -213,12 +231,12 @@ class UT(UnrolledModel):
         layers = list(zip(projections, mixers, strict=True))
         return layers * self.depth if self.config.tied else layers
 
-    def layer_outputs(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        """X_0 … X_L, each (B, N, T, P); X_0 the noisy patches."""
-        hidden = [self._sequences(inputs)]
+    def _layers(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        hidden = self._sequences(inputs)
+        yield hidden, hidden
         for projection, mixer in self.weights():
-            hidden.append(self._run(self.layer, hidden[-1], projection, mixer))
-        return tuple(hidden)
+            hidden = self._run(self.layer, hidden, projection, mixer)
+            yield hidden, hidden
 
     def layer(self, hidden: Tensor, projection: Tensor, mixer: Tensor) -> Tensor:
         """One layer, eq. (47) then (48), of ``hidden`` (…, T, P)."""
@@ -302,24 +320,15 @@ class DUST(UnrolledModel):
             self.leading.copy_(leading)
         return self.config.margin * norm
 
-    def layer_outputs(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        """h_0 … h_L, each (B, N, T, A); h_0 = 0."""
-        return tuple(hidden for hidden, _ in self._layers(inputs))
-
-    def predictions(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        """D h_0 … D h_L, each (B, T, N, P): the reconstructions that the layers compute anyway."""
-        return tuple(reconstruction.transpose(1, 2) for _, reconstruction in self._layers(inputs))
-
     def readout(self, hidden: Tensor) -> Tensor:
         """D h: the patches (B, T, N, P) of a code (B, N, T, A)."""
         return (hidden @ self.dictionary[-1].T).transpose(1, 2)
 
-    def _layers(self, inputs: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """(h_l, D h_l) of every layer, in sequences."""
+    def _layers(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         noisy = self._sequences(inputs)
         hidden = noisy.new_zeros((*noisy.shape[:-1], self.config.atoms))
         curvature, reconstruction = self.curvature(), torch.zeros_like(noisy)
-        layers = [(hidden, reconstruction)]
+        yield hidden, reconstruction
         for index in range(self.depth):
             own = 0 if self.config.tied else index
             dictionary = self.dictionary[own]
@@ -327,8 +336,7 @@ class DUST(UnrolledModel):
                 reconstruction = hidden @ dictionary.T
             hidden = self._run(self.layer, hidden, noisy - reconstruction, dictionary, curvature[own])
             reconstruction = hidden @ self.dictionary[-1].T
-            layers.append((hidden, reconstruction))
-        return layers
+            yield hidden, reconstruction
 
     def layer(self, hidden: Tensor, residual: Tensor, dictionary: Tensor, curvature: Tensor) -> Tensor:
         """One proximal gradient step.
@@ -339,15 +347,17 @@ class DUST(UnrolledModel):
             dictionary: D, (P, A).
             curvature: c.
         """
-        step = residual @ dictionary
         if self.config.l2 > 0:
             kernel = code_kernel(hidden)
-            degree = kernel.sum(-1, keepdim=True)
-            step = step + self.config.l2 * (kernel @ hidden - degree * hidden)
-            curvature = curvature + self.config.l2 * degree
-        moved = hidden + step / curvature
-        threshold = self.config.l1 / curvature
-        return moved - torch.clamp(moved, min=-threshold, max=threshold)
+            metric = curvature + self.config.l2 * kernel.sum(-1, keepdim=True)
+            # (c H + λ₂ Γ H + Dᵀ residual) / m, with the small factors gathered before they meet the codes.
+            mix = (curvature * torch.eye(kernel.shape[-1]).to(kernel) + self.config.l2 * kernel) / metric
+            moved = mix @ hidden + (residual / metric) @ dictionary
+        else:
+            metric = curvature
+            moved = hidden + (residual / metric) @ dictionary
+        threshold = self.config.l1 / metric
+        return F.relu(moved - threshold) - F.relu(-moved - threshold)
 
     def energy(self, hidden: Tensor, noisy: Tensor, dictionary: Tensor) -> Tensor:
         """F(H) of codes (…, T, A) and noisy patches (…, T, P), shape (…)."""
