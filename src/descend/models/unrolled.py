@@ -311,13 +311,13 @@ class DUST(UnrolledModel):
     @torch.no_grad()
     def curvature(self, iterations: int = 3) -> Tensor:
         """c = margin·‖D‖² of each dictionary, shape (1,) or (L+1,), by power iteration from the last one's vector."""
-        leading = self.leading
+        precise = torch.promote_types(self.dictionary.dtype, torch.float32)
+        dictionary, leading = self.dictionary.to(precise), self.leading[..., None].to(precise)
         for _ in range(iterations):
-            image = (self.dictionary.float() @ leading[..., None]).squeeze(-1)
-            leading = F.normalize((self.dictionary.float().mT @ image[..., None]).squeeze(-1), dim=-1)
-        norm = (self.dictionary.float() @ leading[..., None]).square().sum((-2, -1))
+            leading = F.normalize(dictionary.mT @ (dictionary @ leading), dim=-2)
+        norm = (dictionary @ leading).square().sum((-2, -1))
         if self.training:
-            self.leading.copy_(leading)
+            self.leading.copy_(leading[..., 0])
         return self.config.margin * norm
 
     def readout(self, hidden: Tensor) -> Tensor:
