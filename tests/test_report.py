@@ -1,6 +1,5 @@
 """The figures, the tables and the errors of the report; `test_report_page` looks at the page itself."""
 
-# ruff: noqa: RUF001 - Greek letters and typographic signs are meant.
 
 import json
 from itertools import count

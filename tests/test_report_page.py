@@ -1,6 +1,5 @@
 """The page, seen by a real browser."""
 
-# ruff: noqa: RUF001 - Greek letters and typographic signs are meant.
 
 import re
 from collections.abc import Iterator

@@ -4,12 +4,13 @@ import argparse
 import difflib
 import errno
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from descend.errors import InputError, NonFiniteLossError
+from descend.errors import InputError, Interrupted, NonFiniteLossError
 
 ABOUT = """\
 descend: transformers whose every layer goes downhill
@@ -39,14 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(str(error), 1)
     except KeyboardInterrupt:
         return _complain("interrupted.", 130)
+    except Interrupted as error:
+        again = shlex.join(["descend", *(word for word in words if word != "--resume"), "--resume"])
+        return _complain(f"{error} Go on with: {again}", 130)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno == errno.ENOSPC:
+            place = error.filename or os.getcwd()
+            return _complain(f"no space left on the disk of {place}; free some or use --out.", 1)
+        if error.filename is None:
             raise
-        return _complain(f"no space left on the disk of {error.filename or os.getcwd()}; free some or use --out.", 1)
-    except Exception as error:
-        if type(error).__name__ != "Interrupted":
-            raise
-        return _complain(f"{error}\nGo on with: descend {' '.join([*_without_resume(words), '--resume'])}", 130)
+        return _complain(f"{error.filename}: {error.strerror}.", 1)
     return 0
 
 
@@ -72,11 +75,13 @@ def evaluate(words: Sequence[str]) -> None:
     parser = _parser("evaluate", "Losses and errors by layer and noise level, and the verdict on the constraints.")
     parser.add_argument("run", type=Path, help="folder of a trained run")
     parser.add_argument("--data", help="data set to judge it on (default: the run's own)")
-    parser.add_argument("--noise", type=levels, help="levels γ: 0,0.1,0.2 or 0:2:0.25 (default: 8 up to 3.5 × training)")
+    parser.add_argument("--noise", help="levels γ: 0,0.1,0.2 or 0:2:0.25 (default: 8 up to 3.5 × training)")
     parser.add_argument("--split", choices=("test", "validation", "train"), default="test", help="(default: test)")
     parser.add_argument("--model", default="model", help="model or best_feasible (default: model)")
     parser.add_argument("--frames", type=int, default=2, help="frames to keep for the page (default: 2)")
     options = vars(parser.parse_args(words))
+    if options["noise"] is not None:
+        options["noise"] = levels(options["noise"])
     from descend import run
 
     print(_line(run.evaluate(options.pop("run"), **options)))
@@ -111,18 +116,20 @@ def demo(words: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder (default: demo)")
     parser.add_argument("--seed", type=int, default=0, help="(default: 0)")
     parser.add_argument("--max-steps", type=int, help="training steps (default: the recipe's)")
+    parser.add_argument("--resume", action="store_true", help="go on with a demo that was interrupted")
     options = parser.parse_args(words)
     from descend import run
 
     folders = [options.out / method for method in ("erm", "constrained")]
     for folder in folders:
-        run.remove_run(folder)
+        if not options.resume:
+            run.remove_run(folder)
         print(f"training {folder.name} …", flush=True)
         flags = ["--method", folder.name, "--out", str(folder), "--seed", str(options.seed), *DEMO]
         flags += ["--data", options.data] if options.data else []
         flags += ["--max-steps", str(options.max_steps)] if options.max_steps else []
         name, recipe, args, _ = _recipe(["video-ut", *flags])
-        _finish(run.train(name, recipe, args))
+        _finish(run.train(name, recipe, args, resume=folder.exists()))
         print(_line(run.evaluate(folder)), flush=True)
     print(f"\nopen {_compare(folders, options.out)}")
 
@@ -152,15 +159,22 @@ def levels(text: str) -> list[float]:
             found = [round(start + step * place, 9) for place in range(int((stop - start) / step + 1e-9) + 1)]
         else:
             found = [float(part) for part in text.split(",")]
-    except (ValueError, ZeroDivisionError):
+    except (ArithmeticError, ValueError):
         raise InputError(f"noise must be levels as 0,0.1,0.2 or start:stop:step as 0:2:0.25; got {text!r}.") from None
-    if not found or min(found) < 0:
+    if not found or not all(0 <= level < float("inf") for level in found):
         raise InputError(f"noise must be levels γ of at least 0, in std of the clean data; got {text!r}.")
     return found
 
 
 class _Parser(argparse.ArgumentParser):
     """argparse with one clear line for a mistake, and the nearest name for an unknown flag."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        known = self._option_string_actions
+        for flag in (word.split("=")[0] for word in args or () if word.startswith("--")):
+            if flag not in known:
+                raise InputError(f"no setting {flag}{_nearest(flag, known)}; {self.prog} --help lists them.")
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; {self.prog} --help lists what can be set.")
@@ -178,8 +192,8 @@ def _recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     from descend.recipes import RECIPES
     from descend.trainer import DescentConfig
 
-    class Parser(HfArgumentParser, _Parser):
-        error = _Parser.error
+    class Parser(_Parser, HfArgumentParser):
+        """transformers' parser of dataclasses, with ours for what it refuses."""
 
     if not words or words[0] not in (*RECIPES, "-h", "--help"):
         got = f"no recipe {words[0]!r}{_nearest(words[0], RECIPES)}" if words else "no recipe given"
@@ -201,13 +215,10 @@ def _recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
     pinned = {"disable_tqdm": not sys.stderr.isatty(), "dataloader_pin_memory": torch.cuda.is_available()}
     parser.set_defaults(**recipe.training, **pinned)
-    flags = list(words[1:])
-    known = parser._option_string_actions
-    for flag in (word.split("=")[0] for word in flags if word.startswith("--")):
-        if flag not in known:
-            raise InputError(f"no setting {flag}{_nearest(flag, known)}; descend train {name} --help lists them.")
     try:
-        settings, args, extra = parser.parse_args_into_dataclasses(flags)
+        settings, args, extra = parser.parse_args_into_dataclasses(list(words[1:]), look_for_args_file=False)
+    except InputError:
+        raise
     except ValueError as error:
         # transformers' own checks of its arguments
         raise InputError(f"{error}") from None
@@ -235,6 +246,8 @@ def _compare(runs: Sequence[Path], out: Path) -> Path:
     from descend.records import read_json, write_json
     from descend.report import write_page
 
+    if (out / "config.json").exists():
+        raise InputError(f"{out} is the folder of a run; choose another with --out.")
     summaries = []
     for run in runs:
         if not (run / "summary.json").is_file():
@@ -258,10 +271,6 @@ def _line(summary: dict[str, Any]) -> str:
 def _nearest(word: str, names: Any) -> str:
     close = difflib.get_close_matches(word, list(names), n=1, cutoff=0.5)
     return f" (did you mean {close[0]}?)" if close else ""
-
-
-def _without_resume(words: Sequence[str]) -> list[str]:
-    return [word for word in words if word != "--resume"]
 
 
 def _complain(message: str, status: int) -> int:

@@ -9,5 +9,9 @@ class InputError(ValueError):
     """
 
 
+class Interrupted(Exception):
+    """A run was asked to stop, and has saved where it is."""
+
+
 class NonFiniteLossError(ArithmeticError):
     """A layer's loss is NaN or infinite: raised before any parameter or multiplier moves."""

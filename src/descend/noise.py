@@ -36,14 +36,12 @@ class GaussianNoise:
         """The data with fresh noise, as training sees it."""
         if self.level == 0:
             return clean
-        draw = torch.randn(
-            clean.shape, generator=self._on(clean.device), device=clean.device, dtype=clean.dtype
-        )
+        draw = torch.randn(clean.shape, generator=self._on(clean.device), device=clean.device, dtype=clean.dtype)
         return draw.mul_(self.level * self.sigma).add_(clean)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the generator stands, so that a resumed run draws what it would have drawn."""
-        return {"generator": self._generator.get_state() if self._generator else None}
+        return {"generator": self._generator.get_state() if self._generator else self._resume}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""

@@ -71,3 +71,7 @@ class Objective(nn.Module):
             for prediction, skip in zip(predictions, idle, strict=True)
         ]
         return torch.stack(sums), len(inputs)
+
+    def activation_checkpointing_enable(self, **options: Any) -> None:
+        """Pass on what `Trainer` asks of a model, ``--activation-checkpointing``."""
+        self.model.activation_checkpointing_enable(**options)

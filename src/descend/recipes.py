@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
-from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig
+from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, ViTDenoiser, ViTDenoiserConfig
 from descend.tasks.video import VideoData, VideoDenoising, load_video
 
 
@@ -53,7 +53,7 @@ class VideoRecipe:
 
     def check(self) -> None:
         """Refuse what can't be, before any work is done."""
-        if self.noise < 0:
+        if not 0 <= self.noise < float("inf"):
             raise InputError(f"noise must be a level γ of at least 0, in std of the clean data; got {self.noise}.")
 
     def load(self, seed: int) -> VideoData:
@@ -118,13 +118,13 @@ class DUSTRecipe(VideoRecipe):
     tied: bool = setting(True, "One dictionary for all layers, or one for each.")
     atoms: int = setting(1024, "Size of the sparse code, a square number.")
     l1: float = setting(0.02, "λ₁, the weight of sparsity.")
-    l2: float = setting(0.1, "λ₂, the weight of the attention energy.")
+    l2: float = setting(1.0, "λ₂, the weight of the attention energy.")
     margin: float = setting(1.01, "c / ‖D‖², the inverse step of a layer.")
 
     family = "DUST"
     architecture = DUST
     about = "video denoising with the deep unfolded sequential transformer DUST (De Weerdt et al., 2023)"
-    training = VideoRecipe.training | {"learning_rate": 1e-3, "max_steps": 150, "per_device_train_batch_size": 2}
+    training = VideoRecipe.training | {"learning_rate": 2e-3, "max_steps": 150, "per_device_train_batch_size": 2}
 
     def model(self) -> DUST:
         """A new DUST."""
@@ -135,7 +135,28 @@ class DUSTRecipe(VideoRecipe):
         )
 
 
+@dataclass
+class ViTRecipe(VideoRecipe):
+    """Video denoising with a vision transformer, frame by frame."""
+
+    pretrained: str | None = setting(None, "Hub name or folder of a ViT with its processor; a small new one unless given.")
+    hidden_size: int = setting(128, "Width of the small ViT.")
+
+    family = "ViT"
+    architecture = ViTDenoiser
+    about = "video denoising with a vision transformer ViT, frame by frame (Dosovitskiy et al., 2021)"
+    training = VideoRecipe.training | {"learning_rate": 1e-3, "warmup_steps": 20, "max_steps": 200}
+
+    def model(self) -> ViTDenoiser:
+        """A ViT with its pretrained blocks, or a small new one, and a new decoder."""
+        if self.pretrained is not None:
+            return ViTDenoiser.from_vit(self.pretrained, self.depth)
+        width = {"hidden_size": self.hidden_size, "intermediate_size": 4 * self.hidden_size}
+        return ViTDenoiser(ViTDenoiserConfig(depth=self.depth, **width))
+
+
 RECIPES: dict[str, type[VideoRecipe]] = {
     "video-ut": UTRecipe,
     "video-dust": DUSTRecipe,
+    "video-vit": ViTRecipe,
 }

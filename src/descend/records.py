@@ -40,11 +40,12 @@ class Records:
 
     def __init__(self, path: Path, run: str):
         self.path, self.run = path, run
+        self._written: set[tuple[int, str, str]] = set()
 
     def rows(
         self, values: dict[str, Iterable[float]], *, step: int, split: str, noise: float | None, first: int = 0
     ) -> None:
-        """Append one row per metric and layer.
+        """Append one row per metric and layer; a metric that has its rows at this step and split keeps them.
 
         Args:
             values: For each metric its values by layer.
@@ -55,6 +56,9 @@ class Records:
         """
         with self.path.open("a", encoding="utf-8") as file:
             for metric, series in values.items():
+                if (step, split, metric) in self._written:
+                    continue
+                self._written.add((step, split, metric))
                 for layer, value in enumerate(series, start=first):
                     row = {
                         "run": self.run,
@@ -74,10 +78,12 @@ class Records:
         kept = []
         for line in self.path.read_text(encoding="utf-8").splitlines():
             try:
-                if json.loads(line)["step"] <= step:
-                    kept.append(line)
+                row = json.loads(line)
             except ValueError:
                 continue
+            if row["step"] <= step:
+                kept.append(line)
+                self._written.add((row["step"], row["split"], row["metric"]))
         part = self.path.with_name(self.path.name + ".part")
         part.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         os.replace(part, self.path)

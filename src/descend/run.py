@@ -2,33 +2,27 @@
 
 import shutil
 import signal
-import time
 from dataclasses import asdict, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from transformers import TrainerCallback, TrainerControl, TrainerState, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging as transformers_logging
 
-from descend.errors import InputError
+from descend.errors import InputError, Interrupted
 from descend.evaluation.robustness import pictures, robustness
 from descend.noise import GaussianNoise
 from descend.recipes import RECIPES, VideoRecipe
 from descend.records import read_json, write_json
-from descend.trainer import DUAL_FILE, FEASIBLE_FOLDER, DescentConfig, DescentTrainer
+from descend.trainer import DUAL_FILE, DescentConfig, DescentTrainer
 
 # Loading and saving a small model is no news; training and evaluation have bars of their own.
 transformers_logging.disable_progress_bar()
 
 CONFIG_FILE, SUMMARY_FILE, FRAMES_FILE = "config.json", "summary.json", "frames.npz"
-
-
-class Interrupted(Exception):
-    """The run was asked to stop, and has saved where it is."""
 
 
 def train(name: str, recipe: VideoRecipe, args: DescentConfig, *, resume: bool = False) -> DescentTrainer:
@@ -49,7 +43,14 @@ def train(name: str, recipe: VideoRecipe, args: DescentConfig, *, resume: bool =
     args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
     if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"the output folder {out} exists; choose another with --out, or go on with --resume.")
+    set_seed(args.seed)
+    model = recipe.model()
     data = recipe.load(args.seed)
+    if len(data.validation) < 2:
+        raise InputError(
+            f"{data.name} leaves {len(data.validation)} window of {recipe.window} frames to validate on; expected at "
+            "least 2. Choose a shorter --window, a larger --validation-share, or give more clips."
+        )
     config = {
         "descend": version("descend"),
         "recipe": name,
@@ -63,30 +64,36 @@ def train(name: str, recipe: VideoRecipe, args: DescentConfig, *, resume: bool =
     }
     if resume:
         _same_run(out / CONFIG_FILE, config)
+    try:
+        trainer = DescentTrainer(
+            model,
+            args,
+            recipe.task(),
+            GaussianNoise(recipe.noise, data.sigma, args.seed),
+            train_dataset=data.train,
+            eval_dataset=data.validation,
+            callbacks=[stop := _StopOnSignal()],
+        )
+    except (ValueError, RuntimeError, ImportError) as error:  # transformers' own checks of its arguments
+        raise InputError(f"{error}") from error
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / CONFIG_FILE, config)
-    set_seed(args.seed)
-    trainer = DescentTrainer(
-        recipe.model(),
-        args,
-        recipe.task(),
-        GaussianNoise(recipe.noise, data.sigma, args.seed),
-        train_dataset=data.train,
-        eval_dataset=data.validation,
-        callbacks=[stop := _StopOnSignal()],
-    )
     trainer.remove_callback(ProgressCallback)
     trainer.remove_callback(PrinterCallback)
     if not args.disable_tqdm:
         trainer.add_callback(_Bar)
+    checkpoint = _last_checkpoint(out) if resume else None
+    if checkpoint is None:
+        trainer.records.truncate_after(-1)
     with stop:
-        trainer.train(resume_from_checkpoint=_last_checkpoint(out) if resume else None)
-    if stop.asked:
-        raise Interrupted(f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; saved in {out}.")
-    trainer.evaluate()
-    trainer.objective.model.save_pretrained(out / "model")
-    trainer.save_dual(out / DUAL_FILE)
-    write_json(out / CONFIG_FILE, config | {"seconds": round(trainer.seconds, 1)})
+        trainer.train(resume_from_checkpoint=checkpoint)
+        step, steps = trainer.state.global_step, trainer.state.max_steps
+        if stop.asked and step < steps:
+            raise Interrupted(f"stopped at step {step} of {steps}; saved in {out}.")
+        trainer.evaluate()
+        trainer.objective.model.save_pretrained(out / "model")
+        trainer.save_dual(out / DUAL_FILE)
+        write_json(out / CONFIG_FILE, config | {"seconds": round(trainer.seconds, 1)})
     return trainer
 
 
@@ -115,15 +122,19 @@ def evaluate(
         InputError: If the folder holds no finished run, or the depth of its model is another one.
     """
     config = read_json(folder / CONFIG_FILE)
-    recipe = RECIPES[config["recipe"]](**config["settings"])
+    try:
+        recipe = RECIPES[config["recipe"]](**config["settings"])
+        args = DescentConfig(output_dir=str(folder), **config["training"])
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{folder / CONFIG_FILE} is not that of a run of this version of descend: {error}.") from None
     if not (folder / model / "config.json").is_file():
-        raise InputError(f"{folder} has no {model}; finish the run first: the same descend train with --resume.")
+        todo = "finish the run first: the same descend train with --resume"
+        raise InputError(f"{folder} has no {model}; {todo if model == 'model' else 'judge its model instead'}.")
     network = recipe.restore(str(folder / model))
     if network.depth != recipe.depth:
         raise InputError(
             f"{folder / model} has {network.depth} layers, but {folder / CONFIG_FILE} says depth {recipe.depth}."
         )
-    args = DescentConfig(output_dir=str(folder), **config["training"])
     noise = noise or default_levels(recipe.noise)
     if data is not None:
         recipe.data = data
@@ -132,9 +143,7 @@ def evaluate(
     place = {"sigma": config["sigma"], "seed": seed, "device": device}
     network.to(device)  # type: ignore[attr-defined]
     problem = args.problem(recipe.depth)
-    found = robustness(
-        network, recipe.task(), windows, problem, noise=noise, train_noise=recipe.noise, **place
-    )
+    found = robustness(network, recipe.task(), windows, problem, noise=noise, train_noise=recipe.noise, **place)
     dual = folder / DUAL_FILE
     summary = {
         "recipe": config["recipe"],

@@ -22,7 +22,7 @@ from descend.objective import Objective, Task
 from descend.records import Records
 
 DUAL_FILE = "dual.safetensors"
-STATE_FILE = "descent.pt"
+STATE_FILE = "descent_{}.pt"  # of each process: its own noise, and its own losses since the last dual step
 RECORDS_FILE = "records.jsonl"
 FEASIBLE_FOLDER = "best_feasible"
 
@@ -116,8 +116,10 @@ class DescentConfig(TrainingArguments):
         problem = self.problem(depth)  # checked for ERM too: it is evaluated against the same constraints
         if self.method == "erm":
             return PrimalDual(DescentProblem(depth))
-        if self.dual_every != "epoch" and not self.dual_every.isdigit():
+        if self.dual_every != "epoch" and not self.dual_every.isdecimal():
             raise InputError(f"dual_every must be a number of steps or 'epoch'; got {self.dual_every!r}.")
+        if not 0 <= self.dual_warmup_epochs < math.inf:
+            raise InputError(f"dual_warmup_epochs must be at least 0; got {self.dual_warmup_epochs}.")
         return PrimalDual(
             problem,
             lr=self.dual_lr,
@@ -125,9 +127,21 @@ class DescentConfig(TrainingArguments):
             resilience=self.resilience,
             slack=self.slack,  # type: ignore[arg-type]
             slack_lr=self.slack_lr,
-            every=int(self.dual_every) if self.dual_every.isdigit() else "epoch",
-            options=json.loads(self.dual_optim_args) if self.dual_optim_args else None,
+            every="epoch" if self.dual_every == "epoch" else int(self.dual_every),
+            options=self._dual_options(),
         )
+
+    def _dual_options(self) -> dict[str, Any]:
+        try:
+            options = json.loads(self.dual_optim_args or "{}")
+        except ValueError:
+            options = None
+        if not isinstance(options, dict) or options.keys() & {"lr", "maximize", "name", "in_force"}:
+            raise InputError(
+                "dual_optim_args must be a JSON object of the dual optimizer's arguments other than lr, as "
+                f"'{{\"kp\": 5.0}}'; got {self.dual_optim_args!r}."
+            )
+        return options
 
 
 class DescentTrainer(Trainer):
@@ -196,8 +210,8 @@ class DescentTrainer(Trainer):
             layers = [int(layer) for layer in (~detached.isfinite()).nonzero()]
             raise NonFiniteLossError(
                 f"step {self.state.global_step + 1}: the loss of layer {layers} is not finite "
-                f"({detached.tolist()}). No parameter has moved. Lower learning_rate or dual_lr, or go on from the last "
-                f"checkpoint with --resume."
+                f"({detached.tolist()}). No parameter has moved. Lower learning_rate or dual_lr, or go on from the "
+                f"last checkpoint with --resume."
             )
         self.dual.observe(detached / count, count)
         self._since_log = self._since_log.to(sums.device)
@@ -206,6 +220,11 @@ class DescentTrainer(Trainer):
         # Parallel training averages gradients over ranks; the sum over ranks is what a global mean needs.
         loss = torch.dot(weights.to(sums), sums) * (self.accelerator.num_processes / total)
         return (loss, sums) if return_outputs else loss
+
+    def _run_epoch(self, **kwargs: Any) -> None:
+        """An epoch, unless the checkpoint is that of the last step: the library's loop would take one more."""
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(**kwargs)
 
     # Measuring.
 
@@ -282,6 +301,8 @@ class DescentTrainer(Trainer):
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         """Save the model by itself, as `from_pretrained` reads it, not the objective around it."""
+        if not self.args.should_save:
+            return
         folder = Path(output_dir or self.args.output_dir)
         if state_dict is not None:
             state_dict = {name.removeprefix("model."): value for name, value in state_dict.items()}
@@ -297,18 +318,25 @@ class DescentTrainer(Trainer):
         super()._load_from_checkpoint(str(self.state.best_model_checkpoint), self.objective.model)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        Path(output_dir).mkdir(parents=True, exist_ok=True)
         super()._save_optimizer_and_scheduler(output_dir)
-        state: dict[str, Any] = {"dual": self.dual.state_dict(), "best": self._best, "seconds": self.seconds}
+        state: dict[str, Any] = {
+            "dual": self.dual.state_dict(),
+            "since_log": self._since_log.cpu(),
+            "best": self._best,
+            "seconds": self.seconds,
+        }
         if self.objective.noise:
             state["noise"] = self.objective.noise.state_dict()
-        torch.save(state, Path(output_dir) / STATE_FILE)
+        torch.save(state, Path(output_dir) / STATE_FILE.format(self.args.process_index))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
-        state = torch.load(Path(checkpoint) / STATE_FILE, weights_only=True)
+        state = torch.load(Path(checkpoint) / STATE_FILE.format(self.args.process_index), weights_only=True)
         self.dual.load_state_dict(state["dual"])
+        self._since_log = state["since_log"]
         self._best = state["best"]
         self._began, self._earlier = time.monotonic(), state["seconds"]
         if self.objective.noise:
@@ -335,21 +363,16 @@ class _DualStep(TrainerCallback):
     def __init__(self, trainer: DescentTrainer):
         self.trainer = trainer
 
-    def on_train_begin(
-        self, args: DescentConfig, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: DescentConfig, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # Only now is it known how many steps an epoch has.
-        steps = math.ceil(len(kwargs["train_dataloader"]) / args.gradient_accumulation_steps)
-        self.trainer.dual.warmup = round(args.dual_warmup_epochs * steps)
+        self.steps = math.ceil(len(kwargs["train_dataloader"]) / args.gradient_accumulation_steps)
+        self.trainer.dual.warmup = round(args.dual_warmup_epochs * self.steps)
 
-    def on_step_end(
-        self, args: DescentConfig, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self.trainer.dual.step()
-
-    def on_epoch_end(
-        self, args: DescentConfig, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        # No step follows the last one: its slack stays for the record, and an interrupted epoch is not over.
-        if not control.should_training_stop:
+    def on_epoch_begin(self, args: DescentConfig, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        # An epoch is over where the next begins: a checkpoint of its last step goes on alike, an epoch that was
+        # interrupted is not over, and the slack after the very last step stays for the record.
+        if state.global_step and state.global_step % self.steps == 0:
             self.trainer.dual.end_epoch()
+
+    def on_step_end(self, args: DescentConfig, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.trainer.dual.step()

@@ -64,7 +64,8 @@ def measure(
     training = model.training  # type: ignore[attr-defined]
     model.eval()  # type: ignore[attr-defined]
     losses, scores = [], torch.zeros(model.depth + 1, dtype=torch.float64)
-    for batch in DataLoader(dataset, batch_size=batch_size):
+    # A generator of its own: a loader draws a seed from the global one, which is the training's.
+    for batch in DataLoader(dataset, batch_size=batch_size, generator=torch.Generator()):
         clean, target = task.inputs(batch), task.target(batch)
         noisy = add_noise(clean, batch, level * sigma, seed).to(device)
         target = target.to(device)

@@ -37,7 +37,9 @@ class Verdict:
 
     def sentence(self) -> str:
         """The verdict in words."""
-        bind = f" {_names(self.binding)} bind{'s' if len(self.binding) == 1 else ''}." if self.binding else ""
+        bind = ""
+        if self.binding:
+            bind = f" {_names(self.binding).capitalize()} bind{'s' if len(self.binding) == 1 else ''}."
         if not self.feasible:
             breaks = "breaks its constraint" if len(self.violated) == 1 else "break their constraints"
             return f"INFEASIBLE: {_names(self.violated)} {breaks} on held-out data.{bind}"

@@ -73,7 +73,8 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
     h_0 is the embedding output and h_l the output of block l before the final norm, each with its [CLS]. The
     readout is the final norm, one linear decoder of a token to the grey pixels of its patch, and the resizing
     undone. No skip leads from the noisy pixels to the output: a prediction is made of its hidden state alone.
-    The decoder starts small around mid grey, so that all layers start at the same loss.
+    The decoder starts at mid grey whatever the token: all layers start at the same loss, no gradient of a
+    random readout reaches pretrained weights, and training was faster than from a random decoder.
     """
 
     config_class = ViTDenoiserConfig
@@ -99,6 +100,8 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
         """
         try:
             kind = PreTrainedConfig.get_config_dict(source)[0].get("model_type")
+            if kind is None:
+                raise FileNotFoundError("There is no config.json that says a model_type.")
             if kind != "vit":
                 raise InputError(f"expected a ViT, model_type 'vit'; {source} is of model_type {kind!r}.")
             config = ViTConfig.from_pretrained(source)
@@ -112,15 +115,13 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
             )
         except OSError as error:
             raise InputError(
-                f"can't load a ViT from {str(source)!r}: expected a name on the Hub, which needs a network the "
-                "first time, or a folder with config.json, model.safetensors and preprocessor_config.json, as "
-                f"save_pretrained of the model and of its processor write them. {str(error).splitlines()[0]}"
+                f"can't load a ViT from {str(source)!r}: expected a name on the Hub, which needs a network at "
+                "first, or a folder with config.json, model.safetensors and preprocessor_config.json, as the "
+                f"model's and the processor's save_pretrained write them. {str(error).splitlines()[0]}"
             ) from error
         vit, loading = loaded
         if loading["missing_keys"]:
-            raise InputError(
-                f"{source} lacks weights of a ViT: {', '.join(sorted(loading['missing_keys']))}."
-            )
+            raise InputError(f"{source} lacks weights of a ViT: {', '.join(sorted(loading['missing_keys']))}.")
         settings = vit.config.to_dict() | processing
         del settings["model_type"]
         model = cls(ViTDenoiserConfig(**settings))
@@ -183,29 +184,27 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if module is self.decoder:
+            init.zeros_(module.weight)
             init.constant_(module.bias, 0.5)
 
 
-def _processing(
-    processor: ViTImageProcessorPil, image_size: int | list[int] | tuple[int, int]
-) -> dict[str, Any]:
+def _processing(processor: ViTImageProcessorPil, image_size: int | list[int] | tuple[int, int]) -> dict[str, Any]:
     """The settings of `ViTDenoiserConfig` that say what an image processor does to grey frames in [0, 1]."""
     size = (processor.size["height"], processor.size["width"])
     crops = getattr(processor, "do_center_crop", False)
     if size != (image_size, image_size) or not processor.do_resize or crops:
         raise InputError(
-            f"the image processor must resize to what its model takes, {image_size}, without a crop; got size "
-            f"{size}, do_resize {processor.do_resize}, do_center_crop {crops}. Correct preprocessor_config.json."
+            f"the image processor must resize to its model's image_size, {image_size}, without a crop; got "
+            f"size {size}, do_resize {processor.do_resize}, do_center_crop {crops}. "
+            "Correct preprocessor_config.json."
         )
     if processor.resample not in FILTERS:
-        raise InputError(
-            f"the image processor's resample must be one of {FILTERS}; got {processor.resample}."
-        )
-    # White, 1 here, is 255 there before it is rescaled.
+        raise InputError(f"the image processor's resample must be one of {FILTERS}; got {processor.resample}.")
+    mean, std = processor.image_mean, processor.image_std
+    if not processor.do_normalize:
+        mean, std = [0.0] * len(mean), [1.0] * len(std)
+    # What is 1 here is 255 in an image file, before the processor rescales it.
     white = 255 * processor.rescale_factor if processor.do_rescale else 255.0
-    mean, std = (
-        (processor.image_mean, processor.image_std) if processor.do_normalize else ([0.0] * 3, [1.0] * 3)
-    )
     return {
         "image_mean": [value / white for value in mean],
         "image_std": [value / white for value in std],

@@ -116,7 +116,7 @@ class DUSTConfig(UnrolledConfig):
         tied: bool = True,
         atoms: int = 1024,
         l1: float = 0.02,
-        l2: float = 0.1,
+        l2: float = 1.0,
         margin: float = 1.01,
         **kwargs: Any,
     ):
@@ -212,6 +212,7 @@ class UT(UnrolledModel):
 
     config_class = UTConfig
     config: UTConfig
+    basis: Tensor
 
     def __init__(self, config: UTConfig):
         super().__init__(config)
@@ -291,12 +292,13 @@ class DUST(UnrolledModel):
     c ≥ ‖D‖². The paper alternates the two, eq. (75)-(76), which need not lower F; in one step they do, and the residual
     x − D h that a layer needs is its predecessor's reconstruction, so that reading out every layer costs nothing.
 
-    The codes start at h_0 = 0. c = margin·‖D‖², by power iteration, tracked while D trains: with an overcomplete DCT
-    ‖D‖² is about 15 at the start, where the customary c = 1 makes a layer expansive.
+    The codes start at h_0 = 0. c = margin·‖D‖², by power iteration, tracked while D trains: with 1024 DCT atoms
+    ‖D‖² = 4 at the start (14.97 in the K-SVD variant), where the customary c = 1 makes a layer expansive.
     """
 
     config_class = DUSTConfig
     config: DUSTConfig
+    leading: Tensor
 
     def __init__(self, config: DUSTConfig):
         super().__init__(config)
@@ -305,12 +307,14 @@ class DUST(UnrolledModel):
         dictionary = dct_dictionary(config.patch_size, config.atoms)
         self.dictionary = nn.Parameter(dictionary.repeat(copies, 1, 1))
         # The leading right singular vector of each dictionary: a start for the next power iteration.
-        self.register_buffer("leading", torch.linalg.svd(dictionary).Vh[0].repeat(copies, 1))
+        leading = torch.randn(config.atoms, generator=torch.Generator().manual_seed(0))
+        self.register_buffer("leading", leading.repeat(copies, 1))
+        self.curvature(iterations=300)
         self.post_init()
 
     @torch.no_grad()
     def curvature(self, iterations: int = 3) -> Tensor:
-        """c = margin·‖D‖² of each dictionary, shape (1,) or (L+1,), by power iteration from the last one's vector."""
+        """The c = margin·‖D‖² of each dictionary, shape (1,) or (L+1,), by power iteration from the last one's vector."""
         precise = torch.promote_types(self.dictionary.dtype, torch.float32)
         dictionary, leading = self.dictionary.to(precise), self.leading[..., None].to(precise)
         for _ in range(iterations):
@@ -351,7 +355,7 @@ class DUST(UnrolledModel):
             kernel = code_kernel(hidden)
             metric = curvature + self.config.l2 * kernel.sum(-1, keepdim=True)
             # (c H + λ₂ Γ H + Dᵀ residual) / m, with the small factors gathered before they meet the codes.
-            mix = (curvature * torch.eye(kernel.shape[-1]).to(kernel) + self.config.l2 * kernel) / metric
+            mix = (curvature * torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device) + self.config.l2 * kernel) / metric
             moved = mix @ hidden + (residual / metric) @ dictionary
         else:
             metric = curvature
@@ -371,4 +375,5 @@ def code_kernel(hidden: Tensor) -> Tensor:
     """γ_st = exp(−½‖h_s − h_t‖²) between the tokens (…, T, A), shape (…, T, T)."""
     gram = hidden @ hidden.mT
     norms = gram.diagonal(dim1=-2, dim2=-1)
-    return torch.exp(gram - (norms[..., :, None] + norms[..., None, :]) / 2)
+    # In half precision the rounding errors of near codes' large norms would make γ anything.
+    return torch.exp((gram - (norms[..., :, None] + norms[..., None, :]) / 2).clamp(max=0))

@@ -4,7 +4,6 @@ Two things ride along for the page, which no other viewer need know: a trace's `
 light and on dark ground, and ``figure.frames`` are the noise levels (named by γ) that a slider steps through.
 """
 
-# ruff: noqa: RUF001 - Greek letters and typographic signs are meant.
 
 from collections.abc import Sequence
 from html import escape

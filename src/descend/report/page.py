@@ -1,6 +1,5 @@
 """One page, one file, no network: the verdict, the figures and the frames of some runs."""
 
-# ruff: noqa: RUF001 - Greek letters and typographic signs are meant.
 
 import json
 from collections.abc import Sequence

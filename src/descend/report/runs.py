@@ -1,6 +1,5 @@
 """What the page knows of a run, and which runs belong side by side."""
 
-# ruff: noqa: RUF001 - Greek letters and typographic signs are meant.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,6 +1,5 @@
 """The page's words and numbers as HTML: the verdict and the table of runs."""
 
-# ruff: noqa: RUF001 - Greek letters and typographic signs are meant.
 
 from collections.abc import Sequence
 from html import escape

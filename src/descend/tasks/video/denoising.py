@@ -56,7 +56,10 @@ class _Distance(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, prediction: Tensor, target: Tensor) -> Tensor:
-        distance = torch.linalg.vector_norm((prediction - target).float(), dim=-1)
+        difference = prediction - target
+        # Half precision would round a sum over 256 pixels.
+        wide = torch.promote_types(difference.dtype, torch.float32)
+        distance = torch.linalg.vector_norm(difference, dim=-1, dtype=wide)
         ctx.save_for_backward(prediction, target, distance)
         return distance
 

@@ -1,0 +1,7 @@
+"""python -m descend."""
+
+import sys
+
+from descend.cli import main
+
+sys.exit(main())

@@ -1,0 +1,252 @@
+"""Measuring and the verdict, against computations by hand, the bootstrap and simulation."""
+
+import json
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Subset
+
+from descend import UT, DescentProblem, InputError, UTConfig
+from descend.evaluation.layers import LayerLosses, measure
+from descend.evaluation.robustness import pictures, robustness
+from descend.evaluation.satisfaction import verdict
+from descend.noise import paired_draws
+from descend.tasks.video import VideoDenoising, load_video, unpatchify
+
+TASK, SIGMA = VideoDenoising(), 0.2
+
+
+@pytest.fixture(scope="module")
+def windows():
+    return Subset(load_video(None, 2, stride=40, seed=0).test, range(3, 24))  # 21: no multiple of a batch
+
+
+@pytest.fixture(scope="module")
+def model() -> UT:
+    model = UT(UTConfig(depth=3))
+    with torch.no_grad():
+        for value in model.parameters():
+            value += 0.002 * torch.randn(value.shape, generator=torch.Generator().manual_seed(0))
+    return model
+
+
+def layers(losses) -> LayerLosses:
+    return LayerLosses(torch.as_tensor(losses, dtype=torch.float64), [])
+
+
+def samples(mean, count=400, spread=0.3, seed=0) -> torch.Tensor:
+    """Losses of correlated samples around a mean."""
+    generator = torch.Generator().manual_seed(seed)
+    shared = torch.randn(count, 1, generator=generator, dtype=torch.float64)
+    own = torch.randn(count, len(mean), generator=generator, dtype=torch.float64)
+    return torch.tensor(mean, dtype=torch.float64) + spread * (0.7 * shared + 0.7 * own)
+
+
+# --- measure
+
+
+def test_measure_is_the_computation_by_hand(model, windows):
+    found = measure(model, TASK, windows, level=0.8, sigma=SIGMA, seed=7)
+    losses, squares = [], torch.zeros(4, dtype=torch.float64)
+    with torch.no_grad():
+        for sample in (windows[place] for place in range(len(windows))):
+            clean = sample["patches"]
+            noise = torch.Generator().manual_seed(7 * 1_000_003 + sample["index"])
+            noisy = clean + 0.8 * SIGMA * torch.randn(clean.shape, generator=noise)
+            outputs = [model.readout(hidden)[0] for hidden in model.layer_outputs(noisy[None])]
+            assert torch.equal(outputs[0], noisy)
+            losses.append([(each - clean).norm(dim=-1).sum(0).mean().item() / 2 for each in outputs])
+            squares += torch.tensor([(each - clean).double().square().mean().item() for each in outputs])
+    torch.testing.assert_close(found.losses, torch.tensor(losses, dtype=torch.float64), rtol=1e-5, atol=0)
+    assert found.metrics == pytest.approx((255 * (squares / len(windows)).sqrt()).tolist(), rel=1e-5)
+    falls = [after < before for row in losses for before, after in pairwise(row)]
+    assert found.descending_share == pytest.approx(np.mean(falls))
+
+
+def test_the_batch_size_changes_nothing(model, windows):
+    one, many = (measure(model, TASK, windows, level=0.8, sigma=SIGMA, batch_size=size) for size in (1, 16))
+    torch.testing.assert_close(one.losses, many.losses, rtol=1e-6, atol=0)
+    assert one.metrics == pytest.approx(many.metrics, rel=1e-6)
+
+
+def test_no_noise_is_the_clean_data(model, windows):
+    found = measure(model, TASK, windows, level=0.0, sigma=SIGMA)
+    assert found.losses[:, 0].tolist() == [0] * len(windows)  # UT's embedded input is what it was given
+    assert found.metrics[0] == 0
+
+
+def test_measure_leaves_the_mode_of_the_model_alone(model, windows):
+    for training in (True, False):
+        model.train(training)
+        measure(model, TASK, Subset(windows, range(2)), level=0.1, sigma=SIGMA)
+        assert model.training is training
+
+
+# --- the verdict
+
+
+def test_the_interval_of_one_constraint_is_the_one_by_hand():
+    losses = samples([2.0, 1.7], count=50)
+    found = verdict(DescentProblem(1, alpha=0.1), layers(losses))
+    gap = losses[:, 1] - 0.9 * losses[:, 0]
+    width = 1.959964 * gap.std().item() / math.sqrt(50)
+    assert found.violations == pytest.approx([gap.mean().item()])
+    assert found.intervals[0] == pytest.approx((gap.mean().item() - width, gap.mean().item() + width), rel=1e-5)
+    assert (found.cap_violation, found.cap_interval) == (0, (0, 0))
+
+
+def test_the_intervals_are_simultaneous():
+    losses = samples([2.0, 1.7, 1.4, 1.2], count=50)
+    found = verdict(DescentProblem(3, alpha=[0.1, 0.2, 0.1], cap=3.0), layers(losses))
+    gaps = torch.stack(
+        [
+            losses[:, 0] - 3.0,
+            losses[:, 1] - 0.9 * losses[:, 0],
+            losses[:, 2] - 0.8 * losses[:, 1],
+            losses[:, 3] - 0.9 * losses[:, 2],
+        ]
+    )
+    widths = 2.497705 * gaps.std(1) / math.sqrt(50)  # the normal quantile of 1 - 0.05 / (2 · 4)
+    found_widths = [(high - low) / 2 for low, high in [found.cap_interval, *found.intervals]]
+    assert found_widths == pytest.approx(widths.tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize("stop_gradient", [False, True])
+def test_the_ratio_form_agrees_with_the_bootstrap(stop_gradient):
+    losses = samples([2.0, 1.7, 1.4], count=300)
+    problem = DescentProblem(2, alpha=0.1, form="ratio", stop_gradient=stop_gradient)
+    found = verdict(problem, layers(losses))
+    generator = torch.Generator().manual_seed(1)
+    means = losses[torch.randint(300, (20000, 300), generator=generator)].mean(1)
+    ratios = means[:, 1:] / means[:, :-1] - 0.9
+    tails = torch.tensor([0.0125, 0.9875], dtype=torch.float64)
+    for (low, high), boot in zip(found.intervals, ratios.quantile(tails, dim=0).T.tolist(), strict=True):
+        assert [low, high] == pytest.approx(boot, abs=0.06 * (boot[1] - boot[0]))
+
+
+@pytest.mark.parametrize("form", ["difference", "ratio"])
+def test_at_the_boundary_a_false_alarm_is_rare(form):
+    # Every constraint holds with equality: any 'violated' is false. Simultaneous 95 % leaves at most half of 5 % above.
+    problem = DescentProblem(3, alpha=0.2, form=form)
+    mean, runs = [2.0, 1.6, 1.28, 1.024], 1500
+    found = [verdict(problem, layers(samples(mean, count=100, seed=seed))) for seed in range(runs)]
+    assert np.mean([not each.feasible for each in found]) < 0.05
+    # And the intervals cover, all at once, as often as they say.
+    covered = [all(low <= 0 <= high for low, high in each.intervals) for each in found]
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("mean", "violated", "binding", "certain"),
+    [
+        ([2.0, 1.5, 1.1], [], [], True),
+        ([2.0, 1.8, 1.1], [], [1], False),
+        ([2.0, 1.8, 1.62], [], [1, 2], False),
+        ([2.0, 2.2, 1.1], [1], [], False),
+        ([2.0, 2.2, 1.98], [1], [2], False),
+        ([2.0, 2.2, 2.4], [1, 2], [], False),
+    ],
+)
+def test_violated_binding_feasible_and_certain(mean, violated, binding, certain):
+    losses = samples(mean)
+    losses += torch.tensor(mean) - losses.mean(0)  # exactly this mean
+    found = verdict(DescentProblem(2, alpha=0.1), layers(losses))
+    assert (found.violated, found.binding) == (violated, binding)
+    assert (found.feasible, found.certain) == (not violated, certain)
+
+
+def test_the_cap_is_constraint_zero_and_what_is_not_in_force_is_not_judged():
+    losses = samples([9.0, 3.0, 1.0])
+    found = verdict(DescentProblem(2, alpha=0.1, cap=2.0, first=1), layers(losses))
+    assert found.violated == [0]
+    assert found.cap_violation == pytest.approx(losses[:, 1].mean().item() - 2)
+    assert found.cap_interval[0] > 0
+    assert (found.violations[0], found.intervals[0]) == (0, (0, 0))
+    rising = verdict(DescentProblem(2, alpha=0.1, first=1), layers(samples([1.0, 9.0, 3.0])))
+    assert rising.certain and rising.violated == rising.binding == []
+    assert verdict(DescentProblem(2), layers(samples([1.0, 2.0, 3.0]))).certain  # ERM's own problem has no constraint
+
+
+@pytest.mark.parametrize("form", ["difference", "ratio"])
+def test_a_stopped_gradient_does_not_change_the_verdict(form):
+    losses = layers(samples([2.0, 1.8, 1.5]))
+    both = [
+        verdict(DescentProblem(2, alpha=0.1, cap=2.1, form=form, stop_gradient=stop), losses) for stop in (True, False)
+    ]
+    assert both[0] == both[1]
+
+
+def test_one_sample_is_no_verdict():
+    with pytest.raises(InputError, match="at least 2 samples to know its confidence interval; got 1"):
+        verdict(DescentProblem(1, alpha=0.1), layers([[2.0, 1.0]]))
+
+
+@pytest.mark.parametrize(
+    ("mean", "cap", "sentence"),
+    [
+        ([2.0, 1.5, 1.1], None, "Feasible: every constraint holds on held-out data."),
+        (
+            [2.0, 1.8, 1.1],
+            None,
+            "Feasible as far as the samples can tell: no constraint is violated on held-out data. Layer 1 binds.",
+        ),
+        (
+            [2.0, 1.8, 1.62],
+            None,
+            "Feasible as far as the samples can tell: no constraint is violated on held-out data. Layers 1, 2 bind.",
+        ),
+        ([2.0, 2.2, 1.1], None, "INFEASIBLE: layer 1 breaks its constraint on held-out data."),
+        ([2.0, 2.2, 2.4], None, "INFEASIBLE: layers 1, 2 break their constraints on held-out data."),
+        ([2.0, 1.5, 1.35], 1.0, "INFEASIBLE: the cap breaks its constraint on held-out data. Layer 2 binds."),
+        ([2.0, 2.2, 1.1], 1.0, "INFEASIBLE: the cap and layer 1 break their constraints on held-out data."),
+    ],
+)
+def test_the_sentence(mean, cap, sentence):
+    losses = samples(mean)
+    losses += torch.tensor(mean) - losses.mean(0)
+    assert verdict(DescentProblem(2, alpha=0.1, cap=cap), layers(losses)).sentence() == sentence
+
+
+# --- robustness and pictures
+
+
+def test_robustness_measures_every_level_and_judges_at_the_training_noise(model, windows):
+    problem = DescentProblem(3, alpha=0.1)
+    found = robustness(model, TASK, windows, problem, noise=[0, 1.5], train_noise=0.8, sigma=SIGMA)
+    at = {level: measure(model, TASK, windows, level=level, sigma=SIGMA) for level in (0.0, 0.8, 1.5)}
+    summary = json.loads(json.dumps(found.summary(TASK)))
+    assert summary["noise"] == [0, 1.5]
+    assert summary["values"] == [at[0.0].metrics[-1], at[1.5].metrics[-1]]
+    assert summary["mean"] == pytest.approx(sum(summary["values"]) / 2)
+    assert (summary["train_noise"], summary["train_value"]) == (0.8, at[0.8].metrics[-1])
+    assert summary["layer_losses"] == {str(level): one.losses.mean(0).tolist() for level, one in at.items()}
+    assert summary["layer_metrics"] == {str(level): one.metrics for level, one in at.items()}
+    assert summary["violations"] == verdict(problem, at[0.8]).violations
+    assert summary["descending_share"] == at[0.8].descending_share
+    assert summary["samples"] == 21
+
+
+def test_pictures_are_what_the_plan_says(model, windows):
+    found = pictures(model, TASK, windows, noise=[0.0, 0.8, 2.0], sigma=SIGMA, count=2, seed=3)
+    assert {name: (value.shape, value.dtype) for name, value in found.items()} == {
+        "clean": ((2, 160, 160), np.uint8),
+        "noisy": ((3, 2, 160, 160), np.uint8),
+        "reconstruction": ((3, 4, 2, 160, 160), np.uint8),
+        "noise": ((3,), np.float64),
+    }
+    assert found["noise"].tolist() == [0, 0.8, 2]
+    np.testing.assert_array_equal(found["noisy"][0], found["clean"])
+    np.testing.assert_array_equal(found["reconstruction"][:, 0], found["noisy"])  # UT's layer 0
+    # The noise is that of the measurement, by the window's own index.
+    sample = windows[5]
+    noisy = sample["patches"] + 0.8 * SIGMA * paired_draws([sample["index"]], sample["patches"].shape, 3)[0]
+    frame = (unpatchify(noisy[1]) * 255).round().clamp(0, 255).to(torch.uint8).numpy()
+    np.testing.assert_array_equal(found["noisy"][1, 0], frame)
+
+
+def test_there_are_no_more_pictures_than_samples(model, windows):
+    found = pictures(model, TASK, Subset(windows, range(2)), noise=[0.1], sigma=SIGMA, count=5)
+    assert found["clean"].shape == (2, 160, 160)

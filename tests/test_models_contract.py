@@ -1,0 +1,160 @@
+"""What every layered model keeps, whatever is in it: one contract, run over all of them."""
+
+import copy
+from itertools import pairwise
+
+import pytest
+import torch
+
+from descend.errors import InputError
+from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, ViTDenoiser, ViTDenoiserConfig
+
+MODELS = {
+    "ut": lambda: UT(UTConfig(depth=3)),
+    "ut-untied": lambda: UT(UTConfig(depth=3, tied=False)),
+    "ut-gaussian": lambda: UT(UTConfig(depth=3, kernel="gaussian")),
+    "ut-heads": lambda: UT(UTConfig(depth=2, heads=4)),
+    "dust": lambda: DUST(DUSTConfig(depth=3, atoms=400)),
+    "dust-untied": lambda: DUST(DUSTConfig(depth=3, atoms=400, tied=False)),
+    "dust-alone": lambda: DUST(DUSTConfig(depth=2, atoms=400, l2=0.0)),
+    "vit": lambda: ViTDenoiser(ViTDenoiserConfig(depth=3, hidden_size=64, intermediate_size=96)),
+    "vit-resized": lambda: ViTDenoiser(
+        ViTDenoiserConfig(depth=2, hidden_size=64, intermediate_size=96, image_size=64, patch_size=8)
+    ),
+}
+SHAPE = (2, 3, 100, 256)  # B, T, N, P: what the video task gives
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def started(request):
+    torch.manual_seed(0)
+    return MODELS[request.param]()
+
+
+@pytest.fixture
+def model(started):
+    """A model a little away from its start, where UT's S = 0 and ViT's decoder sees nothing, in eval mode."""
+    torch.manual_seed(1)
+    model = copy.deepcopy(started).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.01 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.fixture
+def patches():
+    return torch.rand(SHAPE, generator=torch.Generator().manual_seed(2))
+
+
+def loss(model, patches):
+    """One number that sees every layer."""
+    return sum((layer + 1) * read.square().mean() for layer, read in enumerate(model.predictions(patches)))
+
+
+def gradients(model):
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def test_every_layer_reads_as_a_prediction(model, patches):
+    assert isinstance(model, LayeredModel)
+    assert model.depth == model.config.depth
+    hidden, predictions = model.layer_outputs(patches), list(model.predictions(patches))
+    assert len(hidden) == len(predictions) == model.depth + 1
+    assert len({state.shape for state in hidden}) == 1
+    for state, prediction in zip(hidden, predictions, strict=True):
+        assert prediction.shape == patches.shape
+        torch.testing.assert_close(model.readout(state), prediction)
+    assert all(not torch.allclose(one, other) for one, other in pairwise(hidden))
+
+
+def test_the_last_layer_is_the_models_own_output(model, patches):
+    output = model(patches, output_hidden_states=True)
+    torch.testing.assert_close(output.reconstruction, model.readout(model.layer_outputs(patches)[-1]))
+    for state, expected in zip(output.hidden_states, model.layer_outputs(patches), strict=True):
+        torch.testing.assert_close(state, expected)
+    assert model(patches).hidden_states is None
+
+
+def test_a_sample_does_not_depend_on_its_batch(model, patches):
+    torch.testing.assert_close(model(patches).reconstruction[:1], model(patches[:1]).reconstruction)
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
+def test_gradient_checkpointing_changes_memory_only(model, patches):
+    model.train()
+    frugal = copy.deepcopy(model)
+    frugal.gradient_checkpointing_enable()
+    kept = {}
+    for name, one in {"plain": model, "frugal": frugal}.items():
+        sizes = []
+        # Tensors inside a checkpoint go to its own hooks, not to these.
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, s=sizes: s.append(t.numel()) or t, lambda t: t):
+            value = loss(one, patches)
+        value.backward()
+        kept[name] = (value, sum(sizes))
+    assert torch.equal(kept["plain"][0], kept["frugal"][0])
+    assert kept["frugal"][1] < kept["plain"][1]
+    for name, gradient in gradients(model).items():
+        torch.testing.assert_close(gradients(frugal)[name], gradient, rtol=1e-5, atol=1e-7, msg=name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "hard",
+    [
+        pytest.param(lambda clean: torch.zeros_like(clean), id="zeros"),
+        pytest.param(lambda clean: torch.full_like(clean, 1.0), id="white"),
+        pytest.param(lambda clean: clean + 20 * 0.18 * torch.randn_like(clean), id="noise"),  # γ = 20
+    ],
+)
+def test_hard_inputs_stay_finite(model, patches, hard, dtype):
+    torch.manual_seed(2)
+    model.to(dtype).train()
+    value = loss(model, hard(patches).to(dtype))
+    value.backward()
+    assert value.isfinite()
+    assert all(gradient.isfinite().all() for gradient in gradients(model).values())
+
+
+def test_saved_and_loaded_it_is_the_same(model, patches, tmp_path):
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path)
+    assert not loaded.training
+    assert loaded.config.to_diff_dict() == model.config.to_diff_dict() | {"architectures": [type(model).__name__]}
+    assert loaded.state_dict().keys() == model.state_dict().keys()
+    for one, other in zip(loaded.predictions(patches), model.predictions(patches), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_half_precision_is_near(model, patches):
+    expected = model(patches).reconstruction
+    with torch.autocast("cpu", torch.bfloat16):
+        automatic = model(patches).reconstruction
+    pure = model.to(torch.bfloat16)(patches.bfloat16()).reconstruction
+    assert pure.dtype == torch.bfloat16
+    for half in (automatic, pure):
+        assert (half.float() - expected).norm() < 0.05 * expected.norm()
+
+
+def test_every_parameter_learns_from_the_last_layer_alone(started, patches):
+    """From the very start; but ViT's decoder, at zero, lets the blocks see a gradient only after its first step."""
+    torch.manual_seed(0)
+    model = copy.deepcopy(started).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    noisy = patches + 0.1 * torch.randn_like(patches)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (model(noisy).reconstruction - patches).square().mean().backward()
+        optimizer.step()
+    for parameter, gradient in gradients(model).items():
+        # Softmax does not feel what is added to all keys: the true gradient of a key's bias is zero.
+        assert gradient is not None and (gradient.any() or parameter.endswith("k_proj.bias")), parameter
+
+
+@pytest.mark.parametrize("shape", [(3, 100, 256), (2, 3, 100, 255), (2, 3, 256), (2, 3, 160, 160), (1, 2, 3, 100, 256)])
+def test_a_wrong_shape_is_named(model, shape):
+    with pytest.raises(InputError, match=r"patches must have shape \(B, T, N, P\).*got \(" + str(shape)[1:-1]):
+        model(torch.zeros(shape))
+    with pytest.raises(InputError):
+        list(model.predictions(torch.zeros(shape)))

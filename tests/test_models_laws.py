@@ -1,0 +1,352 @@
+"""The laws of UT's and DUST's layers, in double precision against the formulas written out by hand."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from descend.errors import InputError
+from descend.models import DUST, UT, DUSTConfig, UTConfig, dct_dictionary
+from descend.models.unrolled import code_kernel
+
+SIDE = 4  # of a patch; P = 16 pixels
+PIXELS = SIDE**2
+
+lawful = settings(max_examples=60, deadline=None, derandomize=True)
+seeds = st.integers(0, 2**32 - 1)
+scales = st.floats(0.05, 5)
+
+
+def draw(seed, *shape):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def ut(kernel="softmax", heads=1, **settings):
+    return UT(UTConfig(patch_size=SIDE, attention_size=4, kernel=kernel, heads=heads, **settings)).double()
+
+
+def dust(**settings):
+    return DUST(DUSTConfig(**{"patch_size": SIDE, "atoms": 36, **settings})).double()
+
+
+# --- UT: attention
+
+
+def attention_by_loops(tokens, projection, kernel):
+    """Eq. (47), and eq. (49) with its weights of keys, token by token."""
+    moved = []
+    for query in tokens:
+        total, mean = 0.0, torch.zeros_like(query)
+        for key in tokens:
+            weight = math.exp((projection @ query) @ (projection @ key))
+            if kernel == "gaussian":
+                weight *= math.exp(-0.5 * (projection @ key).square().sum())
+            total, mean = total + weight, mean + weight * key
+        moved.append(mean / total)
+    return torch.stack(moved)
+
+
+def pair_energy(tokens, projection):
+    """Σ_{i<j} ρ(½‖W y_i − W y_j‖²) with ρ(z) = −exp(−z)."""
+    pairs = [(one, other) for i, one in enumerate(tokens) for other in tokens[i + 1 :]]
+    return sum(-math.exp(-0.5 * (projection @ (one - other)).square().sum()) for one, other in pairs)
+
+
+def norm_energy(tokens, projection):
+    """½‖W Y‖²."""
+    return 0.5 * (tokens @ projection.T).square().sum().item()
+
+
+def on_a_line(*positions):
+    """Tokens whose W y are these numbers, and that W: the smallest stage for a counterexample."""
+    tokens, projection = torch.zeros(len(positions), PIXELS).double(), torch.zeros(4, PIXELS).double()
+    tokens[:, 0], projection[0, 0] = torch.tensor(positions), 1
+    return tokens, projection
+
+
+@pytest.mark.parametrize("kernel", ["softmax", "gaussian"])
+@lawful
+@given(seed=seeds, count=st.integers(1, 6), scale=st.floats(0.05, 1))
+def test_attention_is_the_papers_formula(kernel, seed, count, scale):
+    tokens, projection = draw(seed, count, PIXELS), scale * draw(seed + 1, 4, PIXELS)
+    torch.testing.assert_close(ut(kernel).attend(tokens, projection), attention_by_loops(tokens, projection, kernel))
+
+
+def test_heads_average_the_attention_of_their_projections():
+    tokens, projection = draw(0, 5, PIXELS), 0.3 * draw(1, 4, PIXELS)
+    by_hand = sum(attention_by_loops(tokens, part, "softmax") for part in projection.split(2)) / 2
+    torch.testing.assert_close(ut(heads=2).attend(tokens, projection), by_hand)
+
+
+@lawful
+@given(seed=seeds, count=st.integers(1, 8), scale=scales)
+def test_gaussian_attention_lowers_its_energy(seed, count, scale):
+    """Theorem 3.1. The kernel is positive semidefinite, so its Laplacian is at most its degrees: the step is short."""
+    model, tokens, projection = ut("gaussian"), draw(seed, count, PIXELS), scale * draw(seed + 1, 4, PIXELS)
+    before, after = pair_energy(tokens, projection), pair_energy(model.attend(tokens, projection), projection)
+    assert after <= before + 1e-12
+    assert model.attention_energy(tokens, projection).item() == pytest.approx(before, abs=1e-12)
+
+
+@lawful
+@given(seed=seeds, count=st.integers(1, 8), length=st.floats(0.1, 4))
+def test_softmax_attention_lowers_its_energy_where_norms_are_equal(seed, count, length):
+    projection = draw(seed + 1, 4, PIXELS)
+    tokens = draw(seed, count, PIXELS)
+    tokens *= length / (tokens @ projection.T).norm(dim=-1, keepdim=True)
+    moved = ut().attend(tokens, projection)
+    torch.testing.assert_close(moved, ut("gaussian").attend(tokens, projection))
+    assert pair_energy(moved, projection) <= pair_energy(tokens, projection) + 1e-12
+
+
+def test_softmax_attention_can_raise_its_energy_where_norms_differ():
+    """Two near tokens between two far ones: each is torn towards its own, and ends far from both."""
+    tokens, projection = on_a_line(-5.0, -0.1, 0.1, 5.0)
+    before = pair_energy(tokens, projection)
+    assert pair_energy(ut().attend(tokens, projection), projection) > before + 0.5
+    assert pair_energy(ut("gaussian").attend(tokens, projection), projection) <= before
+
+
+def test_the_papers_norm_term_is_not_lowered_by_attention_with_its_self_term():
+    """Eq. (45) adds ½‖W Y‖² to the pairs; softmax attention doesn't descend the sum, in two ways.
+
+    It can stand still where the sum has a gradient: one token alone, or equal tokens, are their own average, but the
+    sum falls if they shrink. And it can raise the sum: a token at W y = 0 gives all keys the same weight, so it goes
+    half the way to another one at 3, whose norm is worth more than the pair. The averages over the *other* tokens, over
+    1 + Σ_{j≠i} γ_ij, do descend the sum: there the norm term takes the place of the self-term.
+    """
+    attend = ut().attend
+    for still in (on_a_line(1.0), on_a_line(1.0, 1.0)):
+        torch.testing.assert_close(attend(*still), still[0])
+        tokens, projection = still
+        shrunk = 0.9 * tokens
+        assert norm_energy(shrunk, projection) + pair_energy(shrunk, projection) < norm_energy(
+            tokens, projection
+        ) + pair_energy(tokens, projection)
+
+    tokens, projection = on_a_line(0.0, 3.0)
+    moved = attend(tokens, projection)
+    assert pair_energy(moved, projection) < pair_energy(tokens, projection)
+    assert norm_energy(moved, projection) + pair_energy(moved, projection) > 0.5 + norm_energy(
+        tokens, projection
+    ) + pair_energy(tokens, projection)
+
+
+@lawful
+@given(seed=seeds, count=st.integers(1, 6), scale=scales)
+def test_attention_to_the_others_would_lower_the_sum_with_the_norm_term(seed, count, scale):
+    tokens, projection = draw(seed, count, PIXELS), scale * draw(seed + 1, 4, PIXELS)
+    distances = torch.cdist(tokens @ projection.T, tokens @ projection.T)
+    others = torch.exp(-distances.square() / 2).fill_diagonal_(0)
+    moved = others @ tokens / (1 + others.sum(-1, keepdim=True))
+    before = pair_energy(tokens, projection) + norm_energy(tokens, projection)
+    assert pair_energy(moved, projection) + norm_energy(moved, projection) <= before + 1e-9
+
+
+# --- UT: feed-forward
+
+
+@lawful
+@given(seed=seeds, floor=st.floats(-2, 0), scale=st.floats(0, 3))
+def test_feed_forward_lowers_its_energy(seed, floor, scale):
+    """Projected gradient on Y ≥ 0 with a step of 1, short enough where no eigenvalue of S is below −2."""
+    vectors = torch.linalg.qr(draw(seed, PIXELS, PIXELS)).Q
+    mixer = vectors @ torch.diag(floor + scale * draw(seed + 1, PIXELS).abs()) @ vectors.T
+    mixer = (mixer + mixer.T) / 2
+    tokens = draw(seed + 2, 5, PIXELS).abs()
+    model = ut()
+    moved = model.feed(tokens, mixer)
+    torch.testing.assert_close(moved, (tokens + tokens @ mixer).clamp(min=0))
+
+    def energy(value):
+        return -0.5 * torch.trace(value @ mixer @ value.T)
+
+    assert energy(moved) <= energy(tokens) + 1e-9 * energy(tokens).abs()
+    torch.testing.assert_close(model.feedforward_energy(tokens, mixer), energy(tokens))
+
+
+def test_feed_forward_can_raise_its_energy_below_minus_two():
+    """Eigenvalue −3 along (1, −1), 0 along (1, 1): the difference of the two pixels doubles and changes sign."""
+    mixer = torch.zeros(PIXELS, PIXELS).double()
+    mixer[:2, :2] = torch.tensor([[-1.5, 1.5], [1.5, -1.5]])
+    tokens = torch.zeros(1, PIXELS).double()
+    tokens[0, :2] = torch.tensor([2.0, 1.0])
+    model = ut()
+    before, after = (model.feedforward_energy(y, mixer) for y in (tokens, model.feed(tokens, mixer)))
+    torch.testing.assert_close(after, 4 * before)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_weights_are_symmetric_and_in_the_pixel_basis(tied):
+    model = ut(tied=tied, depth=3)
+    with torch.no_grad():
+        model.feedforward.copy_(draw(0, *model.feedforward.shape))
+    basis = dct_dictionary(SIDE, PIXELS).double().T
+    weights = model.weights()
+    assert len(weights) == 3
+    for layer, (projection, mixer) in enumerate(weights):
+        own = 0 if tied else layer
+        torch.testing.assert_close(projection, model.projection[own] @ basis)
+        torch.testing.assert_close(mixer, mixer.T)
+        half = model.feedforward[own] / 2
+        torch.testing.assert_close(basis @ mixer @ basis.T, half + half.T, rtol=1e-6, atol=1e-6)
+
+
+# --- DUST: layer and energy
+
+
+def dust_energy(codes, noisy, dictionary, l1, l2):
+    """F(H) of App. C.3, one sequence, term by term."""
+    total = 0.0
+    for t, (code, patch) in enumerate(zip(codes, noisy, strict=True)):
+        total += 0.5 * (patch - dictionary @ code).square().sum().item() + l1 * code.abs().sum().item()
+        for earlier in codes[:t]:
+            total -= l2 * math.exp(-0.5 * (earlier - code).square().sum())
+    return total
+
+
+def dust_step(seed, count, scale, l1, l2, margin):
+    """F before and after one layer with a random dictionary, and the layer's model."""
+    model = dust(l1=l1, l2=l2)
+    dictionary, codes = draw(seed, PIXELS, 36), scale * draw(seed + 1, count, 36)
+    noisy = 3 * draw(seed + 2, count, PIXELS)
+    curvature = margin * torch.linalg.matrix_norm(dictionary, 2) ** 2
+    moved = model.layer(codes, noisy - codes @ dictionary.T, dictionary, curvature)
+    before, after = (dust_energy(h, noisy, dictionary, l1, l2) for h in (codes, moved))
+    assert model.energy(codes, noisy, dictionary).item() == pytest.approx(before, rel=1e-9)
+    return before, after
+
+
+# ½ is the law's own bound, ‖D‖² the usual one.
+@pytest.mark.parametrize("margin", [1.0, 0.501])
+@lawful
+@given(seed=seeds, count=st.integers(1, 6), scale=st.floats(0, 2), l1=st.floats(0, 3), l2=st.floats(0, 50))
+def test_a_dust_layer_lowers_its_objective(margin, seed, count, scale, l1, l2):
+    before, after = dust_step(seed, count, scale, l1, l2, margin)
+    assert after <= before + 1e-9 * abs(before)
+
+
+def test_a_dust_layer_with_too_long_a_step_raises_its_objective():
+    rises = [after > before for before, after in (dust_step(seed, 4, 1.0, 0.02, 0.1, 1 / 5) for seed in range(20))]
+    assert all(rises)
+
+
+def test_a_dust_layer_is_the_formula_of_its_docstring():
+    """An average of a LISTA step and of attention between the codes, then the soft threshold."""
+    model, l1, l2, c = dust(l1=0.05, l2=0.7), 0.05, 0.7, 6.0
+    dictionary, codes, noisy = draw(0, PIXELS, 36), 0.3 * draw(1, 5, 36), draw(2, 5, PIXELS)
+    expected = []
+    for code, patch in zip(codes, noisy, strict=True):
+        kernel = [math.exp(-0.5 * (other - code).square().sum()) for other in codes]
+        lista = code + dictionary.T @ (patch - dictionary @ code) / c
+        attention = sum(weight * other for weight, other in zip(kernel, codes, strict=True)) / sum(kernel)
+        metric = c + l2 * sum(kernel)
+        average = (c * lista + l2 * sum(kernel) * attention) / metric
+        expected.append(average.sign() * (average.abs() - l1 / metric).clamp(min=0))
+    moved = model.layer(codes, noisy - codes @ dictionary.T, dictionary, torch.tensor(c).double())
+    torch.testing.assert_close(moved, torch.stack(expected))
+
+
+def test_the_whole_dust_lowers_its_objective_at_every_layer():
+    model = dust(depth=7, l1=0.05, l2=0.5).eval()
+    noisy = draw(3, 1, 4, 9, PIXELS)
+    codes, dictionary = model.layer_outputs(noisy), model.dictionary[0].detach()
+    energies = torch.stack([model.energy(code, noisy.transpose(1, 2), dictionary) for code in codes])
+    assert (energies.diff(dim=0) < 0).all()
+
+
+def test_dust_without_attention_on_one_frame_is_ista():
+    model = dust(depth=5, l1=0.1, l2=0.0).eval()
+    noisy, dictionary, c = draw(4, 2, 1, 3, PIXELS), model.dictionary[0], model.curvature().item()
+    for sample in range(2):
+        for patch in range(3):
+            code = torch.zeros(36).double()
+            for layer in range(6):
+                found = model.layer_outputs(noisy)[layer][sample, patch, 0]
+                torch.testing.assert_close(found, code)
+                code = code + dictionary.T @ (noisy[sample, 0, patch] - dictionary @ code) / c
+                code = code.sign() * (code.abs() - 0.1 / c).clamp(min=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_no_code_weighs_more_than_itself_however_it_is_rounded(dtype):
+    """γ ≤ 1: a Gram matrix in bfloat16 has errors of 1 and more, which an exponential would blow up."""
+    codes = (5 * draw(5, 100, 1, 36) + 0.01 * draw(6, 100, 4, 36)).to(dtype)
+    kernel = code_kernel(codes)
+    assert kernel.max() == 1 and (kernel.diagonal(dim1=-2, dim2=-1) == 1).all()
+
+
+# --- DUST: the step
+
+
+def spectral(model):
+    return torch.linalg.matrix_norm(model.dictionary.detach(), 2) ** 2
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("margin", [0.6, 1.01])
+@pytest.mark.parametrize("atoms", [256, 400, 1024])
+def test_curvature_is_the_squared_norm_of_the_dictionary(atoms, margin, tied):
+    model = DUST(DUSTConfig(depth=2, atoms=atoms, margin=margin, tied=tied))
+    torch.testing.assert_close(model.curvature(), margin * spectral(model), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("atoms", [400, 1024])
+def test_curvature_is_tracked_while_the_dictionary_trains(atoms):
+    """Three power iterations a step, from the last step's vector; evaluation does not move that vector."""
+    torch.manual_seed(0)
+    model = DUST(DUSTConfig(depth=2, atoms=atoms)).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    start = spectral(model)
+    for _ in range(50):
+        clean = torch.rand(1, 1, 20, 1) * torch.rand(20, 256)
+        (model(clean + 0.15 * torch.randn(1, 3, 20, 256)).reconstruction - clean).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert spectral(model) > 1.05 * start  # there was something to track
+    torch.testing.assert_close(model.curvature(), 1.01 * spectral(model), rtol=0.02, atol=0)
+    kept = model.leading.clone()
+    model.eval().curvature()
+    assert torch.equal(model.leading, kept)
+
+
+# --- the dictionary
+
+
+@pytest.mark.parametrize("side", [4, 8, 16])
+def test_as_many_atoms_as_pixels_are_the_orthonormal_dct(side):
+    dictionary = dct_dictionary(side, side**2).double()
+    torch.testing.assert_close(dictionary.T @ dictionary, torch.eye(side**2).double(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(dictionary[:, 0], torch.full((side**2,), 1 / side).double(), rtol=0, atol=1e-6)
+    steps = dictionary.T.unflatten(-1, (side, side)).diff(dim=-1).square().sum((-2, -1))
+    assert steps[0] < 1e-12 and steps[: side**2 // 2].mean() < steps[side**2 // 2 :].mean()
+
+
+@pytest.mark.parametrize("atoms", [256, 289, 400, 1024])
+def test_atoms_have_unit_norm(atoms):
+    torch.testing.assert_close(dct_dictionary(16, atoms).norm(dim=0), torch.ones(atoms))
+
+
+def test_four_times_as_many_atoms_are_a_tight_frame():
+    """D Dᵀ = 4 I: with samples at half pixels, ‖D‖² = 4 for the usual 1024 atoms of 16×16 patches."""
+    dictionary = dct_dictionary(16, 1024).double()
+    torch.testing.assert_close(dictionary @ dictionary.T, 4 * torch.eye(256).double(), rtol=0, atol=1e-5)
+
+
+def test_the_ksvd_dictionary_is_another_one():
+    """The paper's group has K-SVD's overcomplete DCT in its code: no half pixels, no mean. There ‖D‖² = 14.97."""
+    pixels, frequencies = torch.arange(16.0).double(), torch.arange(32.0).double()
+    waves = torch.cos(torch.pi * pixels[:, None] * frequencies / 32)
+    waves[:, 1:] -= waves[:, 1:].mean(dim=0)
+    waves /= waves.norm(dim=0)
+    ksvd = torch.kron(waves, waves)
+    assert torch.linalg.matrix_norm(ksvd, 2).item() ** 2 == pytest.approx(14.97, abs=0.01)
+
+
+def test_atoms_must_be_a_square_number():
+    with pytest.raises(InputError, match=r"square number.*got 1000.*Try 1024"):
+        dct_dictionary(16, 1000)
+    with pytest.raises(InputError, match="square number"):
+        DUST(DUSTConfig(atoms=500))

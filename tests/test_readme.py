@@ -1,0 +1,88 @@
+"""What the README tells people to type does what it says."""
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from descend.cli import main
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+COMMANDS = re.findall(r"^    (descend .*|make .*)$", README, re.MULTILINE)
+
+
+@pytest.fixture
+def clips(tmp_path):
+    """A folder in the layout `training/frames/01/*.jpg`, as the README names it."""
+    rng = np.random.default_rng(0)
+    for side, count in (("training", 3), ("testing", 2)):
+        for clip in range(count):
+            folder = tmp_path / "videos" / side / "frames" / f"{clip:02d}"
+            folder.mkdir(parents=True)
+            for frame in range(12):
+                pixels = rng.integers(0, 256, (20, 20), dtype=np.uint8)
+                Image.fromarray(pixels).resize((200, 180)).save(folder / f"{frame:03d}.jpg")
+    return tmp_path / "videos"
+
+
+def test_the_plain_loop(capsys):
+    """The first Python block, around a small network with three layers of its own."""
+    torch.manual_seed(0)
+    layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(7))
+    optimizer = torch.optim.Adam(layers.parameters(), 1e-2)
+    loader = [torch.randn(16, 4) for _ in range(30)]
+    before = layers[0].weight.detach().clone()
+
+    def layer_losses(batch):
+        hidden, losses = batch, [batch.square().mean()]
+        for layer in layers:
+            hidden = hidden + layer(hidden)
+            losses.append(hidden.square().mean())
+        return torch.stack(losses)
+
+    scope = {"layer_losses": layer_losses, "optimizer": optimizer, "loader": loader}
+    exec(PYTHON[0], scope)
+    assert scope["dual"].multipliers.shape == (7,)
+    assert (scope["dual"].multipliers >= 0).all() and (scope["dual"].multipliers > 0).any()
+    assert not torch.equal(before, layers[0].weight)
+
+
+def test_the_trainer(tmp_path, monkeypatch, capsys):
+    """The second Python block, as it is."""
+    monkeypatch.chdir(tmp_path)
+    exec(PYTHON[1], {})
+    assert "easible" in capsys.readouterr().out
+    assert (tmp_path / "runs" / "example" / "records.jsonl").is_file()
+
+
+def test_the_commands(clips, tmp_path, monkeypatch, capsys):
+    """Every `descend` line in its order, on three small clips, with fewer steps."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DESCEND_CACHE", str(tmp_path / "cache"))
+    lines = [line for line in COMMANDS if line.startswith("descend")]
+    assert len(lines) >= 6
+    for line in lines:
+        words = shlex.split(line.replace("PATH", str(clips)))[1:]
+        if words[0] == "train":
+            words += ["--max-steps", "4"]
+        assert main(words) == 0, capsys.readouterr().err
+    assert (tmp_path / "page" / "report.html").stat().st_size > 1_000_000
+
+
+def test_make_has_the_targets_it_names():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = {line.split("#")[0].split()[1] for line in COMMANDS if line.startswith("make")}
+    assert {"demo", "test"} <= targets
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+
+
+def test_every_linked_file_is_there():
+    for link in re.findall(r"\]\(([^)#]+)\)", README):
+        assert link.startswith("http") or (ROOT / link).is_file(), link
