@@ -23,15 +23,15 @@ CANDIDATES = {
     "video-ut": {
         "erm": ("--learning-rate 1e-3", "--learning-rate 2e-3", "--learning-rate 3e-3", "--learning-rate 4e-3"),
         "constrained": (
-            "--alpha 0.05",
-            "--alpha 0.1",
-            "--alpha 0.2",
-            "--alpha 0.3",
-            "--alpha 0.5",
+            "--alpha 0.05 --alpha-decay 1",
+            "--alpha 0.1 --alpha-decay 1",
+            "--alpha 0.2 --alpha-decay 1",
+            "--alpha 0.3 --alpha-decay 1",
+            "--alpha 0.5 --alpha-decay 1",
             "--alpha 0.65 --alpha-decay 0.35",
             "--alpha 0.68 --alpha-decay 0.5",
-            "--alpha 0.1 --stop-gradient false",
-            "--alpha 0.1 --stop-gradient false --first-layer 1",
+            "--alpha 0.1 --alpha-decay 1 --stop-gradient false",
+            "--alpha 0.1 --alpha-decay 1 --stop-gradient false --first-layer 1",
         ),
     },
     "video-dust": {
@@ -44,13 +44,16 @@ CANDIDATES = {
             "--learning-rate 4e-3 --l2 1",
         ),
         "constrained": (
-            "--alpha 0.05",
-            "--alpha 0.1",
-            "--alpha 0.2",
-            "--alpha 0.3",
-            "--alpha 0.5",
+            "--alpha 0.05 --alpha-decay 1",
+            "--alpha 0.1 --alpha-decay 1",
+            "--alpha 0.2 --alpha-decay 1",
+            "--alpha 0.3 --alpha-decay 1",
+            "--alpha 0.5 --alpha-decay 1",
+            "--alpha 0.3 --alpha-decay 1 --dual-warmup-epochs 0.1",
+            "--alpha 0.3 --alpha-decay 1 --dual-warmup-epochs 0.1 --dual-lr 0.1",
+            "--alpha 0.6 --alpha-decay 0.6 --dual-warmup-epochs 0.1",
             "--alpha 0.85 --alpha-decay 0.4",
-            "--alpha 0.1 --stop-gradient false",
+            "--alpha 0.1 --alpha-decay 1 --stop-gradient false",
         ),
     },
 }
@@ -90,7 +93,9 @@ def tune(options: argparse.Namespace) -> None:
             with ThreadPoolExecutor(options.jobs) as pool:
                 for method in options.methods:
                     flags = [f"{options.flags} {one}".strip() for one in CANDIDATES[recipe][method]]
-                    folders = [options.out / "tune" / f"{recipe}-{regime}-{method}-{one.replace(' ', '')}" for one in flags]
+                    folders = [
+                        options.out / "tune" / f"{recipe}-{regime}-{method}-{one.replace(' ', '')}" for one in flags
+                    ]
                     runs = [
                         pool.submit(job, options.data, folder, recipe, regime, method, 7, 0, one, "validation")
                         for one, folder in zip(flags, folders, strict=True)
@@ -102,26 +107,37 @@ def tune(options: argparse.Namespace) -> None:
 def study(options: argparse.Namespace) -> None:
     chosen = json.loads(options.settings.read_text())
     with ThreadPoolExecutor(options.jobs) as pool:
-        runs = {}
+        rows = {}
         for recipe in options.recipes:
             for regime in options.regimes:
+                arms = dict(chosen[recipe][regime])
+                both = arms.pop("both")
                 for depth in DEPTHS:
-                    for seed in SEEDS:
-                        for method in options.methods:
-                            flags = " ".join(chosen[recipe][regime][key] for key in ("both", method))
-                            folder = options.out / recipe / regime / f"{method}-{depth}-{seed}"
-                            runs[recipe, regime, depth, method, seed] = pool.submit(
-                                job, options.data, folder, recipe, regime, method, depth, seed, flags, "test"
+                    for arm, flags in arms.items():
+                        rows[recipe, regime, depth, arm] = [
+                            pool.submit(
+                                job,
+                                options.data,
+                                options.out / recipe / regime / f"{arm.replace(' ', '')}-{depth}-{seed}",
+                                recipe,
+                                regime,
+                                "erm" if arm == "erm" else "constrained",
+                                depth,
+                                seed,
+                                f"{both} {flags}",
+                                "test",
                             )
+                            for seed in SEEDS
+                        ]
         print("| model | regime | L | method | mean RMSE | RMSE at training γ | feasible | descending | seconds |")
         print("|---|---|---|---|---|---|---|---|---|")
-        for recipe, regime, depth, method in dict.fromkeys(key[:4] for key in runs):
-            found = [runs[recipe, regime, depth, method, seed].result() for seed in SEEDS]
+        for (_, regime, depth, arm), runs in rows.items():
+            found = [run.result() for run in runs]
             mean, trained, share, seconds = (
                 [each[key] for each in found] for key in ("mean", "train_value", "descending_share", "seconds")
             )
             print(
-                f"| {found[0]['model'].split('-')[0]} | {regime} | {depth} | {method} "
+                f"| {found[0]['model'].split('-')[0]} | {regime} | {depth} | {arm} "
                 f"| {statistics.mean(mean):.2f} ± {statistics.stdev(mean):.2f} "
                 f"| {statistics.mean(trained):.2f} ± {statistics.stdev(trained):.2f} "
                 f"| {sum(each['feasible'] for each in found)}/{len(found)} | {100 * statistics.mean(share):.1f} % "

@@ -136,4 +136,8 @@ if __name__ == "__main__":
         print(json.dumps(rows, indent=2))
     else:
         for row in rows:
-            print("  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{value}" for key, value in row.items()))
+            print(
+                "  ".join(
+                    f"{key} {value:.4g}" if isinstance(value, float) else f"{value}" for key, value in row.items()
+                )
+            )

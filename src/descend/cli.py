@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import errno
+import math
 import os
 import shlex
 import sys
@@ -125,17 +126,14 @@ def demo(words: Sequence[str]) -> None:
         if not options.resume:
             run.remove_run(folder)
         print(f"training {folder.name} …", flush=True)
-        flags = ["--method", folder.name, "--out", str(folder), "--seed", str(options.seed), *DEMO]
+        flags = ["--method", folder.name, "--out", str(folder), "--seed", str(options.seed)]
         flags += ["--data", options.data] if options.data else []
         flags += ["--max-steps", str(options.max_steps)] if options.max_steps else []
         name, recipe, args, _ = _recipe(["video-ut", *flags])
-        _finish(run.train(name, recipe, args, resume=folder.exists()))
+        _finish(run.train(name, recipe, args, resume=options.resume and folder.is_dir()))
         print(_line(run.evaluate(folder)), flush=True)
     print(f"\nopen {_compare(folders, options.out)}")
 
-
-# A schedule that falls with the layers, as an error that has a floor does: it can be met, and its first steps bind.
-DEMO = ("--alpha", "0.65", "--alpha-decay", "0.35")
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "recipes": recipes,
@@ -156,7 +154,7 @@ def levels(text: str) -> list[float]:
     try:
         if ":" in text:
             start, stop, step = (float(part) for part in text.split(":"))
-            found = [round(start + step * place, 9) for place in range(int((stop - start) / step + 1e-9) + 1)]
+            found = [round(start + step * place, 9) for place in range(math.floor((stop - start) / step + 1e-9) + 1)]
         else:
             found = [float(part) for part in text.split(",")]
     except (ArithmeticError, ValueError):
@@ -204,7 +202,7 @@ def _recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
         raise SystemExit(0)
     name, recipe = words[0], RECIPES[words[0]]
     parser = Parser(
-        [recipe, DescentConfig],
+        [recipe, DescentConfig],  # type: ignore[list-item]
         prog=f"descend train {name}",
         description=f"Train: {recipe.about}.",
         allow_abbrev=False,
@@ -227,7 +225,7 @@ def _recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
 
 def _finish(trainer: Any) -> None:
     """Say how a run ended; an infeasible end is loud, and offers what there is."""
-    found, out = trainer.verdict, Path(trainer.args.output_dir)
+    found, out = trainer.verdict, trainer.args.folder
     if trainer.args.method == "erm":
         print(f"trained {out}")
         return

@@ -41,6 +41,8 @@ class Objective(nn.Module):
         noise: Applied to the inputs in training; None for clean training.
     """
 
+    model: Any  # a module and a LayeredModel: no type says both
+
     def __init__(self, model: nn.Module, task: Task, noise: GaussianNoise | None = None):
         if not isinstance(model, LayeredModel):
             raise InputError(

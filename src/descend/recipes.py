@@ -16,6 +16,10 @@ def setting(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
+# A constant step for models whose first loss is far above the others: a schedule's first steps would not bind.
+CONSTANT = {"alpha": "0.2", "alpha_decay": 1.0}
+
+
 @dataclass
 class VideoRecipe:
     """Video denoising: what all three models share."""
@@ -44,7 +48,8 @@ class VideoRecipe:
         "save_steps": 100,
         "save_total_limit": 2,
         "report_to": "none",
-        "alpha": "0.2",
+        "alpha": "0.65",
+        "alpha_decay": 0.35,
         "stop_gradient": True,
         "dual_lr": 0.03,
         "resilience": 0.05,
@@ -124,7 +129,7 @@ class DUSTRecipe(VideoRecipe):
     family = "DUST"
     architecture = DUST
     about = "video denoising with the deep unfolded sequential transformer DUST (De Weerdt et al., 2023)"
-    training = VideoRecipe.training | {"learning_rate": 2e-3, "max_steps": 150, "per_device_train_batch_size": 2}
+    training = VideoRecipe.training | {"learning_rate": 2e-3, "max_steps": 150, "per_device_train_batch_size": 2} | CONSTANT
 
     def model(self) -> DUST:
         """A new DUST."""
@@ -139,13 +144,14 @@ class DUSTRecipe(VideoRecipe):
 class ViTRecipe(VideoRecipe):
     """Video denoising with a vision transformer, frame by frame."""
 
+    depth: int = setting(12, "L, the number of blocks; of a pretrained ViT with more, the first L.")
     pretrained: str | None = setting(None, "Hub name or folder of a ViT with its processor; a small new one unless given.")
     hidden_size: int = setting(128, "Width of the small ViT.")
 
     family = "ViT"
     architecture = ViTDenoiser
     about = "video denoising with a vision transformer ViT, frame by frame (Dosovitskiy et al., 2021)"
-    training = VideoRecipe.training | {"learning_rate": 1e-3, "warmup_steps": 20, "max_steps": 200}
+    training = VideoRecipe.training | {"learning_rate": 1e-3, "warmup_steps": 20, "max_steps": 200} | CONSTANT
 
     def model(self) -> ViTDenoiser:
         """A ViT with its pretrained blocks, or a small new one, and a new decoder."""

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class Records:
         self._written: set[tuple[int, str, str]] = set()
 
     def rows(
-        self, values: dict[str, Iterable[float]], *, step: int, split: str, noise: float | None, first: int = 0
+        self, values: Mapping[str, Iterable[float]], *, step: int, split: str, noise: float | None, first: int = 0
     ) -> None:
         """Append one row per metric and layer; a metric that has its rows at this step and split keeps them.
 

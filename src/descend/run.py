@@ -38,7 +38,7 @@ def train(name: str, recipe: VideoRecipe, args: DescentConfig, *, resume: bool =
         InputError: If the folder exists (without ``resume``), or was made with other settings (with it).
         Interrupted: On Ctrl-C or SIGTERM, after a checkpoint was saved.
     """
-    out = Path(args.output_dir)
+    out = args.folder
     recipe.check()
     args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
     if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -78,6 +78,11 @@ class DescentConfig(TrainingArguments):
         default=False, metadata={"help": "Drop fields of a sample that forward() does not name; leave off here."}
     )
 
+    @property
+    def folder(self) -> Path:
+        """Where everything goes, ``output_dir``."""
+        return Path(self.output_dir or "trainer_output")
+
     def alphas(self, depth: int) -> float | list[float]:
         """α of each layer, from one number, a geometric schedule or a list.
 
@@ -165,6 +170,7 @@ class DescentTrainer(Trainer):
     """
 
     args: DescentConfig
+    objective: Objective
 
     def __init__(
         self,
@@ -176,7 +182,7 @@ class DescentTrainer(Trainer):
     ):
         self.objective = Objective(model, task, noise)
         self.dual = args.primal_dual(self.objective.model.depth)
-        self.records = Records(Path(args.output_dir) / RECORDS_FILE, Path(args.output_dir).name)
+        self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
         self.verdict: Verdict | None = None
         self._since_log = torch.zeros(self.objective.model.depth + 2, dtype=torch.float64)
         self._best = float("inf")
@@ -192,8 +198,8 @@ class DescentTrainer(Trainer):
     ) -> tuple[list, Tensor | int | None]:
         """The micro-batches of a step, and the number of samples in them over all ranks."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        count = torch.tensor(sum(len(self.objective.task.target(batch)) for batch in batches), device=device)
-        return batches, self.accelerator.gather(count).sum()
+        count = sum(len(self.objective.task.target(batch)) for batch in batches)
+        return batches, self.accelerator.gather(torch.tensor(count, device=device)).sum()
 
     def compute_loss(
         self,
@@ -221,7 +227,7 @@ class DescentTrainer(Trainer):
         loss = torch.dot(weights.to(sums), sums) * (self.accelerator.num_processes / total)
         return (loss, sums) if return_outputs else loss
 
-    def _run_epoch(self, **kwargs: Any) -> None:
+    def _run_epoch(self, **kwargs: Any) -> None:  # type: ignore[override]
         """An epoch, unless the checkpoint is that of the last step: the library's loop would take one more."""
         if self.state.global_step < self.state.max_steps:
             super()._run_epoch(**kwargs)
@@ -252,7 +258,7 @@ class DescentTrainer(Trainer):
             )
             if self.args.method == "constrained" and self.verdict.feasible and losses[-1] < self._best:
                 self._best = losses[-1]
-                self.objective.model.save_pretrained(Path(self.args.output_dir) / FEASIBLE_FOLDER)
+                self.objective.model.save_pretrained(self.args.folder / FEASIBLE_FOLDER)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
@@ -288,7 +294,7 @@ class DescentTrainer(Trainer):
                 }
                 by_layer["multiplier"] = [self.dual.cap_multiplier.item(), *by_constraint.pop("multiplier")]
             if self.is_world_process_zero():
-                place = {"step": self.state.global_step, "split": "train", "noise": self._level}
+                place: dict[str, Any] = {"step": self.state.global_step, "split": "train", "noise": self._level}
                 self.records.rows(by_layer, **place)
                 self.records.rows(by_constraint, first=1, **place)
             for name, values in by_layer.items():
@@ -303,7 +309,7 @@ class DescentTrainer(Trainer):
         """Save the model by itself, as `from_pretrained` reads it, not the objective around it."""
         if not self.args.should_save:
             return
-        folder = Path(output_dir or self.args.output_dir)
+        folder = Path(output_dir or self.args.folder)
         if state_dict is not None:
             state_dict = {name.removeprefix("model."): value for name, value in state_dict.items()}
         self.objective.model.save_pretrained(folder, state_dict=state_dict)
@@ -363,16 +369,16 @@ class _DualStep(TrainerCallback):
     def __init__(self, trainer: DescentTrainer):
         self.trainer = trainer
 
-    def on_train_begin(self, args: DescentConfig, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # Only now is it known how many steps an epoch has.
         self.steps = math.ceil(len(kwargs["train_dataloader"]) / args.gradient_accumulation_steps)
         self.trainer.dual.warmup = round(args.dual_warmup_epochs * self.steps)
 
-    def on_epoch_begin(self, args: DescentConfig, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # An epoch is over where the next begins: a checkpoint of its last step goes on alike, an epoch that was
         # interrupted is not over, and the slack after the very last step stays for the record.
         if state.global_step and state.global_step % self.steps == 0:
             self.trainer.dual.end_epoch()
 
-    def on_step_end(self, args: DescentConfig, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.trainer.dual.step()

@@ -96,9 +96,7 @@ def robustness(
             )
             for level in wanted
         }
-    return Robustness(
-        list(map(float, noise)), float(train_noise), levels, verdict(problem, levels[float(train_noise)])
-    )
+    return Robustness(list(map(float, noise)), float(train_noise), levels, verdict(problem, levels[float(train_noise)]))
 
 
 @torch.no_grad()
