@@ -18,13 +18,13 @@ ARROWS: dict[str, set[str]] = {
     "tasks": set(),
     "noise": set(),
     "objective": {"models", "tasks", "noise"},
-    "trainer": {"objective", "core", "records"},
-    "evaluation": {"objective", "core", "records"},
+    "trainer": {"objective", "core", "evaluation", "noise", "records"},
+    "evaluation": {"objective", "core", "models", "noise"},
     "records": set(),
     "report": set(),
 }
 # A name becomes a class here and nowhere else; the package itself re-exports the public names.
-EVERYWHERE = {"recipes", "cli", "__init__", "__main__"}
+EVERYWHERE = {"recipes", "run", "cli", "__init__", "__main__"}
 # Rooms that keep to the standard library and these.
 LIBRARIES = {"core": {"torch"}}
 FORBIDDEN = {"report": {"torch", "transformers", "accelerate", "safetensors"}}

@@ -535,10 +535,12 @@ def test_the_plain_loop_meets_the_constraints_that_erm_does_not(seed):
     problem = DescentProblem(depth=7, alpha=0.1)
     dual = PrimalDual(problem, lr=0.03, optimizer="adam", resilience=0.05)
     for batch in loader:
-        losses = layer_losses(batch)              # (L+1,): f_0 … f_L
+        losses = layer_losses(batch)  # (L+1,): f_0 … f_L
         dual.lagrangian(losses).backward()
-        optimizer.step(); optimizer.zero_grad()  # noqa: E702
-        dual.observe(losses.detach()); dual.step()  # noqa: E702
+        optimizer.step()
+        optimizer.zero_grad()
+        dual.observe(losses.detach())
+        dual.step()
         assert dual.multipliers.shape == (7,) and (dual.multipliers >= 0).all()
 
     erm, again = denoising(seed)

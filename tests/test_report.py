@@ -1,6 +1,5 @@
 """The figures, the tables and the errors of the report; `test_report_page` looks at the page itself."""
 
-
 import json
 from itertools import count
 from pathlib import Path
@@ -59,9 +58,7 @@ def fake_run(
         "violations": violations.tolist(),
         "violation_intervals": [[value - 0.1, value + 0.1] for value in violations],
         "feasible": constrained and feasible,
-        "verdict": "All 7 constraints hold on held-out data."
-        if feasible
-        else "Layer 4 rises by 0.40 ± 0.10.",
+        "verdict": "All 7 constraints hold on held-out data." if feasible else "Layer 4 rises by 0.40 ± 0.10.",
         **{
             "binding": [2, 5] if constrained else [],
             "multipliers": multipliers.tolist(),
@@ -163,9 +160,7 @@ def test_figures_stand_alone(runs: list[Path]) -> None:
 
 
 def test_other_alphas_are_other_arms(tmp_path: Path) -> None:
-    folders = [
-        fake_run(tmp_path / str(alpha), "constrained", alpha=alpha, frames=False) for alpha in (0.1, 0.2)
-    ]
+    folders = [fake_run(tmp_path / str(alpha), "constrained", alpha=alpha, frames=False) for alpha in (0.1, 0.2)]
     (group,) = group_runs([RunView.read(folder) for folder in folders])
     assert [arm.label for arm in group.arms] == ["Constrained, α = 0.1", "Constrained, α = 0.2"]
     assert len({arm.style for arm in group.arms}) == 2

@@ -1,6 +1,5 @@
 """The page, seen by a real browser."""
 
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,9 +41,7 @@ class Visit:
         self.page = self.context.new_page()
         self.complaints: list[str] = []
         self.requests: list[str] = []
-        self.page.on(
-            "console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text)
-        )
+        self.page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(file.as_uri())
@@ -125,9 +122,7 @@ def test_the_log_scale_can_be_left(visit: Visit) -> None:
 
 
 def test_it_fits_a_phone(browser: Browser, page_file: Path) -> None:
-    with Visit(
-        browser, page_file, viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True
-    ) as visit:
+    with Visit(browser, page_file, viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True) as visit:
         page = visit.page
         assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth && innerWidth === 390")
         boxes = [box.bounding_box() for box in page.locator(".frame").all()]
@@ -154,9 +149,7 @@ def test_every_control_has_a_name_and_every_picture_a_text(visit: Visit) -> None
     assert all(plot.get_attribute("aria-label") for plot in visit.page.locator(".plot").all())
 
 
-def test_a_study_has_a_section_per_setting_and_says_loudly_what_is_infeasible(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_study_has_a_section_per_setting_and_says_loudly_what_is_infeasible(browser: Browser, tmp_path: Path) -> None:
     folders = [
         fake_run(
             tmp_path / f"{method}-{regime}-{seed}",

@@ -112,9 +112,7 @@ def test_the_same_clip_from_two_formats(real_data):
 
 
 def test_real_one_sided_data_says_what_to_do(real_data):
-    with pytest.raises(
-        InputError, match=r"holds testing clips but no training clips; pass .*/testing/videos"
-    ):
+    with pytest.raises(InputError, match=r"holds testing clips but no training clips; pass .*/testing/videos"):
         find_clips(real_data / "video/shanghaitech", "train")
     with pytest.raises(InputError, match=r"choose one in it: .*UCSDped1, .*UCSDped2"):
         find_clips(real_data / "video/UCSD_Anomaly_Dataset.v1p2", None)
@@ -237,9 +235,7 @@ def test_a_clip_without_frames(tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.97, 0.5, 0.2, 0.01, 0.0])
-@pytest.mark.parametrize(
-    ("name", "options"), [("a.avi", {}), ("a.mp4", {}), ("b.mp4", {"movflags": "faststart"})]
-)
+@pytest.mark.parametrize(("name", "options"), [("a.avi", {}), ("a.mp4", {}), ("b.mp4", {"movflags": "faststart"})])
 def test_truncated_videos(tmp_path, capfd, name, options, share):
     file = write_video(tmp_path / name, frames=40, **options)
     assert len(decoded(Clip("whole", (file,)))) == 40

@@ -61,13 +61,12 @@ class VideoRecipe:
         if not 0 <= self.noise < float("inf"):
             raise InputError(f"noise must be a level γ of at least 0, in std of the clean data; got {self.noise}.")
 
-    def load(self, seed: int) -> VideoData:
-        """The data set."""
+    def load(self) -> VideoData:
+        """The data set; it does not depend on the run's seed, so that seeds are compared on the same data."""
         return load_video(
             self.data,
             self.window,
             stride=self.stride,
-            seed=seed,
             cache_dir=self.cache_dir,
             validation_share=self.validation_share,
         )
@@ -87,7 +86,7 @@ class VideoRecipe:
 
     def restore(self, folder: str) -> LayeredModel:
         """The model that `save_pretrained` put into a folder."""
-        return self.architecture.from_pretrained(folder)
+        return self.architecture.from_pretrained(folder)  # type: ignore[return-value]
 
 
 @dataclass
@@ -129,14 +128,14 @@ class DUSTRecipe(VideoRecipe):
     family = "DUST"
     architecture = DUST
     about = "video denoising with the deep unfolded sequential transformer DUST (De Weerdt et al., 2023)"
-    training = VideoRecipe.training | {"learning_rate": 2e-3, "max_steps": 150, "per_device_train_batch_size": 2} | CONSTANT
+    training = (
+        VideoRecipe.training | {"learning_rate": 2e-3, "max_steps": 150, "per_device_train_batch_size": 2} | CONSTANT
+    )
 
     def model(self) -> DUST:
         """A new DUST."""
         return DUST(
-            DUSTConfig(
-                depth=self.depth, tied=self.tied, atoms=self.atoms, l1=self.l1, l2=self.l2, margin=self.margin
-            )
+            DUSTConfig(depth=self.depth, tied=self.tied, atoms=self.atoms, l1=self.l1, l2=self.l2, margin=self.margin)
         )
 
 
@@ -145,7 +144,9 @@ class ViTRecipe(VideoRecipe):
     """Video denoising with a vision transformer, frame by frame."""
 
     depth: int = setting(12, "L, the number of blocks; of a pretrained ViT with more, the first L.")
-    pretrained: str | None = setting(None, "Hub name or folder of a ViT with its processor; a small new one unless given.")
+    pretrained: str | None = setting(
+        None, "Hub name or folder of a ViT with its processor; a small new one unless given."
+    )
     hidden_size: int = setting(128, "Width of the small ViT.")
 
     family = "ViT"
@@ -157,8 +158,10 @@ class ViTRecipe(VideoRecipe):
         """A ViT with its pretrained blocks, or a small new one, and a new decoder."""
         if self.pretrained is not None:
             return ViTDenoiser.from_vit(self.pretrained, self.depth)
-        width = {"hidden_size": self.hidden_size, "intermediate_size": 4 * self.hidden_size}
-        return ViTDenoiser(ViTDenoiserConfig(depth=self.depth, **width))
+        width = self.hidden_size
+        return ViTDenoiser(
+            ViTDenoiserConfig(num_hidden_layers=self.depth, hidden_size=width, intermediate_size=4 * width)
+        )
 
 
 RECIPES: dict[str, type[VideoRecipe]] = {

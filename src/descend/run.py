@@ -45,7 +45,7 @@ def train(name: str, recipe: VideoRecipe, args: DescentConfig, *, resume: bool =
         raise InputError(f"the output folder {out} exists; choose another with --out, or go on with --resume.")
     set_seed(args.seed)
     model = recipe.model()
-    data = recipe.load(args.seed)
+    data = recipe.load()
     if len(data.validation) < 2:
         raise InputError(
             f"{data.name} leaves {len(data.validation)} window of {recipe.window} frames to validate on; expected at "
@@ -138,13 +138,13 @@ def evaluate(
     noise = noise or default_levels(recipe.noise)
     if data is not None:
         recipe.data = data
-    windows = getattr(source := recipe.load(config["seed"]), split)
+    windows = getattr(source := recipe.load(), split)
     device = args.device
     place = {"sigma": config["sigma"], "seed": seed, "device": device}
     network.to(device)  # type: ignore[attr-defined]
     problem = args.problem(recipe.depth)
     found = robustness(network, recipe.task(), windows, problem, noise=noise, train_noise=recipe.noise, **place)
-    dual = folder / DUAL_FILE
+    dual = (folder if model == "model" else folder / model) / DUAL_FILE
     summary = {
         "recipe": config["recipe"],
         "method": config["method"],
@@ -177,7 +177,7 @@ def default_levels(train_noise: float) -> list[float]:
 
 def remove_run(folder: Path) -> None:
     """Delete a run's folder, if a run it is."""
-    if (folder / CONFIG_FILE).is_file():
+    if (folder / CONFIG_FILE).is_file() and "recipe" in read_json(folder / CONFIG_FILE):
         shutil.rmtree(folder)
 
 

@@ -259,6 +259,7 @@ class DescentTrainer(Trainer):
             if self.args.method == "constrained" and self.verdict.feasible and losses[-1] < self._best:
                 self._best = losses[-1]
                 self.objective.model.save_pretrained(self.args.folder / FEASIBLE_FOLDER)
+                self.save_dual(self.args.folder / FEASIBLE_FOLDER / DUAL_FILE)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 

@@ -215,9 +215,7 @@ class PrimalDual:
             raise NonFiniteLossError(f"the loss of layer {layers} is not finite: {losses.tolist()}.")
         gap = self.problem.constraints(losses)
         if not gap.isfinite().all():
-            raise InputError(
-                f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'."
-            )
+            raise InputError(f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'.")
         self._last = losses
         values = self._multipliers.values.clone()
         self._multipliers.ascend(gap - self._slack.values(values))

@@ -88,10 +88,7 @@ class DescentProblem:
         if self.stop_gradient:
             before = before.detach()
         rates = self._rates.to(losses)
-        if self.form == "difference":
-            descent = after - rates * before
-        else:
-            descent = after / self._divisors(before) - rates
+        descent = after - rates * before if self.form == "difference" else after / self._divisors(before) - rates
         cap = losses[self.first] - (self.cap or 0.0)
         return torch.where(self.in_force.to(losses.device), torch.cat([cap[None], descent]), 0.0)
 
@@ -180,8 +177,7 @@ class DescentProblem:
     def _multipliers(self, multipliers: Tensor) -> Tensor:
         if multipliers.shape != (self.depth,):
             raise InputError(
-                f"multipliers must have shape (L,) = ({self.depth},), one per layer; got "
-                f"{tuple(multipliers.shape)}."
+                f"multipliers must have shape (L,) = ({self.depth},), one per layer; got {tuple(multipliers.shape)}."
             )
         return multipliers
 

@@ -314,7 +314,7 @@ class DUST(UnrolledModel):
 
     @torch.no_grad()
     def curvature(self, iterations: int = 3) -> Tensor:
-        """The c = margin·‖D‖² of each dictionary, shape (1,) or (L+1,), by power iteration from the last one's vector."""
+        """The c = margin·‖D‖² of each dictionary, (1,) or (L+1,), by power iteration from the last one's vector."""
         precise = torch.promote_types(self.dictionary.dtype, torch.float32)
         dictionary, leading = self.dictionary.to(precise), self.leading[..., None].to(precise)
         for _ in range(iterations):
@@ -355,7 +355,10 @@ class DUST(UnrolledModel):
             kernel = code_kernel(hidden)
             metric = curvature + self.config.l2 * kernel.sum(-1, keepdim=True)
             # (c H + λ₂ Γ H + Dᵀ residual) / m, with the small factors gathered before they meet the codes.
-            mix = (curvature * torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device) + self.config.l2 * kernel) / metric
+            mix = (
+                curvature * torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device)
+                + self.config.l2 * kernel
+            ) / metric
             moved = mix @ hidden + (residual / metric) @ dictionary
         else:
             metric = curvature

@@ -4,7 +4,6 @@ Two things ride along for the page, which no other viewer need know: a trace's `
 light and on dark ground, and ``figure.frames`` are the noise levels (named by γ) that a slider steps through.
 """
 
-
 from collections.abc import Sequence
 from html import escape
 from math import ceil, floor, inf, log10

@@ -1,6 +1,5 @@
 """One page, one file, no network: the verdict, the figures and the frames of some runs."""
 
-
 import json
 from collections.abc import Sequence
 from html import escape
@@ -64,9 +63,7 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str) -> P
         css=_asset("page.css"),
         js=_asset("page.js"),
         plotly=get_plotlyjs(),
-        subtitle=group_name(groups[0])
-        if len(groups) == 1
-        else f"{len(views)} runs in {len(groups)} settings",
+        subtitle=group_name(groups[0]) if len(groups) == 1 else f"{len(views)} runs in {len(groups)} settings",
         verdict=verdict(groups),
         table=runs_table(groups),
         sections="".join(sections),

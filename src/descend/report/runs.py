@@ -1,6 +1,5 @@
 """What the page knows of a run, and which runs belong side by side."""
 
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

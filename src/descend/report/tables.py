@@ -1,6 +1,5 @@
 """The page's words and numbers as HTML: the verdict and the table of runs."""
 
-
 from collections.abc import Sequence
 from html import escape
 from math import isfinite
@@ -141,9 +140,7 @@ def _every_run(groups: Sequence[Group]) -> str:
         _row(
             heads,
             [
-                f"{escape(run.name)} <small>{group_name(group)}</small>"
-                if len(groups) > 1
-                else escape(run.name),
+                f"{escape(run.name)} <small>{group_name(group)}</small>" if len(groups) > 1 else escape(run.name),
                 str(run.seed),
                 _number(run.mean),
                 _number(train_value(run)),
@@ -196,9 +193,7 @@ def _table(heads: Sequence[str], bodies: str) -> str:
 
 def _row(heads: Sequence[str], cells: Sequence[str], style: Style) -> str:
     key = f'<i class="key" style="--light:{style.light};--dark:{style.dark}"></i>'
-    rest = "".join(
-        f'<td data-head="{head}">{cell}</td>' for head, cell in zip(heads[1:], cells[1:], strict=True)
-    )
+    rest = "".join(f'<td data-head="{head}">{cell}</td>' for head, cell in zip(heads[1:], cells[1:], strict=True))
     return f'<tr><th scope="row">{key}{cells[0]}</th>{rest}</tr>'
 
 

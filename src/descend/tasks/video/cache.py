@@ -38,9 +38,7 @@ def default_cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "descend"
 
 
-def cached(
-    clips: Sequence[Clip], cache_dir: str | Path | None = None, progress: bool = True
-) -> list[np.ndarray]:
+def cached(clips: Sequence[Clip], cache_dir: str | Path | None = None, progress: bool = True) -> list[np.ndarray]:
     """Give the frames of clips, decoding them only if no earlier call left them in the cache.
 
     Any number of processes may ask for the same clips at once: each one that finds no cache builds its own

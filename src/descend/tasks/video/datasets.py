@@ -88,9 +88,7 @@ def load_video(
     count = math.ceil(validation_share * len(training))
     training, validation = _split_off(training, count, validation_share, window)
     train = _windows(training, window, stride)
-    return VideoData(
-        train, _windows(validation, window, window), _windows(test, window, window), train.sigma(), name
-    )
+    return VideoData(train, _windows(validation, window, window), _windows(test, window, window), train.sigma(), name)
 
 
 def dataset_name(path: str | Path) -> str:
@@ -119,9 +117,7 @@ def _read(
     return _split_off(footage, max(1, len(footage) // 3), 1 / 3, window)
 
 
-def _split_off(
-    footage: list[_Footage], count: int, share: float, window: int
-) -> tuple[list[_Footage], list[_Footage]]:
+def _split_off(footage: list[_Footage], count: int, share: float, window: int) -> tuple[list[_Footage], list[_Footage]]:
     """The first clips and the last COUNT; of a single clip, its first frames and the last SHARE of them."""
     if len(footage) > 1:
         cut = max(1, len(footage) - count)

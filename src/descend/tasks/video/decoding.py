@@ -72,8 +72,7 @@ def _reading(file: Path) -> Iterator[None]:
     except Exception as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise InputError(
-            f"{file} can't be decoded: {reason}. Is it truncated or damaged? "
-            "Copy or download it again, or move it away"
+            f"{file} can't be decoded: {reason}. Is it truncated or damaged? Copy or download it again, or move it away"
         ) from error
 
 

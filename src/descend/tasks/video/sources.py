@@ -106,8 +106,7 @@ def find_clips(path: str | Path, split: Literal["train", "test"] | None) -> list
     side = SIDE_OF_SPLIT[split]
     if not sides:
         raise InputError(
-            f"{path} has no training and testing sides to take the {side} clips from. "
-            f"Known layouts:\n{LAYOUTS}"
+            f"{path} has no training and testing sides to take the {side} clips from. Known layouts:\n{LAYOUTS}"
         )
     if side not in sides:
         ((other, folder),) = sides.items()

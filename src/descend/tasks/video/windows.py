@@ -83,9 +83,7 @@ class VideoWindows(Dataset[dict[str, Tensor | int]]):
         names = names if names is not None else [f"number {position}" for position in range(len(clips))]
         for name, clip in zip(names, clips, strict=True):
             if clip.shape[1:] != (SIZE, SIZE) or clip.dtype != np.uint8:
-                raise ValueError(
-                    f"clip {name} must be uint8 (F, {SIZE}, {SIZE}); got {clip.dtype} {clip.shape}"
-                )
+                raise ValueError(f"clip {name} must be uint8 (F, {SIZE}, {SIZE}); got {clip.dtype} {clip.shape}")
             if len(clip) < window:
                 raise InputError(
                     f"clip {name} has {len(clip)} frames; expected at least one window of {window}. "
@@ -93,9 +91,7 @@ class VideoWindows(Dataset[dict[str, Tensor | int]]):
                 )
         self.clips, self.window, self.stride, self.names = list(clips), window, stride, list(names)
         counts = [(len(clip) - window) // stride + 1 for clip in clips]
-        self._first = np.cumsum(
-            [0, *counts]
-        )  # of each clip's windows, in the count of all; then their number
+        self._first = np.cumsum([0, *counts])  # of each clip's windows, in the count of all; then their number
 
     def __len__(self) -> int:
         return int(self._first[-1])
