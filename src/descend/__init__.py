@@ -11,10 +11,11 @@ from descend.core import DescentProblem, PrimalDual
 from descend.errors import InputError, NonFiniteLossError
 
 if TYPE_CHECKING:
+    from descend.config import DescentConfig
     from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig
     from descend.noise import GaussianNoise
     from descend.objective import Objective
-    from descend.trainer import DescentConfig, DescentTrainer
+    from descend.trainer import DescentTrainer
 
 __all__ = [
     "DUST",
@@ -36,7 +37,8 @@ _ROOMS = {
     "models": ("DUST", "UT", "DUSTConfig", "LayeredModel", "UTConfig"),
     "noise": ("GaussianNoise",),
     "objective": ("Objective",),
-    "trainer": ("DescentConfig", "DescentTrainer"),
+    "trainer": ("DescentTrainer",),
+    "config": ("DescentConfig",),
 }
 
 

@@ -187,8 +187,8 @@ def _recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     import torch
     from transformers import HfArgumentParser
 
+    from descend.config import DescentConfig
     from descend.recipes import RECIPES
-    from descend.trainer import DescentConfig
 
     class Parser(_Parser, HfArgumentParser):
         """transformers' parser of dataclasses, with ours for what it refuses."""

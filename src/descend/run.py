@@ -12,12 +12,13 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging as transformers_logging
 
+from descend.config import DescentConfig
 from descend.errors import InputError, Interrupted
 from descend.evaluation.robustness import pictures, robustness
 from descend.noise import GaussianNoise
 from descend.recipes import RECIPES, VideoRecipe
 from descend.records import read_json, write_json
-from descend.trainer import DUAL_FILE, DescentConfig, DescentTrainer
+from descend.trainer import DUAL_FILE, DescentTrainer
 
 # Loading and saving a small model is no news; training and evaluation have bars of their own.
 transformers_logging.disable_progress_bar()

@@ -4,17 +4,16 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
-from descend.core import DescentProblem, PrimalDual
-from descend.errors import InputError, NonFiniteLossError
+from descend.config import DescentConfig
+from descend.errors import NonFiniteLossError
 from descend.evaluation.layers import LayerLosses, measure
 from descend.evaluation.satisfaction import Verdict, verdict
 from descend.noise import GaussianNoise
@@ -25,128 +24,6 @@ DUAL_FILE = "dual.safetensors"
 STATE_FILE = "descent_{}.pt"  # of each process: its own noise, and its own losses since the last dual step
 RECORDS_FILE = "records.jsonl"
 FEASIBLE_FOLDER = "best_feasible"
-
-
-@dataclass
-class DescentConfig(TrainingArguments):
-    """transformers' `TrainingArguments` and the constrained problem.
-
-    Every argument of the Trainer keeps its name and its meaning.
-    """
-
-    method: str = field(
-        default="constrained",
-        metadata={"help": "constrained: descent constraints, eq. (4). erm: the same loop without, eq. (3)."},
-    )
-    alpha: str = field(
-        default="0.1",
-        metadata={"help": "Step α in (0, 1): each layer must lower the loss by 1 - α. One number, or one per layer."},
-    )
-    alpha_decay: float = field(
-        default=1.0,
-        metadata={"help": "Factor q in (0, 1] of a geometric schedule α_l = α q^(l-1), where α is one number."},
-    )
-    cap: float | None = field(
-        default=None, metadata={"help": "Bound on the loss where the chain starts; none unless given."}
-    )
-    first_layer: int = field(
-        default=0, metadata={"help": "Where the chain starts: 0 the embedded input, 1 the first block's output."}
-    )
-    form: str = field(default="difference", metadata={"help": "Form of a constraint: difference or ratio."})
-    stop_gradient: bool = field(
-        default=False,
-        metadata={"help": "No gradient through a constraint's right-hand side: no layer is paid to be worse."},
-    )
-    dual_lr: float = field(default=0.03, metadata={"help": "Learning rate of the multipliers, η_λ."})
-    dual_optimizer: str = field(default="adam", metadata={"help": "How multipliers climb: sgd, adam or nupi."})
-    dual_optim_args: str | None = field(
-        default=None, metadata={"help": "Further arguments of the dual optimizer, as JSON: '{\"kp\": 5.0}'."}
-    )
-    dual_every: str = field(
-        default="1", metadata={"help": "A dual step after this many primal steps, or 'epoch' for one per epoch."}
-    )
-    dual_warmup_epochs: float = field(
-        default=1.0, metadata={"help": "Epochs of plain ERM before the multipliers begin to move."}
-    )
-    resilience: float = field(default=0.05, metadata={"help": "ρ: price of slack; 0 for hard constraints."})
-    slack: str = field(default="implicit", metadata={"help": "Slack: implicit, eq. (38), or explicit, eq. (36)."})
-    slack_lr: float | None = field(
-        default=None, metadata={"help": "Learning rate of explicit slack; the multipliers' unless given."}
-    )
-    # Samples are dictionaries of the task's own making, and the Objective takes them whole.
-    remove_unused_columns: bool = field(
-        default=False, metadata={"help": "Drop fields of a sample that forward() does not name; leave off here."}
-    )
-
-    @property
-    def folder(self) -> Path:
-        """Where everything goes, ``output_dir``."""
-        return Path(self.output_dir or "trainer_output")
-
-    def alphas(self, depth: int) -> float | list[float]:
-        """α of each layer, from one number, a geometric schedule or a list.
-
-        Raises:
-            InputError: If it can't be read.
-        """
-        try:
-            values = [float(value) for value in str(self.alpha).split(",")]
-        except ValueError:
-            raise InputError(
-                f"alpha must be one number or one per layer, as 0.3,0.2,0.1; got {self.alpha!r}."
-            ) from None
-        if not 0 < self.alpha_decay <= 1:
-            raise InputError(f"alpha_decay must lie in (0, 1]; got {self.alpha_decay}.")
-        if len(values) > 1:
-            return values
-        if self.alpha_decay == 1:
-            return values[0]
-        return [values[0] * self.alpha_decay**layer for layer in range(depth)]
-
-    def problem(self, depth: int) -> DescentProblem:
-        """The problem that a model of this depth is held to, whatever the method it was trained with."""
-        return DescentProblem(
-            depth,
-            self.alphas(depth),
-            self.cap,
-            first=self.first_layer,
-            form=self.form,  # type: ignore[arg-type]
-            stop_gradient=self.stop_gradient,
-        )
-
-    def primal_dual(self, depth: int) -> PrimalDual:
-        """The dual of the problem that training solves: the one without constraints for ERM."""
-        if self.method not in ("erm", "constrained"):
-            raise InputError(f"method must be erm or constrained; got {self.method!r}.")
-        problem = self.problem(depth)  # checked for ERM too: it is evaluated against the same constraints
-        if self.method == "erm":
-            return PrimalDual(DescentProblem(depth))
-        if self.dual_every != "epoch" and not self.dual_every.isdecimal():
-            raise InputError(f"dual_every must be a number of steps or 'epoch'; got {self.dual_every!r}.")
-        if not 0 <= self.dual_warmup_epochs < math.inf:
-            raise InputError(f"dual_warmup_epochs must be at least 0; got {self.dual_warmup_epochs}.")
-        return PrimalDual(
-            problem,
-            lr=self.dual_lr,
-            optimizer=self.dual_optimizer,
-            resilience=self.resilience,
-            slack=self.slack,  # type: ignore[arg-type]
-            slack_lr=self.slack_lr,
-            every="epoch" if self.dual_every == "epoch" else int(self.dual_every),
-            options=self._dual_options(),
-        )
-
-    def _dual_options(self) -> dict[str, Any]:
-        try:
-            options = json.loads(self.dual_optim_args or "{}")
-        except ValueError:
-            options = None
-        if not isinstance(options, dict) or options.keys() & {"lr", "maximize", "name", "in_force"}:
-            raise InputError(
-                "dual_optim_args must be a JSON object of the dual optimizer's arguments other than lr, as "
-                f"'{{\"kp\": 5.0}}'; got {self.dual_optim_args!r}."
-            )
-        return options
 
 
 class DescentTrainer(Trainer):
