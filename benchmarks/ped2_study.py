@@ -23,6 +23,8 @@ CANDIDATES = {
     "video-ut": {
         "erm": ("--learning-rate 1e-3", "--learning-rate 2e-3", "--learning-rate 3e-3", "--learning-rate 4e-3"),
         "constrained": (
+            "--alpha 0.01 --alpha-decay 1",
+            "--alpha 0.02 --alpha-decay 1",
             "--alpha 0.05 --alpha-decay 1",
             "--alpha 0.1 --alpha-decay 1",
             "--alpha 0.2 --alpha-decay 1",

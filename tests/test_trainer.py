@@ -34,7 +34,7 @@ def data() -> VideoData:
 
 
 def build(folder, data, *, depth=2, noise=0.8, train=None, **args) -> DescentTrainer:
-    args = QUIET | {"max_steps": 3, "per_device_train_batch_size": 6, "dual_warmup_epochs": 0.0} | args
+    args = QUIET | {"max_steps": 3, "per_device_train_batch_size": 6, "dual_warmup_steps": 0.0} | args
     return DescentTrainer(
         UT(UTConfig(depth=depth)),
         DescentConfig(output_dir=str(folder), **args),
@@ -95,7 +95,6 @@ def test_accumulation_changes_neither_weights_nor_multipliers(tmp_path, data):
 def test_erm_is_bit_equal_to_multipliers_frozen_at_zero(tmp_path, data):
     cases = {
         "erm": {"method": "erm"},
-        "always warming up": {"dual_warmup_epochs": 1000.0},
         "never binding": {"alpha": "0.01", "cap": 1e9},
     }
     found = {}
@@ -215,7 +214,7 @@ def test_a_loss_that_is_not_finite_stops_before_anything_moves(tmp_path, data, a
         ({"dual_every": "0"}, "at least 1"),
         ({"dual_every": "²"}, "a number of steps or 'epoch'"),
         ({"dual_every": "often"}, "a number of steps or 'epoch'; got 'often'"),
-        ({"dual_warmup_epochs": -1.0}, "at least 0; got -1.0"),
+        ({"dual_warmup_steps": -1.0}, "at least 0; got -1.0"),
         ({"dual_optimizer": "rmsprop"}, "sgd, adam, nupi"),
         ({"dual_optim_args": "{kp: 5}"}, "JSON object"),
         ({"dual_optim_args": "[5]"}, "JSON object"),
@@ -261,13 +260,13 @@ def moves(folder) -> list[bool]:
     ("args", "expected"),
     [
         ({}, [1, 1, 1, 1, 1, 1, 1, 1]),
-        ({"dual_warmup_epochs": 1.0}, [0, 0, 0, 1, 1, 1, 1, 1]),
-        ({"dual_warmup_epochs": 0.5}, [0, 0, 1, 1, 1, 1, 1, 1]),
+        ({"dual_warmup_steps": 3.0}, [0, 0, 0, 1, 1, 1, 1, 1]),
+        ({"dual_warmup_steps": 0.25}, [0, 0, 1, 1, 1, 1, 1, 1]),
         ({"dual_every": "3"}, [0, 0, 1, 0, 0, 1, 0, 0]),
-        ({"dual_every": "2", "dual_warmup_epochs": 1.0}, [0, 0, 0, 0, 1, 0, 1, 0]),
+        ({"dual_every": "2", "dual_warmup_steps": 3.0}, [0, 0, 0, 0, 1, 0, 1, 0]),
         # Once an epoch: seen in the first log of the next one.
         ({"dual_every": "epoch"}, [0, 0, 0, 1, 0, 0, 1, 0]),
-        ({"dual_every": "epoch", "dual_warmup_epochs": 1.0}, [0, 0, 0, 0, 0, 0, 1, 0]),
+        ({"dual_every": "epoch", "dual_warmup_steps": 3.0}, [0, 0, 0, 0, 0, 0, 1, 0]),
     ],
 )
 def test_the_multipliers_move_when_they_are_due(tmp_path, data, args, expected):

@@ -212,7 +212,10 @@ def _recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     parser.add_argument("--out", required=True, dest="output_dir", help="folder of the run; must not exist yet")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
     pinned = {"disable_tqdm": not sys.stderr.isatty(), "dataloader_pin_memory": torch.cuda.is_available()}
-    parser.set_defaults(**recipe.training, **pinned)
+    # A schedule belongs to the recipe's own α: --alpha 0.1 alone means a constant step.
+    given = {word.split("=")[0].replace("-", "_").strip("_") for word in words if word.startswith("--")}
+    constant = {"alpha_decay": 1.0} if "alpha" in given and "alpha_decay" not in given else {}
+    parser.set_defaults(**(recipe.training | constant | pinned))
     try:
         settings, args, extra = parser.parse_args_into_dataclasses(list(words[1:]), look_for_args_file=False)
     except InputError:

@@ -50,8 +50,9 @@ class DescentConfig(TrainingArguments):
     dual_every: str = field(
         default="1", metadata={"help": "A dual step after this many primal steps, or 'epoch' for one per epoch."}
     )
-    dual_warmup_epochs: float = field(
-        default=1.0, metadata={"help": "Epochs of plain ERM before the multipliers begin to move."}
+    dual_warmup_steps: float = field(
+        default=0.1,
+        metadata={"help": "Steps of plain ERM before the multipliers move; below 1, that share of all steps."},
     )
     resilience: float = field(default=0.05, metadata={"help": "ρ: price of slack; 0 for hard constraints."})
     slack: str = field(default="implicit", metadata={"help": "Slack: implicit, eq. (38), or explicit, eq. (36)."})
@@ -108,8 +109,8 @@ class DescentConfig(TrainingArguments):
             return PrimalDual(DescentProblem(depth))
         if self.dual_every != "epoch" and not self.dual_every.isdecimal():
             raise InputError(f"dual_every must be a number of steps or 'epoch'; got {self.dual_every!r}.")
-        if not 0 <= self.dual_warmup_epochs < math.inf:
-            raise InputError(f"dual_warmup_epochs must be at least 0; got {self.dual_warmup_epochs}.")
+        if not 0 <= self.dual_warmup_steps < math.inf:
+            raise InputError(f"dual_warmup_steps must be at least 0; got {self.dual_warmup_steps}.")
         return PrimalDual(
             problem,
             lr=self.dual_lr,
@@ -120,6 +121,21 @@ class DescentConfig(TrainingArguments):
             every="epoch" if self.dual_every == "epoch" else int(self.dual_every),
             options=self._dual_options(),
         )
+
+    def warmup(self, steps: int) -> int:
+        """How many of a run's steps are plain ERM.
+
+        Raises:
+            InputError: If that is all of them: the constraints would never take part.
+        """
+        share = self.dual_warmup_steps
+        warmup = round(share * steps) if share < 1 else round(share)
+        if self.method == "constrained" and warmup >= steps:
+            raise InputError(
+                f"dual_warmup_steps must leave steps for the constraints; got {warmup} of {steps}. Lower it, or train "
+                "longer."
+            )
+        return warmup
 
     def _dual_options(self) -> dict[str, Any]:
         try:

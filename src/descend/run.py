@@ -42,6 +42,8 @@ def train(name: str, recipe: VideoRecipe, args: DescentConfig, *, resume: bool =
     out = args.folder
     recipe.check()
     args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
+    if args.max_steps > 0:
+        args.warmup(args.max_steps)
     if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"the output folder {out} exists; choose another with --out, or go on with --resume.")
     set_seed(args.seed)

@@ -248,9 +248,9 @@ class _DualStep(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        # Only now is it known how many steps an epoch has.
+        # Only now is it known how many steps an epoch has, and the run.
         self.steps = math.ceil(len(kwargs["train_dataloader"]) / args.gradient_accumulation_steps)
-        self.trainer.dual.warmup = round(args.dual_warmup_epochs * self.steps)
+        self.trainer.dual.warmup = args.warmup(state.max_steps)
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # An epoch is over where the next begins: a checkpoint of its last step goes on alike, an epoch that was
