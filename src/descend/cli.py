@@ -6,6 +6,7 @@ import errno
 import math
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -122,9 +123,14 @@ def demo(words: Sequence[str]) -> None:
     from descend import run
 
     folders = [options.out / method for method in ("erm", "constrained")]
+    mark = options.out / ".descend-demo"  # what a demo made, the next one may replace; nothing else
+    if any(folder.exists() for folder in folders) and not mark.is_file():
+        raise InputError(f"{options.out} holds runs that are not a demo's; choose another folder with --out.")
+    options.out.mkdir(parents=True, exist_ok=True)
+    mark.touch()
     for folder in folders:
         if not options.resume:
-            run.remove_run(folder)
+            shutil.rmtree(folder, ignore_errors=True)
         print(f"training {folder.name} …", flush=True)
         flags = ["--method", folder.name, "--out", str(folder), "--seed", str(options.seed)]
         flags += ["--data", options.data] if options.data else []
@@ -254,6 +260,9 @@ def _compare(runs: Sequence[Path], out: Path) -> Path:
         if not (run / "summary.json").is_file():
             raise InputError(f"{run} has no summary.json; run: descend evaluate {run}")
         summaries.append(read_json(run / "summary.json"))
+    page = out / "summary.json"
+    if page.exists() and "folders" not in read_json(page):
+        raise InputError(f"{page} is not that of a comparison; choose another folder with --out.")
     out.mkdir(parents=True, exist_ok=True)
     folders = [os.path.relpath(run, out) for run in runs]
     write_json(out / "summary.json", {"runs": summaries, "folders": folders})

@@ -57,7 +57,10 @@ class DescentConfig(TrainingArguments):
     resilience: float = field(default=0.05, metadata={"help": "ρ: price of slack; 0 for hard constraints."})
     slack: str = field(default="implicit", metadata={"help": "Slack: implicit, eq. (38), or explicit, eq. (36)."})
     slack_lr: float | None = field(
-        default=None, metadata={"help": "Learning rate of explicit slack; the multipliers' unless given."}
+        default=None, metadata={"help": "Learning rate of explicit slack; ρ times the multipliers' unless given."}
+    )
+    slack_optimizer: str | None = field(
+        default=None, metadata={"help": "How explicit slack moves; as the multipliers unless given (sgd for nupi)."}
     )
     # Samples are dictionaries of the task's own making, and the Objective takes them whole.
     remove_unused_columns: bool = field(
@@ -118,6 +121,7 @@ class DescentConfig(TrainingArguments):
             resilience=self.resilience,
             slack=self.slack,  # type: ignore[arg-type]
             slack_lr=self.slack_lr,
+            slack_optimizer=self.slack_optimizer,
             every="epoch" if self.dual_every == "epoch" else int(self.dual_every),
             options=self._dual_options(),
         )

@@ -64,7 +64,7 @@ def paired_draws(indices: Sequence[int], shape: Sequence[int], seed: int) -> Ten
     it by γσ_x, so that levels are paired too.
     """
     draws = [
-        torch.randn(tuple(shape), generator=torch.Generator().manual_seed(seed * 1_000_003 + int(index)))
+        torch.randn(tuple(shape), generator=torch.Generator().manual_seed((seed + 1) * 1_000_003 + int(index)))
         for index in indices
     ]
     return torch.stack(draws)

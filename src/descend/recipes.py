@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 from transformers import PreTrainedModel
@@ -54,6 +55,9 @@ class VideoRecipe:
 
     def check(self) -> None:
         """Refuse what can't be, before any work is done."""
+        for name in ("data", "cache_dir"):
+            if (given := getattr(self, name)) is not None:  # a run may be judged from another directory
+                setattr(self, name, str(Path(given).expanduser().absolute()))
         if not 0 <= self.noise < float("inf"):
             raise InputError(f"noise must be a level γ of at least 0, in std of the clean data; got {self.noise}.")
 

@@ -1,6 +1,7 @@
 """The folder of a run: what was asked, what was measured, in formats that anything can read."""
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,10 +11,21 @@ from descend.errors import InputError
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON in one piece: a reader sees the old file or the new one, never half of it."""
+    """Write JSON in one piece: a reader sees the old file or the new one, never half of it.
+
+    A number that is not finite, as a diverged model has, becomes null.
+    """
     part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    part.write_text(json.dumps(_finite(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
     os.replace(part, path)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def read_json(path: Path) -> Any:

@@ -1,6 +1,5 @@
 """A run: a recipe carried out in a folder, so that it can be repeated, resumed and judged."""
 
-import shutil
 import signal
 from dataclasses import asdict, fields
 from importlib.metadata import version
@@ -8,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import TrainerCallback, TrainerControl, TrainerState, set_seed
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging as transformers_logging
 
@@ -63,7 +64,8 @@ def train(name: str, recipe: VideoRecipe, args: DescentConfig, *, resume: bool =
         "dataset": data.name,
         "sigma": data.sigma,
         "settings": asdict(recipe),
-        "training": _changed(args),
+        "training": _stored(args),
+        "versions": {each: version(each) for each in ("torch", "transformers", "accelerate")},
     }
     if resume:
         _same_run(out / CONFIG_FILE, config)
@@ -77,7 +79,7 @@ def train(name: str, recipe: VideoRecipe, args: DescentConfig, *, resume: bool =
             eval_dataset=data.validation,
             callbacks=[stop := _StopOnSignal()],
         )
-    except (ValueError, RuntimeError, ImportError) as error:  # transformers' own checks of its arguments
+    except (ValueError, ImportError) as error:  # transformers' own checks of its arguments
         raise InputError(f"{error}") from error
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / CONFIG_FILE, config)
@@ -124,6 +126,8 @@ def evaluate(
     Raises:
         InputError: If the folder holds no finished run, or the depth of its model is another one.
     """
+    if frames < 1:
+        raise InputError(f"frames must be at least 1; got {frames}.")
     config = read_json(folder / CONFIG_FILE)
     try:
         recipe = RECIPES[config["recipe"]](**config["settings"])
@@ -133,7 +137,10 @@ def evaluate(
     if not (folder / model / "config.json").is_file():
         todo = "finish the run first: the same descend train with --resume"
         raise InputError(f"{folder} has no {model}; {todo if model == 'model' else 'judge its model instead'}.")
-    network = recipe.restore(str(folder / model))
+    try:
+        network = recipe.restore(str(folder / model))
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{folder / model} can't be loaded: {error}. Train the run again.") from None
     if network.depth != recipe.depth:
         raise InputError(
             f"{folder / model} has {network.depth} layers, but {folder / CONFIG_FILE} says depth {recipe.depth}."
@@ -147,7 +154,8 @@ def evaluate(
     network.to(device)  # type: ignore[attr-defined]
     problem = args.problem(recipe.depth)
     found = robustness(network, recipe.task(), windows, problem, noise=noise, train_noise=recipe.noise, **place)
-    dual = (folder if model == "model" else folder / model) / DUAL_FILE
+    dual = _dual((folder if model == "model" else folder / model) / DUAL_FILE)
+    binding = [layer for layer, value in enumerate([dual["cap_multiplier"], *dual["multipliers"]]) if value > 0]
     summary = {
         "recipe": config["recipe"],
         "method": config["method"],
@@ -155,9 +163,13 @@ def evaluate(
         "model": config["model"],
         "dataset": source.name,
         "split": split,
+        "checkpoint": model,
         **found.summary(recipe.task()),
-        **(_dual(dual) if dual.is_file() else {}),
+        **dual,
+        "binding": binding,
+        "verdict": " ".join([found.verdict.sentence(), *_binding(binding)]),
         "alpha": list(problem.alpha or ()),
+        "limits": problem.limits,
         "first_layer": args.first_layer,
         "cap": args.cap,
         "depth": recipe.depth,
@@ -178,23 +190,29 @@ def default_levels(train_noise: float) -> list[float]:
     return [round(level, 6) for level in np.linspace(0, top, 8).tolist()]
 
 
-def remove_run(folder: Path) -> None:
-    """Delete a run's folder, if a run it is."""
-    if (folder / CONFIG_FILE).is_file() and "recipe" in read_json(folder / CONFIG_FILE):
-        shutil.rmtree(folder)
-
-
 def _dual(path: Path) -> dict[str, Any]:
-    from safetensors.torch import load_file
+    """λ, the cap's multiplier and the slack that `DescentTrainer.save_dual` wrote."""
+    try:
+        return {name: tensor.tolist() for name, tensor in load_file(path).items()}
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} can't be loaded: {error}. Train the run again.") from None
 
-    return {name: tensor.tolist() for name, tensor in load_file(path).items()}
+
+def _binding(constraints: list[int]) -> list[str]:
+    """Which multipliers are at work, in words; nothing where none is."""
+    if not constraints:
+        return []
+    names = ", ".join("the cap" if layer == 0 else f"layer {layer}" for layer in constraints)
+    return [f"Binding (λ > 0): {names}."]
 
 
-def _changed(args: DescentConfig) -> dict[str, Any]:
-    """The training arguments that are not at their defaults, as JSON has them."""
+def _stored(args: DescentConfig) -> dict[str, Any]:
+    """The training arguments as JSON has them: all of Descend's own, and transformers' where they were changed."""
     defaults = DescentConfig(output_dir=args.output_dir).to_dict()
+    own = {one.name for one in fields(DescentConfig)} - {one.name for one in fields(TrainingArguments)}
     keep = {one.name for one in fields(args) if one.init} - {"output_dir", "resume_from_checkpoint"}
-    return {key: value for key, value in args.to_dict().items() if key in keep and value != defaults[key]}
+    changed = {key for key, value in args.to_dict().items() if key in keep and value != defaults[key]}
+    return {key: value for key, value in args.to_dict().items() if key in own | changed}
 
 
 def _same_run(path: Path, config: dict[str, Any]) -> None:

@@ -92,6 +92,22 @@ class DescentProblem:
         cap = losses[self.first] - (self.cap or 0.0)
         return torch.where(self.in_force.to(losses.device), torch.cat([cap[None], descent]), 0.0)
 
+    def bounds(self, losses: Tensor) -> Tensor:
+        """What each constraint's left side may reach: the cap (index 0), (1−α_l) f_{l−1} (index l), shape (L+1,).
+
+        In the ratio form 1−α_l.
+        """
+        self._check(losses)
+        rates = self._rates.to(losses)
+        descent = rates * losses[:-1] if self.form == "difference" else rates
+        return torch.cat([losses.new_tensor([self.cap or 0.0]), descent])
+
+    @property
+    def limits(self) -> list[float | None]:
+        """1−α_l, which f_l / f_{l−1} must not exceed, at index l; None where no constraint is in force."""
+        in_force = self.in_force.tolist()
+        return [None, *(rate if on else None for rate, on in zip(self._rates.tolist(), in_force[1:], strict=True))]
+
     def violations(self, losses: Tensor) -> Tensor:
         """The violation of each descent constraint, f_l − (1−α_l) f_{l−1} or its ratio form.
 

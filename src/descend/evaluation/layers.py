@@ -20,10 +20,13 @@ class LayerLosses:
 
     Attributes:
         losses: f_l of every sample, (S, L+1), double, on the host.
+        groups: Which group each sample belongs to, (S,): samples of one group, such as the windows of a clip, are
+            not independent.
         metrics: The metric of each layer over the whole data set, L+1 numbers.
     """
 
     losses: Tensor
+    groups: Tensor
     metrics: list[float]
 
     @property
@@ -53,7 +56,7 @@ def measure(
     Args:
         model: The model; its training mode is left as it was.
         task: The loss and the metric.
-        dataset: Samples with an ``index``.
+        dataset: Samples with an ``index``, and a ``group`` where some are not independent.
         level: γ.
         sigma: σ_x of the clean training data.
         seed: Of the noise.
@@ -63,20 +66,23 @@ def measure(
     """
     training = model.training  # type: ignore[attr-defined]
     model.eval()  # type: ignore[attr-defined]
-    losses, scores = [], torch.zeros(model.depth + 1, dtype=torch.float64)
+    losses, groups, scores = [], [], torch.zeros(model.depth + 1, dtype=torch.float64)
     # A generator of its own: a loader draws a seed from the global one, which is the training's.
     for batch in DataLoader(dataset, batch_size=batch_size, generator=torch.Generator()):
         clean, target = task.inputs(batch), task.target(batch)
         noisy = add_noise(clean, batch, level * sigma, seed).to(device)
         target = target.to(device)
         of_layers = [(task.losses(each, target), task.score(each, target)) for each in model.predictions(noisy)]
+        groups.append(batch.get("group", batch["index"]))
         losses.append(torch.stack([loss for loss, _ in of_layers], 1).double().cpu())
         scores += torch.stack([score.double().sum() for _, score in of_layers]).cpu()
         if progress is not None:
             progress.update(len(target))
     model.train(training)  # type: ignore[attr-defined]
     count = len(cast(Sized, dataset))
-    return LayerLosses(torch.cat(losses), [task.metric_value(score, count) for score in scores.tolist()])
+    return LayerLosses(
+        torch.cat(losses), torch.cat(groups), [task.metric_value(score, count) for score in scores.tolist()]
+    )
 
 
 def add_noise(clean: Tensor, batch: dict[str, Any], std: float, seed: int) -> Tensor:

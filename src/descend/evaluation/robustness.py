@@ -45,10 +45,11 @@ class Robustness:
             "feasible": self.verdict.feasible,
             "certain": self.verdict.certain,
             "violated": self.verdict.violated,
-            "binding": self.verdict.binding,
+            "undecided": self.verdict.undecided,
             "verdict": self.verdict.sentence(),
             "descending_share": trained.descending_share,
             "samples": len(trained.losses),
+            "groups": self.verdict.groups,
         }
 
 

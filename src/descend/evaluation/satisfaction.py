@@ -3,12 +3,18 @@
 from dataclasses import dataclass
 
 import torch
+from scipy.stats import t as student
+from torch import Tensor
 
 from descend.core import DescentProblem
 from descend.errors import InputError
 from descend.evaluation.layers import LayerLosses
 
 CONFIDENCE = 0.95
+"""Of all intervals at once."""
+
+TOLERANCE = 0.01
+"""A constraint missed by more than this share of its bound is broken, however wide its interval."""
 
 
 @dataclass(frozen=True)
@@ -20,10 +26,12 @@ class Verdict:
         intervals: A (low, high) of each, simultaneous at 95 % over all constraints in force.
         cap_violation: That of the cap, 0 without one.
         cap_interval: Its interval.
-        violated: Constraints whose interval lies above 0: layers that break their constraint; 0 stands for the cap.
-        binding: Constraints whose interval holds 0: met, or missed by less than the samples can tell.
-        feasible: No constraint is violated.
-        certain: Every interval lies at or below 0: feasible beyond doubt.
+        violated: Broken constraints, by layer; 0 stands for the cap. Their interval lies above 0, or they are missed
+            by more than 1 % of their bound.
+        undecided: Constraints that are not broken, but whose interval reaches above 0.
+        feasible: No constraint is broken.
+        certain: No constraint is broken or undecided: every interval lies at or below 0.
+        groups: How many independent groups of samples the intervals rest on.
     """
 
     violations: list[float]
@@ -31,28 +39,31 @@ class Verdict:
     cap_violation: float
     cap_interval: tuple[float, float]
     violated: list[int]
-    binding: list[int]
+    undecided: list[int]
     feasible: bool
     certain: bool
+    groups: int
 
     def sentence(self) -> str:
         """The verdict in words."""
-        bind = ""
-        if self.binding:
-            bind = f" {_names(self.binding).capitalize()} bind{'s' if len(self.binding) == 1 else ''}."
         if not self.feasible:
             breaks = "breaks its constraint" if len(self.violated) == 1 else "break their constraints"
-            return f"INFEASIBLE: {_names(self.violated)} {breaks} on held-out data.{bind}"
+            return f"INFEASIBLE: {_names(self.violated)} {breaks} on held-out data."
         if self.certain:
             return "Feasible: every constraint holds on held-out data."
-        return f"Feasible as far as the samples can tell: no constraint is violated on held-out data.{bind}"
+        return (
+            "Feasible as far as the data can tell: no constraint is broken on held-out data, but it can't be excluded "
+            f"for {_names(self.undecided)}."
+        )
 
 
 def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
     """Hold a model's measured losses against the problem that it was trained on.
 
-    The violations are those of the mean losses, as in training. Their intervals are normal, from the spread over
-    samples to first order (the delta method, exact in the difference form), at 95 % simultaneously (Bonferroni).
+    The violations are those of the mean losses, as in training. Their intervals come from the spread over groups of
+    samples (the windows of a clip are alike, and count together) to first order (the delta method, exact in the
+    difference form), with Student's t at 95 % simultaneously over the constraints (Bonferroni). With a single group
+    each sample is its own.
 
     Args:
         problem: The constraints.
@@ -68,13 +79,16 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
     mean = losses.mean(0)
     estimate = problem.constraints(mean)
     slopes = torch.func.jacrev(_two_sided(problem).constraints)(mean)
-    spread = ((losses - mean) @ slopes.T).std(0) / count**0.5
+    totals = _by_group((losses - mean) @ slopes.T, layers.groups)
+    groups = len(totals)
+    spread = (totals.square().sum(0) * groups / (groups - 1)).sqrt() / count
     number = max(1, int(problem.in_force.sum()))
-    width = spread * torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(1 - (1 - CONFIDENCE) / (2 * number)))
+    width = spread * float(student.ppf(1 - (1 - CONFIDENCE) / (2 * number), groups - 1))
     low, high = estimate - width, estimate + width
-    active = problem.in_force
-    violated = (low > 0) & active
-    binding = (low <= 0) & (high > 0) & active
+    # A loss that is not finite meets no constraint.
+    missed = (low > 0) | (estimate > TOLERANCE * problem.bounds(mean)) | ~estimate.isfinite()
+    violated = missed & problem.in_force
+    undecided = (high > 0) & ~missed & problem.in_force
     intervals = list(zip(low.tolist(), high.tolist(), strict=True))
     return Verdict(
         violations=estimate[1:].tolist(),
@@ -82,10 +96,19 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
         cap_violation=estimate[0].item(),
         cap_interval=intervals[0],
         violated=violated.nonzero().flatten().tolist(),
-        binding=binding.nonzero().flatten().tolist(),
+        undecided=undecided.nonzero().flatten().tolist(),
         feasible=not violated.any().item(),
-        certain=not (violated | binding).any().item(),
+        certain=not (violated | undecided).any().item(),
+        groups=groups,
     )
+
+
+def _by_group(deviations: Tensor, groups: Tensor) -> Tensor:
+    """Sums of the rows (S, …) of each group, or the rows themselves where there is one group only."""
+    names, place = groups.unique(return_inverse=True)
+    if len(names) == 1:
+        return deviations
+    return torch.zeros(len(names), deviations.shape[1], dtype=deviations.dtype).index_add(0, place, deviations)
 
 
 def _two_sided(problem: DescentProblem) -> DescentProblem:

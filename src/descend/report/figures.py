@@ -20,7 +20,7 @@ MOST_LEGEND_ENTRIES = 12
 
 
 def layer_losses(group: Group, noise: float | None = None) -> go.Figure:
-    """The loss along the layers: one line per arm, and the step that α asks of every layer.
+    """The loss along the layers: one line per arm, and the limit of every layer that has one.
 
     With several seeds the line is their mean and the band reaches from the lowest to the highest.
 
@@ -82,7 +82,7 @@ def multipliers(run: RunView) -> go.Figure:
 
 
 def violations(group: Group) -> go.Figure:
-    """How far each layer's constraint is violated on held-out data, with its interval.
+    """How far each layer's constraint is violated, with its interval.
 
     A cross marks an interval that lies wholly above zero.
     """
@@ -130,14 +130,16 @@ def _loss_traces(group: Group, level: float) -> list[go.Scatter]:
         rows = [run.layer_losses[level] for run in arm.runs if level in run.layer_losses]
         by_layer = [list(losses) for losses in zip(*rows, strict=False)]
         traces += _line_with_band(arm, list(range(len(by_layer))), by_layer)
-        alpha = arm.runs[0].alpha
-        if arm.runs[0].constrained and alpha:
-            means = [_mean(losses) for losses in by_layer]
-            steps = alpha if len(alpha) > 1 else alpha * len(means)
+        limits = {
+            layer: limit * _mean(by_layer[layer - 1])
+            for layer, limit in enumerate(arm.limits[: len(by_layer)])
+            if layer and limit is not None
+        }
+        if limits:
             traces.append(
                 go.Scatter(
-                    x=list(range(1, len(means))),
-                    y=[(1 - step) * loss for step, loss in zip(steps, means[:-1], strict=False)],
+                    x=list(limits),
+                    y=list(limits.values()),
                     name="limit (1−α) f<sub>l−1</sub>",
                     legendgroup=f"{arm.label} limit",
                     mode="markers",

@@ -19,14 +19,17 @@ from descend.report.tables import group_name, runs_table, verdict
 # With plotly.js (5 MB) beside them, the page stays below 12 MB.
 FRAMES_BUDGET = 6_000_000
 
-_LOSSES = """How wrong the picture is if it is read off after each layer. Under constraints every layer must
-land on or below its short bar, at 1−α times the loss of the layer before. On a log scale a steady descent is
-a straight line."""
+_DATA = {"test": "held-out data", "validation": "validation data", "train": "training data"}
+
+_LOSSES = """How wrong the picture is if it is read off after each layer. On a log scale a steady descent
+is a straight line."""
+_LIMITS = """ A layer under a constraint must land on or below its short bar, at 1−α times the loss of the layer
+before."""
 _ERROR = """The last layer’s error as the input gets noisier. To the right of the dashed line lies stronger
 noise than in training: the flatter a curve stays there, the more robust its network."""
 _MULTIPLIERS = """The price of each constraint during training. A multiplier grows while its layer breaks the
 constraint and sinks back towards zero while it holds; one that never stops growing asks too much."""
-_VIOLATIONS = """The constraints on held-out data at the training noise, with confidence intervals. Below zero
+_VIOLATIONS = """The constraints at the training noise, with confidence intervals. Below zero
 a layer lowers the loss by more than asked; a cross marks an interval that lies wholly above zero."""
 _FRAMES = """The same clip through each network. Move along the layers to watch it being cleaned, and along
 the noise to see where a network gives up. RMSE is its distance from the clean picture, on 0–255."""
@@ -35,8 +38,8 @@ the noise to see where a network gives up. RMSE is its distance from the clean p
 def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str) -> Path:
     """Write the report of some runs as one self-contained HTML file.
 
-    Runs of the same data set, model and training noise share a section; among these, runs of one method and α
-    count as seeds. Frames are those of the first seed of each method.
+    Runs of the same data set, model and training noise, judged on the same split at the same checkpoint, share
+    a section; among these, runs of one method and α count as seeds. Frames are those of the first seed of each method.
 
     Args:
         runs: Run folders, or runs already read.
@@ -77,8 +80,9 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str) -> P
 
 def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[str, dict[str, Any]]:
     plots = {"losses": figures.layer_losses(group), "error": figures.error_by_noise(group)}
+    limits = _LIMITS if any(arm.limits for arm in group.arms) else ""
     blocks = [
-        _figure("losses", "Loss along the layers", _LOSSES, _loss_controls(index, group)),
+        _figure("losses", "Loss along the layers", _LOSSES + limits, _loss_controls(index, group)),
         _figure("error", "Error against noise", _ERROR),
     ]
     for arm in group.arms:
@@ -89,7 +93,7 @@ def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[str
             blocks.append(_figure(key, f"Multipliers{_of(run, arm, group)}", _MULTIPLIERS))
     if any(run.violations for run in group.runs):
         plots["violations"] = figures.violations(group)
-        blocks.append(_figure("violations", "Constraints on held-out data", _VIOLATIONS))
+        blocks.append(_figure("violations", f"Constraints on {_DATA.get(group.split, group.split)}", _VIOLATIONS))
     frames, frames_html = _frames(index, group, budget)
     head = "" if alone else f"<h2>{group_name(group)}</h2>{verdict([group], heading='h3')}"
     html = (

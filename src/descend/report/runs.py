@@ -46,7 +46,9 @@ class RunView:
     """One evaluated run, as its ``summary.json``, ``records.jsonl`` and ``frames.npz`` tell it.
 
     ``history`` maps a layer to its multiplier's (steps, values); layer 0 is the cap's. ``alpha`` is one
-    number per layer, or a single one for all.
+    number per layer, or a single one for all. ``limits`` holds, for each layer l, what f_l may be of f_{l−1}
+    at most, None where nothing is asked; it is empty if the summary does not tell. ``split`` and
+    ``checkpoint`` say on which data which of the run's models was judged.
     """
 
     name: str
@@ -66,8 +68,11 @@ class RunView:
     violations: list[float] = field(default_factory=list)
     violation_intervals: list[list[float]] = field(default_factory=list)
     feasible: bool | None = None
+    certain: bool = False
     verdict: str = ""
-    binding: list[int] = field(default_factory=list)
+    limits: list[float | None] = field(default_factory=list)
+    split: str = "test"
+    checkpoint: str = "model"
     descending_share: float | None = None
     alpha: tuple[float, ...] | None = None
     seconds: float | None = None
@@ -142,15 +147,18 @@ class RunView:
                 higher_is_better=bool(summary["higher_is_better"]),
                 noise=_floats(summary["noise"]),
                 values=_floats(summary["values"]),
-                mean=float(summary["mean"]),
+                mean=_float(summary["mean"]),
                 train_noise=float(summary["train_noise"]),
                 layer_losses={float(level): _floats(row) for level, row in summary["layer_losses"].items()},
-                train_value=_maybe(summary.get("train_value")),
+                train_value=_float(summary["train_value"]) if "train_value" in summary else None,
                 violations=_floats(summary.get("violations") or []),
                 violation_intervals=[_floats(pair) for pair in summary.get("violation_intervals") or []],
                 feasible=None if summary.get("feasible") is None else bool(summary["feasible"]),
+                certain=bool(summary.get("certain")),
                 verdict=str(summary.get("verdict") or ""),
-                binding=[int(layer) for layer in summary.get("binding") or []],
+                limits=[_maybe(limit) for limit in summary.get("limits") or []],
+                split=str(summary.get("split") or "test"),
+                checkpoint=str(summary.get("checkpoint") or "model"),
                 descending_share=_maybe(summary.get("descending_share")),
                 alpha=_alpha(summary.get("alpha")),
                 seconds=_maybe(summary.get("seconds")),
@@ -166,6 +174,9 @@ class RunView:
             raise InputError(f"{source}: layer_losses must contain the training noise {run.train_noise}.")
         if len({len(row) for row in run.layer_losses.values()}) != 1:
             raise InputError(f"{source}: layer_losses must have as many layers at every noise level.")
+        if run.limits and len(run.limits) != run.depth + 1:
+            counts = f"{len(run.limits)} limits but {run.depth + 1} layer losses"
+            raise InputError(f"{source} must have one limit per layer, from layer 0 on; got {counts}.")
         return run
 
 
@@ -178,14 +189,22 @@ class Arm:
     style: Style
     runs: list[RunView]
 
+    @property
+    def limits(self) -> list[float | None]:
+        """The limits that training held the layers to; empty without any, or if the seeds' differ."""
+        first = self.runs[0]
+        return first.limits if first.constrained and all(run.limits == first.limits for run in self.runs) else []
+
 
 @dataclass(frozen=True)
 class Group:
-    """The arms that compare: one data set, one model, one training noise."""
+    """The arms that compare: one data set, one model, one training noise, judged on one split at one checkpoint."""
 
     dataset: str
     model: str
     train_noise: float
+    split: str
+    checkpoint: str
     arms: list[Arm]
 
     @property
@@ -211,10 +230,11 @@ class Group:
 
 
 def group_runs(runs: Sequence[RunView]) -> list[Group]:
-    """Gather runs by data set, model and training noise, then by method and setting, ERM first."""
-    groups: dict[tuple[str, str, float], list[RunView]] = {}
+    """Gather runs by what makes them comparable (see `Group`), then by method and setting, ERM first."""
+    groups: dict[tuple[str, str, float, str, str], list[RunView]] = {}
     for run in runs:
-        groups.setdefault((run.dataset, run.model, run.train_noise), []).append(run)
+        key = (run.dataset, run.model, run.train_noise, run.split, run.checkpoint)
+        groups.setdefault(key, []).append(run)
     return [Group(*key, arms=_arms(members)) for key, members in groups.items()]
 
 
@@ -279,7 +299,12 @@ def multiplier_history(records: Iterable[Mapping[str, Any]]) -> History:
 
 
 def _floats(values: Any) -> list[float]:
-    return [float("nan") if value is None else float(value) for value in values]
+    return [_float(value) for value in values]
+
+
+def _float(value: Any) -> float:
+    """A number; null stands for one that was not finite."""
+    return float("nan") if value is None else float(value)
 
 
 def _maybe(value: Any) -> float | None:

@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 
 from descend.report.runs import Arm, Group, RunView, Style
 
-_MARKS = {"holds": "✓", "broken": "✕", "open": "–"}
+_MARKS = {"holds": "✓", "tentative": "≈", "broken": "✕", "open": "–"}
 
 
 def verdict(groups: Sequence[Group], heading: str = "h2") -> str:
@@ -49,52 +49,55 @@ def runs_table(groups: Sequence[Group]) -> str:
 
 
 def group_name(group: Group) -> str:
-    """The group in words, escaped."""
-    return f"{escape(group.model)} on {escape(group.dataset)}, trained at γ = {group.train_noise:g}"
+    """The group in words, escaped; what was judged is named where it is not the final model on test data."""
+    words = f"{group.model} on {group.dataset}, trained at γ = {group.train_noise:g}"
+    words += f", judged on the {group.split} split" if group.split != "test" else ""
+    words += f", {group.checkpoint.replace('_', ' ')} checkpoint" if group.checkpoint != "model" else ""
+    return escape(words)
 
 
 def _state(runs: Sequence[RunView]) -> str:
     known = [run.feasible for run in runs]
     if any(feasible is False for feasible in known):
         return "broken"
-    return "holds" if runs and all(known) else "open"
+    if not runs or not all(known):
+        return "open"
+    return "holds" if all(run.certain for run in runs) else "tentative"
 
 
 def _headline(runs: Sequence[RunView]) -> str:
     if not runs:
         return "Plain training only: nothing is promised about the layers"
     total, feasible = len(runs), sum(run.feasible is True for run in runs)
+    certain = sum(run.certain for run in runs)
+    scope = f", in all {total} runs" if total > 1 else ""
     match _state(runs):
         case "holds":
-            scope = f", in all {total} runs" if total > 1 else ""
             return f"Feasible: every layer lowers the loss as asked{scope}"
+        case "tentative":
+            return f"Feasible as far as the data can tell{scope}" + (f"; beyond doubt in {certain}" if certain else "")
         case "broken" if total == 1:
             return "Not feasible: the constraints do not hold"
         case "broken":
             return f"Not feasible in {total - feasible} of {total} runs: there the constraints do not hold"
         case _:
-            return "Not judged: the constraints were not measured on held-out data"
+            return "Not judged: whether the constraints hold was not measured"
 
 
 def _details(group: Group) -> list[str]:
-    runs = [run for run in group.runs if run.constrained] or group.runs
-    said: dict[str, list[int]] = {}
-    for run in runs:
-        words = f"{escape(run.verdict)} {_binding(run) if run.constrained else ''}".strip()
-        said.setdefault(words, []).append(run.seed)
+    arms = [arm for arm in group.arms if arm.runs[0].constrained] or group.arms
+    said: dict[str, dict[str, list[int]]] = {}
+    for arm in arms:
+        for run in arm.runs:
+            said.setdefault(run.verdict, {}).setdefault(arm.label, []).append(run.seed)
     lines = []
-    for words, seeds in said.items():
-        who = f"<b>Seed{'s' * (len(seeds) > 1)} {_listed(seeds)}.</b> " if len(said) > 1 else ""
-        lines += [f"<p>{who}{words}</p>"] if words else []
+    for words, speakers in said.items():
+        who = "; ".join(
+            (f"{escape(label)}, seed" if len(arms) > 1 else "Seed") + f"{'s' * (len(seeds) > 1)} {_listed(seeds)}"
+            for label, seeds in speakers.items()
+        )
+        lines += [f"<p>{f'<b>{who}.</b> ' * (len(said) > 1)}{escape(words)}</p>"] if words else []
     return [*lines, *_gain(group)]
-
-
-def _binding(run: RunView) -> str:
-    if not run.binding:
-        return ""
-    if len(run.binding) == 1:
-        return f"Layer {run.binding[0]} binds: its constraint is the one that shapes the training."
-    return f"Layers {_listed(run.binding)} bind: their constraints are the ones that shape the training."
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -135,7 +138,7 @@ def _by_group(groups: Sequence[Group]) -> list[str]:
 
 
 def _every_run(groups: Sequence[Group]) -> str:
-    heads = ("Run", "Seed", "Mean over noise", "At training noise", "Feasible", "Verdict")
+    heads = ("Run", "Seed", "Mean over noise", "At training noise", "Feasible")
     rows = [
         _row(
             heads,
@@ -145,7 +148,6 @@ def _every_run(groups: Sequence[Group]) -> str:
                 _number(run.mean),
                 _number(train_value(run)),
                 _feasible([run]),
-                escape(run.verdict) or "–",
             ],
             arm.style,
         )
@@ -183,7 +185,9 @@ def _feasible(runs: Sequence[RunView]) -> str:
     if not known:
         return "–"
     words = f"{sum(known)} of {len(known)}" if len(known) > 1 else "yes" if known[0] else "no"
-    return words if all(known) or not runs[0].constrained else f"<strong>{words}</strong>"
+    if not all(known):
+        return f"<strong>{words}</strong>" if runs[0].constrained else words
+    return words if all(run.certain for run in runs) else f"{words} <small>as far as can be told</small>"
 
 
 def _table(heads: Sequence[str], bodies: str) -> str:
