@@ -11,6 +11,7 @@ from descend.errors import InputError
 from descend.report import RunView, figures, group_runs, write_page
 from descend.report.frames import Frames, embed
 from descend.report.runs import REQUIRED
+from descend.report.tables import group_name, verdict
 
 NOISE = [0.0, 0.15, 0.3, 0.6, 1.0, 1.5]
 
@@ -24,6 +25,7 @@ def fake_run(
     alpha: float = 0.1,
     feasible: bool = True,
     frames: bool = True,
+    **entries,
 ) -> Path:
     """A run folder as training and evaluation leave it, its numbers made up: what is tested is the page."""
     folder.mkdir(exist_ok=True)
@@ -58,7 +60,11 @@ def fake_run(
         "violations": violations.tolist(),
         "violation_intervals": [[value - 0.1, value + 0.1] for value in violations],
         "feasible": constrained and feasible,
-        "verdict": "All 7 constraints hold on held-out data." if feasible else "Layer 4 rises by 0.40 ± 0.10.",
+        "certain": feasible,
+        "violated": [] if feasible else [4],
+        "verdict": "All 7 constraints hold; layers 2 and 5 bind." if feasible else "Layer 4 rises by 0.40 ± 0.10.",
+        "limits": [None, *[1 - alpha] * depth],
+        **{"split": "test", "checkpoint": "model"},
         **{
             "binding": [2, 5] if constrained else [],
             "multipliers": multipliers.tolist(),
@@ -66,7 +72,7 @@ def fake_run(
         },
         **{"descending_share": 0.93 if constrained else 0.51, "alpha": alpha if constrained else None},
     }
-    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "summary.json").write_text(json.dumps(summary | entries))
     with (folder / "records.jsonl").open("w") as file:
         for step in range(2000):
             for layer in range(depth + 1) if constrained else ():
@@ -124,9 +130,12 @@ def test_a_run_that_diverged_is_still_shown(runs: list[Path], tmp_path: Path) ->
     broken = {level: [1.0, *[float("nan")] * 6, float("inf")] for level in summary["layer_losses"]}
     summary |= {"layer_losses": broken, "violations": [None] * 7, "violation_intervals": [[None, None]] * 7}
     summary |= {"mean": float("nan"), "values": [float("nan")] * len(NOISE), "feasible": False}
-    (tmp_path / "summary.json").write_text(json.dumps(summary))
-    page = write_page([tmp_path], tmp_path / "report.html", "A run").read_text()
-    assert "Not feasible" in page and "diverged" in page
+    nulls = {level: [1.0, *[None] * 7] for level in broken}
+    nulls = {"layer_losses": nulls, "mean": None, "values": [None] * len(NOISE), "train_value": None}
+    for entries in ({}, nulls):
+        (tmp_path / "summary.json").write_text(json.dumps(summary | entries))
+        page = write_page([tmp_path], tmp_path / "report.html", "A run").read_text()
+        assert "Not feasible" in page and "diverged" in page
 
 
 def test_what_does_not_fit_is_thinned_evenly() -> None:
@@ -159,6 +168,87 @@ def test_figures_stand_alone(runs: list[Path]) -> None:
     assert marks[0].marker.color != marks[1].marker.color
 
 
+def test_limits_are_those_that_the_run_was_judged_by(runs: list[Path], tmp_path: Path) -> None:
+    def bars(**entries):
+        (run,) = group_runs([RunView.from_summary(summary | entries)])[0].runs
+        traces = figures.layer_losses(*group_runs([run])).data
+        return run.layer_losses[0.15], [trace for trace in traces if trace.name.startswith("limit")]
+
+    summary = json.loads((runs[1] / "summary.json").read_text())
+    losses, (later,) = bars(limits=[None, None, 0.7, None, 0.8, 0.8, 0.8, 0.5])
+    assert list(later.x) == [2, 4, 5, 6, 7]
+    assert later.y[0] == pytest.approx(0.7 * losses[1]) and later.y[-1] == pytest.approx(0.5 * losses[6])
+    assert bars(limits=None)[1] == bars(limits=[None] * 8)[1] == []
+    del summary["limits"]
+    assert bars()[1] == []
+    words = "must land on or below its short bar"
+    assert words in write_page(runs, tmp_path / "report.html", "Limits").read_text()
+    assert words not in write_page([RunView.from_summary(summary)], tmp_path / "report.html", "None").read_text()
+
+
+@pytest.mark.parametrize(
+    ("states", "state", "headline"),
+    [
+        ([(True, True)], "holds", "Feasible: every layer lowers the loss as asked"),
+        ([(True, True), (True, True)], "holds", "Feasible: every layer lowers the loss as asked, in all 2 runs"),
+        ([(True, False)], "tentative", "Feasible as far as the data can tell"),
+        ([(True, None)], "tentative", "Feasible as far as the data can tell"),
+        (
+            [(True, True), (True, False)],
+            "tentative",
+            "Feasible as far as the data can tell, in all 2 runs; beyond doubt in 1",
+        ),
+        ([(False, False)], "broken", "Not feasible: the constraints do not hold"),
+        ([(True, True), (None, None)], "open", "Not judged: whether the constraints hold was not measured"),
+    ],
+)
+def test_the_headline_claims_no_more_than_the_data(runs: list[Path], states: list, state: str, headline: str) -> None:
+    summary = json.loads((runs[1] / "summary.json").read_text())
+    views = [
+        RunView.from_summary(summary | {"feasible": feasible, "certain": certain, "seed": seed})
+        for seed, (feasible, certain) in enumerate(states)
+    ]
+    html = verdict(group_runs(views))
+    assert html.startswith(f'<div class="verdict {state}">') and f"{headline}</h2>" in html
+
+
+def test_each_verdict_is_said_once_and_by_whom(runs: list[Path], tmp_path: Path) -> None:
+    summary = json.loads((runs[1] / "summary.json").read_text())
+    words = {(0.1, 0): "One & all hold.", (0.1, 1): "Layer 3 fails.", (0.2, 0): "Layer 3 fails."}
+    views = [
+        RunView.from_summary(summary | {"alpha": alpha, "seed": seed, "verdict": said})
+        for (alpha, seed), said in words.items()
+    ]
+    page = write_page(views, tmp_path / "report.html", "Verdicts").read_text().split("<script")[0]
+    assert "<p><b>Constrained, α = 0.1, seed 0.</b> One &amp; all hold.</p>" in page
+    assert page.count("Layer 3 fails.") == 1
+    assert "<b>Constrained, α = 0.1, seed 1; Constrained, α = 0.2, seed 0.</b> Layer 3 fails." in page
+    page = write_page(runs, tmp_path / "report.html", "One").read_text().split("<script")[0]
+    assert page.count("All 7 constraints hold; layers 2 and 5 bind.") == page.count("2 and 5") == 1
+
+
+def test_runs_judged_on_other_data_or_models_are_kept_apart(tmp_path: Path) -> None:
+    judged = [("test", "model"), ("validation", "model"), ("test", "best_feasible"), ("tr<i>n", "best_feasible")]
+    folders = [
+        fake_run(tmp_path / str(place), "constrained", frames=False, split=split, checkpoint=checkpoint)
+        for place, (split, checkpoint) in enumerate(judged)
+    ]
+    groups = group_runs([RunView.read(folder) for folder in folders])
+    assert [(group.split, group.checkpoint) for group in groups] == judged
+    base = "UT-7 on ped2&lt;b&gt;, trained at γ = 0.15"
+    names = [
+        base,
+        f"{base}, judged on the validation split",
+        f"{base}, best feasible checkpoint",
+        f"{base}, judged on the tr&lt;i&gt;n split, best feasible checkpoint",
+    ]
+    assert [group_name(group) for group in groups] == names
+    page = write_page(folders, tmp_path / "report.html", "Four").read_text()
+    assert all(f"<h2>{name}</h2>" in page for name in names)
+    page = write_page(folders[1:2], tmp_path / "report.html", "One").read_text()
+    assert f'<p class="subtitle">{names[1]}</p>' in page and "Constraints on validation data" in page
+
+
 def test_other_alphas_are_other_arms(tmp_path: Path) -> None:
     folders = [fake_run(tmp_path / str(alpha), "constrained", alpha=alpha, frames=False) for alpha in (0.1, 0.2)]
     (group,) = group_runs([RunView.read(folder) for folder in folders])
@@ -189,4 +279,5 @@ def test_errors_say_what_to_do(runs: list[Path], tmp_path: Path) -> None:
     assert "frames.npz is damaged" in message(lambda folder: (folder / "frames.npz").write_bytes(b"PK no"))
     assert "one value per noise level" in message(lambda folder: change(folder, values=[1.0]))
     assert "training noise 9.0" in message(lambda folder: change(folder, train_noise=9))
+    assert "9 limits but 8 layer losses" in message(lambda folder: change(folder, limits=[None] * 9))
     assert "wrong type" in message(lambda folder: change(folder, noise="loud"))

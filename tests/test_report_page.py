@@ -87,8 +87,19 @@ def test_the_title_is_text(visit: Visit) -> None:
 def test_the_verdict_comes_first(visit: Visit) -> None:
     verdict = visit.page.locator(".verdict")
     assert "Feasible" in verdict.inner_text()
-    assert "Layers 2 and 5 bind" in verdict.inner_text()
+    assert verdict.inner_text().count("bind") == verdict.inner_text().count("layers 2 and 5 bind") == 1
     assert verdict.bounding_box()["y"] < visit.page.locator("table").bounding_box()["y"]
+
+
+def test_what_is_not_certain_has_a_colour_of_its_own(browser: Browser, tmp_path: Path) -> None:
+    states = {"certain": {}, "tentative": {"certain": False}, "broken": {"feasible": False}}
+    looks = set()
+    for name, entries in states.items():
+        run = fake_run(tmp_path / name, "constrained", frames=False, **entries)
+        with Visit(browser, write_page([run], tmp_path / f"{name}.html", name)) as visit:
+            ground = "getComputedStyle(document.querySelector('.verdict')).backgroundColor"
+            looks.add((visit.page.evaluate(ground), visit.page.locator(".headline .mark").inner_text()))
+    assert len({ground for ground, _ in looks}) == len({mark for _, mark in looks}) == 3
 
 
 def test_a_noise_slider_moves_frames_plot_and_the_other_slider(visit: Visit) -> None:
