@@ -1,6 +1,7 @@
 """The figures, the tables and the errors of the report; `test_report_page` looks at the page itself."""
 
 import json
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -166,6 +167,8 @@ def test_figures_stand_alone(runs: list[Path]) -> None:
     marks = figures.violations(group).data
     assert marks[0].line.color == marks[1].line.color is None
     assert marks[0].marker.color != marks[1].marker.color
+    judged = figures.violations(*group_runs([replace(constrained, violated=[0, 2])])).data[0].marker.symbol
+    assert [layer for layer, symbol in enumerate(judged, start=1) if symbol == "x"] == [2]
 
 
 def test_limits_are_those_that_the_run_was_judged_by(runs: list[Path], tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def multipliers(run: RunView) -> go.Figure:
 def violations(group: Group) -> go.Figure:
     """How far each layer's constraint is violated, with its interval.
 
-    A cross marks an interval that lies wholly above zero.
+    A cross marks a constraint that the run was judged to break.
     """
     figure = go.Figure(layout=_layout("layer", "violation (above 0: broken)"))
     figure.update_layout(hovermode="closest")
@@ -92,7 +92,7 @@ def violations(group: Group) -> go.Figure:
     for place, (arm, run) in enumerate(shown):
         offset = 0.5 * ((place + 0.5) / len(shown) - 0.5)
         pairs = run.violation_intervals or [[value, value] for value in run.violations]
-        broken = [low > 0 for low, _ in pairs]
+        broken = [layer in run.violated for layer in range(1, len(pairs) + 1)]
         figure.add_scatter(
             x=[layer + offset for layer in range(1, len(run.violations) + 1)],
             y=run.violations,

@@ -30,7 +30,7 @@ noise than in training: the flatter a curve stays there, the more robust its net
 _MULTIPLIERS = """The price of each constraint during training. A multiplier grows while its layer breaks the
 constraint and sinks back towards zero while it holds; one that never stops growing asks too much."""
 _VIOLATIONS = """The constraints at the training noise, with confidence intervals. Below zero
-a layer lowers the loss by more than asked; a cross marks an interval that lies wholly above zero."""
+a layer lowers the loss by more than asked; a cross marks a constraint that counts as broken."""
 _FRAMES = """The same clip through each network. Move along the layers to watch it being cleaned, and along
 the noise to see where a network gives up. RMSE is its distance from the clean picture, on 0–255."""
 

@@ -46,9 +46,10 @@ class RunView:
     """One evaluated run, as its ``summary.json``, ``records.jsonl`` and ``frames.npz`` tell it.
 
     ``history`` maps a layer to its multiplier's (steps, values); layer 0 is the cap's. ``alpha`` is one
-    number per layer, or a single one for all. ``limits`` holds, for each layer l, what f_l may be of f_{l−1}
-    at most, None where nothing is asked; it is empty if the summary does not tell. ``split`` and
-    ``checkpoint`` say on which data which of the run's models was judged.
+    number per layer, or a single one for all. ``violated`` are the constraints judged to be broken, by layer, 0
+    the cap's. ``limits`` holds, for each layer l, the share of f_{l−1} that f_l must not exceed, None where
+    nothing is asked; it is empty if the summary does not tell. ``split`` and ``checkpoint`` say on which data
+    which of the run's models was judged.
     """
 
     name: str
@@ -69,6 +70,7 @@ class RunView:
     violation_intervals: list[list[float]] = field(default_factory=list)
     feasible: bool | None = None
     certain: bool = False
+    violated: list[int] = field(default_factory=list)
     verdict: str = ""
     limits: list[float | None] = field(default_factory=list)
     split: str = "test"
@@ -155,6 +157,7 @@ class RunView:
                 violation_intervals=[_floats(pair) for pair in summary.get("violation_intervals") or []],
                 feasible=None if summary.get("feasible") is None else bool(summary["feasible"]),
                 certain=bool(summary.get("certain")),
+                violated=[int(layer) for layer in summary.get("violated") or []],
                 verdict=str(summary.get("verdict") or ""),
                 limits=[_maybe(limit) for limit in summary.get("limits") or []],
                 split=str(summary.get("split") or "test"),
