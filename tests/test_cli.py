@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from descend import DescentConfig, InputError
-from descend.cli import COMMANDS, levels, main
+from descend.cli import COMMANDS, _recipe, levels, main
 from descend.recipes import RECIPES
 
 # Two steps on a handful of windows: what is tested is the command line.
@@ -136,6 +136,7 @@ def test_compare_and_report_write_one_page(capsys, tmp_path, pair):
 
 def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
     shutil.copytree(pair[0], tmp_path / "demo" / "erm")  # an earlier demo's: it makes way
+    (tmp_path / "demo" / ".descend-demo").touch()
     out, _ = words(capsys, "demo", "--max-steps", "3", "--seed", "5", "--out", str(tmp_path / "demo"))
     assert out.splitlines()[-1] == f"open {tmp_path / 'demo' / 'report.html'}"
     folders = [tmp_path / "demo" / method for method in ("erm", "constrained")]
@@ -190,6 +191,11 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
         (["train", "video-ut", "--out", "OUT", "--dual-optim-args", "5"], "must be a JSON object"),
         (["train", "video-ut", "--out", "OUT", "--dual-optim-args", '{"lr": 5}'], "other than lr"),
         (["train", "video-ut", "--out", "OUT", "--dual-optim-args", '{"kq": 5}'], "does not take these options"),
+        (["train", "video-ut", "--out", "OUT", "--dual-warmup-steps", "-1"], "dual_warmup_steps must be at least 0"),
+        (["train", "video-ut", "--out", "OUT", "--dual-warmup-steps", "400"], "got 400 of 400"),
+        (["train", "video-ut", "--out", "OUT", "--dual-warmup-steps", "0.9", "--max-steps", "4"], "got 4 of 4"),
+        (["train", "video-ut", "--out", "OUT", "--dual-warmup-epochs", "1"], "(did you mean --dual-warmup-steps?)"),
+        (["train", "video-ut", "--out", "OUT", "--slack=explicit", "--slack-optimizer", "rmsprop"], "sgd, adam"),
         (["train", "video-ut", "--out", "OUT", "--kernel", "cubic"], "kernel must be 'softmax' or 'gaussian'"),
         (["train", "video-ut", "--out", "OUT", "--optim", "sgdd"], "sgdd"),
         (["train", "video-ut", "--out", "OUT", "--window", "500"], "clip scene 0 has 30 frames; expected at least"),
@@ -211,6 +217,7 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
         (["evaluate", "RUN", "--noise", "-0.5"], "noise must be levels γ of at least 0"),
         (["evaluate", "RUN", "--noise", "nan"], "noise must be levels γ of at least 0"),
         (["evaluate", "RUN", "--noise=-0.5,0"], "noise must be levels γ of at least 0"),
+        (["evaluate", "RUN", "--frames", "0"], "frames must be at least 1; got 0"),
         (["evaluate", "RUN", "--split", "tset"], "invalid choice: 'tset'"),
         (["evaluate", "RUN", "--model", "best"], "has no best"),
         (["evaluate", "RUN/model"], "is not that of a run"),
@@ -243,11 +250,45 @@ def test_an_existing_folder_is_left_alone(capsys, tmp_path, pair):
     words(capsys, "train", "video-ut", *BRIEF, "--out", str(tmp_path / "empty"))
 
 
-def test_the_demo_deletes_nothing_that_is_not_a_run(capsys, tmp_path):
-    (tmp_path / "erm").mkdir()
-    (tmp_path / "erm" / "thesis.txt").write_text("years of work")
-    assert "exists" in one_line(capsys, "demo", "--max-steps", "1", "--out", str(tmp_path))
-    assert (tmp_path / "erm" / "thesis.txt").read_text() == "years of work"
+@pytest.mark.parametrize("name", ["erm", "constrained"])
+@pytest.mark.parametrize("flags", [[], ["--resume"]])
+def test_the_demo_replaces_nothing_that_is_not_a_demos(capsys, tmp_path, name, flags):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "thesis.txt").write_text("years of work")
+    message = one_line(capsys, "demo", "--max-steps", "1", "--out", str(tmp_path), *flags)
+    assert message == f"descend: {tmp_path} holds runs that are not a demo's; choose another folder with --out."
+    assert (tmp_path / name / "thesis.txt").read_text() == "years of work"
+    assert [path.name for path in tmp_path.iterdir()] == [name]  # no mark to be taken for a demo's next time
+
+
+def test_compare_replaces_nothing_that_is_not_a_comparison(capsys, tmp_path, pair):
+    (tmp_path / "summary.json").write_text('{"years": "of work"}')
+    message = one_line(capsys, "compare", str(pair[0]), "--out", str(tmp_path))
+    assert message == (
+        f"descend: {tmp_path / 'summary.json'} is not that of a comparison; choose another folder with --out."
+    )
+    assert (tmp_path / "summary.json").read_text() == '{"years": "of work"}'
+    assert not (tmp_path / "report.html").exists()
+    for runs in (pair[:1], pair):  # its own makes way
+        words(capsys, "compare", *map(str, runs), "--out", str(tmp_path / "page"))
+    assert len(json.loads((tmp_path / "page" / "summary.json").read_text())["runs"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], ("0.65", 0.35)),
+        (["--alpha", "0.2"], ("0.2", 1)),
+        (["--alpha=0.2"], ("0.2", 1)),
+        (["--alpha", "0.2", "--alpha-decay", "0.5"], ("0.2", 0.5)),
+        (["--alpha_decay=0.5", "--alpha", "0.2"], ("0.2", 0.5)),
+        (["--alpha-decay", "0.5"], ("0.65", 0.5)),
+        (["--alpha", "0.3,0.2,0.1"], ("0.3,0.2,0.1", 1)),
+    ],
+)
+def test_alpha_alone_is_a_constant_step(flags, expected):
+    _, _, args, _ = _recipe(["video-ut", "--out", "run", *flags])
+    assert (args.alpha, args.alpha_decay) == expected
 
 
 def test_an_empty_data_folder_lists_the_layouts(capsys, tmp_path):

@@ -36,6 +36,20 @@ def test_violations_by_hand():
     torch.testing.assert_close(problem.constraints(losses), tensor(5.0, 0.5, -0.6, 0.5))
 
 
+def test_bounds_and_limits_by_hand():
+    problem = DescentProblem(3, alpha=[0.1, 0.2, 0.5], cap=5.0)
+    torch.testing.assert_close(problem.bounds(tensor(10, 9.5, 7, 4)), tensor(5, 9, 7.6, 3.5))
+    assert problem.limits == [None, *pytest.approx([0.9, 0.8, 0.5])]
+    ratio = DescentProblem(3, alpha=[0.1, 0.2, 0.5], form="ratio")
+    torch.testing.assert_close(ratio.bounds(tensor(10, 9.5, 7, 4)), tensor(0, 0.9, 0.8, 0.5))
+    assert ratio.limits == problem.limits
+
+
+def test_limits_are_none_where_no_constraint_is_in_force():
+    assert DescentProblem(3, alpha=0.5, cap=2.0, first=2).limits == [None, None, None, 0.5]
+    assert DescentProblem(2).limits == [None, None, None]
+
+
 def test_violations_of_the_ratio_form_by_hand():
     problem = DescentProblem(2, alpha=0.1, form="ratio")
     torch.testing.assert_close(problem.violations(tensor(10, 9.5, 1.9)), tensor(0.05, -0.7))
@@ -160,6 +174,18 @@ def test_both_forms_have_the_same_feasible_set(point):
     torch.testing.assert_close(ratio * losses[:-1], difference, rtol=1e-9, atol=1e-9)
 
 
+@settings(max_examples=100, deadline=None)
+@given(points())
+def test_a_violation_is_what_a_constraint_has_above_its_bound(point):
+    problem, losses, _, _ = point
+    bounds, limits = problem.bounds(losses), problem.limits
+    descent = losses[1:] if problem.form == "difference" else losses[1:] / losses[:-1]
+    excess = torch.cat([losses[problem.first, None], descent]) - bounds
+    torch.testing.assert_close(problem.constraints(losses), excess * problem.in_force)
+    assert [limit is not None for limit in limits] == [False, *problem.in_force[1:].tolist()]
+    assert all(limit == pytest.approx(1 - a) for limit, a in zip(limits[1:], problem.alpha, strict=True) if limit)
+
+
 def test_stop_gradient_changes_the_gradient_and_not_the_value():
     losses, lam = tensor(4, 3, 2), tensor(1, 2)
     plain, stopped = (DescentProblem(2, 0.3, 1.0, stop_gradient=stop) for stop in (False, True))
@@ -212,6 +238,8 @@ def test_losses_of_another_shape(shape):
         problem.violations(losses)
     with pytest.raises(InputError, match=message):
         problem.lagrangian(losses, torch.ones(3))
+    with pytest.raises(InputError, match=message):
+        problem.bounds(losses)
 
 
 def test_multipliers_of_another_shape():

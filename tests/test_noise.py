@@ -91,6 +91,19 @@ def test_paired_draws_depend_on_the_seed_and_the_index_alone():
     assert not torch.equal(together[0], together[1])
 
 
+def test_paired_draws_meet_no_generator_of_training():
+    def first(seed: int) -> float:
+        return torch.randn(1, generator=torch.Generator().manual_seed(seed)).item()
+
+    # A run's own generator (of weights and order) starts from its seed, that of its noise from 8191 times it.
+    training = {first(seed * factor) for seed in range(100) for factor in (1, 8191)}
+    training |= {GaussianNoise(1.0, 1.0, seed)(torch.zeros(1)).item() for seed in range(100)}
+    paired = {draw.item() for seed in (0, 1, 2) for draw in paired_draws(range(500), (1,), seed)}
+    assert len(paired) == 1500
+    assert not training & paired
+    assert paired_draws([5], (1,), seed=0).item() == first(1_000_003 + 5)
+
+
 def test_paired_draws_are_standard_normal():
     draws = paired_draws(range(50), (3, 1000), seed=0)
     assert draws.std().item() == pytest.approx(1, rel=0.01)

@@ -56,8 +56,12 @@ def test_the_plain_loop(capsys):
 def test_the_trainer(tmp_path, monkeypatch, capsys):
     """The second Python block, as it is."""
     monkeypatch.chdir(tmp_path)
-    exec(PYTHON[1], {})
-    assert "easible" in capsys.readouterr().out
+    scope: dict = {}
+    exec(PYTHON[1], scope)
+    trainer = scope["trainer"]
+    assert trainer.verdict.sentence() in capsys.readouterr().out
+    assert trainer.dual.multipliers.shape == (3,)
+    assert (trainer.dual.multipliers > 0).any()
     assert (tmp_path / "runs" / "example" / "records.jsonl").is_file()
 
 

@@ -23,7 +23,7 @@ from descend.recipes import RECIPES
 from descend.tasks.video import VideoDenoising, load_video
 
 # 18 windows in steps of 6: three steps an epoch.
-SETTINGS = """--depth 2 --window 2 --stride 10 --per-device-train-batch-size 6 --use-cpu --dual-warmup-epochs 0
+SETTINGS = """--depth 2 --window 2 --stride 10 --per-device-train-batch-size 6 --use-cpu --dual-warmup-steps 0
     --alpha 0.6 --logging-steps 2 --eval-steps 3 --save-total-limit 9"""
 TINY = ["video-ut", *SETTINGS.split()]
 
@@ -118,6 +118,37 @@ def test_the_summary_has_what_the_plan_says(finished):
     assert len(summary["violations"]) == len(summary["multipliers"]) == 2
     frames = np.load(finished / "frames.npz")
     assert frames["reconstruction"].shape == (3, 3, 2, 160, 160)
+    assert (summary["split"], summary["checkpoint"]) == ("test", "model")
+    assert summary["limits"] == [None, *pytest.approx([0.4, 0.4])]
+    assert 2 <= summary["groups"] <= summary["samples"] == 45
+    assert not set(summary["undecided"]) & set(summary["violated"])
+    assert summary["binding"] == [layer for layer in (1, 2) if summary["multipliers"][layer - 1] > 0] != []
+    names = ", ".join(f"layer {layer}" for layer in summary["binding"])
+    assert summary["verdict"].endswith(f"held-out data. Binding (λ > 0): {names}.")
+
+
+def test_what_binds_is_told_by_its_multiplier_the_cap_too(tmp_path):
+    assert train(tmp_path / "cap", "--cap", "0.1", "--alpha", "0.01", "--depth", "1", steps=2) == 0
+    summary = run.evaluate(tmp_path / "cap", noise=[0.8])
+    assert (summary["cap_multiplier"] > 0, summary["multipliers"]) == (True, [0])
+    assert summary["binding"] == summary["violated"] == [0]
+    assert summary["verdict"] == (
+        "INFEASIBLE: the cap breaks its constraint on held-out data. Binding (λ > 0): the cap."
+    )
+    assert train(tmp_path / "erm", "--method", "erm", steps=2) == 0
+    summary = run.evaluate(tmp_path / "erm", noise=[0.8])
+    assert summary["binding"] == [] and "Binding" not in summary["verdict"]
+
+
+def test_the_config_names_every_setting_of_descends_own(finished):
+    config = json.loads((finished / "config.json").read_text())
+    own = set(DescentConfig.__annotations__) - {"remove_unused_columns"}
+    assert len(own) > 10 and own <= config["training"].keys()
+    assert (config["training"]["form"], config["training"]["slack_optimizer"]) == ("difference", None)  # defaults too
+    assert config["training"]["alpha_decay"] == 1  # the recipe's own is that of its own α
+    assert "adam_beta1" not in config["training"] and "output_dir" not in config["training"]
+    assert {"torch", "transformers", "accelerate"} <= config["versions"].keys()
+    assert config["versions"]["torch"].startswith(torch.__version__.split("+")[0])
 
 
 def test_the_config_alone_repeats_the_run(finished, tmp_path):
@@ -270,6 +301,56 @@ def test_other_data_are_judged_with_the_sigma_and_noise_of_the_run(finished, tmp
     assert other["values"] != summary["values"]
 
 
+def test_a_run_is_judged_from_anywhere(tmp_path, monkeypatch):
+    clips(tmp_path / "here" / "flicker")
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert train(Path("run"), "--data", "flicker", "--cache-dir", "cache", steps=1) == 0
+    settings = json.loads(Path("run/config.json").read_text())["settings"]
+    assert settings["data"] == str(tmp_path / "here" / "flicker")
+    assert settings["cache_dir"] == str(tmp_path / "here" / "cache")
+    monkeypatch.chdir(tmp_path / "there")
+    assert main(["evaluate", "../here/run", "--noise", "0.8"]) == 0
+    assert not any((tmp_path / "there").iterdir())
+    monkeypatch.chdir(tmp_path)
+    assert train(Path("here/run"), "--data", "here/flicker", "--cache-dir", "here/cache", "--resume", steps=1) == 0
+
+
+def strict(path: Path):
+    """JSON as the standard has it."""
+
+    def refuse(constant: str):
+        raise AssertionError(f"{constant} in {path}")
+
+    return json.loads(path.read_text(), parse_constant=refuse)
+
+
+def test_a_diverged_model_is_judged_with_nulls(finished, tmp_path, capsys):
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    network = UT.from_pretrained(out / "model")
+    with torch.no_grad():
+        network.feedforward.fill_(torch.nan)
+    network.save_pretrained(out / "model")
+    assert main(["evaluate", str(out), "--noise", "0,0.8"]) == 0
+    assert "INFEASIBLE: layers 1, 2 break their constraints" in capsys.readouterr().out
+    summary = strict(out / "summary.json")
+    assert (summary["feasible"], summary["certain"], summary["violated"]) == (False, False, [1, 2])
+    assert summary["values"] == [None, None] and summary["mean"] is None
+    assert summary["layer_losses"]["0.8"][0] > 0 and summary["layer_losses"]["0.8"][1:] == [None, None]
+    assert summary["violations"] == [None, None] and summary["violation_intervals"] == [[None, None]] * 2
+    assert main(["report", str(out)]) == 0
+
+
+def test_noise_beyond_all_numbers_is_judged_with_nulls(finished, tmp_path, capsys):
+    shutil.copytree(finished, tmp_path / "run")
+    assert main(["evaluate", str(tmp_path / "run"), "--noise", "0.8,1e30"]) == 0
+    summary = strict(tmp_path / "run" / "summary.json")
+    assert summary["values"][0] > 0 and summary["values"][1] is None
+    assert summary["mean"] is None
+    assert summary["violations"] == json.loads((finished / "summary.json").read_text())["violations"]
+
+
 def test_two_models_meet_the_same_noise(finished, tmp_path):
     assert train(tmp_path / "run", "--method", "erm") == 0
     run.evaluate(tmp_path / "run", noise=[0.0, 0.8, 1.6])
@@ -290,6 +371,10 @@ def test_the_best_feasible_model_is_judged_when_asked_for(tmp_path):
     worse, best = (run.evaluate(out, noise=[0.8], model=name) for name in ("model", "best_feasible"))
     assert best["values"][0] < worse["values"][0]
     assert best["feasible"]
+    assert (worse["checkpoint"], best["checkpoint"]) == ("model", "best_feasible")
+    (out / "best_feasible" / "dual.safetensors").unlink()  # its own, not that of the run's end
+    with pytest.raises(InputError, match=r"best_feasible.dual\.safetensors can't be loaded"):
+        run.evaluate(out, noise=[0.8], model="best_feasible")
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
@@ -315,6 +400,37 @@ def test_an_edited_depth_is_refused(finished, tmp_path):
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match=r"has 2 layers, but .*config.json says depth 5"):
         run.evaluate(tmp_path / "run")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+DAMAGE = {
+    "cut": cut,
+    "empty": lambda path: path.write_bytes(b""),
+    "other": lambda path: path.write_text("not tensors, but something else of some length"),
+    "missing": Path.unlink,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("name", ["model/model.safetensors", "dual.safetensors"])
+def test_a_damaged_model_is_one_clear_line(finished, tmp_path, name, damage, capsys):
+    shutil.copytree(finished, tmp_path / "run")
+    before = (finished / "summary.json").read_text()
+    DAMAGE[damage](tmp_path / "run" / name)
+    assert main(["evaluate", str(tmp_path / "run"), "--noise", "0.8"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"descend: {tmp_path / 'run' / name.removesuffix('/model.safetensors')} can't be loaded: ")
+    assert line.endswith("Train the run again.")
+    assert (tmp_path / "run" / "summary.json").read_text() == before
+
+
+@pytest.mark.parametrize("frames", [0, -1])
+def test_a_page_without_frames_is_refused(finished, frames):
+    with pytest.raises(InputError, match=f"frames must be at least 1; got {frames}"):
+        run.evaluate(finished, frames=frames)
 
 
 def test_an_unfinished_run_is_refused(finished, tmp_path):
@@ -348,7 +464,13 @@ def test_noise_is_the_runs_own_whatever_the_global_seed(finished, tmp_path):
 
 
 def test_wrong_settings_leave_no_folder_behind(tmp_path):
-    for flags in (["--attention-size", "7", "--heads", "2"], ["--report-to", "nowhere"], ["--alpha", "2"]):
+    for flags in (
+        ["--attention-size", "7", "--heads", "2"],
+        ["--report-to", "nowhere"],
+        ["--alpha", "2"],
+        ["--dual-warmup-steps", "8"],
+        ["--dual-warmup-steps", "0.99"],
+    ):
         assert train(tmp_path / "run", *flags) == 2
-        assert not (tmp_path / "run" / "config.json").exists()
+        assert not (tmp_path / "run").exists()
     assert train(tmp_path / "run", steps=1) == 0

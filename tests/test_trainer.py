@@ -96,15 +96,16 @@ def test_erm_is_bit_equal_to_multipliers_frozen_at_zero(tmp_path, data):
     cases = {
         "erm": {"method": "erm"},
         "never binding": {"alpha": "0.01", "cap": 1e9},
+        "warming up": {"alpha": "0.6", "dual_warmup_steps": 2.0},  # its first dual step comes after its last of three
     }
     found = {}
     for name, args in cases.items():
         trainer = build(tmp_path / name, data, depth=1, **args)  # a first layer descends, untrained
         trainer.train()
-        if name != "erm":
+        if name == "never binding":
             assert (trainer.dual.multipliers.tolist(), trainer.dual.cap_multiplier) == ([0], 0)
         found[name] = weights(trainer)
-    assert torch.equal(found["erm"], found["always warming up"])
+    assert torch.equal(found["erm"], found["warming up"])
     assert torch.equal(found["erm"], found["never binding"])
 
 
@@ -223,6 +224,9 @@ def test_a_loss_that_is_not_finite_stops_before_anything_moves(tmp_path, data, a
         ({"resilience": -1.0}, "resilience must be 0"),
         ({"resilience": 0.0, "slack": "explicit"}, "positive resilience"),
         ({"slack": "some"}, "'implicit' or 'explicit'"),
+        ({"slack": "explicit", "slack_optimizer": "rmsprop"}, "sgd, adam"),
+        ({"dual_warmup_steps": float("nan")}, "at least 0; got nan"),
+        ({"dual_warmup_steps": float("inf")}, "at least 0; got inf"),
         ({"form": "log"}, "'difference' or 'ratio'"),
         ({"first_layer": 2}, "0 to depth - 1 = 1; got 2"),
         ({"cap": -1.0}, "positive bound"),
@@ -240,6 +244,40 @@ def test_alpha_is_a_number_a_schedule_or_a_list(tmp_path):
     assert of(alpha="0.2") == [0.2, 0.2, 0.2]
     assert of(alpha="0.4", alpha_decay=0.5) == pytest.approx([0.4, 0.2, 0.1])
     assert of(alpha="0.3,0.2,0.1") == [0.3, 0.2, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("given", "steps", "expected"), [(0, 8, 0), (0.25, 8, 2), (0.99, 400, 396), (1, 8, 1), (3.0, 8, 3), (7, 8, 7)]
+)
+def test_a_warmup_below_one_is_a_share_of_all_steps(tmp_path, given, steps, expected):
+    assert DescentConfig(output_dir=str(tmp_path), dual_warmup_steps=given).warmup(steps) == expected
+
+
+@pytest.mark.parametrize(("given", "steps"), [(8, 8), (50, 8), (0.95, 8), (0.6, 1), (1, 1)])
+def test_a_warmup_of_all_steps_is_refused(tmp_path, given, steps):
+    args = {"output_dir": str(tmp_path), "dual_warmup_steps": given}
+    with pytest.raises(InputError, match=rf"must leave steps for the constraints; got \d+ of {steps}"):
+        DescentConfig(**args).warmup(steps)
+    assert DescentConfig(method="erm", **args).warmup(steps) >= 0
+
+
+def test_a_warmup_of_all_steps_stops_the_trainer_before_its_first(tmp_path, data):
+    trainer = build(tmp_path, data, max_steps=-1, num_train_epochs=1, dual_warmup_steps=3.0)  # known once it begins
+    start = weights(trainer)
+    with pytest.raises(InputError, match="got 3 of 3"):
+        trainer.train()
+    assert torch.equal(weights(trainer), start)
+
+
+def test_the_slack_has_an_optimizer_of_its_own(tmp_path, data):
+    found = {}
+    for name in (None, "adam", "sgd"):
+        args = {"alpha": "0.6", "slack": "explicit", "slack_optimizer": name, "max_steps": 2}
+        trainer = build(tmp_path / str(name), data, **args)
+        trainer.train()
+        found[name] = trainer.dual.slack
+    assert torch.equal(found[None], found["adam"])  # as the multipliers
+    assert not torch.equal(found["sgd"], found["adam"])
 
 
 def test_a_model_without_layers_is_refused(tmp_path, data):

@@ -116,6 +116,8 @@ def test_real_one_sided_data_says_what_to_do(real_data):
         find_clips(real_data / "video/shanghaitech", "train")
     with pytest.raises(InputError, match=r"choose one in it: .*UCSDped1, .*UCSDped2"):
         find_clips(real_data / "video/UCSD_Anomaly_Dataset.v1p2", None)
+    with pytest.raises(InputError, match=r"choose one in it: .*/UCSD_.*UCSDped1, .*UCSDped2, .*/avenue, .*/ped2"):
+        find_clips(real_data / "video", None)
 
 
 def test_real_files_cut_short(real_data, tmp_path):
@@ -169,6 +171,50 @@ def test_frames_replace_videos_only_if_they_are_all_there(tmp_path):
     assert [clip.files[0].suffix for clip in find_clips(tmp_path, "train")] == [".mp4", ".mp4"]
     write_frames(tmp_path / "training/frames/02")
     assert [clip.files[0].suffix for clip in find_clips(tmp_path, "train")] == [".jpg", ".jpg"]
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        ("train", "test"),
+        ("Train", "Test"),
+        ("TRAIN", "TEST"),
+        ("training", "testing"),
+        ("Training", "Testing"),
+        ("Training_Videos", "testing_videos"),
+        ("train", "Testing"),
+    ],
+)
+def test_sides_in_any_case(tmp_path, train, test):
+    write_frames(tmp_path / train / "01")
+    write_frames(tmp_path / test / "frames/02")
+    assert has_sides(tmp_path)
+    for split, name in (("train", "training/01"), ("test", "testing/02")):
+        (clip,) = find_clips(tmp_path, split)
+        assert clip.name == name and len(clip.files) == 3
+
+
+def test_a_root_of_data_sets_names_the_choices(tmp_path):
+    for name in ("UCSD/ped1", "UCSD/ped2", "avenue"):
+        write_frames(tmp_path / name / "Test/01")
+    (tmp_path / "notes").mkdir()
+    inner, outer = tmp_path / "UCSD", tmp_path
+    choices = f"{inner}/ped1, {inner}/ped2"
+    with pytest.raises(InputError, match=f"{inner} is not one data set; choose one in it: {choices}$"):
+        find_clips(inner, None)
+    with pytest.raises(InputError, match=f"choose one in it: {choices}, {outer}/avenue$"):
+        find_clips(outer, None)
+
+
+def test_videos_beside_clip_folders_are_refused(tmp_path):
+    write_video(tmp_path / "testing/08.avi", frames=2)
+    (tmp_path / "testing/labels").mkdir()  # no clip, as it holds no images
+    assert [clip.name for clip in find_clips(tmp_path, "test")] == ["testing/08"]
+    write_frames(tmp_path / "testing/09")
+    for path, split in ((tmp_path, "test"), (tmp_path / "testing", None)):
+        with pytest.raises(InputError, match=r"testing holds both videos \(08\.avi\) and folders of frames \(09\)"):
+            find_clips(path, split)  # type: ignore[arg-type]
+    assert [clip.name for clip in find_clips(tmp_path / "testing/09", None)] == ["09"]
 
 
 def test_a_folder_of_videos_needs_no_sides(tmp_path):

@@ -17,6 +17,7 @@ from descend.tasks.video import (
     VideoWindows,
     dataset_name,
     generate_scenes,
+    load_test,
     load_video,
     patchify,
     unpatchify,
@@ -91,6 +92,7 @@ def test_windows_are_all_runs_of_frames_within_one_clip(lengths, window, stride)
     ]
     assert [origin(item["patches"]) for item in windows] == expected
     assert [item["index"] for item in windows] == list(range(len(windows)))
+    assert [item["group"] for item in windows] == [frames[0] // 100 for frames in expected]
     for outside in (-1, len(windows)):
         with pytest.raises(IndexError):
             windows[outside]
@@ -105,14 +107,16 @@ def test_items_are_patches_of_the_frames_in_0_to_1():
     assert (windows.frames(3) == clips[1][2:6]).all()
     batch = windows.__getitems__([3, 0, 3])
     for one, index in zip(batch, [3, 0, 3], strict=True):
-        assert one["index"] == index
+        assert one.keys() == {"patches", "index", "group"}
+        assert (one["index"], one["group"]) == (index, windows[index]["group"]) == (index, index // 2)
         assert torch.equal(one["patches"], windows[index]["patches"])
 
 
 def test_a_data_loader_takes_them():
-    (batch,) = DataLoader(VideoWindows(numbered(5), 3), batch_size=3)
+    (batch,) = DataLoader(VideoWindows(numbered(4, 3), 3), batch_size=3)
     assert batch["patches"].shape == (3, 3, 100, 256)
     assert batch["index"].tolist() == [0, 1, 2]
+    assert batch["group"].tolist() == [0, 0, 1]
 
 
 def test_a_short_clip_and_bad_sizes_are_named():
@@ -191,17 +195,69 @@ def test_one_clip_is_divided_by_frames(tmp_path_factory, window, share):
     def load():
         return load_video(root / "walk/gate", window, cache_dir=root, validation_share=share)
 
-    test = max(10, window)
-    validation = max(int(np.ceil(share * (30 - test))), window)
-    if 30 - test - validation < window:
-        with pytest.raises(InputError, match=r"has \d+ frames; expected at least \d+ to divide it into two"):
+    if 3 * window > 30:
+        message = f"clip gate has 30 frames; expected at least {3 * window} to divide it into 3 parts"
+        with pytest.raises(InputError, match=message):
             load()
         return
     data = load()
-    assert frames_of(data.train) == list(range(30 - test - validation))
-    assert frames_of(data.validation) == list(range(30 - test - validation, 30 - test))
-    assert frames_of(data.test) == list(range(30 - test, 30))
-    assert min(len(data.train), len(data.validation), len(data.test)) >= 1
+    parts = [frames_of(part) for part in (data.train, data.validation, data.test)]
+    assert [frame for part in parts for frame in part] == list(range(30))
+    train, validation, test = map(len, parts)
+    assert min(train, validation, test) >= window
+    if 4 * window <= 30:
+        assert len(data.validation) >= 2
+    if 5 * window <= 30:
+        assert len(data.test) >= 2
+        assert test == max(10, 2 * window)
+        wanted = max(int(np.ceil(share * (30 - test))), 2 * window)
+        assert validation == min(wanted, 30 - test - window)
+
+
+def test_one_clip_leaves_two_windows_to_validate_and_to_test_on(tmp_path):
+    clips_on_disk(tmp_path / "walk", gate=30)
+    data = load_video(tmp_path / "walk/gate", window=5, cache_dir=tmp_path / "cache")
+    assert [part.names for part in (data.train, data.validation, data.test)] == [
+        ["gate[0:20][0:10]"],
+        ["gate[0:20][10:20]"],
+        ["gate[20:30]"],
+    ]
+    assert [len(part) for part in (data.train, data.validation, data.test)] == [6, 2, 2]
+
+
+def test_sigma_is_counted_once_and_only_if_asked_for(monkeypatch):
+    counted = []
+    sigma = VideoWindows.sigma
+    monkeypatch.setattr(VideoWindows, "sigma", lambda windows: counted.append(windows) or sigma(windows))
+    data = load_video(None, window=5)
+    assert counted == []
+    assert data.sigma == data.sigma == sigma(data.train)
+    assert counted == [data.train]
+
+
+def test_a_collection_is_all_test_set_for_a_model_trained_elsewhere(tmp_path):
+    clips_on_disk(tmp_path / "yard/frames", a=4, b=5, c=4)
+    windows, name = load_test(tmp_path / "yard/frames", 2, cache_dir=tmp_path / "cache")
+    assert (windows.names, windows.stride, len(windows), name) == (["a", "b", "c"], 2, 6, "yard")
+    windows, name = load_test(tmp_path / "yard/frames/b", 5, cache_dir=tmp_path / "cache")
+    assert (windows.names, len(windows), name) == (["b"], 1, "b")  # the one clip is whole
+    with pytest.raises(InputError, match=r"clip a has 4 frames; .* window of 5"):
+        load_test(tmp_path / "yard/frames", 5, cache_dir=tmp_path / "cache")
+
+
+def test_only_the_test_side_is_needed_and_read_to_test(tmp_path):
+    clips_on_disk(tmp_path / "ped9/testing/frames", **{"01": 9, "02": 4})
+    alone = load_test(tmp_path / "ped9", 3, cache_dir=tmp_path / "cache")
+    (tmp_path / "ped9/training/frames/01").mkdir(parents=True)
+    (tmp_path / "ped9/training/frames/01/0.png").write_text("not a picture")
+    for windows, name in (alone, load_test(tmp_path / "ped9", 3, cache_dir=tmp_path / "cache")):
+        assert (windows.names, len(windows), name) == (["testing/01", "testing/02"], 3 + 1, "ped9")
+
+    clips_on_disk(tmp_path / "yard/training", a=3, b=3)
+    with pytest.raises(InputError, match=r"no testing clips; pass .*/training to take those clips as a collection"):
+        load_test(tmp_path / "yard", 3, cache_dir=tmp_path / "cache")
+    windows, name = load_test(tmp_path / "yard/training", 3, cache_dir=tmp_path / "cache")
+    assert (windows.names, name) == (["a", "b"], "yard")
 
 
 def test_settings_out_of_range(tmp_path):
@@ -245,4 +301,13 @@ def test_real_videos_without_a_training_side(real_data, tmp_path):
     data = load_video(real_data / "video/Avenue Dataset/testing_videos/08.avi", 6, cache_dir=tmp_path)
     assert data.name == "avenue"
     assert data.test.names == ["08[24:36]"]
-    assert [len(part) for part in (data.train, data.validation, data.test)] == [13, 1, 2]
+    assert [len(part) for part in (data.train, data.validation, data.test)] == [7, 2, 2]
+
+
+def test_real_data_to_test_on(real_data, tmp_path):
+    whole = load_video(real_data / "video/ped2", window=10, cache_dir=tmp_path).test
+    windows, name = load_test(real_data / "video/ped2", 10, cache_dir=tmp_path)
+    assert (windows.names, name) == (whole.names, "ped2")
+    assert all((a == b).all() for a, b in zip(windows.clips, whole.clips, strict=True))
+    windows, name = load_test(real_data / "video/shanghaitech/testing/frames", 10, cache_dir=tmp_path)
+    assert (windows.names, len(windows), name) == (["01_0014"], 4, "shanghaitech")

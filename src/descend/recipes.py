@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from descend.errors import InputError
 from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, ViTDenoiser, ViTDenoiserConfig
-from descend.tasks.video import VideoData, VideoDenoising, load_video
+from descend.tasks.video import VideoData, VideoDenoising, VideoWindows, load_test, load_video
 
 
 def setting(default: Any, help: str) -> Any:
@@ -70,6 +70,12 @@ class VideoRecipe:
             cache_dir=self.cache_dir,
             validation_share=self.validation_share,
         )
+
+    def load_test(self) -> tuple[VideoWindows, str]:
+        """The test windows of data that the model was not trained on, all of them, and the data set's name."""
+        if self.data is None:
+            raise InputError("data must name a folder or file of videos; got none.")
+        return load_test(self.data, self.window, cache_dir=self.cache_dir)
 
     def task(self) -> VideoDenoising:
         """The loss and the metric."""

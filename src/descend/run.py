@@ -19,6 +19,7 @@ from descend.evaluation.robustness import pictures, robustness
 from descend.noise import GaussianNoise
 from descend.recipes import RECIPES, VideoRecipe
 from descend.records import read_json, write_json
+from descend.tasks.video import VideoWindows
 from descend.trainer import DUAL_FILE, DescentTrainer
 
 # Loading and saving a small model is no news; training and evaluation have bars of their own.
@@ -116,7 +117,7 @@ def evaluate(
 
     Args:
         folder: The run.
-        data: The data set; the run's own unless given.
+        data: Other data, judged on their test side or, without sides, as a whole; the run's own unless given.
         noise: Levels γ; eight from 0 to 3.5 times the training noise unless given.
         split: ``test``, ``validation`` or ``train``.
         model: The folder's model to judge: ``model`` or ``best_feasible``.
@@ -146,9 +147,7 @@ def evaluate(
             f"{folder / model} has {network.depth} layers, but {folder / CONFIG_FILE} says depth {recipe.depth}."
         )
     noise = noise or default_levels(recipe.noise)
-    if data is not None:
-        recipe.data = data
-    windows = getattr(source := recipe.load(), split)
+    windows, dataset = _judged(recipe, data, split)
     device = args.device
     place = {"sigma": config["sigma"], "seed": seed, "device": device}
     network.to(device)  # type: ignore[attr-defined]
@@ -161,7 +160,7 @@ def evaluate(
         "method": config["method"],
         "seed": config["seed"],
         "model": config["model"],
-        "dataset": source.name,
+        "dataset": dataset,
         "split": split,
         "checkpoint": model,
         **found.summary(recipe.task()),
@@ -182,6 +181,17 @@ def evaluate(
     )
     write_json(folder / SUMMARY_FILE, summary)
     return summary
+
+
+def _judged(recipe: VideoRecipe, data: str | None, split: str) -> tuple[VideoWindows, str]:
+    """A part of the run's own data, or all test windows of other data."""
+    if data is None:
+        own = recipe.load()
+        return getattr(own, split), own.name
+    if split != "test":
+        raise InputError(f"other data are judged on their test side; got --split {split}. Leave out --data or --split.")
+    recipe.data = data
+    return recipe.load_test()
 
 
 def default_levels(train_noise: float) -> list[float]:

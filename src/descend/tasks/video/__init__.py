@@ -1,7 +1,7 @@
 """Video denoising: clips on disk or generated → cache → windows of patches."""
 
 from descend.tasks.video.cache import cached, default_cache_dir
-from descend.tasks.video.datasets import VideoData, dataset_name, load_video
+from descend.tasks.video.datasets import VideoData, dataset_name, load_test, load_video
 from descend.tasks.video.decoding import SIZE
 from descend.tasks.video.denoising import VideoDenoising
 from descend.tasks.video.scenes import generate_scenes
@@ -21,6 +21,7 @@ __all__ = [
     "find_clips",
     "generate_scenes",
     "has_sides",
+    "load_test",
     "load_video",
     "patchify",
     "unpatchify",

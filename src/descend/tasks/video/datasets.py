@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from descend.errors import InputError
 from descend.tasks.video.cache import cached
 from descend.tasks.video.scenes import generate_scenes
-from descend.tasks.video.sources import find_clips, has_sides
+from descend.tasks.video.sources import Clip, find_clips, has_sides
 from descend.tasks.video.windows import VideoWindows
 
 SCENES_TRAIN, SCENES_TEST, SCENES_FRAMES = 8, 3, 30
@@ -29,15 +30,21 @@ class VideoData:
         train: Windows to train on.
         validation: Windows of other training frames, to choose settings on; they don't overlap.
         test: Windows of the test set; they don't overlap.
-        sigma: σ_x of the frames in `train`, in units of [0, 1]; the noise's standard deviation is γ·σ_x.
         name: The data set's name, for records and reports.
     """
 
     train: VideoWindows
     validation: VideoWindows
     test: VideoWindows
-    sigma: float
     name: str
+
+    @cached_property
+    def sigma(self) -> float:
+        """σ_x of the frames in `train`, in units of [0, 1]; the noise's standard deviation is γ·σ_x.
+
+        Counted when it is first asked for: it reads every training frame.
+        """
+        return self.train.sigma()
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,8 @@ def load_video(
 
     A data set with sides is trained on one and tested on the other. Of a collection without sides, the last
     third of the clips is the test set. Validation is the last share of the training clips. Where there is
-    only one clip to divide, its last frames are taken instead, at least one window of them.
+    only one clip to divide, its last frames are taken instead: two windows of them at least, or one where the
+    clip is too short for that.
 
     Args:
         path: A data set in a layout that `find_clips` reads; None for the embedded generated scenes.
@@ -86,9 +94,41 @@ def load_video(
         training, test = _read(Path(path), window, cache_dir, progress)
         name = dataset_name(path)
     count = math.ceil(validation_share * len(training))
-    training, validation = _split_off(training, count, validation_share, window)
-    train = _windows(training, window, stride)
-    return VideoData(train, _windows(validation, window, window), _windows(test, window, window), train.sigma(), name)
+    training, validation = _split_off(training, count, validation_share, window, before=1)
+    return VideoData(
+        train=_windows(training, window, stride),
+        validation=_windows(validation, window, window),
+        test=_windows(test, window, window),
+        name=name,
+    )
+
+
+def load_test(
+    path: str | Path,
+    window: int,
+    *,
+    cache_dir: str | Path | None = None,
+    progress: bool = True,
+) -> tuple[VideoWindows, str]:
+    """Load what a model that was trained elsewhere can be tested on: nothing is kept back for training.
+
+    Of a data set with sides that is its test side, which may be the only one; a collection without sides is all
+    of it test set.
+
+    Args:
+        path: A data set in a layout that `find_clips` reads.
+        window: T, in frames.
+        cache_dir: Where decoded frames are kept; by default `default_cache_dir()`.
+        progress: Show a bar while decoding, if the terminal can show one.
+
+    Returns:
+        Windows that don't overlap, and the data set's name.
+
+    Raises:
+        InputError: PATH can't be read or has only a training side, or a clip is shorter than T.
+    """
+    clips = find_clips(path, "test" if has_sides(path) else None)
+    return _windows(_decoded(clips, cache_dir, progress), window, window), dataset_name(path)
 
 
 def dataset_name(path: str | Path) -> str:
@@ -109,27 +149,39 @@ def _read(
         train, test = find_clips(path, "train"), find_clips(path, "test")
     else:
         train, test = find_clips(path, None), []
-    clips = [*train, *test]  # in the cache together: one file and one progress bar for a data set
-    views = cached(clips, cache_dir, progress)
-    footage = [_Footage(clip.name, view) for clip, view in zip(clips, views, strict=True)]
+    # In the cache together: one file and one progress bar for a data set.
+    footage = _decoded([*train, *test], cache_dir, progress)
     if test:
         return footage[: len(train)], footage[len(train) :]
-    return _split_off(footage, max(1, len(footage) // 3), 1 / 3, window)
+    return _split_off(footage, max(1, len(footage) // 3), 1 / 3, window, before=2)
 
 
-def _split_off(footage: list[_Footage], count: int, share: float, window: int) -> tuple[list[_Footage], list[_Footage]]:
-    """The first clips and the last COUNT; of a single clip, its first frames and the last SHARE of them."""
+def _decoded(clips: Sequence[Clip], cache_dir: str | Path | None, progress: bool) -> list[_Footage]:
+    views = cached(clips, cache_dir, progress)
+    return [_Footage(clip.name, view) for clip, view in zip(clips, views, strict=True)]
+
+
+def _split_off(
+    footage: list[_Footage], count: int, share: float, window: int, *, before: int
+) -> tuple[list[_Footage], list[_Footage]]:
+    """The first clips and the last COUNT; of a single clip, its first frames and the last SHARE of them.
+
+    A single clip's SHARE is stretched to two windows, one window giving no spread, and shrunk to what leaves
+    enough for the BEFORE parts that the first frames become: two windows each, one for training.
+    """
     if len(footage) > 1:
         cut = max(1, len(footage) - count)
         return footage[:cut], footage[cut:]
     (clip,) = footage
     total = len(clip.frames)
-    cut = total - max(math.ceil(share * total), window)
-    if cut < window:
+    needed = (before + 1) * window
+    if total < needed:
         raise InputError(
-            f"clip {clip.name} has {total} frames; expected at least {2 * window} to divide it into two "
+            f"clip {clip.name} has {total} frames; expected at least {needed} to divide it into {before + 1} "
             f"parts of at least one window of {window} each. Choose a shorter window or give more clips"
         )
+    wanted = max(math.ceil(share * total), 2 * window)
+    cut = total - max(window, min(wanted, total - (2 * before - 1) * window))
     return [_part(clip, 0, cut)], [_part(clip, cut, total)]
 
 

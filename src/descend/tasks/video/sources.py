@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,10 +15,10 @@ from descend.tasks.video.decoding import announced_frames, image_frames, video_f
 VIDEO_SUFFIXES = frozenset({".avi", ".mp4", ".mkv", ".mov"})
 IMAGE_SUFFIXES = frozenset({".tif", ".tiff", ".jpg", ".jpeg", ".png"})  # not .bmp: UCSD's anomaly masks
 
-# The folder that holds one side of a data set, under each of its published names.
+# The folder that holds one side of a data set, under each of its published names, in any case.
 SIDES = {
-    "training": ("training", "training_videos", "Train"),
-    "testing": ("testing", "testing_videos", "Test"),
+    "training": ("training", "training_videos", "train"),
+    "testing": ("testing", "testing_videos", "test"),
 }
 SIDE_OF_SPLIT = {"train": "training", "test": "testing"}
 
@@ -26,7 +27,8 @@ LAYOUTS = """\
   frames        {training,testing}/frames/CLIP/NNN.jpg (or .png, .tif)
   Avenue        {training,testing}_videos/CLIP.avi
   ShanghaiTech  {training,testing}/{videos/CLIP.avi (or .mp4),frames/CLIP/NNN.jpg}
-  any           a folder of videos, a folder of clip folders, one clip folder or one video file"""
+  any           a folder of videos, a folder of clip folders, one clip folder or one video file
+Training and testing folders may be written in any case, and train or test for short."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def find_clips(path: str | Path, split: Literal["train", "test"] | None) -> list
 
     Raises:
         InputError: PATH is missing, empty or of another layout; it lacks the side that was asked for; a
-            clip folder holds no frame.
+            clip folder holds no frame; videos and clip folders lie side by side.
     """
     path = _existing(path)
     sides = _side_folders(path)
@@ -112,7 +114,7 @@ def find_clips(path: str | Path, split: Literal["train", "test"] | None) -> list
         ((other, folder),) = sides.items()
         raise InputError(
             f"{path} holds {other} clips but no {side} clips; pass {_collection(folder)} to "
-            "split those clips into training and test"
+            "take those clips as a collection without sides"
         )
     folder = _collection(sides[side])
     clips = _clips_in(folder, prefix=f"{side}/")
@@ -139,8 +141,10 @@ def _existing(path: str | Path) -> Path:
 
 def _side_folders(path: Path) -> dict[str, Path]:
     """The sides that PATH has, each with its folder."""
-    found = {side: [path / name for name in names if (path / name).is_dir()] for side, names in SIDES.items()}
-    return {side: folders[0] for side, folders in found.items() if folders}
+    folders = [entry for entry in _visible(path) if entry.is_dir()] if path.is_dir() else []
+    named = {folder.name.lower(): folder for folder in folders}
+    found = {side: [named[name] for name in names if name in named] for side, names in SIDES.items()}
+    return {side: candidates[0] for side, candidates in found.items() if candidates}
 
 
 def _collection(folder: Path) -> Path:
@@ -159,13 +163,19 @@ def _collection(folder: Path) -> Path:
 def _clips_in(path: Path, prefix: str = "") -> list[Clip]:
     """The clips of a folder of videos, of a folder of clip folders, of one clip folder or of one video."""
     entries = [path] if path.is_file() else _visible(path)
-    videos = [entry for entry in entries if entry.suffix.lower() in VIDEO_SUFFIXES]
+    videos = [entry for entry in entries if entry.suffix.lower() in VIDEO_SUFFIXES and not entry.is_dir()]
+    folders = [entry for entry in entries if entry.is_dir() and not entry.name.endswith("_gt")]
+    frames = {folder: _images_in(folder) for folder in folders}
     if videos:
+        # Not both: frames beside a video are often its own, and a clip must not be trained and tested on.
+        if both := next((folder for folder in folders if frames[folder]), None):
+            raise InputError(
+                f"{path} holds both videos ({videos[0].name}) and folders of frames ({both.name}); expected clips "
+                "of one kind. Move one kind to a folder of its own"
+            )
         return [Clip(prefix + video.stem, (video,)) for video in videos]
     if path.is_file():
         return []
-    folders = [entry for entry in entries if entry.is_dir() and not entry.name.endswith("_gt")]
-    frames = {folder: _images_in(folder) for folder in folders}
     if any(frames.values()):
         empty = next((folder for folder in folders if not frames[folder]), None)
         if empty:
@@ -193,8 +203,19 @@ def _images_in(folder: Path) -> tuple[Path, ...]:
 def _nothing_found(path: Path) -> str:
     if path.is_file():
         return f"{path} is not a video; expected a folder of clips or {', '.join(sorted(VIDEO_SUFFIXES))}"
-    datasets = [entry for entry in _visible(path) if entry.is_dir() and _side_folders(entry)]
-    if datasets:
+    if datasets := _data_sets_in(path):
         return f"{path} is not one data set; choose one in it: {', '.join(map(str, datasets))}"
     problem = "holds no clips of a known layout" if _visible(path) else "is an empty folder"
     return f"{path} {problem}. Known layouts:\n{LAYOUTS}"
+
+
+def _data_sets_in(path: Path, levels: int = 2) -> list[Path]:
+    """The data sets with sides in PATH's folders, and in theirs: UCSD's archive unpacked beside other data."""
+    found = []
+    for folder in (entry for entry in _visible(path) if entry.is_dir()):
+        with suppress(InputError):  # a folder that can't be listed is no choice
+            if _side_folders(folder):
+                found.append(folder)
+            elif levels > 1:
+                found += _data_sets_in(folder, levels - 1)
+    return found

@@ -58,8 +58,9 @@ def unpatchify(patches: Tensor) -> Tensor:
 class VideoWindows(Dataset[dict[str, Tensor | int]]):
     """All windows of T consecutive frames in some clips; none spans two clips.
 
-    An item is `{"patches": float32 (T, N, P) in [0, 1], "index": int}`. Frames stay as they are given, uint8
-    and memory-mapped or not, until a window is fetched.
+    An item is `{"patches": float32 (T, N, P) in [0, 1], "index": int, "group": int}`: the window, its position
+    among all windows and its clip's position among the clips; windows of one clip are no independent samples.
+    Frames stay as they are given, uint8 and memory-mapped or not, until a window is fetched.
 
     Args:
         clips: uint8 (F, SIZE, SIZE) each.
@@ -103,15 +104,22 @@ class VideoWindows(Dataset[dict[str, Tensor | int]]):
         """Fetch a batch at once, as torch's data loader does where it can: one copy, one conversion."""
         frames = torch.from_numpy(np.stack([self.frames(index) for index in indices]))
         patches = patchify(frames).to(torch.float32).div_(255)
-        return [{"patches": one, "index": int(index)} for one, index in zip(patches, indices, strict=True)]
+        return [
+            {"patches": one, "index": int(index), "group": self._clip_of(index)}
+            for one, index in zip(patches, indices, strict=True)
+        ]
 
     def frames(self, index: int) -> np.ndarray:
         """The frames of one window as they are: a view, uint8 (T, SIZE, SIZE)."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"window {index} of {len(self)}")
-        clip = int(np.searchsorted(self._first, index, side="right")) - 1
+        clip = self._clip_of(index)
         start = (index - int(self._first[clip])) * self.stride
         return self.clips[clip][start : start + self.window]
+
+    def _clip_of(self, index: int) -> int:
+        """The position of the clip that a window is from."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"window {index} of {len(self)}")
+        return int(np.searchsorted(self._first, index, side="right")) - 1
 
     def sigma(self) -> float:
         """σ_x: standard deviation of all pixels of the clips, in units of [0, 1].
