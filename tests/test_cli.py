@@ -217,6 +217,7 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
         (["evaluate", "RUN", "--noise", "-0.5"], "noise must be levels γ of at least 0"),
         (["evaluate", "RUN", "--noise", "nan"], "noise must be levels γ of at least 0"),
         (["evaluate", "RUN", "--noise=-0.5,0"], "noise must be levels γ of at least 0"),
+        (["evaluate", "RUN", "--data", "FILE", "--split", "train"], "got --split train. Leave out --data or --split"),
         (["evaluate", "RUN", "--frames", "0"], "frames must be at least 1; got 0"),
         (["evaluate", "RUN", "--split", "tset"], "invalid choice: 'tset'"),
         (["evaluate", "RUN", "--model", "best"], "has no best"),
@@ -302,7 +303,7 @@ def test_an_empty_data_folder_lists_the_layouts(capsys, tmp_path):
 
 
 def test_too_little_to_validate_on_is_said_before_training(capsys, tmp_path):
-    for frame in range(9):  # 3 to test on, 4 to train on, one window of 2 to validate on
+    for frame in range(7):  # 2 to test on, 2 to train on, 3 to validate on: one window of 2
         path = tmp_path / "clip" / f"{frame}.png"
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(np.full((160, 160), 20 * frame, np.uint8)).save(path)

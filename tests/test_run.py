@@ -20,7 +20,7 @@ from descend import UT, DescentConfig, GaussianNoise, InputError, PrimalDual, ru
 from descend.cli import main
 from descend.evaluation.layers import measure
 from descend.recipes import RECIPES
-from descend.tasks.video import VideoDenoising, load_video
+from descend.tasks.video import VideoDenoising, load_test, load_video
 
 # 18 windows in steps of 6: three steps an epoch.
 SETTINGS = """--depth 2 --window 2 --stride 10 --per-device-train-batch-size 6 --use-cpu --dual-warmup-steps 0
@@ -119,8 +119,8 @@ def test_the_summary_has_what_the_plan_says(finished):
     frames = np.load(finished / "frames.npz")
     assert frames["reconstruction"].shape == (3, 3, 2, 160, 160)
     assert (summary["split"], summary["checkpoint"]) == ("test", "model")
-    assert summary["limits"] == [None, *pytest.approx([0.4, 0.4])]
-    assert 2 <= summary["groups"] <= summary["samples"] == 45
+    assert summary["limits"] == [None, 0.4, 0.4]
+    assert (summary["samples"], summary["groups"]) == (45, 3)  # three clips
     assert not set(summary["undecided"]) & set(summary["violated"])
     assert summary["binding"] == [layer for layer in (1, 2) if summary["multipliers"][layer - 1] > 0] != []
     names = ", ".join(f"layer {layer}" for layer in summary["binding"])
@@ -291,10 +291,10 @@ def test_other_data_are_judged_with_the_sigma_and_noise_of_the_run(finished, tmp
     data = clips(tmp_path / "flicker", shade=40)
     summary = run.evaluate(out, data=str(data), noise=[0.8], seed=3)
     sigma = json.loads((out / "config.json").read_text())["sigma"]
-    test = load_video(data, 2, stride=10).test
+    test, _ = load_test(data, 2)  # all of it: nothing is kept back for training
     network = UT.from_pretrained(out / "model")
     by_hand = measure(network, VideoDenoising(), test, level=0.8, sigma=sigma, seed=3)
-    assert summary["dataset"] == "flicker"
+    assert (summary["dataset"], summary["groups"]) == ("flicker", 4)
     assert summary["sigma"] == sigma != load_video(data, 2).sigma
     assert summary["values"] == by_hand.metrics[-1:]
     other = run.evaluate(out, data=str(data), noise=[0.8], seed=4)

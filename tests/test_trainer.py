@@ -116,7 +116,7 @@ class LastLayer(nn.Module):
         super().__init__()
         self.model, self.noise = UT(UTConfig(depth=2)), noise
 
-    def forward(self, patches, index):
+    def forward(self, patches, **other):
         prediction = self.model(self.noise(patches)).reconstruction
         return {"loss": (prediction - patches).norm(dim=-1).sum(1).mean(-1).mean() / 2}
 

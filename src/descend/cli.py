@@ -126,6 +126,7 @@ def demo(words: Sequence[str]) -> None:
     mark = options.out / ".descend-demo"  # what a demo made, the next one may replace; nothing else
     if any(folder.exists() for folder in folders) and not mark.is_file():
         raise InputError(f"{options.out} holds runs that are not a demo's; choose another folder with --out.")
+    _free_for_page(options.out)
     options.out.mkdir(parents=True, exist_ok=True)
     mark.touch()
     for folder in folders:
@@ -253,20 +254,30 @@ def _compare(runs: Sequence[Path], out: Path) -> Path:
     from descend.records import read_json, write_json
     from descend.report import write_page
 
-    if (out / "config.json").exists():
-        raise InputError(f"{out} is the folder of a run; choose another with --out.")
+    _free_for_page(out)
     summaries = []
     for run in runs:
         if not (run / "summary.json").is_file():
             raise InputError(f"{run} has no summary.json; run: descend evaluate {run}")
         summaries.append(read_json(run / "summary.json"))
-    page = out / "summary.json"
-    if page.exists() and "folders" not in read_json(page):
-        raise InputError(f"{page} is not that of a comparison; choose another folder with --out.")
     out.mkdir(parents=True, exist_ok=True)
     folders = [os.path.relpath(run, out) for run in runs]
     write_json(out / "summary.json", {"runs": summaries, "folders": folders})
     return write_page(runs, out, f"Descend: {out.absolute().name}")
+
+
+def _free_for_page(out: Path) -> None:
+    """Refuse a folder whose summary.json is not a comparison's: it would be lost."""
+    page = out / "summary.json"
+    if (out / "config.json").exists() or (page.exists() and not _is_comparison(page)):
+        raise InputError(f"{out} holds something else than a comparison; choose another folder with --out.")
+
+
+def _is_comparison(page: Path) -> bool:
+    from descend.records import read_json
+
+    content = read_json(page)
+    return isinstance(content, dict) and "folders" in content
 
 
 def _line(summary: dict[str, Any]) -> str:

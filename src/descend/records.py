@@ -79,7 +79,7 @@ class Records:
                         "layer": layer,
                         "noise": noise,
                         "metric": metric,
-                        "value": float(value),
+                        "value": _finite(float(value)),
                     }
                     file.write(json.dumps(row) + "\n")
 

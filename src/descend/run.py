@@ -1,5 +1,6 @@
 """A run: a recipe carried out in a folder, so that it can be repeated, resumed and judged."""
 
+import math
 import signal
 from dataclasses import asdict, fields
 from importlib.metadata import version
@@ -44,8 +45,6 @@ def train(name: str, recipe: VideoRecipe, args: DescentConfig, *, resume: bool =
     out = args.folder
     recipe.check()
     args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
-    if args.max_steps > 0:
-        args.warmup(args.max_steps)
     if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"the output folder {out} exists; choose another with --out, or go on with --resume.")
     set_seed(args.seed)
@@ -56,6 +55,7 @@ def train(name: str, recipe: VideoRecipe, args: DescentConfig, *, resume: bool =
             f"{data.name} leaves {len(data.validation)} window of {recipe.window} frames to validate on; expected at "
             "least 2. Choose a shorter --window, a larger --validation-share, or give more clips."
         )
+    args.warmup(_steps(args, len(data.train)))
     config = {
         "descend": version("descend"),
         "recipe": name,
@@ -200,11 +200,19 @@ def default_levels(train_noise: float) -> list[float]:
     return [round(level, 6) for level in np.linspace(0, top, 8).tolist()]
 
 
+def _steps(args: DescentConfig, windows: int) -> int:
+    """How many steps a run will take."""
+    if args.max_steps > 0:
+        return args.max_steps
+    return math.ceil(args.num_train_epochs * windows / (args.train_batch_size * args.gradient_accumulation_steps))
+
+
 def _dual(path: Path) -> dict[str, Any]:
     """λ, the cap's multiplier and the slack that `DescentTrainer.save_dual` wrote."""
     try:
-        return {name: tensor.tolist() for name, tensor in load_file(path).items()}
-    except (SafetensorError, OSError) as error:
+        found = {name: tensor.tolist() for name, tensor in load_file(path).items()}
+        return {name: found[name] for name in ("multipliers", "cap_multiplier", "slack")}
+    except (SafetensorError, OSError, KeyError) as error:
         raise InputError(f"{path} can't be loaded: {error}. Train the run again.") from None
 
 

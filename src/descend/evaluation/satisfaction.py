@@ -88,7 +88,7 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
     # A loss that is not finite meets no constraint.
     missed = (low > 0) | (estimate > TOLERANCE * problem.bounds(mean)) | ~estimate.isfinite()
     violated = missed & problem.in_force
-    undecided = (high > 0) & ~missed & problem.in_force
+    undecided = ~(high <= 0) & ~missed & problem.in_force  # an interval that is unknown decides nothing
     intervals = list(zip(low.tolist(), high.tolist(), strict=True))
     return Verdict(
         violations=estimate[1:].tolist(),
