@@ -225,7 +225,10 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
         (["evaluate", "RUN", "--data", "NOWHERE"], "does not exist"),
         (["compare", "RUN"], "the following arguments are required: --out"),
         (["compare", "NOWHERE", "--out", "OUT"], "NOWHERE has no summary.json; run: descend evaluate NOWHERE"),
-        (["compare", "RUN", "--out", "RUN"], "is the folder of a run; choose another with --out"),
+        (
+            ["compare", "RUN", "--out", "RUN"],
+            "holds something else than a comparison; choose another folder with --out",
+        ),
         (["report", "NOWHERE"], "expected a run folder with summary.json; NOWHERE has none"),
         (["demo", "--max-step", "1"], "no setting --max-step (did you mean --max-steps?)"),
         (["demo", "--max-steps", "1", "--data", "NOWHERE"], "does not exist"),
@@ -265,9 +268,7 @@ def test_the_demo_replaces_nothing_that_is_not_a_demos(capsys, tmp_path, name, f
 def test_compare_replaces_nothing_that_is_not_a_comparison(capsys, tmp_path, pair):
     (tmp_path / "summary.json").write_text('{"years": "of work"}')
     message = one_line(capsys, "compare", str(pair[0]), "--out", str(tmp_path))
-    assert message == (
-        f"descend: {tmp_path / 'summary.json'} is not that of a comparison; choose another folder with --out."
-    )
+    assert message == (f"descend: {tmp_path} holds something else than a comparison; choose another folder with --out.")
     assert (tmp_path / "summary.json").read_text() == '{"years": "of work"}'
     assert not (tmp_path / "report.html").exists()
     for runs in (pair[:1], pair):  # its own makes way
