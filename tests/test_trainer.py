@@ -231,6 +231,10 @@ def test_a_loss_that_is_not_finite_stops_before_anything_moves(tmp_path, data, a
         ({"first_layer": 2}, "0 to depth - 1 = 1; got 2"),
         ({"cap": -1.0}, "positive bound"),
         ({"method": "erm", "alpha": "2"}, "between 0 and 1"),
+        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be at least 1; got 0"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be at least 1; got 0"),
+        ({"learning_rate": -1.0}, "learning_rate must be at least 0; got -1.0"),
+        ({"num_train_epochs": 0.0}, "above 0; got -1 and 0.0"),
     ],
 )
 def test_a_setting_that_can_not_be_is_one_clear_line(tmp_path, args, message):
@@ -243,6 +247,7 @@ def test_alpha_is_a_number_a_schedule_or_a_list(tmp_path):
     of = lambda **args: DescentConfig(output_dir=str(tmp_path), **args).problem(3).alpha  # noqa: E731
     assert of(alpha="0.2") == [0.2, 0.2, 0.2]
     assert of(alpha="0.4", alpha_decay=0.5) == pytest.approx([0.4, 0.2, 0.1])
+    assert of(alpha="0.4", alpha_decay=0.5, first_layer=1) == pytest.approx([0.4, 0.4, 0.2])  # layer 1: not in force
     assert of(alpha="0.3,0.2,0.1") == [0.3, 0.2, 0.1]
 
 

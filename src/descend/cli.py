@@ -133,7 +133,7 @@ def demo(words: Sequence[str]) -> None:
         if not options.resume:
             shutil.rmtree(folder, ignore_errors=True)
         print(f"training {folder.name} …", flush=True)
-        flags = ["--method", folder.name, "--out", str(folder), "--seed", str(options.seed), *DEMO]
+        flags = ["--method", folder.name, "--out", str(folder), "--seed", str(options.seed)]
         flags += ["--data", options.data] if options.data else []
         flags += ["--max-steps", str(options.max_steps)] if options.max_steps else []
         name, recipe, args, _ = _recipe(["video-ut", *flags])
@@ -141,9 +141,6 @@ def demo(words: Sequence[str]) -> None:
         print(_line(run.evaluate(folder)), flush=True)
     print(f"\nopen {_compare(folders, options.out)}")
 
-
-# Theorem 3.1's kernel: on the generated scenes both methods denoise better with it than with plain softmax.
-DEMO = ("--kernel", "gaussian")
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "recipes": recipes,
@@ -194,7 +191,6 @@ def _parser(command: str, about: str) -> _Parser:
 
 def _recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     """A recipe's name, its settings and training arguments, and whether to resume, from the command line."""
-    import torch
     from transformers import HfArgumentParser
 
     from descend.config import DescentConfig
@@ -221,11 +217,11 @@ def _recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     )
     parser.add_argument("--out", required=True, dest="output_dir", help="folder of the run; must not exist yet")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
-    pinned = {"disable_tqdm": not sys.stderr.isatty(), "dataloader_pin_memory": torch.cuda.is_available()}
+    quiet = {"disable_tqdm": not sys.stderr.isatty()}
     # A schedule belongs to the recipe's own α: --alpha 0.1 alone means a constant step.
     given = {word.split("=")[0].replace("-", "_").strip("_") for word in words if word.startswith("--")}
     constant = {"alpha_decay": 1.0} if "alpha" in given and "alpha_decay" not in given else {}
-    parser.set_defaults(**(recipe.training | constant | pinned))
+    parser.set_defaults(**(recipe.training | constant | quiet))
     try:
         settings, args, extra = parser.parse_args_into_dataclasses(list(words[1:]), look_for_args_file=False)
     except InputError:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import TrainingArguments
 
 from descend.core import DescentProblem, PrimalDual
@@ -29,7 +30,7 @@ class DescentConfig(TrainingArguments):
     )
     alpha_decay: float = field(
         default=1.0,
-        metadata={"help": "Factor q in (0, 1] of a geometric schedule α_l = α q^(l-1), where α is one number."},
+        metadata={"help": "q in (0, 1] of a geometric schedule α, αq, αq², … from the chain's start; α one number."},
     )
     cap: float | None = field(
         default=None, metadata={"help": "Bound on the loss where the chain starts; none unless given."}
@@ -62,10 +63,26 @@ class DescentConfig(TrainingArguments):
     slack_optimizer: str | None = field(
         default=None, metadata={"help": "How explicit slack moves; as the multipliers unless given (sgd for nupi)."}
     )
+    dataloader_pin_memory: bool = field(
+        default_factory=torch.cuda.is_available,
+        metadata={"help": "Keep batches where a GPU can fetch them fast; on where there is a GPU."},
+    )
     # Samples are dictionaries of the task's own making, and the Objective takes them whole.
     remove_unused_columns: bool = field(
         default=False, metadata={"help": "Drop fields of a sample that forward() does not name; leave off here."}
     )
+
+    def __post_init__(self) -> None:
+        for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        if not self.learning_rate >= 0:
+            raise InputError(f"learning_rate must be at least 0; got {self.learning_rate}.")
+        if self.max_steps <= 0 and not self.num_train_epochs > 0:
+            raise InputError(
+                f"max_steps or num_train_epochs must be above 0; got {self.max_steps} and {self.num_train_epochs}."
+            )
+        super().__post_init__()
 
     @property
     def folder(self) -> Path:
@@ -90,7 +107,7 @@ class DescentConfig(TrainingArguments):
             return values
         if self.alpha_decay == 1:
             return values[0]
-        return [values[0] * self.alpha_decay**layer for layer in range(depth)]
+        return [values[0] * self.alpha_decay ** max(0, layer - self.first_layer) for layer in range(depth)]
 
     def problem(self, depth: int) -> DescentProblem:
         """The problem that a model of this depth is held to, whatever the method it was trained with."""

@@ -45,8 +45,9 @@ class VideoRecipe:
         "save_steps": 100,
         "save_total_limit": 2,
         "report_to": "none",
-        "alpha": "0.65",
-        "alpha_decay": 0.35,
+        "alpha": "0.22",
+        "alpha_decay": 0.5,
+        "first_layer": 1,
         "stop_gradient": True,
         "dual_lr": 0.03,
         "resilience": 0.05,
@@ -141,6 +142,7 @@ class DUSTRecipe(VideoRecipe):
         "dual_warmup_steps": 0.6,
         "alpha": "0.5",
         "alpha_decay": 1.0,
+        "first_layer": 0,
     }
 
     def model(self) -> DUST:
@@ -170,6 +172,7 @@ class ViTRecipe(VideoRecipe):
         "max_steps": 200,
         "alpha": "0.1",
         "alpha_decay": 1.0,
+        "first_layer": 0,
     }
 
     def model(self) -> ViTDenoiser:

@@ -154,6 +154,7 @@ def evaluate(
     problem = args.problem(recipe.depth)
     found = robustness(network, recipe.task(), windows, problem, noise=noise, train_noise=recipe.noise, **place)
     dual = _dual((folder if model == "model" else folder / model) / DUAL_FILE)
+    judged = "the training data" if split == "train" else "held-out data"
     binding = [layer for layer, value in enumerate([dual["cap_multiplier"], *dual["multipliers"]]) if value > 0]
     summary = {
         "recipe": config["recipe"],
@@ -166,7 +167,7 @@ def evaluate(
         **found.summary(recipe.task()),
         **dual,
         "binding": binding,
-        "verdict": " ".join([found.verdict.sentence(), *_binding(binding)]),
+        "verdict": " ".join([found.verdict.sentence(judged), *_binding(binding)]),
         "alpha": list(problem.alpha or ()),
         "limits": problem.limits,
         "first_layer": args.first_layer,

@@ -44,15 +44,15 @@ class Verdict:
     certain: bool
     groups: int
 
-    def sentence(self) -> str:
-        """The verdict in words."""
+    def sentence(self, data: str = "held-out data") -> str:
+        """The verdict in words; ``data`` are what it was measured on."""
         if not self.feasible:
             breaks = "breaks its constraint" if len(self.violated) == 1 else "break their constraints"
-            return f"INFEASIBLE: {_names(self.violated)} {breaks} on held-out data."
+            return f"INFEASIBLE: {_names(self.violated)} {breaks} on {data}."
         if self.certain:
-            return "Feasible: every constraint holds on held-out data."
+            return f"Feasible: every constraint holds on {data}."
         return (
-            "Feasible as far as the data can tell: no constraint is broken on held-out data, but it can't be excluded "
+            f"Feasible as far as the data can tell: no constraint is broken on {data}, but it can't be excluded "
             f"for {_names(self.undecided)}."
         )
 

@@ -77,6 +77,8 @@ class RunView:
     checkpoint: str = "model"
     descending_share: float | None = None
     alpha: tuple[float, ...] | None = None
+    first_layer: int = 0
+    cap: float | None = None
     seconds: float | None = None
     history: History = field(default_factory=dict)
     frames: Frames | None = None
@@ -164,6 +166,8 @@ class RunView:
                 checkpoint=str(summary.get("checkpoint") or "model"),
                 descending_share=_maybe(summary.get("descending_share")),
                 alpha=_alpha(summary.get("alpha")),
+                first_layer=int(summary.get("first_layer") or 0),
+                cap=_maybe(summary.get("cap")),
                 seconds=_maybe(summary.get("seconds")),
                 history=history or {},
                 frames=frames,
@@ -242,22 +246,27 @@ def group_runs(runs: Sequence[RunView]) -> list[Group]:
 
 
 def _arms(runs: Sequence[RunView]) -> list[Arm]:
-    settings: dict[tuple[str, str, object], list[RunView]] = {}
+    settings: dict[tuple[str, tuple[str, ...]], list[RunView]] = {}
     for run in sorted(runs, key=lambda run: run.constrained):
-        settings.setdefault((run.method, run.recipe, run.alpha if run.constrained else None), []).append(run)
+        settings.setdefault((run.method, _setting(run)), []).append(run)
     arms: list[Arm] = []
-    for (method, recipe, alpha), members in settings.items():
-        label = METHOD_NAMES.get(method, method)
-        rivals = [key for key in settings if key[0] == method]
-        if len({rival[1] for rival in rivals}) > 1:
-            label += f", {recipe}"
-        if len({rival[2] for rival in rivals}) > 1:
-            label += f", α = {format_alpha(alpha)}"  # type: ignore[arg-type]
+    for (method, setting), members in settings.items():
+        rivals = [other for name, other in settings if name == method]
+        differing = [part for part, *others in zip(setting, *rivals, strict=True) if len(set(others)) > 1]
+        label = ", ".join([METHOD_NAMES.get(method, method), *differing])
         taken = [arm.style for arm in arms]
         free = [style for style in (STYLES.get(method), *SPARE_STYLES) if style and style not in taken]
         style = free[0] if free else SPARE_STYLES[len(arms) % len(SPARE_STYLES)]
         arms.append(Arm(label, method, style, sorted(members, key=lambda run: run.seed)))
     return arms
+
+
+def _setting(run: RunView) -> tuple[str, ...]:
+    """What tells the arms of one method apart, in words: the recipe and, for constrained runs, the problem."""
+    if not run.constrained:
+        return (run.recipe,)
+    cap = "no cap" if run.cap is None else f"cap {run.cap:g}"
+    return run.recipe, f"α = {format_alpha(run.alpha)}", f"chain from layer {run.first_layer}", cap
 
 
 def format_alpha(alpha: Sequence[float] | None) -> str:

@@ -31,7 +31,7 @@ class VideoDenoising:
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         """f of every sample, shape (B,)."""
-        return _Distance.apply(prediction, target).sum(1).mean(-1) / 2
+        return _Loss.apply(prediction, target)
 
     def score(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The metric's sum over each sample, shape (B,): here its mean squared error."""
@@ -47,8 +47,8 @@ class VideoDenoising:
         return 255 * math.sqrt(total / count)
 
 
-class _Distance(torch.autograd.Function):
-    """‖p − x‖₂ over the last dimension, keeping no difference for the backward pass.
+class _Loss(torch.autograd.Function):
+    """½ Σ_t ‖p − x‖₂ averaged over positions, keeping no difference for the backward pass.
 
     With an exit at every layer the differences would be the largest part of the memory that constraints cost; p and x
     are alive anyway. The gradient at p = x is 0.
@@ -61,10 +61,11 @@ class _Distance(torch.autograd.Function):
         wide = torch.promote_types(difference.dtype, torch.float32)
         distance = torch.linalg.vector_norm(difference, dim=-1, dtype=wide)
         ctx.save_for_backward(prediction, target, distance)
-        return distance
+        return distance.sum((1, 2)) / (2 * distance.shape[2])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         prediction, target, distance = ctx.saved_tensors
-        scale = torch.where(distance > 0, grads[0] / distance, 0.0)
+        share = (grads[0] / (2 * distance.shape[2]))[:, None, None]
+        scale = torch.where(distance > 0, share / distance, 0.0)
         return (prediction - target).mul_(scale[..., None].to(prediction.dtype)), None
