@@ -1,5 +1,6 @@
 """Layered models: every layer's output can be read as a prediction."""
 
+from descend.models.classifiers import LayeredClassifier
 from descend.models.layered import LayeredModel, Reconstruction
 from descend.models.pretrained import ViTDenoiser, ViTDenoiserConfig
 from descend.models.unrolled import DUST, UT, DUSTConfig, UTConfig, dct_dictionary
@@ -8,6 +9,7 @@ __all__ = [
     "DUST",
     "UT",
     "DUSTConfig",
+    "LayeredClassifier",
     "LayeredModel",
     "Reconstruction",
     "UTConfig",

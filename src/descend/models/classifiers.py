@@ -1,0 +1,104 @@
+"""Hugging Face classifiers with every layer read by the model's own head."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from descend.errors import InputError
+from descend.models.layered import LayeredModel
+
+
+@dataclass(frozen=True)
+class Family:
+    """What a family's classifier has to tell: how its head reads one hidden state.
+
+    Attributes:
+        head: The logits (B, C) that the classifier's own head makes of a hidden state (B, T, H) and the attention
+            mask (B, T), None for no padding.
+    """
+
+    head: Callable[[Any, Tensor, Tensor | None], Tensor]
+
+
+def _distilbert(model: Any, hidden: Tensor, mask: Tensor | None) -> Tensor:
+    return model.classifier(model.dropout(F.relu(model.pre_classifier(hidden[:, 0]))))
+
+
+def _bert(model: Any, hidden: Tensor, mask: Tensor | None) -> Tensor:
+    return model.classifier(model.dropout(model.bert.pooler(hidden)))
+
+
+def _roberta(model: Any, hidden: Tensor, mask: Tensor | None) -> Tensor:
+    return model.classifier(hidden)
+
+
+FAMILIES: dict[str, Family] = {
+    "distilbert": Family(_distilbert),
+    "bert": Family(_bert),
+    "roberta": Family(_roberta),
+}
+"""By ``config.model_type``. The embeddings are the library's `get_input_embeddings`, the layers' outputs its hidden
+states; only the head has no common name."""
+
+
+class LayeredClassifier(LayeredModel, nn.Module):
+    """A Hugging Face sequence classifier, its every layer's output read by its own head.
+
+    h_0 is the embedding output and h_l the output of block l, as the library's ``output_hidden_states`` gives them.
+    What is trained and saved is the classifier itself, `network`.
+
+    Args:
+        network: A classifier of one of `FAMILIES`, such as `AutoModelForSequenceClassification` loads it.
+
+    Raises:
+        InputError: If the classifier's family is not in the table, or it is no classifier.
+    """
+
+    main_input_name = "input_ids"
+
+    def __init__(self, network: PreTrainedModel):
+        super().__init__()
+        kind = network.config.model_type
+        if kind not in FAMILIES:
+            raise InputError(
+                f"model_type must be one of {', '.join(FAMILIES)}; got {kind!r}. To add a family, give "
+                "descend.models.classifiers.FAMILIES a row with its head: the logits it makes of one hidden state."
+            )
+        if not type(network).__name__.endswith("ForSequenceClassification"):
+            raise InputError(
+                f"expected a sequence classifier; got {type(network).__name__}. Load it with "
+                "AutoModelForSequenceClassification."
+            )
+        self.network = network
+        self.family = FAMILIES[kind]
+
+    @property
+    def config(self) -> Any:
+        """The classifier's own configuration."""
+        return self.network.config
+
+    @property
+    def depth(self) -> int:
+        """L, the number of blocks."""
+        return self.network.config.num_hidden_layers
+
+    def forward(self, **inputs: Any) -> SequenceClassifierOutput:
+        """The classifier's own forward pass."""
+        return self.network(**inputs)
+
+    def layer_outputs(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """h_0 … h_L, each (B, T, H), of a tokenizer's ``input_ids``, ``attention_mask`` and what else it gives."""
+        return self.network.base_model(**inputs, output_hidden_states=True).hidden_states
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        """The logits (B, C) that the classifier's head reads from one layer's output (B, T, H)."""
+        return self.family.head(self.network, hidden, None)
+
+    def save_pretrained(self, folder: Any, **options: Any) -> None:
+        """Save the classifier, as the library's `from_pretrained` reads it."""
+        self.network.save_pretrained(folder, **options)
