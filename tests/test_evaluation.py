@@ -13,7 +13,7 @@ from descend import UT, DescentProblem, InputError, UTConfig
 from descend.evaluation.layers import LayerLosses, measure
 from descend.evaluation.robustness import pictures, robustness
 from descend.evaluation.satisfaction import verdict
-from descend.noise import paired_draws
+from descend.noise import GaussianNoise
 from descend.tasks.video import VideoDenoising, load_video, unpatchify
 
 TASK, SIGMA = VideoDenoising(), 0.2
@@ -51,7 +51,7 @@ def samples(mean, count=400, spread=0.3, seed=0) -> torch.Tensor:
 
 
 def test_measure_is_the_computation_by_hand(model, windows):
-    found = measure(model, TASK, windows, level=0.8, sigma=SIGMA, seed=7)
+    found = measure(model, TASK, windows, GaussianNoise(0.8, SIGMA, 7))
     losses, squares = [], torch.zeros(4, dtype=torch.float64)
     with torch.no_grad():
         for sample in (windows[place] for place in range(len(windows))):
@@ -69,13 +69,13 @@ def test_measure_is_the_computation_by_hand(model, windows):
 
 
 def test_the_batch_size_changes_nothing(model, windows):
-    one, many = (measure(model, TASK, windows, level=0.8, sigma=SIGMA, batch_size=size) for size in (1, 16))
+    one, many = (measure(model, TASK, windows, GaussianNoise(0.8, SIGMA), batch_size=size) for size in (1, 16))
     torch.testing.assert_close(one.losses, many.losses, rtol=1e-6, atol=0)
     assert one.metrics == pytest.approx(many.metrics, rel=1e-6)
 
 
 def test_no_noise_is_the_clean_data(model, windows):
-    found = measure(model, TASK, windows, level=0.0, sigma=SIGMA)
+    found = measure(model, TASK, windows, GaussianNoise(0.0, SIGMA))
     assert found.losses[:, 0].tolist() == [0] * len(windows)  # UT's embedded input is what it was given
     assert found.metrics[0] == 0
 
@@ -83,7 +83,7 @@ def test_no_noise_is_the_clean_data(model, windows):
 def test_measure_leaves_the_mode_of_the_model_alone(model, windows):
     for training in (True, False):
         model.train(training)
-        measure(model, TASK, Subset(windows, range(2)), level=0.1, sigma=SIGMA)
+        measure(model, TASK, Subset(windows, range(2)), GaussianNoise(0.1, SIGMA))
         assert model.training is training
 
 
@@ -103,8 +103,8 @@ class Entries(Dataset):
 
 def test_samples_are_grouped_as_the_data_say_or_stand_alone(model, windows):
     windows = Subset(windows, range(5))
-    clips = measure(model, TASK, Entries(windows, group=lambda place: 7 + place // 2), level=0.1, sigma=SIGMA)
-    alone = measure(model, TASK, Entries(windows, group=None), level=0.1, sigma=SIGMA, batch_size=2)
+    clips = measure(model, TASK, Entries(windows, group=lambda place: 7 + place // 2), GaussianNoise(0.1, SIGMA))
+    alone = measure(model, TASK, Entries(windows, group=None), GaussianNoise(0.1, SIGMA), batch_size=2)
     assert clips.groups.tolist() == [7, 7, 8, 8, 9]
     assert alone.groups.tolist() == [windows[place]["index"] for place in range(5)]
     torch.testing.assert_close(clips.losses, alone.losses, rtol=1e-6, atol=0)
@@ -339,8 +339,8 @@ def test_the_sentence(mean, cap, sentence):
 
 def test_robustness_measures_every_level_and_judges_at_the_training_noise(model, windows):
     problem = DescentProblem(3, alpha=0.1)
-    found = robustness(model, TASK, windows, problem, noise=[0, 1.5], train_noise=0.8, sigma=SIGMA)
-    at = {level: measure(model, TASK, windows, level=level, sigma=SIGMA) for level in (0.0, 0.8, 1.5)}
+    found = robustness(model, TASK, windows, problem, GaussianNoise(0.8, SIGMA), levels=[0, 1.5])
+    at = {level: measure(model, TASK, windows, GaussianNoise(level, SIGMA)) for level in (0.0, 0.8, 1.5)}
     summary = json.loads(json.dumps(found.summary(TASK)))
     assert summary["noise"] == [0, 1.5]
     assert summary["values"] == [at[0.0].metrics[-1], at[1.5].metrics[-1]]
@@ -357,7 +357,7 @@ def test_robustness_measures_every_level_and_judges_at_the_training_noise(model,
 
 
 def test_pictures_are_what_the_plan_says(model, windows):
-    found = pictures(model, TASK, windows, noise=[0.0, 0.8, 2.0], sigma=SIGMA, count=2, seed=3)
+    found = pictures(model, TASK, windows, GaussianNoise(0.8, SIGMA, 3), levels=[0.0, 0.8, 2.0], count=2)
     assert {name: (value.shape, value.dtype) for name, value in found.items()} == {
         "clean": ((2, 160, 160), np.uint8),
         "noisy": ((3, 2, 160, 160), np.uint8),
@@ -369,11 +369,11 @@ def test_pictures_are_what_the_plan_says(model, windows):
     np.testing.assert_array_equal(found["reconstruction"][:, 0], found["noisy"])  # UT's layer 0
     # The noise is that of the measurement, by the window's own index.
     sample = windows[5]
-    noisy = sample["patches"] + 0.8 * SIGMA * paired_draws([sample["index"]], sample["patches"].shape, 3)[0]
+    noisy = GaussianNoise(0.8, SIGMA, 3)(sample["patches"][None], indices=[sample["index"]])[0]
     frame = (unpatchify(noisy[1]) * 255).round().clamp(0, 255).to(torch.uint8).numpy()
     np.testing.assert_array_equal(found["noisy"][1, 0], frame)
 
 
 def test_there_are_no_more_pictures_than_samples(model, windows):
-    found = pictures(model, TASK, Subset(windows, range(2)), noise=[0.1], sigma=SIGMA, count=5)
+    found = pictures(model, TASK, Subset(windows, range(2)), GaussianNoise(0.1, SIGMA), levels=[0.1], count=5)
     assert found["clean"].shape == (2, 160, 160)

@@ -4,31 +4,15 @@ import pytest
 import torch
 from transformers import (
     AutoModelForSequenceClassification,
-    BertConfig,
     BertForMaskedLM,
     BertForSequenceClassification,
-    DistilBertConfig,
     ElectraConfig,
-    RobertaConfig,
 )
 
 from descend.errors import InputError
 from descend.models import LayeredClassifier
 from descend.models.classifiers import FAMILIES
-
-SMALL = {"vocab_size": 40, "max_position_embeddings": 20}
-WIDE = SMALL | {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 3, "intermediate_size": 32}
-CONFIGS = {
-    "distilbert": DistilBertConfig(**SMALL, dim=16, n_heads=2, n_layers=3, hidden_dim=32),
-    "bert": BertConfig(**WIDE),
-    "roberta": RobertaConfig(**WIDE),
-}
-
-
-def network(family: str, attention: str = "sdpa", labels: int = 3):
-    torch.manual_seed(0)
-    config = type(CONFIGS[family]).from_dict(CONFIGS[family].to_dict() | {"num_labels": labels})
-    return AutoModelForSequenceClassification.from_config(config, attn_implementation=attention)
+from networks import CONFIGS, WIDE, network
 
 
 @pytest.fixture
@@ -88,7 +72,7 @@ def test_padding_changes_no_prediction(family, batch):
 
 
 def test_what_is_no_classifier_or_of_no_known_family_is_refused():
-    with pytest.raises(InputError, match="one of distilbert, bert, roberta; got 'electra'. To add a family"):
+    with pytest.raises(InputError, match=r"one of distilbert, bert, roberta; got 'electra'\. To add a family"):
         LayeredClassifier(AutoModelForSequenceClassification.from_config(ElectraConfig(**WIDE)))
     with pytest.raises(InputError, match="expected a sequence classifier; got BertForMaskedLM"):
         LayeredClassifier(BertForMaskedLM(CONFIGS["bert"]))

@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from descend.errors import InputError
-from descend.noise import GaussianNoise, paired_draws
+from descend.models import LayeredClassifier
+from descend.noise import Corruption, GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
+from networks import network
 
 CLEAN = torch.full((4, 3, 100, 256), 0.5)
 
@@ -27,7 +30,7 @@ def test_the_global_generator_does_not_move(level):
     torch.manual_seed(5)
     before = torch.get_rng_state()
     GaussianNoise(level, 0.2)(CLEAN)
-    paired_draws([1, 2], (3, 4), seed=0)
+    GaussianNoise(level, 0.2)(CLEAN, indices=range(4))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -82,32 +85,168 @@ def test_noise_keeps_the_data_type():
     assert GaussianNoise(0.5, 0.2)(CLEAN.bfloat16()).dtype == torch.bfloat16
 
 
-def test_paired_draws_depend_on_the_seed_and_the_index_alone():
-    together = paired_draws([7, 3, 5], (2, 10), seed=4)
-    assert together.shape == (3, 2, 10)
+def own(indices, shape, seed=0, keep=None) -> torch.Tensor:
+    """The unit draws that belong to samples."""
+    return GaussianNoise(1.0, 1.0, seed)(torch.zeros(len(indices), *shape), keep, indices)
+
+
+def test_own_draws_depend_on_the_seed_and_the_index_alone():
+    together = own([7, 3, 5], (2, 10), seed=4)
     for place, index in enumerate([7, 3, 5]):
-        assert torch.equal(paired_draws([index], (2, 10), seed=4)[0], together[place])
-    assert not torch.equal(paired_draws([7], (2, 10), seed=5)[0], together[0])
+        assert torch.equal(own([index], (2, 10), seed=4)[0], together[place])
+    assert not torch.equal(own([7], (2, 10), seed=5)[0], together[0])
     assert not torch.equal(together[0], together[1])
 
 
-def test_paired_draws_meet_no_generator_of_training():
+def test_own_draws_do_not_depend_on_padding_and_leave_it_alone():
+    keep = torch.tensor([[True] * 5 + [False] * 3, [False] * 2 + [True] * 6])
+    padded = own([7, 3], (8, 4), keep=keep)
+    assert torch.equal(padded[0, :5], own([7], (5, 4))[0])
+    assert torch.equal(padded[1, 2:], own([3], (6, 4))[0])
+    assert not padded[~keep].any()
+
+
+def test_fresh_noise_leaves_padding_alone():
+    keep = torch.rand(4, 3, generator=torch.Generator().manual_seed(0)) > 0.5
+    clean = torch.rand(4, 3, 8)
+    noisy = GaussianNoise(0.5, 1.0)(clean, keep)
+    assert torch.equal((noisy != clean).all(-1), keep)
+
+
+def test_levels_are_scalings_of_one_draw():
+    noise = GaussianNoise(0.5, 0.2, 3)
+    one, two = (noise.at(level)(CLEAN, indices=range(4)) - CLEAN for level in (0.5, 1.0))
+    torch.testing.assert_close(2 * one, two)
+    assert torch.equal(noise.at(1.0, seed=3)(CLEAN), GaussianNoise(1.0, 0.2, 3)(CLEAN))
+
+
+def test_own_draws_meet_no_generator_of_training():
     def first(seed: int) -> float:
         return torch.randn(1, generator=torch.Generator().manual_seed(seed)).item()
 
     # A run's own generator (of weights and order) starts from its seed, that of its noise from 8191 times it.
     training = {first(seed * factor) for seed in range(100) for factor in (1, 8191)}
     training |= {GaussianNoise(1.0, 1.0, seed)(torch.zeros(1)).item() for seed in range(100)}
-    paired = {draw.item() for seed in (0, 1, 2) for draw in paired_draws(range(500), (1,), seed)}
+    paired = {draw.item() for seed in (0, 1, 2) for draw in own(range(500), (1,), seed)}
     assert len(paired) == 1500
     assert not training & paired
-    assert paired_draws([5], (1,), seed=0).item() == first(1_000_003 + 5)
+    assert own([5], (1,)).item() == first(1_000_003 + 5)
 
 
-def test_paired_draws_are_standard_normal():
-    draws = paired_draws(range(50), (3, 1000), seed=0)
-    assert draws.std().item() == pytest.approx(1, rel=0.01)
-    assert draws.mean().item() == pytest.approx(0, abs=0.01)
+# --- other kinds
+
+
+@pytest.mark.parametrize("indices", [None, range(4)])
+@pytest.mark.parametrize("kind", [GaussianNoise, UniformNoise, LaplaceNoise])
+def test_additive_kinds_have_the_standard_deviation_and_their_own_shape(kind, indices):
+    difference = kind(0.8, 0.2)(CLEAN, indices=indices) - CLEAN
+    std = difference.std().item()
+    assert std == pytest.approx(0.16, rel=0.02)
+    assert difference.mean().item() == pytest.approx(0, abs=0.002)
+    kurtosis = {GaussianNoise: 3, UniformNoise: 9 / 5, LaplaceNoise: 6}[kind]
+    assert (difference**4).mean().item() / std**4 == pytest.approx(kurtosis, rel=0.05)
+
+
+def test_token_dropout_drops_whole_tokens_as_often_as_it_says():
+    noisy = TokenDropout(0.3)(torch.ones(10, 500, 4))
+    assert ((noisy == 0).all(-1) | (noisy == 1).all(-1)).all()
+    assert (noisy == 0).float().mean().item() == pytest.approx(0.3, abs=0.03)
+    with pytest.raises(InputError, match=r"a probability, at most 1; got 1\.5"):
+        TokenDropout(1.5)
+
+
+def test_a_corruption_of_the_users_own_is_paired_like_any_other():
+    def rotate(clean, std, generator):
+        return clean.roll(int(torch.randint(1, 4, (), generator=generator)), -1) + std
+
+    clean = torch.arange(4.0).expand(3, 2, 4)
+    noise = Corruption(rotate, 0.5, 2.0)
+    one, again = noise(clean, indices=[1, 2, 3]), noise.at(0.5)(clean, indices=[1, 2, 3])
+    assert torch.equal(one, again)
+    assert torch.equal(one.sort(-1).values, clean + 1)
+    with pytest.raises(InputError, match=r"keep the shape \(1, 4\); got \(1, 2\)"):
+        Corruption(lambda clean, std, generator: clean[..., :2], 1.0)(torch.zeros(1, 1, 4), indices=[0])
+
+
+# --- on a model's embedding
+
+
+@pytest.fixture(params=["distilbert", "roberta"])
+def classifier(request):
+    return network(request.param).eval()
+
+
+@pytest.fixture
+def batch():
+    tokens = torch.randint(5, 40, (3, 6), generator=torch.Generator().manual_seed(0))
+    mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2, [1] * 5 + [0]])
+    return {"input_ids": tokens, "attention_mask": mask}
+
+
+def embedded(model, **inputs) -> list[torch.Tensor]:
+    """What the model's word embedding gives on, noise included, and then its logits."""
+    seen = []
+    handle = model.get_input_embeddings().register_forward_hook(lambda module, args, output: seen.append(output))
+    logits = model(**inputs).logits
+    handle.remove()
+    return [*seen, logits]
+
+
+def test_noise_is_on_the_embedding_inside_the_block_only_and_never_on_padding(classifier, batch):
+    clean, logits = embedded(classifier, **batch)
+    noise = GaussianNoise(1.0, 0.5)
+    with noise.on(classifier):
+        noisy, moved = embedded(classifier, **batch)
+    assert torch.equal((noisy != clean).all(-1), batch["attention_mask"].bool())
+    assert not torch.equal(moved, logits)
+    after = embedded(classifier, **batch)
+    assert torch.equal(after[0], clean) and torch.equal(after[1], logits)
+    with pytest.raises(ZeroDivisionError), noise.on(classifier):
+        raise ZeroDivisionError
+    assert torch.equal(embedded(classifier, **batch)[1], logits)
+
+
+def test_noise_under_inputs_embeds_is_the_same(classifier, batch):
+    mask = batch["attention_mask"]
+    embeddings = classifier.get_input_embeddings()(batch["input_ids"])
+    with GaussianNoise(1.0, 0.5).on(classifier, indices=[4, 5, 6]):
+        by_ids = classifier(**batch).logits
+        by_embeds = classifier(inputs_embeds=embeddings, attention_mask=mask).logits
+    torch.testing.assert_close(by_embeds, by_ids)
+    assert not torch.equal(by_ids, classifier(**batch).logits)
+
+
+def test_the_layers_of_a_classifier_see_the_noise_once(classifier, batch):
+    model = LayeredClassifier(classifier)
+    with GaussianNoise(1.0, 0.5).on(model, mask=batch["attention_mask"], indices=[4, 5, 6]):
+        layers = list(model.predictions(batch))
+    with GaussianNoise(1.0, 0.5).on(classifier, indices=[4, 5, 6]):
+        torch.testing.assert_close(layers[-1], classifier(**batch).logits)
+
+
+def test_noise_in_half_precision_keeps_the_type(classifier, batch):
+    model = classifier.bfloat16()
+    with GaussianNoise(1.0, 0.5).on(model):
+        noisy, logits = embedded(model, **batch)
+    assert noisy.dtype == logits.dtype == torch.bfloat16
+
+
+def test_every_token_of_generation_has_noise():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 32}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=40, num_key_value_heads=2, **sizes)).eval()
+    seen: list[int] = []
+
+    class Counting(Noise):
+        def corrupt(self, clean, generator):
+            seen.append(clean.shape[1])
+            return clean
+
+    prompt = torch.randint(5, 40, (2, 7))
+    mask = torch.ones_like(prompt)
+    with Counting(1.0).on(model):
+        model.generate(prompt, attention_mask=mask, max_new_tokens=4, min_new_tokens=4, do_sample=False)
+    assert seen == [7, 1, 1, 1]
 
 
 @pytest.mark.parametrize("level", [-0.1, float("nan")])

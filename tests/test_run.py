@@ -294,7 +294,7 @@ def test_other_data_are_judged_with_the_sigma_and_noise_of_the_run(finished, tmp
     sigma = json.loads((out / "config.json").read_text())["sigma"]
     test, _ = load_test(data, 2)  # all of it: nothing is kept back for training
     network = UT.from_pretrained(out / "model")
-    by_hand = measure(network, VideoDenoising(), test, level=0.8, sigma=sigma, seed=3)
+    by_hand = measure(network, VideoDenoising(), test, GaussianNoise(0.8, sigma, 3))
     assert (summary["dataset"], summary["groups"]) == ("flicker", 4)
     assert summary["sigma"] == sigma != load_video(data, 2).sigma
     assert summary["values"] == by_hand.metrics[-1:]

@@ -1,70 +1,204 @@
-"""Gaussian noise on the input, for training and evaluation alike."""
+"""Noise on what a model takes in: one mechanism for training, evaluation and inference."""
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from descend.errors import InputError
 
 
-class GaussianNoise:
-    """x̃ = x + ε, ε ~ N(0, (γσ_x)² I), with its own generator.
+class Noise:
+    """A corruption of the clean embedding x, with its own generator.
 
-    The text of the paper gives ε the standard deviation γσ_x, which is what γ means here; its poster reads as a
-    variance. A model's dropout and the order of the data don't move when γ does.
+    A model's dropout and the order of the data don't move when the noise does. In training it is fresh; with
+    ``indices`` it belongs to the samples: every model and every level meets the same draw for the same sample,
+    whatever the batch it comes in.
 
     Args:
-        level: γ ≥ 0, in standard deviations of the clean data.
-        sigma: σ_x, the standard deviation of the clean training data, in the data's units.
-        seed: Of the fresh noise in training; every rank of a process group draws its own.
+        level: γ ≥ 0.
+        sigma: σ_x, the standard deviation of the clean embedding, in its own units.
+        seed: Of the noise; every rank of a process group draws its own.
 
     Raises:
         InputError: If the level is negative.
     """
 
-    def __init__(self, level: float, sigma: float, seed: int = 0):
+    def __init__(self, level: float, sigma: float = 1.0, seed: int = 0):
         if not level >= 0:
             raise InputError(f"noise must be a level γ of at least 0, in std of the clean data; got {level}.")
-        self.level, self.sigma = level, sigma
-        rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
-        self._seed = seed * 8191 + rank
+        self.level, self.sigma, self.seed = level, sigma, seed
         self._generator: torch.Generator | None = None
+        self._state: Tensor | None = None
 
-    def __call__(self, clean: Tensor) -> Tensor:
-        """The data with fresh noise, as training sees it."""
+    def corrupt(self, clean: Tensor, generator: torch.Generator) -> Tensor:
+        """x̃ for x of any shape (…, H), drawn from ``generator`` on x's device."""
+        raise NotImplementedError
+
+    def at(self, level: float, seed: int | None = None) -> Self:
+        """The same kind of noise at another level, with a generator of its own."""
+        copy = type(self).__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        Noise.__init__(copy, level, self.sigma, self.seed if seed is None else seed)
+        return copy
+
+    def __call__(self, clean: Tensor, keep: Tensor | None = None, indices: Sequence[int] | None = None) -> Tensor:
+        """The data with noise.
+
+        Args:
+            clean: x, shape (B, …, H).
+            keep: What may be corrupted, bool (B, T) over the first dimensions of x; the rest, padding, is left alone.
+            indices: The samples' numbers, for noise that belongs to them; fresh noise unless given.
+        """
         if self.level == 0:
             return clean
-        draw = torch.randn(clean.shape, generator=self._on(clean.device), device=clean.device, dtype=clean.dtype)
-        return draw.mul_(self.level * self.sigma).add_(clean)
+        if indices is not None:
+            return torch.stack(
+                [
+                    self._own(sample, int(index), None if keep is None else keep[place])
+                    for place, (sample, index) in enumerate(zip(clean, indices, strict=True))
+                ]
+            )
+        noisy = self.corrupt(clean, self._on(clean.device))
+        return noisy if keep is None else torch.where(keep[..., None], noisy, clean)
+
+    @contextmanager
+    def on(
+        self, model: nn.Module, *, mask: Tensor | None = None, indices: Sequence[int] | None = None
+    ) -> Iterator[None]:
+        """Inside the ``with`` block the output of the model's input embedding is corrupted; after it no more.
+
+        Where the model is called with ``inputs_embeds``, which pass the embedding by, these are corrupted instead.
+
+        Args:
+            model: A model with `get_input_embeddings`; wrapped by PEFT or in half precision alike.
+            mask: What is no padding, (B, T); by default the ``attention_mask`` that the model is called with.
+            indices: As in `__call__`.
+        """
+        called: dict[str, Tensor | None] = {"mask": mask}
+
+        def places(embedded: Tensor) -> Tensor | None:
+            found = called["mask"]
+            # In generation the mask is longer than what is embedded: it covers the tokens before.
+            return None if found is None else found[:, -embedded.shape[1] :].bool()
+
+        def before(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            if mask is None:
+                given = kwargs.get("attention_mask")
+                called["mask"] = given if given is not None and given.dim() == 2 else None
+            embedded = kwargs.get("inputs_embeds")
+            if embedded is not None:
+                kwargs = kwargs | {"inputs_embeds": self(embedded, places(embedded), indices)}
+            return args, kwargs
+
+        def after(module: nn.Module, args: Any, embedded: Tensor) -> Tensor:
+            return self(embedded, places(embedded), indices)
+
+        handles = [
+            model.register_forward_pre_hook(before, with_kwargs=True),
+            model.get_input_embeddings().register_forward_hook(after),  # type: ignore[operator]
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the generator stands, so that a resumed run draws what it would have drawn."""
-        return {"generator": self._generator.get_state() if self._generator else self._resume}
+        return {"generator": self._generator.get_state() if self._generator else self._state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
-        self._generator, self._resume = None, state["generator"]
+        self._generator, self._state = None, state["generator"]
 
-    _resume: Tensor | None = None
+    def _own(self, clean: Tensor, index: int, keep: Tensor | None) -> Tensor:
+        """A sample with its own noise, the same on every device and however long it is padded."""
+        generator = torch.Generator().manual_seed((self.seed + 1) * 1_000_003 + index)
+        if keep is None:
+            return self.corrupt(clean.float().cpu(), generator).to(clean)
+        noisy = clean.clone()
+        noisy[keep] = self.corrupt(clean[keep].float().cpu(), generator).to(clean)
+        return noisy
 
     def _on(self, device: torch.device) -> torch.Generator:
         if self._generator is None:
-            self._generator = torch.Generator(device).manual_seed(self._seed)
-            if self._resume is not None:
-                self._generator.set_state(self._resume)
+            rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
+            self._generator = torch.Generator(device).manual_seed(self.seed * 8191 + rank)
+            if self._state is not None:
+                self._generator.set_state(self._state)
         return self._generator
 
 
-def paired_draws(indices: Sequence[int], shape: Sequence[int], seed: int) -> Tensor:
-    """Unit noise that depends on nothing but the seed and a sample's index, shape (len(indices), *shape).
+class GaussianNoise(Noise):
+    """x̃ = x + ε, ε ~ N(0, (γσ_x)² I).
 
-    In evaluation every model meets the same draw for the same sample, whatever the batch size; a noise level γ scales
-    it by γσ_x, so that levels are paired too.
+    The text of the paper gives ε the standard deviation γσ_x, which is what γ means here; its poster reads as a
+    variance.
     """
-    draws = [
-        torch.randn(tuple(shape), generator=torch.Generator().manual_seed((seed + 1) * 1_000_003 + int(index)))
-        for index in indices
-    ]
-    return torch.stack(draws)
+
+    def corrupt(self, clean: Tensor, generator: torch.Generator) -> Tensor:
+        """x + ε."""
+        draw = torch.randn(clean.shape, generator=generator, device=clean.device, dtype=clean.dtype)
+        return draw.mul_(self.level * self.sigma).add_(clean)
+
+
+class UniformNoise(Noise):
+    """x̃ = x + ε, ε uniform with the standard deviation γσ_x."""
+
+    def corrupt(self, clean: Tensor, generator: torch.Generator) -> Tensor:
+        """x + ε."""
+        draw = torch.rand(clean.shape, generator=generator, device=clean.device, dtype=clean.dtype)
+        return draw.sub_(0.5).mul_(math.sqrt(12) * self.level * self.sigma).add_(clean)
+
+
+class LaplaceNoise(Noise):
+    """x̃ = x + ε, ε from the Laplace distribution with the standard deviation γσ_x."""
+
+    def corrupt(self, clean: Tensor, generator: torch.Generator) -> Tensor:
+        """x + ε: a random sign times an exponential draw of mean γσ_x / √2."""
+        size = torch.empty_like(clean).exponential_(generator=generator)
+        sign = torch.randint(2, clean.shape, generator=generator, device=clean.device) * 2 - 1
+        return clean + size * sign * (self.level * self.sigma / math.sqrt(2))
+
+
+class TokenDropout(Noise):
+    """x̃ has each token's embedding, with probability γ, at 0."""
+
+    def __init__(self, level: float, sigma: float = 1.0, seed: int = 0):
+        super().__init__(level, sigma, seed)
+        if level > 1:
+            raise InputError(f"the level of token dropout is a probability, at most 1; got {level}.")
+
+    def corrupt(self, clean: Tensor, generator: torch.Generator) -> Tensor:
+        """x with tokens at 0."""
+        kept = torch.rand(clean.shape[:-1], generator=generator, device=clean.device) >= self.level
+        return clean * kept[..., None]
+
+
+class Corruption(Noise):
+    """x̃ = function(x, γσ_x, generator), a corruption of the user's own.
+
+    Args:
+        function: Of a tensor (…, H), the standard deviation γσ_x and a generator on the tensor's device; what it draws,
+            it must draw from there.
+        level: γ ≥ 0; at 0 the function is not called.
+        sigma: σ_x.
+        seed: Of the noise.
+    """
+
+    def __init__(
+        self, function: Callable[[Tensor, float, torch.Generator], Tensor], level: float, sigma: float = 1.0, seed=0
+    ):
+        super().__init__(level, sigma, seed)
+        self.function = function
+
+    def corrupt(self, clean: Tensor, generator: torch.Generator) -> Tensor:
+        """What the function makes of x."""
+        noisy = self.function(clean, self.level * self.sigma, generator)
+        if noisy.shape != clean.shape:
+            raise InputError(f"a corruption must keep the shape {tuple(clean.shape)}; got {tuple(noisy.shape)}.")
+        return noisy

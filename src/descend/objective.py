@@ -1,5 +1,6 @@
 """noise ∘ model ∘ readout ∘ loss: what a batch's layer losses are."""
 
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor, nn
 
 from descend.errors import InputError
 from descend.models.layered import LayeredModel
-from descend.noise import GaussianNoise
+from descend.noise import Noise
 
 
 class Task(Protocol):
@@ -17,7 +18,10 @@ class Task(Protocol):
     higher_is_better: bool
 
     def inputs(self, batch: dict[str, Any]) -> Tensor:
-        """What noise is added to and a model is given."""
+        """What a model is given."""
+
+    def mask(self, batch: dict[str, Any]) -> Tensor | None:
+        """Which places of a sample hold data that noise may touch, (B, T); None for all."""
 
     def target(self, batch: dict[str, Any]) -> Tensor:
         """What a prediction is held against."""
@@ -38,12 +42,12 @@ class Objective(nn.Module):
     Args:
         model: A `LayeredModel`.
         task: The data's loss and metric.
-        noise: Applied to the inputs in training; None for clean training.
+        noise: Applied in training to the output of the model's input embedding; None for clean training.
     """
 
     model: Any  # a module and a LayeredModel: no type says both
 
-    def __init__(self, model: nn.Module, task: Task, noise: GaussianNoise | None = None):
+    def __init__(self, model: nn.Module, task: Task, noise: Noise | None = None):
         if not isinstance(model, LayeredModel):
             raise InputError(
                 f"expected a LayeredModel, whose every layer's output can be read; got {type(model).__name__}."
@@ -66,12 +70,12 @@ class Objective(nn.Module):
         """
         inputs, target = self.task.inputs(batch), self.task.target(batch)
         idle = [False] * (self.model.depth + 1) if weights is None else [weight == 0 for weight in weights.tolist()]
-        predictions = self.model.predictions(self.noise(inputs) if self.noise else inputs)
-        # One loss before the next layer, not all at the end: see `LayeredModel.predictions`.
-        sums = [
-            self.task.losses(prediction.detach() if skip else prediction, target).sum()
-            for prediction, skip in zip(predictions, idle, strict=True)
-        ]
+        with self.noise.on(self.model, mask=self.task.mask(batch)) if self.noise else nullcontext():
+            # One loss before the next layer, not all at the end: see `LayeredModel.predictions`.
+            sums = [
+                self.task.losses(prediction.detach() if skip else prediction, target).sum()
+                for prediction, skip in zip(self.model.predictions(inputs), idle, strict=True)
+            ]
         return torch.stack(sums), len(inputs)
 
     def activation_checkpointing_enable(self, **options: Any) -> None:

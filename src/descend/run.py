@@ -149,10 +149,10 @@ def evaluate(
     noise = noise or default_levels(recipe.noise)
     windows, dataset = _judged(recipe, data, split)
     device = args.device
-    place = {"sigma": config["sigma"], "seed": seed, "device": device}
+    trained = GaussianNoise(recipe.noise, config["sigma"], seed)
     network.to(device)  # type: ignore[attr-defined]
     problem = args.problem(recipe.depth)
-    found = robustness(network, recipe.task(), windows, problem, noise=noise, train_noise=recipe.noise, **place)
+    found = robustness(network, recipe.task(), windows, problem, trained, levels=noise, device=device)
     dual = _dual((folder if model == "model" else folder / model) / DUAL_FILE)
     judged = "the training data" if split == "train" else "held-out data"
     binding = [layer for layer, value in enumerate([dual["cap_multiplier"], *dual["multipliers"]]) if value > 0]
@@ -178,7 +178,7 @@ def evaluate(
     }
     np.savez_compressed(
         folder / FRAMES_FILE,
-        **pictures(network, recipe.task(), windows, noise=noise, count=frames, **place),  # type: ignore[arg-type]
+        **pictures(network, recipe.task(), windows, trained, levels=noise, count=frames, device=device),  # type: ignore[arg-type]
     )
     write_json(folder / SUMMARY_FILE, summary)
     return summary

@@ -16,7 +16,7 @@ from descend.config import DescentConfig
 from descend.errors import NonFiniteLossError
 from descend.evaluation.layers import LayerLosses, measure
 from descend.evaluation.satisfaction import Verdict, verdict
-from descend.noise import GaussianNoise
+from descend.noise import Noise
 from descend.objective import Objective, Task
 from descend.records import Records
 
@@ -54,7 +54,7 @@ class DescentTrainer(Trainer):
         model: nn.Module,
         args: DescentConfig,
         task: Task,
-        noise: GaussianNoise | None = None,
+        noise: Noise | None = None,
         **kwargs: Any,
     ):
         self.objective = Objective(model, task, noise)
@@ -146,8 +146,7 @@ class DescentTrainer(Trainer):
             self.objective.model,
             self.objective.task,
             dataset,
-            level=self._level,
-            sigma=noise.sigma if noise else 0.0,
+            noise.at(noise.level, seed=0) if noise else None,
             batch_size=self.args.eval_batch_size,
             device=self.args.device,
         )

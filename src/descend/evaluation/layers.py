@@ -1,8 +1,9 @@
 """Losses and metrics of every layer on a data set, at one noise level."""
 
 from collections.abc import Sized
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from descend.models.layered import LayeredModel
-from descend.noise import paired_draws
+from descend.noise import Noise
 from descend.objective import Task
 
 
@@ -40,26 +41,22 @@ def measure(
     model: LayeredModel,
     task: Task,
     dataset: Dataset,
+    noise: Noise | None = None,
     *,
-    level: float,
-    sigma: float,
-    seed: int = 0,
     batch_size: int = 16,
     device: torch.device | str = "cpu",
     progress: tqdm | None = None,
 ) -> LayerLosses:
     """Measure every layer on every sample of a data set, in one forward pass.
 
-    The noise of a sample depends on the seed and the sample's index alone: every model and every level meets the
-    same draws. Metrics are over the whole data set, not a mean of batch means.
+    The noise of a sample depends on the noise's seed and the sample's index alone: every model and every level meets
+    the same draws. Metrics are over the whole data set, not a mean of batch means.
 
     Args:
         model: The model; its training mode is left as it was.
         task: The loss and the metric.
         dataset: Samples with an ``index``, and a ``group`` where some are not independent.
-        level: γ.
-        sigma: σ_x of the clean training data.
-        seed: Of the noise.
+        noise: On the output of the model's input embedding; None for clean inputs.
         batch_size: Samples at a time.
         device: Where to compute.
         progress: A bar to advance by one per sample.
@@ -69,10 +66,10 @@ def measure(
     losses, groups, scores = [], [], torch.zeros(model.depth + 1, dtype=torch.float64)
     # A generator of its own: a loader draws a seed from the global one, which is the training's.
     for batch in DataLoader(dataset, batch_size=batch_size, generator=torch.Generator()):
-        clean, target = task.inputs(batch), task.target(batch)
-        noisy = add_noise(clean, batch, level * sigma, seed).to(device)
-        target = target.to(device)
-        of_layers = [(task.losses(each, target), task.score(each, target)) for each in model.predictions(noisy)]
+        inputs, target = task.inputs(batch).to(device), task.target(batch).to(device)
+        perturbed = noise.on(model, mask=task.mask(batch), indices=batch["index"].tolist()) if noise else nullcontext()
+        with perturbed:
+            of_layers = [(task.losses(each, target), task.score(each, target)) for each in model.predictions(inputs)]
         groups.append(batch.get("group", batch["index"]))
         losses.append(torch.stack([loss for loss, _ in of_layers], 1).double().cpu())
         scores += torch.stack([score.double().sum() for _, score in of_layers]).cpu()
@@ -83,10 +80,3 @@ def measure(
     return LayerLosses(
         torch.cat(losses), torch.cat(groups), [task.metric_value(score, count) for score in scores.tolist()]
     )
-
-
-def add_noise(clean: Tensor, batch: dict[str, Any], std: float, seed: int) -> Tensor:
-    """The samples of a batch with their own paired noise of this standard deviation."""
-    if std == 0:
-        return clean
-    return clean + std * paired_draws(batch["index"].tolist(), clean.shape[1:], seed).to(clean)

@@ -10,9 +10,10 @@ from torch.utils.data import Dataset, Subset, default_collate
 from tqdm import tqdm
 
 from descend.core import DescentProblem
-from descend.evaluation.layers import LayerLosses, add_noise, measure
+from descend.evaluation.layers import LayerLosses, measure
 from descend.evaluation.satisfaction import Verdict, verdict
 from descend.models.layered import LayeredModel
+from descend.noise import Noise
 from descend.objective import Task
 
 
@@ -58,11 +59,9 @@ def robustness(
     task: Task,
     dataset: Dataset,
     problem: DescentProblem,
+    noise: Noise,
     *,
-    noise: Sequence[float],
-    train_noise: float,
-    sigma: float,
-    seed: int = 0,
+    levels: Sequence[float],
     batch_size: int = 16,
     device: torch.device | str = "cpu",
 ) -> Robustness:
@@ -73,31 +72,21 @@ def robustness(
         task: Its loss and metric.
         dataset: Held-out samples.
         problem: The constraints to judge.
-        noise: Levels γ of the robustness curve; its plain mean is the summary's ``mean``.
-        train_noise: The level that the model was trained at; measured too, but not in the mean unless listed.
-        sigma: σ_x of the clean training data.
-        seed: Of the noise, the same for every model that is to be compared.
+        noise: That of the training, at the training level; its seed is to be the same for all that is compared.
+        levels: Levels γ of the robustness curve; its plain mean is the summary's ``mean``. The training level is
+            measured too, but not in the mean unless listed.
         batch_size: Samples at a time.
         device: Where to compute.
     """
-    wanted = sorted({*map(float, noise), float(train_noise)})
+    wanted = sorted({*map(float, levels), float(noise.level)})
     total = len(wanted) * len(dataset)  # type: ignore[arg-type]
     with tqdm(total=total, desc="evaluating", unit="window", disable=None) as bar:
-        levels = {
-            level: measure(
-                model,
-                task,
-                dataset,
-                level=level,
-                sigma=sigma,
-                seed=seed,
-                batch_size=batch_size,
-                device=device,
-                progress=bar,
-            )
+        measured = {
+            level: measure(model, task, dataset, noise.at(level), batch_size=batch_size, device=device, progress=bar)
             for level in wanted
         }
-    return Robustness(list(map(float, noise)), float(train_noise), levels, verdict(problem, levels[float(train_noise)]))
+    trained = float(noise.level)
+    return Robustness(list(map(float, levels)), trained, measured, verdict(problem, measured[trained]))
 
 
 @torch.no_grad()
@@ -105,11 +94,10 @@ def pictures(
     model: LayeredModel,
     task: Any,
     dataset: Dataset,
+    noise: Noise,
     *,
-    noise: Sequence[float],
-    sigma: float,
+    levels: Sequence[float],
     count: int = 2,
-    seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> dict[str, np.ndarray]:
     """Frames to look at: clean, noisy and reconstructed by every layer, at every noise level.
@@ -118,10 +106,9 @@ def pictures(
         model: The model.
         task: A task whose ``picture`` turns inputs or predictions into grey frames.
         dataset: Where ``count`` samples are taken from, evenly.
-        noise: Levels γ.
-        sigma: σ_x.
+        noise: As in `robustness`.
+        levels: Levels γ.
         count: K, the number of frames.
-        seed: Of the noise, as in `robustness`.
         device: Where to compute.
 
     Returns:
@@ -133,13 +120,13 @@ def pictures(
     clean = task.inputs(batch)
     model.eval()  # type: ignore[attr-defined]
     noisy, reconstruction = [], []
-    for level in noise:
-        inputs = add_noise(clean, batch, level * sigma, seed)
+    for level in levels:
+        inputs = noise.at(level)(clean, indices=batch["index"].tolist())
         noisy.append(task.picture(inputs))
         reconstruction.append(np.stack([task.picture(each.cpu()) for each in model.predictions(inputs.to(device))]))
     return {
         "clean": task.picture(clean),
         "noisy": np.stack(noisy),
         "reconstruction": np.stack(reconstruction),
-        "noise": np.asarray(noise, dtype=np.float64),
+        "noise": np.asarray(levels, dtype=np.float64),
     }

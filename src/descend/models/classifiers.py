@@ -87,6 +87,10 @@ class LayeredClassifier(LayeredModel, nn.Module):
         """L, the number of blocks."""
         return self.network.config.num_hidden_layers
 
+    def get_input_embeddings(self) -> nn.Module:
+        """The classifier's word embedding, before positions and any norm."""
+        return self.network.get_input_embeddings()
+
     def forward(self, **inputs: Any) -> SequenceClassifierOutput:
         """The classifier's own forward pass."""
         return self.network(**inputs)

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
 
@@ -33,6 +33,10 @@ class LayeredModel:
     @abstractmethod
     def depth(self) -> int:
         """L, the number of layers."""
+
+    @abstractmethod
+    def get_input_embeddings(self) -> nn.Module:
+        """The module whose output is x, what noise is added to: the library's word embedding, or the input itself."""
 
     @abstractmethod
     def layer_outputs(self, inputs: Tensor) -> tuple[Tensor, ...]:

@@ -85,6 +85,7 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
         super().__init__(config)
         self.vit = ViTModel(config, add_pooling_layer=False)
         self.decoder = nn.Linear(config.hidden_size, config.patch_size**2)
+        self.input = nn.Identity()
         self.post_init()
 
     @classmethod
@@ -133,6 +134,10 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
         """L, the number of blocks."""
         return self.config.num_hidden_layers
 
+    def get_input_embeddings(self) -> nn.Module:
+        """Where the patches come in as they are, before ViT's processor."""
+        return self.input
+
     def forward(self, patches: Tensor, output_hidden_states: bool = False) -> Reconstruction:
         """Denoise.
 
@@ -164,7 +169,7 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
             raise InputError(
                 f"patches must have shape (B, T, N, P) with (N, P) = {expected}; got {tuple(patches.shape)}."
             )
-        frames = self._resize(unpatchify(patches), config.image_size)[:, :, None]
+        frames = self._resize(unpatchify(self.input(patches)), config.image_size)[:, :, None]
         mean, std = frames.new_tensor([config.image_mean, config.image_std])[..., None, None]
         return (frames - mean) / std
 

@@ -141,11 +141,16 @@ class UnrolledModel(LayeredModel, PreTrainedModel):
     def __init__(self, config: UnrolledConfig):
         super().__init__(config)
         self.gradient_checkpointing = False
+        self.input = nn.Identity()
 
     @property
     def depth(self) -> int:
         """L, the number of layers."""
         return self.config.depth
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Where the patches come in as they are."""
+        return self.input
 
     def forward(self, patches: Tensor, output_hidden_states: bool = False) -> Reconstruction:
         """Denoise.
@@ -185,7 +190,7 @@ class UnrolledModel(LayeredModel, PreTrainedModel):
                 f"patches must have shape (B, T, N, P) with P = {self.config.patch_size**2}; got "
                 f"{tuple(patches.shape)}."
             )
-        return patches.transpose(1, 2).contiguous()
+        return self.input(patches).transpose(1, 2).contiguous()
 
     def _run(self, step: Any, *args: Any) -> Any:
         if self.gradient_checkpointing and self.training:

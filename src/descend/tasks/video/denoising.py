@@ -22,8 +22,11 @@ class VideoDenoising:
     higher_is_better = False
 
     def inputs(self, batch: dict[str, Any]) -> Tensor:
-        """What noise is added to and a model is given, (B, T, N, P) in [0, 1]."""
+        """What a model is given, (B, T, N, P) in [0, 1]."""
         return batch["patches"]
+
+    def mask(self, batch: dict[str, Any]) -> None:
+        """None: noise is everywhere."""
 
     def target(self, batch: dict[str, Any]) -> Tensor:
         """What a prediction is held against, (B, T, N, P) in [0, 1]."""

@@ -1,0 +1,25 @@
+"""Small random networks of the library's families."""
+
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    DistilBertConfig,
+    PreTrainedModel,
+    RobertaConfig,
+)
+
+SMALL = {"vocab_size": 40, "max_position_embeddings": 20}
+WIDE = SMALL | {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 3, "intermediate_size": 32}
+CONFIGS = {
+    "distilbert": DistilBertConfig(**SMALL, dim=16, n_heads=2, n_layers=3, hidden_dim=32),
+    "bert": BertConfig(**WIDE),
+    "roberta": RobertaConfig(**WIDE),
+}
+
+
+def network(family: str, attention: str = "sdpa", labels: int = 3) -> PreTrainedModel:
+    """A classifier with 3 blocks and random weights."""
+    torch.manual_seed(0)
+    config = type(CONFIGS[family]).from_dict(CONFIGS[family].to_dict() | {"num_labels": labels})
+    return AutoModelForSequenceClassification.from_config(config, attn_implementation=attention)
