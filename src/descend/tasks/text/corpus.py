@@ -1,0 +1,70 @@
+"""Generated texts, so that every recipe runs with no file: small reviews, and pairs of sentences."""
+
+from typing import Any
+
+import numpy as np
+from datasets import Dataset, DatasetDict
+
+_GOOD = "good great lovely clever moving bright funny honest warm sharp".split()
+_BAD = "bad dull ugly stupid cold weak boring false slow tired".split()
+_THINGS = "film plot cast music script story ending camera dialogue pace".split()
+_FILLERS = "we saw it on a monday|my sister came too|it is two hours long|they shot it in spain".split("|")
+_ANIMALS = "dog cat horse sheep fox goat".split()
+_DOES = "sleeps runs eats waits drinks sings".split()
+_PLACES = "garden house forest street field barn".split()
+
+TRAIN, TEST = 2000, 500
+
+
+def generate_reviews(count: int, seed: int) -> list[dict[str, Any]]:
+    """Reviews that praise or blame a film's parts, some in the negative, and say much that matters not.
+
+    Args:
+        count: How many; a review does not depend on how many follow it.
+        seed: Of all of them.
+
+    Returns:
+        Rows of ``text`` and ``label``: 1 where more is praised than blamed.
+    """
+    return [_review(np.random.default_rng([seed, number])) for number in range(count)]
+
+
+def generate_pairs(count: int, seed: int) -> list[dict[str, Any]]:
+    """Pairs of sentences, of which the second follows (0), is open (1) or can't be (2).
+
+    Args:
+        count: How many; a pair does not depend on how many follow it.
+        seed: Of all of them.
+    """
+    return [_pair(np.random.default_rng([seed, number])) for number in range(count)]
+
+
+def corpus(kind: str) -> DatasetDict:
+    """The embedded data set in place of IMDb (``"imdb"``) or MNLI (``"mnli"``), with its two sides."""
+    generate = {"imdb": generate_reviews, "mnli": generate_pairs}[kind]
+    return DatasetDict({"train": Dataset.from_list(generate(TRAIN, 0)), "test": Dataset.from_list(generate(TEST, 1))})
+
+
+def _review(rng: np.random.Generator) -> dict[str, Any]:
+    praised = rng.random(int(rng.choice([3, 5, 7]))) < rng.choice([0.25, 0.75])
+    sentences = []
+    for thing, praise in zip(rng.permutation(_THINGS), praised, strict=False):
+        negated = rng.random() < 0.25
+        word = rng.choice(_GOOD if praise != negated else _BAD)
+        sentences.append(f"the {thing} was {'not ' if negated else ''}{word}")
+        if rng.random() < 0.3:
+            sentences.append(str(rng.choice(_FILLERS)))
+    return {"text": " . ".join(sentences) + " .", "label": int(2 * praised.sum() > len(praised))}
+
+
+def _pair(rng: np.random.Generator) -> dict[str, Any]:
+    animal, other = rng.choice(_ANIMALS, 2, replace=False)
+    does, elsewise = rng.choice(_DOES, 2, replace=False)
+    place, elsewhere = rng.choice(_PLACES, 2, replace=False)
+    label = int(rng.integers(3))
+    second = {
+        0: [f"there is a {animal} in the {place}", f"an animal {does}", f"something {does} in the {place}"],
+        1: [f"there is a {other} in the {elsewhere}", f"the {other} {elsewise}", f"a {other} is in the {place} too"],
+        2: [f"there is no {animal} in the {place}", f"nothing {does} in the {place}", f"no animal {does}"],
+    }[label]
+    return {"text": f"a {animal} {does} in the {place} .", "pair": f"{rng.choice(second)} .", "label": label}

@@ -1,0 +1,164 @@
+"""IMDb and MNLI as people have them on disk, or by their names on the Hub, as `datasets`."""
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, DatasetDict, load_dataset
+
+from descend.errors import InputError
+
+IMDB_LABELS = ("neg", "pos")
+MNLI_LABELS = ("entailment", "neutral", "contradiction")
+"""In the order of GLUE."""
+
+# Of a file's columns, the one that holds what we call by the first name.
+_COLUMNS = {"text": ("sentence1", "premise"), "pair": ("sentence2", "hypothesis"), "label": ("gold_label", "label")}
+
+
+def read_imdb(path: str | Path) -> DatasetDict:
+    """Movie reviews and whether they praise.
+
+    Args:
+        path: The official ``aclImdb`` folder (``train`` and ``test``, each with ``pos/*.txt`` and ``neg/*.txt``), the
+            folder that holds it, or a name on the Hub, such as ``stanfordnlp/imdb``.
+
+    Returns:
+        ``train`` and ``test``, each with ``text`` and ``label`` (0 neg, 1 pos).
+
+    Raises:
+        InputError: If it is not there or of another layout, or a review is empty or no UTF-8.
+    """
+    root = Path(path).expanduser()
+    if not root.exists():
+        return _of_hub(path, {"text": "text"})
+    if (root / "aclImdb").is_dir():
+        root = root / "aclImdb"
+    return DatasetDict({side: Dataset.from_list(list(_reviews(root / side))) for side in ("train", "test")})
+
+
+def read_mnli(path: str | Path) -> DatasetDict:
+    """Pairs of sentences, and whether the second follows from the first.
+
+    Rows on which the annotators did not agree (label ``-``) are left out, as is usual.
+
+    Args:
+        path: A folder with a training file (``train`` in its name) and a test file (``dev_matched``, ``validation_matched``,
+            ``val`` or ``test``), in GLUE's tsv, MultiNLI's jsonl or a tsv of ``sentence1, sentence2, label, genre``; or a
+            name on the Hub, such as ``nyu-mll/multi_nli``.
+
+    Returns:
+        ``train`` and ``test``, each with ``text``, ``pair`` and ``label`` (0 entailment, 1 neutral, 2 contradiction).
+
+    Raises:
+        InputError: If it is not there or of another layout, naming the file and the line.
+    """
+    root = Path(path).expanduser()
+    if not root.exists():
+        return _of_hub(path, {"text": "premise", "pair": "hypothesis"}, test="validation_matched")
+    if not root.is_dir():
+        raise InputError(f"{root} must be a folder with a training and a test file; got a file.")
+    files = sorted(file for file in root.rglob("*") if file.suffix in (".tsv", ".jsonl"))
+    sides = {
+        "train": [file for file in files if re.search(r"train", file.stem)],
+        "test": [file for file in files if re.search(r"(dev|validation)_matched|val$|test$|dev$", file.stem)],
+    }
+    for side, found in sides.items():
+        if len(found) != 1:
+            names = ", ".join(str(file.relative_to(root)) for file in found) or "none"
+            raise InputError(
+                f"{root} must hold one {side} file, .tsv or .jsonl, such as train.tsv and dev_matched.tsv; got {names}. "
+                "Give the folder of one format."
+            )
+    return DatasetDict({side: Dataset.from_list(list(_pairs(file))) for side, (file,) in sides.items()})
+
+
+def _reviews(folder: Path) -> Iterator[dict[str, Any]]:
+    found = False
+    for label, name in enumerate(IMDB_LABELS):
+        if not (folder / name).is_dir():
+            raise InputError(
+                f"{folder.parent} must be laid out as aclImdb, with train/pos, train/neg, test/pos and test/neg; there "
+                f"is no {folder.name}/{name}."
+            )
+        for file in sorted((folder / name).glob("*.txt")):
+            try:
+                text = file.read_text("utf-8").replace("<br />", " ").strip()
+            except UnicodeDecodeError:
+                raise InputError(f"{file} is not UTF-8 text. Convert or remove it.") from None
+            if not text:
+                raise InputError(f"{file} is empty; expected a review. Remove it.")
+            found = True
+            yield {"text": text, "label": label}
+    if not found:
+        raise InputError(f"{folder} holds no reviews: expected pos/*.txt and neg/*.txt.")
+
+
+def _pairs(file: Path) -> Iterator[dict[str, Any]]:
+    found = False
+    for number, row in _tsv(file) if file.suffix == ".tsv" else _jsonl(file):
+        place = f"{file}, line {number}"
+        values = {}
+        for name, columns in _COLUMNS.items():
+            value = next((row[column] for column in columns if column in row), None)
+            if value is None:
+                raise InputError(f"{place} has no column {' or '.join(columns)}; it has {', '.join(row)}.")
+            values[name] = str(value).strip()
+        if values["label"] == "-":
+            continue
+        if values["label"] not in MNLI_LABELS:
+            raise InputError(f"{place}: the label must be one of {', '.join(MNLI_LABELS)}; got {values['label']!r}.")
+        for name in ("text", "pair"):
+            if not values[name]:
+                raise InputError(f"{place}: {_COLUMNS[name][0]} is empty. Remove the row.")
+        found = True
+        yield values | {"label": MNLI_LABELS.index(values["label"])}
+    if not found:
+        raise InputError(f"{file} holds no labelled rows.")
+
+
+def _tsv(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    # A quote in a sentence is a quote, not the start of a field that goes on over lines.
+    with file.open(encoding="utf-8", newline="") as lines:
+        rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        try:
+            header = next(rows, [])
+            for number, row in enumerate(rows, start=2):
+                if len(row) != len(header):
+                    raise InputError(
+                        f"{file}, line {number}, must have the {len(header)} columns of the header; got {len(row)}."
+                    )
+                yield number, dict(zip(header, row, strict=True))
+        except UnicodeDecodeError:
+            raise InputError(f"{file} is not UTF-8 text. Convert it.") from None
+
+
+def _jsonl(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict):
+                raise InputError(f"{file}, line {number}, must be one JSON object; got {line.strip()[:60]!r}.")
+            yield number, row
+
+
+def _of_hub(name: str | Path, columns: dict[str, str], test: str = "test") -> DatasetDict:
+    """A data set by its name on the Hub, with our names for its columns."""
+    try:
+        loaded = load_dataset(str(name))
+        sides = DatasetDict({"train": loaded["train"], "test": loaded[test]})
+        wanted = columns | {"label": "label"}
+        return sides.select_columns(list(wanted.values())).rename_columns(
+            {theirs: ours for ours, theirs in wanted.items() if ours != theirs}
+        )
+    except (OSError, KeyError, ValueError) as error:
+        raise InputError(
+            f"{name} is no folder, and as a name on the Hub it can't be loaded: {str(error).splitlines()[0]} Give the "
+            "folder of the data."
+        ) from None
