@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, DatasetDict
 
-_GOOD = "good great lovely clever moving bright funny honest warm sharp".split()
-_BAD = "bad dull ugly stupid cold weak boring false slow tired".split()
-_THINGS = "film plot cast music script story ending camera dialogue pace".split()
-_FILLERS = "we saw it on a monday|my sister came too|it is two hours long|they shot it in spain".split("|")
-_ANIMALS = "dog cat horse sheep fox goat".split()
-_DOES = "sleeps runs eats waits drinks sings".split()
-_PLACES = "garden house forest street field barn".split()
+_GOOD = ["good", "great", "lovely", "clever", "moving", "bright", "funny", "honest", "warm", "sharp"]
+_BAD = ["bad", "dull", "ugly", "stupid", "cold", "weak", "boring", "false", "slow", "tired"]
+_THINGS = ["film", "plot", "cast", "music", "script", "story", "ending", "camera", "dialogue", "pace"]
+_FILLERS = ["we saw it on a monday", "my sister came too", "it is two hours long", "they shot it in spain"]
+_ANIMALS = ["dog", "cat", "horse", "sheep", "fox", "goat"]
+_DOES = ["sleeps", "runs", "eats", "waits", "drinks", "sings"]
+_PLACES = ["garden", "house", "forest", "street", "field", "barn"]
 
 TRAIN, TEST = 2000, 500
 

@@ -1,0 +1,111 @@
+"""IMDb and MNLI as they lie on disk, real files where they are, and what else a folder may hold."""
+
+import json
+
+import pytest
+
+from descend.errors import InputError
+from descend.tasks.text import MNLI_LABELS, read_imdb, read_mnli
+
+ROWS = [("it is a dog .", 'an animal, "so', "entailment"), ("it runs", "it's red", "neutral"), ("a", "b", "-")]
+
+
+def imdb(folder, reviews=("bad <br /><br />film", "good film")):
+    for side in ("train", "test"):
+        for name, text in zip(("neg", "pos"), reviews, strict=True):
+            (folder / side / name).mkdir(parents=True)
+            (folder / side / name / "0_1.txt").write_text(text)
+    return folder
+
+
+def mnli(folder, form="glue", rows=ROWS):
+    folder.mkdir(exist_ok=True)
+    names = {"glue": ("train.tsv", "dev_matched.tsv"), "four": ("mnli_train.tsv", "mnli_val.tsv")}
+    names |= {"jsonl": ("multinli_1.0_train.jsonl", "multinli_1.0_dev_matched.jsonl")}
+    for name in names[form]:
+        if form == "glue":
+            lines = ["index\tsentence1\tsentence2\tgold_label"]
+            lines += ["\t".join(map(str, (place, *row))) for place, row in enumerate(rows)]
+        elif form == "four":
+            lines = ["sentence1\tsentence2\tlabel\tgenre", *("\t".join((*row, "slate")) for row in rows)]
+        else:
+            lines = [json.dumps(dict(zip(("sentence1", "sentence2", "gold_label"), row, strict=True))) for row in rows]
+        (folder / name).write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("inside", ["", "aclImdb"])
+def test_imdb_is_read_with_its_labels_and_without_its_breaks(tmp_path, inside):
+    imdb(tmp_path / inside)
+    sides = read_imdb(tmp_path)
+    assert sides["train"].to_list() == [{"text": "bad   film", "label": 0}, {"text": "good film", "label": 1}]
+    assert sides["test"].num_rows == 2
+
+
+@pytest.mark.parametrize("form", ["glue", "four", "jsonl"])
+def test_mnli_is_read_in_every_form_less_what_no_one_agreed_on(tmp_path, form):
+    sides = read_mnli(mnli(tmp_path, form))
+    expected = [
+        {"text": "it is a dog .", "pair": 'an animal, "so', "label": 0},
+        {"text": "it runs", "pair": "it's red", "label": 1},
+    ]
+    assert sides["train"].to_list() == sides["test"].to_list() == expected
+
+
+def test_real_imdb(real_data):
+    sides = read_imdb(real_data / "imdb")
+    assert {side: rows.num_rows for side, rows in sides.items()} == {"train": 4000, "test": 2000}
+    assert sum(sides["train"]["label"]) == 2000 and sum(sides["test"]["label"]) == 1000
+    assert not any("<br />" in text for text in sides["train"]["text"])
+
+
+def test_real_mnli_is_the_same_in_its_three_forms(real_data):
+    found = [read_mnli(real_data / "mnli" / form) for form in ("glue_format", "jsonl", "nyu_tsv")]
+    assert {side: rows.num_rows for side, rows in found[0].items()} == {"train": 8000, "test": 2000}
+    for side in ("train", "test"):
+        assert found[0][side].to_list() == found[1][side].to_list() == found[2][side].to_list()
+        assert set(found[0][side]["label"]) == set(range(len(MNLI_LABELS)))
+
+
+def one_line(call, *args) -> str:
+    with pytest.raises(InputError) as caught:
+        call(*args)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_other_folders_and_broken_files_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "as a name on the Hub it can't be loaded" in one_line(read_imdb, "no/where")
+    (tmp_path / "empty").mkdir()
+    assert "there is no train/neg" in one_line(read_imdb, tmp_path / "empty")
+    assert "one train file, .tsv or .jsonl" in one_line(read_mnli, tmp_path / "empty")
+    blank = imdb(tmp_path / "blank", (" \n", "good"))
+    assert "neg/0_1.txt is empty" in one_line(read_imdb, blank)
+    (blank / "train" / "neg" / "0_1.txt").write_bytes(b"\xff\xfe\xff")
+    assert "is not UTF-8" in one_line(read_imdb, blank)
+    both = mnli(mnli(tmp_path / "both"), "jsonl")
+    assert "got multinli_1.0_train.jsonl, train.tsv" in one_line(read_mnli, both)
+    assert "must be a folder" in one_line(read_mnli, both / "train.tsv")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (("a", "b", "maybe"), "line 2: the label must be one of entailment, neutral, contradiction; got 'maybe'"),
+        (("", "b", "neutral"), "line 2: sentence1 is empty"),
+        (("a", "b\tc", "neutral"), "line 2, must have the 4 columns of the header; got 5"),
+        (("a", "b", "-"), "holds no labelled rows"),
+    ],
+)
+def test_a_wrong_row_is_named_by_file_and_line(tmp_path, row, message):
+    found = one_line(read_mnli, mnli(tmp_path, rows=[row]))
+    assert "train.tsv" in found and message in found
+
+
+def test_a_missing_column_and_a_broken_line_are_named(tmp_path):
+    mnli(tmp_path, "jsonl")
+    (tmp_path / "multinli_1.0_train.jsonl").write_text('{"sentence1": "a", "gold_label": "neutral"}\n')
+    assert "line 1 has no column sentence2 or hypothesis; it has sentence1, gold_label" in one_line(read_mnli, tmp_path)
+    (tmp_path / "multinli_1.0_train.jsonl").write_text("{oops\n")
+    assert "line 1, must be one JSON object; got '{oops'" in one_line(read_mnli, tmp_path)
