@@ -46,9 +46,9 @@ def read_mnli(path: str | Path) -> DatasetDict:
     Rows on which the annotators did not agree (label ``-``) are left out, as is usual.
 
     Args:
-        path: A folder with a training file (``train`` in its name) and a test file (``dev_matched``, ``validation_matched``,
-            ``val`` or ``test``), in GLUE's tsv, MultiNLI's jsonl or a tsv of ``sentence1, sentence2, label, genre``; or a
-            name on the Hub, such as ``nyu-mll/multi_nli``.
+        path: A folder with a training file (``train`` in its name) and a test file (``dev_matched``,
+            ``validation_matched``, ``val`` or ``test``), in GLUE's tsv, MultiNLI's jsonl or a tsv of ``sentence1,
+            sentence2, label, genre``; or a name on the Hub, such as ``nyu-mll/multi_nli``.
 
     Returns:
         ``train`` and ``test``, each with ``text``, ``pair`` and ``label`` (0 entailment, 1 neutral, 2 contradiction).
@@ -70,8 +70,8 @@ def read_mnli(path: str | Path) -> DatasetDict:
         if len(found) != 1:
             names = ", ".join(str(file.relative_to(root)) for file in found) or "none"
             raise InputError(
-                f"{root} must hold one {side} file, .tsv or .jsonl, such as train.tsv and dev_matched.tsv; got {names}. "
-                "Give the folder of one format."
+                f"{root} must hold one {side} file, .tsv or .jsonl, such as train.tsv and dev_matched.tsv; got "
+                f"{names}. Give the folder of one format."
             )
     return DatasetDict({side: Dataset.from_list(list(_pairs(file))) for side, (file,) in sides.items()})
 
