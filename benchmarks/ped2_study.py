@@ -126,7 +126,8 @@ def study(options: argparse.Namespace) -> None:
                             pool.submit(
                                 job,
                                 options.data,
-                                options.out / recipe / regime / f"{arm.replace(' ', '')}-{depth}-{seed}",
+                                # By its flags: a run of other settings is another run.
+                                options.out / recipe / regime / f"{arm}-{depth}-{seed}-{both}{flags}".replace(" ", ""),
                                 recipe,
                                 regime,
                                 "erm" if arm == "erm" else "constrained",
