@@ -34,6 +34,7 @@ CANDIDATES = {
             "--alpha 0.68 --alpha-decay 0.5",
             "--alpha 0.2 --alpha-decay 0.58 --first-layer 1",
             "--alpha 0.2 --alpha-decay 0.5 --first-layer 1",
+            "--alpha 0.21 --alpha-decay 0.4 --first-layer 1",
             "--alpha 0.22 --alpha-decay 0.5 --first-layer 1",
             "--alpha 0.22 --alpha-decay 0.55 --first-layer 1",
             "--alpha 0.06 --alpha-decay 0.6 --first-layer 1",
