@@ -34,6 +34,7 @@ CANDIDATES = {
             "--alpha 0.68 --alpha-decay 0.5",
             "--alpha 0.2 --alpha-decay 0.58 --first-layer 1",
             "--alpha 0.2 --alpha-decay 0.5 --first-layer 1",
+            "--alpha 0.21 --alpha-decay 0.4 --first-layer 1",
             "--alpha 0.22 --alpha-decay 0.5 --first-layer 1",
             "--alpha 0.22 --alpha-decay 0.55 --first-layer 1",
             "--alpha 0.06 --alpha-decay 0.6 --first-layer 1",
@@ -126,7 +127,8 @@ def study(options: argparse.Namespace) -> None:
                             pool.submit(
                                 job,
                                 options.data,
-                                options.out / recipe / regime / f"{arm.replace(' ', '')}-{depth}-{seed}",
+                                # By its flags: a run of other settings is another run.
+                                options.out / recipe / regime / f"{arm}-{depth}-{seed}-{both}{flags}".replace(" ", ""),
                                 recipe,
                                 regime,
                                 "erm" if arm == "erm" else "constrained",

@@ -197,6 +197,16 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
         (["train", "video-ut", "--out", "OUT", "--dual-warmup-steps", "0.9", "--max-steps", "4"], "got 4 of 4"),
         (["train", "video-ut", "--out", "OUT", "--dual-warmup-epochs", "1"], "(did you mean --dual-warmup-steps?)"),
         (["train", "video-ut", "--out", "OUT", "--slack=explicit", "--slack-optimizer", "rmsprop"], "sgd, adam"),
+        (
+            ["train", "video-ut", "--out", "OUT", "--first-layer", "7"],
+            "(--first-layer) must be from 0 to",
+        ),
+        (["train", "video-ut", "--out", "OUT", "--max-steps", "0"], "above 0; got 0 and 3.0"),
+        (["train", "video-ut", "--out", "OUT", "--method", "erm", "--max-steps", "0"], "above 0; got 0 and 3.0"),
+        (["train", "video-ut", "--out", "OUT", "--seed", "-1"], "seed must be at least 0; got -1"),
+        (["train", "video-ut", "--out", "OUT", "--learning-rate", "inf"], "a number of at least 0; got inf"),
+        (["train", "video-ut", "--out", "OUT", "--save-only-model", "true"], "Leave it off"),
+        (["demo", "--out", "OUT", "--max-steps", "0"], "above 0; got 0 and 3.0"),
         (["train", "video-ut", "--out", "OUT", "--kernel", "cubic"], "kernel must be 'softmax' or 'gaussian'"),
         (["train", "video-ut", "--out", "OUT", "--optim", "sgdd"], "sgdd"),
         (["train", "video-ut", "--out", "OUT", "--window", "500"], "clip scene 0 has 30 frames; expected at least"),
@@ -280,18 +290,26 @@ def test_compare_replaces_nothing_that_is_not_a_comparison(capsys, tmp_path, pai
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ([], ("0.22", 0.5)),
-        (["--alpha", "0.2"], ("0.2", 1)),
-        (["--alpha=0.2"], ("0.2", 1)),
-        (["--alpha", "0.2", "--alpha-decay", "0.5"], ("0.2", 0.5)),
-        (["--alpha_decay=0.5", "--alpha", "0.2"], ("0.2", 0.5)),
-        (["--alpha-decay", "0.4"], ("0.22", 0.4)),
-        (["--alpha", "0.3,0.2,0.1"], ("0.3,0.2,0.1", 1)),
+        ([], [None, 0.79, 0.916]),
+        (["--alpha", "0.2"], [0.8, 0.8, 0.8]),
+        (["--alpha=0.2"], [0.8, 0.8, 0.8]),
+        (["--alpha", "0.2", "--alpha-decay", "0.5"], [0.8, 0.9, 0.95]),
+        (["--alpha_decay=0.5", "--alpha", "0.2"], [0.8, 0.9, 0.95]),
+        (["--alpha-decay", "0.5"], [None, 0.79, 0.895]),
+        (["--alpha", "0.3,0.2,0.1"], [0.7, 0.8, 0.9]),
+        (["--alpha", "0.2", "--first-layer", "1"], [None, 0.8, 0.8]),
+        (["--first-layer", "0"], [0.79, 0.916, 0.9664]),
+        (["--first-layer", "2"], [None, None, 0.79]),
     ],
 )
-def test_alpha_alone_is_a_constant_step(flags, expected):
+def test_alpha_alone_is_that_step_at_every_layer(flags, expected):
     _, _, args, _ = _recipe(["video-ut", "--out", "run", *flags])
-    assert (args.alpha, args.alpha_decay) == expected
+    assert args.problem(3).limits[1:] == [value and pytest.approx(value) for value in expected]
+
+
+def test_a_recipes_start_gives_way_to_a_model_of_one_layer():
+    _, settings, args, _ = _recipe(["video-ut", "--out", "run", "--depth", "1"])
+    assert args.problem(settings.depth).limits == [None, pytest.approx(0.79)]
 
 
 def test_an_empty_data_folder_lists_the_layouts(capsys, tmp_path):
@@ -344,7 +362,7 @@ def test_a_loss_that_is_not_finite_is_one_line(capsys, tmp_path):
 
 def test_an_infeasible_end_is_loud(capsys, tmp_path):
     out, err = words(capsys, "train", "video-ut", *BRIEF, "--alpha", "0.9", "--out", str(tmp_path / "run"))
-    assert out.startswith(f"trained {tmp_path / 'run'}: INFEASIBLE: layer 2 breaks")
+    assert out.startswith(f"trained {tmp_path / 'run'}: INFEASIBLE: layers 1, 2 break")
     assert err.startswith(f"WARNING: {tmp_path / 'run'} ends INFEASIBLE.")
     (tmp_path / "run" / "best_feasible").mkdir()
     _, err = words(capsys, "train", "video-ut", *BRIEF, "--alpha", "0.9", "--out", str(tmp_path / "run"), "--resume")

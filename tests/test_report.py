@@ -259,6 +259,45 @@ def test_other_alphas_are_other_arms(tmp_path: Path) -> None:
     assert len({arm.style for arm in group.arms}) == 2
 
 
+def test_only_seeds_share_an_arm_and_labels_say_what_differs(tmp_path: Path) -> None:
+    settings = [
+        {"first_layer": 0, "form": "ratio"},
+        {"first_layer": 0, "form": "ratio"},
+        {"first_layer": 1, "form": "ratio"},
+        {"first_layer": 1, "form": "difference"},
+    ]
+    folders = [
+        fake_run(tmp_path / str(place), "constrained", seed=place, frames=False, settings=each)
+        for place, each in enumerate(settings)
+    ]
+    folders.append(fake_run(tmp_path / "list", "constrained", frames=False, settings=settings[0], alpha=0.2))
+    (group,) = group_runs([RunView.read(folder) for folder in folders])
+    assert {arm.label: [run.seed for run in arm.runs] for arm in group.arms} == {
+        "Constrained, α = 0.1, first_layer 0, form ratio": [0, 1],
+        "Constrained, α = 0.1, first_layer 1, form ratio": [2],
+        "Constrained, α = 0.1, first_layer 1, form difference": [3],
+        "Constrained, α = 0.2, first_layer 0, form ratio": [0],
+    }
+    lists = [replace(group.runs[0], alpha=alpha) for alpha in ((0.3, 0.2, 0.1), (0.3, 0.1, 0.1))]
+    assert len(group_runs(lists)[0].arms) == 2
+
+
+def test_a_layer_of_which_nothing_is_asked_has_no_constraint_to_show(tmp_path: Path) -> None:
+    limits = [None, None, 0.78, 0.89, *[0.945] * 4]
+    run = RunView.read(fake_run(tmp_path / "run", "constrained", limits=limits, violated=[4]))
+    (trace,) = figures.violations(*group_runs([run])).data
+    assert [point[0] for point in trace.customdata] == [2, 3, 4, 5, 6, 7]
+    assert list(trace.y) == run.violations[1:]
+    assert [symbol == "x" for symbol in trace.marker.symbol] == [False, False, True, False, False, False]
+    assert [line.name for line in figures.multipliers(run).data] == ["2", "3", "4", "5", "6", "7"]
+    page = write_page([run], tmp_path / "report.html", "One").read_text().split("<script")[0]
+    asked = "Asked of layers 2 to 7: a loss lower than that of the layer before by 22, 11, 5.5, 5.5, 5.5 and 5.5 %."
+    assert asked in page
+    run = RunView.read(fake_run(tmp_path / "all", "constrained"))
+    page = write_page([run], tmp_path / "report.html", "One").read_text().split("<script")[0]
+    assert "Asked of layers 1 to 7: a loss lower than that of the layer before by 10 %." in page
+
+
 def test_errors_say_what_to_do(runs: list[Path], tmp_path: Path) -> None:
     numbers = count()
 

@@ -233,7 +233,7 @@ def test_a_loss_that_is_not_finite_stops_before_anything_moves(tmp_path, data, a
         ({"method": "erm", "alpha": "2"}, "between 0 and 1"),
         ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be at least 1; got 0"),
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be at least 1; got 0"),
-        ({"learning_rate": -1.0}, "learning_rate must be at least 0; got -1.0"),
+        ({"learning_rate": -1.0}, "learning_rate must be a number of at least 0; got -1.0"),
         ({"num_train_epochs": 0.0}, "above 0; got -1 and 0.0"),
     ],
 )
@@ -450,3 +450,26 @@ def test_evaluation_moves_no_random_number(tmp_path, data):
     with_evaluation.train()
     without.train()
     assert torch.equal(weights(with_evaluation), weights(without))
+
+
+def test_the_violation_that_is_logged_is_the_worst_in_force_the_caps_too(tmp_path, data):
+    easy = {"alpha": "1e-9,1e-9", "first_layer": 1, "stop_gradient": True}
+    trainer = build(tmp_path / "free", data, **easy)
+    assert trainer.evaluate()["eval_violation"] == trainer.verdict.violations[1] != 0
+    trainer = build(tmp_path / "cap", data, **easy, cap=0.25)
+    assert trainer.evaluate()["eval_violation"] == trainer.verdict.cap_violation > 0.1
+
+
+def test_a_new_training_into_the_same_folder_starts_its_records_anew(tmp_path, data):
+    for _ in range(2):
+        (tmp_path / "best_feasible").mkdir(exist_ok=True)
+        trainer = build(tmp_path, data, max_steps=2, logging_steps=1)
+        trainer.train()
+        assert not (tmp_path / "best_feasible").exists()
+        assert len({(row["step"], row["metric"], row["layer"]) for row in rows(tmp_path)}) == len(rows(tmp_path)) > 0
+
+
+def test_several_gpus_in_one_process_are_refused(tmp_path, data, monkeypatch):
+    monkeypatch.setattr(DescentConfig, "n_gpu", 2)
+    with pytest.raises(InputError, match="one process must have one GPU; got 2"):
+        build(tmp_path, data)

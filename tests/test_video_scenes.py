@@ -24,6 +24,14 @@ def test_contrast_is_that_of_real_surveillance(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
+def test_patches_change_as_much_as_ped2s(seed):
+    scenes = np.stack(generate_scenes(8, 30, seed)).astype(np.float32)
+    change = (scenes[:, 4:] - scenes[:, :-4]).reshape(-1, 10, 16, 10, 16)
+    found = np.quantile(change.std(axis=(2, 4)), [0.9, 0.95, 0.99])
+    np.testing.assert_allclose(found, [21, 29, 37], rtol=0.25)  # of Ped2's 17 clips
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_the_camera_stands_still_and_people_move(seed):
     scenes = np.stack(generate_scenes(6, 40, seed)).astype(np.float32)
     background = np.median(scenes, axis=1)

@@ -45,6 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Interrupted as error:
         again = shlex.join(["descend", *(word for word in words if word != "--resume"), "--resume"])
         return _complain(f"{error} Go on with: {again}", 130)
+    except BrokenPipeError:  # whoever read the output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except OSError as error:
         if error.errno == errno.ENOSPC:
             place = error.filename or os.getcwd()
@@ -127,16 +130,16 @@ def demo(words: Sequence[str]) -> None:
     if any(folder.exists() for folder in folders) and not mark.is_file():
         raise InputError(f"{options.out} holds runs that are not a demo's; choose another folder with --out.")
     _free_for_page(options.out)
+    flags = ["video-ut", "--seed", str(options.seed)]
+    flags += ["--data", options.data] if options.data else []
+    flags += ["--max-steps", str(options.max_steps)] if options.max_steps is not None else []
+    built = [_recipe([*flags, "--method", folder.name, "--out", str(folder)]) for folder in folders]
     options.out.mkdir(parents=True, exist_ok=True)
     mark.touch()
-    for folder in folders:
+    for folder, (name, recipe, args, _) in zip(folders, built, strict=True):
         if not options.resume:
             shutil.rmtree(folder, ignore_errors=True)
         print(f"training {folder.name} …", flush=True)
-        flags = ["--method", folder.name, "--out", str(folder), "--seed", str(options.seed)]
-        flags += ["--data", options.data] if options.data else []
-        flags += ["--max-steps", str(options.max_steps)] if options.max_steps else []
-        name, recipe, args, _ = _recipe(["video-ut", *flags])
         _finish(run.train(name, recipe, args, resume=options.resume and folder.is_dir()))
         print(_line(run.evaluate(folder)), flush=True)
     print(f"\nopen {_compare(folders, options.out)}")
@@ -218,10 +221,10 @@ def _recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     parser.add_argument("--out", required=True, dest="output_dir", help="folder of the run; must not exist yet")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
     quiet = {"disable_tqdm": not sys.stderr.isatty()}
-    # A schedule belongs to the recipe's own α: --alpha 0.1 alone means a constant step.
+    # A schedule and where it starts belong to the recipe's own α: --alpha 0.1 alone means that step at every layer.
     given = {word.split("=")[0].replace("-", "_").strip("_") for word in words if word.startswith("--")}
-    constant = {"alpha_decay": 1.0} if "alpha" in given and "alpha_decay" not in given else {}
-    parser.set_defaults(**(recipe.training | constant | quiet))
+    literal = {"alpha_decay": 1.0, "first_layer": 0} if "alpha" in given else {}
+    parser.set_defaults(**(recipe.training | literal | quiet))
     try:
         settings, args, extra = parser.parse_args_into_dataclasses(list(words[1:]), look_for_args_file=False)
     except InputError:
@@ -229,6 +232,8 @@ def _recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     except ValueError as error:
         # transformers' own checks of its arguments
         raise InputError(f"{error}") from None
+    if "first_layer" not in given:  # the recipe's own gives way to a model that has fewer layers
+        args.first_layer = min(args.first_layer, max(0, settings.depth - 1))
     return name, settings, args, extra.resume
 
 
@@ -238,7 +243,7 @@ def _finish(trainer: Any) -> None:
     if trainer.args.method == "erm":
         print(f"trained {out}")
         return
-    print(f"trained {out}: {found.sentence()}")
+    print(f"trained {out}: {found.sentence('the validation data')}")
     if not found.feasible:
         best = out / "best_feasible"
         offer = f"a feasible checkpoint is in {best}: descend evaluate {out} --model best_feasible"

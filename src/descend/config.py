@@ -76,9 +76,13 @@ class DescentConfig(TrainingArguments):
         for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1; got {getattr(self, name)}.")
-        if not self.learning_rate >= 0:
-            raise InputError(f"learning_rate must be at least 0; got {self.learning_rate}.")
-        if self.max_steps <= 0 and not self.num_train_epochs > 0:
+        if not 0 <= self.learning_rate < math.inf:
+            raise InputError(f"learning_rate must be a number of at least 0; got {self.learning_rate}.")
+        if self.seed < 0:
+            raise InputError(f"seed must be at least 0; got {self.seed}.")
+        if self.save_only_model:
+            raise InputError("save_only_model leaves out what a run needs to go on: the multipliers. Leave it off.")
+        if self.max_steps == 0 or (self.max_steps < 0 and not self.num_train_epochs > 0):
             raise InputError(
                 f"max_steps or num_train_epochs must be above 0; got {self.max_steps} and {self.num_train_epochs}."
             )

@@ -89,8 +89,6 @@ def train(name: str, recipe: VideoRecipe, args: DescentConfig, *, resume: bool =
     if not args.disable_tqdm:
         trainer.add_callback(_Bar)
     checkpoint = _last_checkpoint(out) if resume else None
-    if checkpoint is None:
-        trainer.records.truncate_after(-1)
     with stop:
         trainer.train(resume_from_checkpoint=checkpoint)
         step, steps = trainer.state.global_step, trainer.state.max_steps
@@ -154,7 +152,7 @@ def evaluate(
     problem = args.problem(recipe.depth)
     found = robustness(network, recipe.task(), windows, problem, trained, levels=noise, device=device)
     dual = _dual((folder if model == "model" else folder / model) / DUAL_FILE)
-    judged = "the training data" if split == "train" else "held-out data"
+    judged = f"the {'training' if split == 'train' else split} data"
     binding = [layer for layer, value in enumerate([dual["cap_multiplier"], *dual["multipliers"]]) if value > 0]
     summary = {
         "recipe": config["recipe"],
@@ -172,6 +170,7 @@ def evaluate(
         "limits": problem.limits,
         "first_layer": args.first_layer,
         "cap": args.cap,
+        "settings": _settings(config),
         "depth": recipe.depth,
         "sigma": config["sigma"],
         "seconds": config.get("seconds"),
@@ -234,10 +233,19 @@ def _stored(args: DescentConfig) -> dict[str, Any]:
     return {key: value for key, value in args.to_dict().items() if key in own | changed}
 
 
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    """All that may tell two runs on the same data apart but for their seeds; of ERM without the problem's own."""
+    problem = DescentConfig.__annotations__.keys() if config["method"] == "erm" else set()
+    apart = {"data", "cache_dir", "seed", "data_seed", "disable_tqdm", "dataloader_pin_memory", *problem}
+    every = config["settings"] | config["training"]
+    return {name: value for name, value in every.items() if name not in apart}
+
+
 def _same_run(path: Path, config: dict[str, Any]) -> None:
     """Refuse to go on in a folder that other settings made."""
     before = read_json(path)
     free = {"max_steps", "num_train_epochs", "disable_tqdm", "save_steps", "eval_steps", "logging_steps"}
+    free |= {"dataloader_pin_memory"}
     old, new = ({**each["settings"], **each["training"], "recipe": each["recipe"]} for each in (before, config))
     differing = sorted(key for key in (old.keys() | new.keys()) - free if old.get(key) != new.get(key))
     if differing:

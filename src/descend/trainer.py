@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
 from descend.config import DescentConfig
-from descend.errors import NonFiniteLossError
+from descend.errors import InputError, NonFiniteLossError
 from descend.evaluation.layers import LayerLosses, measure
 from descend.evaluation.satisfaction import Verdict, verdict
 from descend.noise import Noise
@@ -43,6 +44,7 @@ class DescentTrainer(Trainer):
         **kwargs: As `Trainer` takes them: ``train_dataset``, ``eval_dataset``, ``callbacks``, ``optimizers`` …
 
     Raises:
+        InputError: If transformers would spread a batch over several GPUs of one process.
         NonFiniteLossError: In training, before the step, if a layer's loss is NaN or infinite.
     """
 
@@ -57,6 +59,11 @@ class DescentTrainer(Trainer):
         noise: Noise | None = None,
         **kwargs: Any,
     ):
+        if args.n_gpu > 1:
+            raise InputError(
+                f"one process must have one GPU; got {args.n_gpu}. Start one process for each with torchrun, or choose "
+                "one by CUDA_VISIBLE_DEVICES=0."
+            )
         self.objective = Objective(model, task, noise)
         self.dual = args.primal_dual(self.objective.model.depth)
         self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
@@ -93,12 +100,13 @@ class DescentTrainer(Trainer):
             layers = [int(layer) for layer in (~detached.isfinite()).nonzero()]
             raise NonFiniteLossError(
                 f"step {self.state.global_step + 1}: the loss of layer {layers} is not finite "
-                f"({detached.tolist()}). No parameter has moved. Lower learning_rate or dual_lr, or go on from the "
-                f"last checkpoint with --resume."
+                f"({detached.tolist()}). No parameter has moved in this step. Lower learning_rate or dual_lr and train "
+                "into another folder, or go on from the last checkpoint with --resume."
             )
         self.dual.observe(detached / count, count)
-        self._since_log = self._since_log.to(sums.device)
-        self._since_log += torch.cat([detached.double(), detached.new_tensor([count], dtype=torch.float64)])
+        # On the host, where there is double precision on every machine.
+        self._since_log[:-1] += detached.cpu().double()
+        self._since_log[-1] += count
         total = count if num_items_in_batch is None else num_items_in_batch
         # Parallel training averages gradients over ranks; the sum over ranks is what a global mean needs.
         loss = torch.dot(weights.to(sums), sums) * (self.accelerator.num_processes / total)
@@ -122,7 +130,7 @@ class DescentTrainer(Trainer):
         metrics = {
             f"{metric_key_prefix}_loss": losses[-1],
             f"{metric_key_prefix}_{self.objective.task.metric}": layers.metrics[-1],
-            f"{metric_key_prefix}_violation": max(self.verdict.violations),
+            f"{metric_key_prefix}_violation": self.verdict.worst,
             f"{metric_key_prefix}_feasible": float(self.verdict.feasible),
         }
         self.log(metrics)
@@ -158,7 +166,7 @@ class DescentTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the dual's state and the layer losses to a training log."""
         if "loss" in logs:
-            totals = self.accelerator.reduce(self._since_log).cpu()
+            totals = self.accelerator.reduce(self._since_log.to(self.args.device)).cpu()
             self._since_log = torch.zeros_like(self._since_log)
             losses = totals[:-1] / totals[-1]
             by_layer = {"loss": losses.tolist(), "weight": self.dual.weights.tolist()}
@@ -250,6 +258,9 @@ class _DualStep(TrainerCallback):
         # Only now is it known how many steps an epoch has, and the run.
         self.steps = math.ceil(len(kwargs["train_dataloader"]) / args.gradient_accumulation_steps)
         self.trainer.dual.warmup = args.warmup(state.max_steps)
+        if state.global_step == 0 and state.is_world_process_zero:  # what an earlier run left in the folder
+            self.trainer.records.truncate_after(-1)
+            shutil.rmtree(args.folder / FEASIBLE_FOLDER, ignore_errors=True)
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # An epoch is over where the next begins: a checkpoint of its last step goes on alike, an epoch that was

@@ -83,6 +83,7 @@ class PrimalDual:
         self._last = torch.ones(problem.depth + 1, dtype=torch.float64)
         # Σ count · losses and Σ count of this rank since the last dual step.
         self._totals = torch.zeros(problem.depth + 2, dtype=torch.float64)
+        self._device = torch.device("cpu")
 
     @property
     def multipliers(self) -> Tensor:
@@ -138,9 +139,10 @@ class PrimalDual:
         self.problem._check(losses)
         if losses.requires_grad:
             raise InputError("observe takes detached losses: pass losses.detach().")
-        self._totals = self._totals.to(losses.device)
-        self._totals[:-1] += losses.double() * count
-        self._totals[-1] += count
+        # On the host, where there is double precision on every machine.
+        self._device = losses.device
+        self._totals[:-1] += losses.cpu().double() * float(count)
+        self._totals[-1] += float(count)
 
     def step(self) -> bool:
         """Count a primal step, and take the dual step if it is due.
@@ -178,7 +180,7 @@ class PrimalDual:
                 "multipliers": self._multipliers.state_dict(),
                 "slack": self._slack.state_dict(),
                 "steps": self.steps,
-                "totals": self._totals.cpu(),
+                "totals": self._totals,
                 "last": self._last,
             }
         )
@@ -205,8 +207,9 @@ class PrimalDual:
         """Take the dual step, on the mean losses over all ranks; False if no rank has observed any."""
         totals, self._totals = self._totals, torch.zeros_like(self._totals)
         if distributed.is_available() and distributed.is_initialized():
-            distributed.all_reduce(totals)
-        totals = totals.cpu()
+            shared = totals.to(self._device)  # NCCL adds on the GPU
+            distributed.all_reduce(shared)
+            totals = shared.cpu()
         if not totals[-1] > 0:
             return False
         losses = totals[:-1] / totals[-1]

@@ -54,7 +54,7 @@ class DescentProblem:
         if depth < 1:
             raise InputError(f"depth must be at least 1, the number of layers; got {depth}.")
         if not 0 <= first < depth:
-            raise InputError(f"first must be a layer output from 0 to depth - 1 = {depth - 1}; got {first}.")
+            raise InputError(f"first (--first-layer) must be from 0 to depth - 1 = {depth - 1}; got {first}.")
         if form not in ("difference", "ratio"):
             raise InputError(f"form must be 'difference' or 'ratio'; got {form!r}.")
         if cap is not None and not cap > 0:

@@ -71,8 +71,8 @@ def measure(
         with perturbed:
             of_layers = [(task.losses(each, target), task.score(each, target)) for each in model.predictions(inputs)]
         groups.append(batch.get("group", batch["index"]))
-        losses.append(torch.stack([loss for loss, _ in of_layers], 1).double().cpu())
-        scores += torch.stack([score.double().sum() for _, score in of_layers]).cpu()
+        losses.append(torch.stack([loss for loss, _ in of_layers], 1).cpu().double())
+        scores += torch.stack([score for _, score in of_layers]).cpu().double().sum(1)
         if progress is not None:
             progress.update(len(target))
     model.train(training)  # type: ignore[attr-defined]

@@ -1,5 +1,6 @@
 """The verdict: do the constraints hold on data that training did not see?"""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +33,7 @@ class Verdict:
         feasible: No constraint is broken.
         certain: No constraint is broken or undecided: every interval lies at or below 0.
         groups: How many independent groups of samples the intervals rest on.
+        worst: The largest violation of a constraint in force, the cap's among them; −∞ if none is.
     """
 
     violations: list[float]
@@ -43,6 +45,7 @@ class Verdict:
     feasible: bool
     certain: bool
     groups: int
+    worst: float
 
     def sentence(self, data: str = "held-out data") -> str:
         """The verdict in words; ``data`` are what it was measured on."""
@@ -100,6 +103,7 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
         feasible=not violated.any().item(),
         certain=not (violated | undecided).any().item(),
         groups=groups,
+        worst=estimate[problem.in_force].max().item() if problem.in_force.any() else -math.inf,
     )
 
 

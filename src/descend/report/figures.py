@@ -62,7 +62,7 @@ def multipliers(run: RunView) -> go.Figure:
     depth = max(run.history, default=0)
     every = -(-depth // MOST_LEGEND_ENTRIES)
     for layer, (steps, values) in run.history.items():
-        if layer == 0 and not any(values):
+        if not any(values) if layer == 0 else not run.asks(layer):
             continue
         colours = _ramp(layer, depth) if layer else (MUTED, "#a8a29a")
         stride = -(-len(steps) // MOST_POINTS)
@@ -91,11 +91,14 @@ def violations(group: Group) -> go.Figure:
     shown = [(arm, run) for arm in group.arms for run in arm.runs if run.violations]
     for place, (arm, run) in enumerate(shown):
         offset = 0.5 * ((place + 0.5) / len(shown) - 0.5)
-        pairs = run.violation_intervals or [[value, value] for value in run.violations]
-        broken = [layer in run.violated for layer in range(1, len(pairs) + 1)]
+        layers = [layer for layer in range(1, len(run.violations) + 1) if run.asks(layer)]
+        values = [run.violations[layer - 1] for layer in layers]
+        intervals = run.violation_intervals or [[value, value] for value in run.violations]
+        pairs = [intervals[layer - 1] for layer in layers]
+        broken = [layer in run.violated for layer in layers]
         figure.add_scatter(
-            x=[layer + offset for layer in range(1, len(run.violations) + 1)],
-            y=run.violations,
+            x=[layer + offset for layer in layers],
+            y=values,
             name=arm.label,
             mode="markers",
             legendgroup=arm.label,
@@ -108,13 +111,13 @@ def violations(group: Group) -> go.Figure:
             error_y={
                 "type": "data",
                 "symmetric": False,
-                "array": [high - value for (_, high), value in zip(pairs, run.violations, strict=True)],
-                "arrayminus": [value - low for (low, _), value in zip(pairs, run.violations, strict=True)],
+                "array": [high - value for (_, high), value in zip(pairs, values, strict=True)],
+                "arrayminus": [value - low for (low, _), value in zip(pairs, values, strict=True)],
                 "color": arm.style.light,
                 "thickness": 1.5,
                 "width": 3,
             },
-            customdata=[[layer, low, high] for layer, (low, high) in enumerate(pairs, start=1)],
+            customdata=[[layer, *pair] for layer, pair in zip(layers, pairs, strict=True)],
             meta=arm.style[:2],
             hovertemplate=f"{escape(arm.label)}, seed {run.seed}, layer %{{customdata[0]}}<br>"
             "%{y:.3g} (from %{customdata[1]:.3g} to %{customdata[2]:.3g})<extra></extra>",

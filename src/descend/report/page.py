@@ -39,7 +39,8 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str) -> P
     """Write the report of some runs as one self-contained HTML file.
 
     Runs of the same data set, model and training noise, judged on the same split at the same checkpoint, share
-    a section; among these, runs of one method and α count as seeds. Frames are those of the first seed of each method.
+    a section; among these, runs of one method and setting count as seeds. Frames are those of the first seed of each
+    method.
 
     Args:
         runs: Run folders, or runs already read.

@@ -48,7 +48,8 @@ class RunView:
     ``history`` maps a layer to its multiplier's (steps, values); layer 0 is the cap's. ``alpha`` is one
     number per layer, or a single one for all. ``violated`` are the constraints judged to be broken, by layer, 0
     the cap's. ``limits`` holds, for each layer l, the share of f_{l−1} that f_l must not exceed, None where
-    nothing is asked; it is empty if the summary does not tell. ``split`` and ``checkpoint`` say on which data
+    nothing is asked; it is empty if the summary does not tell.
+    ``settings`` are the run's own, without its seed. ``split`` and ``checkpoint`` say on which data
     which of the run's models was judged.
     """
 
@@ -77,8 +78,7 @@ class RunView:
     checkpoint: str = "model"
     descending_share: float | None = None
     alpha: tuple[float, ...] | None = None
-    first_layer: int = 0
-    cap: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
     seconds: float | None = None
     history: History = field(default_factory=dict)
     frames: Frames | None = None
@@ -92,6 +92,16 @@ class RunView:
     def constrained(self) -> bool:
         """Whether the run was trained under constraints."""
         return self.method != "erm"
+
+    def asks(self, layer: int) -> bool:
+        """Whether a constraint is in force at this layer; all are where the summary does not tell."""
+        return not self.limits or self.limits[layer] is not None
+
+    @property
+    def setting(self) -> dict[str, Any]:
+        """What tells the arms of one method apart: all settings but the seed, of ERM without the problem."""
+        alpha = {"α": self.alpha} if self.constrained else {}
+        return {"recipe": self.recipe, **alpha, **self.settings}
 
     @classmethod
     def read(cls, folder: Path) -> "RunView":
@@ -166,8 +176,7 @@ class RunView:
                 checkpoint=str(summary.get("checkpoint") or "model"),
                 descending_share=_maybe(summary.get("descending_share")),
                 alpha=_alpha(summary.get("alpha")),
-                first_layer=int(summary.get("first_layer") or 0),
-                cap=_maybe(summary.get("cap")),
+                settings=dict(summary.get("settings") or {}),
                 seconds=_maybe(summary.get("seconds")),
                 history=history or {},
                 frames=frames,
@@ -246,14 +255,19 @@ def group_runs(runs: Sequence[RunView]) -> list[Group]:
 
 
 def _arms(runs: Sequence[RunView]) -> list[Arm]:
-    settings: dict[tuple[str, tuple[str, ...]], list[RunView]] = {}
+    gathered: list[list[RunView]] = []
     for run in sorted(runs, key=lambda run: run.constrained):
-        settings.setdefault((run.method, _setting(run)), []).append(run)
+        for members in gathered:
+            if (members[0].method, members[0].setting) == (run.method, run.setting):
+                members.append(run)
+                break
+        else:
+            gathered.append([run])
     arms: list[Arm] = []
-    for (method, setting), members in settings.items():
-        rivals = [other for name, other in settings if name == method]
-        differing = [part for part, *others in zip(setting, *rivals, strict=True) if len(set(others)) > 1]
-        label = ", ".join([METHOD_NAMES.get(method, method), *differing])
+    for members in gathered:
+        method = members[0].method
+        rivals = [other[0].setting for other in gathered if other[0].method == method]
+        label = ", ".join([METHOD_NAMES.get(method, method), *_differences(members[0].setting, rivals)])
         taken = [arm.style for arm in arms]
         free = [style for style in (STYLES.get(method), *SPARE_STYLES) if style and style not in taken]
         style = free[0] if free else SPARE_STYLES[len(arms) % len(SPARE_STYLES)]
@@ -261,12 +275,19 @@ def _arms(runs: Sequence[RunView]) -> list[Arm]:
     return arms
 
 
-def _setting(run: RunView) -> tuple[str, ...]:
-    """What tells the arms of one method apart, in words: the recipe and, for constrained runs, the problem."""
-    if not run.constrained:
-        return (run.recipe,)
-    cap = "no cap" if run.cap is None else f"cap {run.cap:g}"
-    return run.recipe, f"α = {format_alpha(run.alpha)}", f"chain from layer {run.first_layer}", cap
+def _differences(setting: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What of a setting the rivals have otherwise, in words."""
+    return [
+        _in_words(name, value)
+        for name, value in setting.items()
+        if any(rival.get(name) != value for rival in rivals) and name not in ("alpha", "alpha_decay")  # α tells them
+    ]
+
+
+def _in_words(name: str, value: Any) -> str:
+    if name == "α":
+        return f"α = {format_alpha(value)}"
+    return str(value) if name == "recipe" else f"{name} {value}"
 
 
 def format_alpha(alpha: Sequence[float] | None) -> str:

@@ -97,7 +97,20 @@ def _details(group: Group) -> list[str]:
             for label, seeds in speakers.items()
         )
         lines += [f"<p>{f'<b>{who}.</b> ' * (len(said) > 1)}{escape(words)}</p>"] if words else []
-    return [*lines, *_gain(group)]
+    asked = {words: None for arm in arms for words in [_asked(arm)] if words}
+    return [*lines, *(f"<p>{words}</p>" for words in asked), *_gain(group)]
+
+
+def _asked(arm: Arm) -> str:
+    """What the constraints ask, in words; nothing where it is not known."""
+    steps = {layer: 1 - limit for layer, limit in enumerate(arm.limits) if limit is not None}
+    if not steps:
+        return ""
+    first, last = min(steps), max(steps)
+    layers = f"layers {first} to {last}" if last > first else f"layer {first}"
+    sizes = [f"{100 * step:.2g}" for step in steps.values()]
+    listed = sizes[0] if len(set(sizes)) == 1 else f"{', '.join(sizes[:-1])} and {sizes[-1]}"
+    return f"Asked of {layers}: a loss lower than that of the layer before by {listed} %."
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -118,7 +131,7 @@ def _gain(group: Group) -> list[str]:
             continue
         after = fmean(run.mean for run in arm.runs)
         change = (after - before) / before if before else float("nan")
-        words = f": {abs(change):.0%} {'higher' if change > 0 else 'lower'}" if isfinite(change) else ""
+        words = f": {abs(change):.1%} {'higher' if change > 0 else 'lower'}" if isfinite(change) else ""
         lines.append(
             f"<p>Over all noise levels, {escape(arm.label)} has a mean {escape(group.metric)} of "
             f"<b>{_number(after)}</b> against ERM’s <b>{_number(before)}</b>{words}.</p>"

@@ -2,8 +2,8 @@
 
 They have what makes surveillance video denoisable along time and hard at its moving edges: one background for
 all clips, people who walk at their own pace, a tree in front of them, and the camera's noise. How many walk, how fast
-and in what contrast was set so that patches change over four frames as much as UCSD Ped2's: a standard deviation of
-21, 29 and 37 grey levels at their 90th, 95th and 99th percentile.
+and in what contrast was set so that the patches' change over four frames has about the spread of UCSD Ped2's, whose
+standard deviation in a patch is 21, 29 and 37 grey levels at the 90th, 95th and 99th percentile of patches.
 """
 
 from collections.abc import Sequence
