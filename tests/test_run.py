@@ -460,9 +460,12 @@ def test_a_models_own_folder_is_no_run(finished):
 
 def test_the_noise_of_training_can_be_drawn_again_from_the_config_alone(tmp_path, monkeypatch):
     seen, draw = [], GaussianNoise.__call__
-    monkeypatch.setattr(
-        GaussianNoise, "__call__", lambda noise, clean: seen.append([clean, draw(noise, clean)]) or seen[-1][1]
-    )
+
+    def recorded(noise, clean):
+        seen.append([clean, draw(noise, clean)])
+        return seen[-1][1]
+
+    monkeypatch.setattr(GaussianNoise, "__call__", recorded)
     assert train(tmp_path / "run", "--seed", "3", steps=2) == 0
     monkeypatch.undo()
     config = json.loads((tmp_path / "run" / "config.json").read_text())
