@@ -438,6 +438,7 @@ def rank_of_two(rank: int, folder: str) -> None:
     except NonFiniteLossError as error:
         found["error"] = str(error)
     torch.save(found, f"{folder}/{rank}.pt")
+    distributed.barrier()  # gloo may abort a rank whose peer is gone already
     distributed.destroy_process_group()
 
 

@@ -219,8 +219,8 @@ def test_a_zero_loss_before_the_chain_is_no_error_of_the_ratio_form():
         ({"cap": 0.0}, r"cap must be a positive bound.*got 0\.0"),
         ({"cap": -1.0}, r"cap must be a positive bound.*got -1\.0"),
         ({"cap": math.nan}, r"cap must be a positive bound.*got nan"),
-        ({"first": 3}, r"first must be a layer output from 0 to depth - 1 = 2; got 3"),
-        ({"first": -1}, r"first must be a layer output from 0 to depth - 1 = 2; got -1"),
+        ({"first": 3}, r"from 0 to depth - 1 = 2; got 3"),
+        ({"first": -1}, r"from 0 to depth - 1 = 2; got -1"),
         ({"form": "quotient"}, r"form must be 'difference' or 'ratio'; got 'quotient'"),
     ],
 )
