@@ -18,8 +18,8 @@ CONFIGS = {
 }
 
 
-def network(family: str, attention: str = "sdpa", labels: int = 3) -> PreTrainedModel:
+def network(family: str, attention: str = "sdpa", labels: int = 3, **settings: float) -> PreTrainedModel:
     """A classifier with 3 blocks and random weights."""
     torch.manual_seed(0)
-    config = type(CONFIGS[family]).from_dict(CONFIGS[family].to_dict() | {"num_labels": labels})
+    config = type(CONFIGS[family]).from_dict(CONFIGS[family].to_dict() | {"num_labels": labels} | settings)
     return AutoModelForSequenceClassification.from_config(config, attn_implementation=attention)

@@ -42,7 +42,7 @@ def test_the_last_readout_is_the_librarys_logits(family, attention, batch, tmp_p
     torch.testing.assert_close(predictions[-1], expected, rtol=0, atol=0)
     assert [tuple(each.shape) for each in predictions] == [(4, 3)] * 4
     assert not any(torch.equal(each, expected) for each in predictions[:-1])
-    model.save_pretrained(tmp_path)
+    model.saved.save_pretrained(tmp_path)
     loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path, attn_implementation=attention).eval()
     torch.testing.assert_close(list(LayeredClassifier(loaded).predictions(batch)), predictions, rtol=0, atol=0)
 

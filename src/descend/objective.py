@@ -17,7 +17,7 @@ class Task(Protocol):
     metric: str
     higher_is_better: bool
 
-    def inputs(self, batch: dict[str, Any]) -> Tensor:
+    def inputs(self, batch: dict[str, Any]) -> Any:
         """What a model is given."""
 
     def mask(self, batch: dict[str, Any]) -> Tensor | None:
@@ -76,7 +76,7 @@ class Objective(nn.Module):
                 self.task.losses(prediction.detach() if skip else prediction, target).sum()
                 for prediction, skip in zip(self.model.predictions(inputs), idle, strict=True)
             ]
-        return torch.stack(sums), len(inputs)
+        return torch.stack(sums), len(target)
 
     def activation_checkpointing_enable(self, **options: Any) -> None:
         """Pass on what `Trainer` asks of a model, ``--activation-checkpointing``."""

@@ -95,7 +95,7 @@ def train(name: str, recipe: VideoRecipe, args: DescentConfig, *, resume: bool =
         if stop.asked and step < steps:
             raise Interrupted(f"stopped at step {step} of {steps}; saved in {out}.")
         trainer.evaluate()
-        trainer.objective.model.save_pretrained(out / "model")
+        trainer.objective.model.saved.save_pretrained(out / "model")
         trainer.save_dual(out / DUAL_FILE)
         write_json(out / CONFIG_FILE, config | {"seconds": round(trainer.seconds, 1)})
     return trainer

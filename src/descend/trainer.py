@@ -143,7 +143,7 @@ class DescentTrainer(Trainer):
             )
             if self.args.method == "constrained" and self.verdict.feasible and losses[-1] < self._best:
                 self._best = losses[-1]
-                self.objective.model.save_pretrained(self.args.folder / FEASIBLE_FOLDER)
+                self.objective.model.saved.save_pretrained(self.args.folder / FEASIBLE_FOLDER)
                 self.save_dual(self.args.folder / FEASIBLE_FOLDER / DUAL_FILE)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -156,6 +156,7 @@ class DescentTrainer(Trainer):
             dataset,
             noise.at(noise.level, seed=0) if noise else None,
             batch_size=self.args.eval_batch_size,
+            collate=self.data_collator,
             device=self.args.device,
         )
 
@@ -196,17 +197,18 @@ class DescentTrainer(Trainer):
             return
         folder = Path(output_dir or self.args.folder)
         if state_dict is not None:
-            state_dict = {name.removeprefix("model."): value for name, value in state_dict.items()}
-        self.objective.model.save_pretrained(folder, state_dict=state_dict)
+            (place,) = (name for name, module in self.objective.named_modules() if module is self.objective.model.saved)
+            state_dict = {name.removeprefix(f"{place}."): value for name, value in state_dict.items()}
+        self.objective.model.saved.save_pretrained(folder, state_dict=state_dict)
         torch.save(self.args, folder / "training_args.bin")
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, self.objective.model)
+        super()._load_from_checkpoint(resume_from_checkpoint, self.objective.model.saved)
         step = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())["global_step"]
         self.records.truncate_after(step)
 
     def _load_best_model(self) -> None:
-        super()._load_from_checkpoint(str(self.state.best_model_checkpoint), self.objective.model)
+        super()._load_from_checkpoint(str(self.state.best_model_checkpoint), self.objective.model.saved)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         Path(output_dir).mkdir(parents=True, exist_ok=True)

@@ -1,16 +1,16 @@
 """Losses and metrics of every layer on a data set, at one noise level."""
 
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
+from accelerate.utils import send_to_device
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from descend.models.layered import LayeredModel
 from descend.noise import Noise
 from descend.objective import Task
 
@@ -38,13 +38,14 @@ class LayerLosses:
 
 @torch.no_grad()
 def measure(
-    model: LayeredModel,
+    model: Any,
     task: Task,
     dataset: Dataset,
     noise: Noise | None = None,
     *,
     batch_size: int = 16,
     device: torch.device | str = "cpu",
+    collate: Callable[[list[Any]], dict[str, Any]] | None = None,
     progress: tqdm | None = None,
 ) -> LayerLosses:
     """Measure every layer on every sample of a data set, in one forward pass.
@@ -53,29 +54,31 @@ def measure(
     the same draws. Metrics are over the whole data set, not a mean of batch means.
 
     Args:
-        model: The model; its training mode is left as it was.
+        model: A `LayeredModel`; its training mode is left as it was.
         task: The loss and the metric.
         dataset: Samples with an ``index``, and a ``group`` where some are not independent.
         noise: On the output of the model's input embedding; None for clean inputs.
         batch_size: Samples at a time.
         device: Where to compute.
+        collate: How samples become a batch; torch's way unless given.
         progress: A bar to advance by one per sample.
     """
-    training = model.training  # type: ignore[attr-defined]
-    model.eval()  # type: ignore[attr-defined]
+    training = model.training
+    model.eval()
     losses, groups, scores = [], [], torch.zeros(model.depth + 1, dtype=torch.float64)
     # A generator of its own: a loader draws a seed from the global one, which is the training's.
-    for batch in DataLoader(dataset, batch_size=batch_size, generator=torch.Generator()):
-        inputs, target = task.inputs(batch).to(device), task.target(batch).to(device)
+    for batch in DataLoader(dataset, batch_size=batch_size, generator=torch.Generator(), collate_fn=collate):
+        batch = send_to_device(batch, device)
+        inputs, target = task.inputs(batch), task.target(batch)
         perturbed = noise.on(model, mask=task.mask(batch), indices=batch["index"].tolist()) if noise else nullcontext()
         with perturbed:
             of_layers = [(task.losses(each, target), task.score(each, target)) for each in model.predictions(inputs)]
-        groups.append(batch.get("group", batch["index"]))
+        groups.append(batch.get("group", batch["index"]).cpu())
         losses.append(torch.stack([loss for loss, _ in of_layers], 1).cpu().double())
         scores += torch.stack([score for _, score in of_layers]).cpu().double().sum(1)
         if progress is not None:
             progress.update(len(target))
-    model.train(training)  # type: ignore[attr-defined]
+    model.train(training)
     count = len(cast(Sized, dataset))
     return LayerLosses(
         torch.cat(losses), torch.cat(groups), [task.metric_value(score, count) for score in scores.tolist()]

@@ -83,6 +83,11 @@ class LayeredClassifier(LayeredModel, nn.Module):
         return self.network.config
 
     @property
+    def saved(self) -> PreTrainedModel:
+        """The classifier: what is trained stays the library's own."""
+        return self.network
+
+    @property
     def depth(self) -> int:
         """L, the number of blocks."""
         return self.network.config.num_hidden_layers
@@ -102,7 +107,3 @@ class LayeredClassifier(LayeredModel, nn.Module):
     def readout(self, hidden: Tensor) -> Tensor:
         """The logits (B, C) that the classifier's head reads from one layer's output (B, T, H)."""
         return self.family.head(self.network, hidden, None)
-
-    def save_pretrained(self, folder: Any, **options: Any) -> None:
-        """Save the classifier, as the library's `from_pretrained` reads it."""
-        self.network.save_pretrained(folder, **options)

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 from transformers.utils import ModelOutput
@@ -34,19 +35,24 @@ class LayeredModel:
     def depth(self) -> int:
         """L, the number of layers."""
 
+    @property
+    def saved(self) -> Any:
+        """What `save_pretrained` and `from_pretrained` know: the model itself, or the library's inside it."""
+        return self
+
     @abstractmethod
     def get_input_embeddings(self) -> nn.Module:
         """The module whose output is x, what noise is added to: the library's word embedding, or the input itself."""
 
     @abstractmethod
-    def layer_outputs(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        """h_0 … h_L, L+1 tensors of one shape."""
+    def layer_outputs(self, inputs: Any) -> tuple[Tensor, ...]:
+        """h_0 … h_L, L+1 tensors of one shape, of what the task gives: patches, or a tokenizer's fields."""
 
     @abstractmethod
     def readout(self, hidden: Tensor) -> Tensor:
         """The prediction read from any one layer's output."""
 
-    def predictions(self, inputs: Tensor) -> Iterator[Tensor]:
+    def predictions(self, inputs: Any) -> Iterator[Tensor]:
         """The prediction of every layer, L+1 tensors one after the other.
 
         Where a loss is taken before the next prediction is asked for, the backward pass goes through that loss just
