@@ -153,6 +153,8 @@ def test_token_dropout_drops_whole_tokens_as_often_as_it_says():
     assert (noisy == 0).float().mean().item() == pytest.approx(0.3, abs=0.03)
     with pytest.raises(InputError, match=r"a probability, at most 1; got 1\.5"):
         TokenDropout(1.5)
+    with pytest.raises(InputError, match=r"a probability, at most 1; got 1\.5"):
+        TokenDropout(0.5).at(1.5)
 
 
 def test_a_corruption_of_the_users_own_is_paired_like_any_other():

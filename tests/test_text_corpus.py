@@ -21,9 +21,9 @@ def test_no_word_gives_a_review_away():
         assert 0.08 < sum(labels) / len(labels) < 0.92, word
 
 
-@pytest.mark.parametrize("kind", ["imdb", "mnli"])
-def test_the_embedded_sets_have_two_sides_that_differ(kind):
-    sides = corpus(kind)
+@pytest.mark.parametrize("generate", [generate_reviews, generate_pairs])
+def test_the_embedded_sets_have_two_sides_that_differ(generate):
+    sides = corpus(generate)
     assert sides["train"].num_rows > sides["test"].num_rows > 0
     assert sides["train"].column_names == sides["test"].column_names
     assert sides["train"][0] != sides["test"][0]

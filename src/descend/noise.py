@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any, Self
 
 import torch
@@ -28,11 +29,14 @@ class Noise:
     """
 
     def __init__(self, level: float, sigma: float = 1.0, seed: int = 0):
-        if not level >= 0:
-            raise InputError(f"noise must be a level γ of at least 0, in std of the clean data; got {level}.")
+        self._check(level)
         self.level, self.sigma, self.seed = level, sigma, seed
         self._generator: torch.Generator | None = None
         self._state: Tensor | None = None
+
+    def _check(self, level: float) -> None:
+        if not level >= 0:
+            raise InputError(f"noise must be a level γ of at least 0, in std of the clean data; got {level}.")
 
     def corrupt(self, clean: Tensor, generator: torch.Generator) -> Tensor:
         """x̃ for x of any shape (…, H), drawn from ``generator`` on x's device."""
@@ -40,10 +44,9 @@ class Noise:
 
     def at(self, level: float, seed: int | None = None) -> Self:
         """The same kind of noise at another level, with a generator of its own."""
-        copy = type(self).__new__(type(self))
-        copy.__dict__.update(self.__dict__)
-        Noise.__init__(copy, level, self.sigma, self.seed if seed is None else seed)
-        return copy
+        other = copy(self)
+        Noise.__init__(other, level, self.sigma, self.seed if seed is None else seed)
+        return other
 
     def __call__(self, clean: Tensor, keep: Tensor | None = None, indices: Sequence[int] | None = None) -> Tensor:
         """The data with noise.
@@ -168,8 +171,8 @@ class LaplaceNoise(Noise):
 class TokenDropout(Noise):
     """x̃ has each token's embedding, with probability γ, at 0."""
 
-    def __init__(self, level: float, sigma: float = 1.0, seed: int = 0):
-        super().__init__(level, sigma, seed)
+    def _check(self, level: float) -> None:
+        super()._check(level)
         if level > 1:
             raise InputError(f"the level of token dropout is a probability, at most 1; got {level}.")
 
@@ -191,7 +194,11 @@ class Corruption(Noise):
     """
 
     def __init__(
-        self, function: Callable[[Tensor, float, torch.Generator], Tensor], level: float, sigma: float = 1.0, seed=0
+        self,
+        function: Callable[[Tensor, float, torch.Generator], Tensor],
+        level: float,
+        sigma: float = 1.0,
+        seed: int = 0,
     ):
         super().__init__(level, sigma, seed)
         self.function = function

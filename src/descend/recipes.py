@@ -45,9 +45,6 @@ class VideoRecipe:
         "save_steps": 100,
         "save_total_limit": 2,
         "report_to": "none",
-        "alpha": "0.21",
-        "alpha_decay": 0.4,
-        "first_layer": 1,
         "stop_gradient": True,
         "dual_lr": 0.03,
         "resilience": 0.05,
@@ -108,6 +105,7 @@ class UTRecipe(VideoRecipe):
     family = "UT"
     architecture = UT
     about = "video denoising with the unrolled transformer UT (Yang et al., 2022)"
+    training = VideoRecipe.training | {"alpha": "0.21", "alpha_decay": 0.4, "first_layer": 1}
 
     def model(self) -> UT:
         """A new UT."""
@@ -141,8 +139,6 @@ class DUSTRecipe(VideoRecipe):
         "per_device_train_batch_size": 2,
         "dual_warmup_steps": 0.6,
         "alpha": "0.5",
-        "alpha_decay": 1.0,
-        "first_layer": 0,
     }
 
     def model(self) -> DUST:
@@ -171,8 +167,6 @@ class ViTRecipe(VideoRecipe):
         "warmup_steps": 20,
         "max_steps": 200,
         "alpha": "0.1",
-        "alpha_decay": 1.0,
-        "first_layer": 0,
     }
 
     def model(self) -> ViTDenoiser:

@@ -236,7 +236,8 @@ def _stored(args: DescentConfig) -> dict[str, Any]:
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
     """All that may tell two runs on the same data apart but for their seeds; of ERM without the problem's own."""
     problem = DescentConfig.__annotations__.keys() if config["method"] == "erm" else set()
-    apart = {"data", "cache_dir", "seed", "data_seed", "disable_tqdm", "dataloader_pin_memory", *problem}
+    alpha = {"alpha", "alpha_decay"}  # the summary's own ``alpha`` says what they come to
+    apart = {"data", "cache_dir", "seed", "data_seed", "disable_tqdm", "dataloader_pin_memory", *alpha, *problem}
     every = config["settings"] | config["training"]
     return {name: value for name, value in every.items() if name not in apart}
 
@@ -244,8 +245,8 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
 def _same_run(path: Path, config: dict[str, Any]) -> None:
     """Refuse to go on in a folder that other settings made."""
     before = read_json(path)
-    free = {"max_steps", "num_train_epochs", "disable_tqdm", "save_steps", "eval_steps", "logging_steps"}
-    free |= {"dataloader_pin_memory"}
+    steps = {"max_steps", "num_train_epochs", "save_steps", "eval_steps", "logging_steps"}
+    free = steps | {"disable_tqdm", "dataloader_pin_memory"}
     old, new = ({**each["settings"], **each["training"], "recipe": each["recipe"]} for each in (before, config))
     differing = sorted(key for key in (old.keys() | new.keys()) - free if old.get(key) != new.get(key))
     if differing:

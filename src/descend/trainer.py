@@ -96,16 +96,17 @@ class DescentTrainer(Trainer):
         weights = self.dual.weights
         sums, count = model(weights=weights, **inputs)
         detached = sums.detach()
-        if not detached.isfinite().all():
-            layers = [int(layer) for layer in (~detached.isfinite()).nonzero()]
+        host = detached.cpu()  # one transfer, of L+1 numbers
+        if not host.isfinite().all():
+            layers = [int(layer) for layer in (~host.isfinite()).nonzero()]
             raise NonFiniteLossError(
                 f"step {self.state.global_step + 1}: the loss of layer {layers} is not finite "
-                f"({detached.tolist()}). No parameter has moved in this step. Lower learning_rate or dual_lr and train "
+                f"({host.tolist()}). No parameter has moved in this step. Lower learning_rate or dual_lr and train "
                 "into another folder, or go on from the last checkpoint with --resume."
             )
         self.dual.observe(detached / count, count)
         # On the host, where there is double precision on every machine.
-        self._since_log[:-1] += detached.cpu().double()
+        self._since_log[:-1] += host.double()
         self._since_log[-1] += count
         total = count if num_items_in_batch is None else num_items_in_batch
         # Parallel training averages gradients over ranks; the sum over ranks is what a global mean needs.

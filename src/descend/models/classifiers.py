@@ -1,7 +1,6 @@
 """Hugging Face classifiers with every layer read by the model's own head."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,37 +12,22 @@ from descend.errors import InputError
 from descend.models.layered import LayeredModel
 
 
-@dataclass(frozen=True)
-class Family:
-    """What a family's classifier has to tell: how its head reads one hidden state.
-
-    Attributes:
-        head: The logits (B, C) that the classifier's own head makes of a hidden state (B, T, H) and the attention
-            mask (B, T), None for no padding.
-    """
-
-    head: Callable[[Any, Tensor, Tensor | None], Tensor]
-
-
-def _distilbert(model: Any, hidden: Tensor, mask: Tensor | None) -> Tensor:
+def _distilbert(model: Any, hidden: Tensor) -> Tensor:
     return model.classifier(model.dropout(F.relu(model.pre_classifier(hidden[:, 0]))))
 
 
-def _bert(model: Any, hidden: Tensor, mask: Tensor | None) -> Tensor:
+def _bert(model: Any, hidden: Tensor) -> Tensor:
     return model.classifier(model.dropout(model.bert.pooler(hidden)))
 
 
-def _roberta(model: Any, hidden: Tensor, mask: Tensor | None) -> Tensor:
+def _roberta(model: Any, hidden: Tensor) -> Tensor:
     return model.classifier(hidden)
 
 
-FAMILIES: dict[str, Family] = {
-    "distilbert": Family(_distilbert),
-    "bert": Family(_bert),
-    "roberta": Family(_roberta),
-}
-"""By ``config.model_type``. The embeddings are the library's `get_input_embeddings`, the layers' outputs its hidden
-states; only the head has no common name."""
+FAMILIES: dict[str, Callable[[Any, Tensor], Tensor]] = {"distilbert": _distilbert, "bert": _bert, "roberta": _roberta}
+"""By ``config.model_type``, how a classifier's own head makes logits (B, C) of one hidden state (B, T, H). The
+embeddings are the library's `get_input_embeddings`, the layers' outputs its hidden states; only heads have no common
+name."""
 
 
 class LayeredClassifier(LayeredModel, nn.Module):
@@ -75,7 +59,7 @@ class LayeredClassifier(LayeredModel, nn.Module):
                 "AutoModelForSequenceClassification."
             )
         self.network = network
-        self.family = FAMILIES[kind]
+        self.head = FAMILIES[kind]
 
     @property
     def config(self) -> Any:
@@ -106,4 +90,4 @@ class LayeredClassifier(LayeredModel, nn.Module):
 
     def readout(self, hidden: Tensor) -> Tensor:
         """The logits (B, C) that the classifier's head reads from one layer's output (B, T, H)."""
-        return self.family.head(self.network, hidden, None)
+        return self.head(self.network, hidden)

@@ -278,9 +278,7 @@ def _arms(runs: Sequence[RunView]) -> list[Arm]:
 def _differences(setting: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> list[str]:
     """What of a setting the rivals have otherwise, in words."""
     return [
-        _in_words(name, value)
-        for name, value in setting.items()
-        if any(rival.get(name) != value for rival in rivals) and name not in ("alpha", "alpha_decay")  # α tells them
+        _in_words(name, value) for name, value in setting.items() if any(rival.get(name) != value for rival in rivals)
     ]
 
 

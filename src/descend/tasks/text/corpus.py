@@ -1,5 +1,6 @@
 """Generated texts, so that every recipe runs with no file: small reviews, and pairs of sentences."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,8 @@ def generate_pairs(count: int, seed: int) -> list[dict[str, Any]]:
     return [_pair(np.random.default_rng([seed, number])) for number in range(count)]
 
 
-def corpus(kind: str) -> DatasetDict:
-    """The embedded data set in place of IMDb (``"imdb"``) or MNLI (``"mnli"``), with its two sides."""
-    generate = {"imdb": generate_reviews, "mnli": generate_pairs}[kind]
+def corpus(generate: Callable[[int, int], list[dict[str, Any]]]) -> DatasetDict:
+    """An embedded data set with its two sides: `generate_reviews` in place of IMDb, `generate_pairs` of MNLI."""
     return DatasetDict({"train": Dataset.from_list(generate(TRAIN, 0)), "test": Dataset.from_list(generate(TEST, 1))})
 
 
