@@ -54,9 +54,9 @@ def test_measure_is_the_computation_by_hand(model, windows):
     found = measure(model, TASK, windows, GaussianNoise(0.8, SIGMA, 7))
     losses, squares = [], torch.zeros(4, dtype=torch.float64)
     with torch.no_grad():
-        for sample in (windows[place] for place in range(len(windows))):
-            clean = sample["patches"]
-            noise = torch.Generator().manual_seed(8 * 1_000_003 + sample["index"])
+        for place in range(len(windows)):
+            clean = windows[place]["patches"]
+            noise = torch.Generator().manual_seed(8 * 1_000_003 + place)
             noisy = clean + 0.8 * SIGMA * torch.randn(clean.shape, generator=noise)
             outputs = [model.readout(hidden)[0] for hidden in model.layer_outputs(noisy[None])]
             assert torch.equal(outputs[0], noisy)
@@ -106,7 +106,7 @@ def test_samples_are_grouped_as_the_data_say_or_stand_alone(model, windows):
     clips = measure(model, TASK, Entries(windows, group=lambda place: 7 + place // 2), GaussianNoise(0.1, SIGMA))
     alone = measure(model, TASK, Entries(windows, group=None), GaussianNoise(0.1, SIGMA), batch_size=2)
     assert clips.groups.tolist() == [7, 7, 8, 8, 9]
-    assert alone.groups.tolist() == [windows[place]["index"] for place in range(5)]
+    assert alone.groups.tolist() == list(range(5))
     torch.testing.assert_close(clips.losses, alone.losses, rtol=1e-6, atol=0)
 
 
@@ -367,9 +367,8 @@ def test_pictures_are_what_the_plan_says(model, windows):
     assert found["noise"].tolist() == [0, 0.8, 2]
     np.testing.assert_array_equal(found["noisy"][0], found["clean"])
     np.testing.assert_array_equal(found["reconstruction"][:, 0], found["noisy"])  # UT's layer 0
-    # The noise is that of the measurement, by the window's own index.
-    sample = windows[5]
-    noisy = GaussianNoise(0.8, SIGMA, 3)(sample["patches"][None], indices=[sample["index"]])[0]
+    # The noise is that of the measurement, by the window's own number.
+    noisy = GaussianNoise(0.8, SIGMA, 3)(windows[5]["patches"][None], indices=[5])[0]
     frame = (unpatchify(noisy[1]) * 255).round().clamp(0, 255).to(torch.uint8).numpy()
     np.testing.assert_array_equal(found["noisy"][1, 0], frame)
 

@@ -37,13 +37,14 @@ def test_the_last_readout_is_the_librarys_logits(family, attention, batch, tmp_p
     outputs = model.layer_outputs(batch)
     assert len(outputs) == model.depth + 1 == 4
     assert len({hidden.shape for hidden in outputs}) == 1
-    torch.testing.assert_close(model.readout(outputs[-1]), expected, rtol=0, atol=0)
+    torch.testing.assert_close(model.readout(outputs[-1], batch["attention_mask"]), expected, rtol=0, atol=0)
     predictions = list(model.predictions(batch))
     torch.testing.assert_close(predictions[-1], expected, rtol=0, atol=0)
     assert [tuple(each.shape) for each in predictions] == [(4, 3)] * 4
     assert not any(torch.equal(each, expected) for each in predictions[:-1])
     model.saved.save_pretrained(tmp_path)
-    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path, attn_implementation=attention).eval()
+    chosen = {} if family == "descend-text-ut" else {"attn_implementation": attention}
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path, **chosen).eval()
     torch.testing.assert_close(list(LayeredClassifier(loaded).predictions(batch)), predictions, rtol=0, atol=0)
 
 
@@ -58,7 +59,7 @@ def test_gradient_checkpointing_changes_nothing(family, batch):
         torch.manual_seed(1)
         sum(each.logsumexp(-1).sum() for each in model.predictions(batch)).backward()
         gradients.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
-    assert len(gradients[0]) == len(gradients[1]) > 30
+    assert len(gradients[0]) == len(gradients[1]) > 8
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -72,7 +73,9 @@ def test_padding_changes_no_prediction(family, batch):
 
 
 def test_what_is_no_classifier_or_of_no_known_family_is_refused():
-    with pytest.raises(InputError, match=r"one of distilbert, bert, roberta; got 'electra'\. To add a family"):
+    with pytest.raises(
+        InputError, match=r"one of distilbert, bert, roberta, descend-text-ut; got 'electra'. To add a family"
+    ):
         LayeredClassifier(AutoModelForSequenceClassification.from_config(ElectraConfig(**WIDE)))
     with pytest.raises(InputError, match="expected a sequence classifier; got BertForMaskedLM"):
         LayeredClassifier(BertForMaskedLM(CONFIGS["bert"]))

@@ -167,7 +167,20 @@ def test_a_corruption_of_the_users_own_is_paired_like_any_other():
     assert torch.equal(one, again)
     assert torch.equal(one.sort(-1).values, clean + 1)
     with pytest.raises(InputError, match=r"keep the shape \(1, 4\); got \(1, 2\)"):
-        Corruption(lambda clean, std, generator: clean[..., :2], 1.0)(torch.zeros(1, 1, 4), indices=[0])
+        Corruption(lambda clean, std, generator: clean[..., :2], 1.0, 1.0)(torch.zeros(1, 1, 4), indices=[0])
+
+
+def test_without_a_sigma_it_is_measured_in_every_batch_and_padding_left_out():
+    clean = torch.randn(6, 50, 4, generator=torch.Generator().manual_seed(0)) * 3 + 1
+    keep = torch.arange(50) < torch.tensor([[50], [40], [30], [20], [10], [50]])
+    clean[~keep] = 100.0
+    sigma = clean[keep].std(correction=0).item()
+    for masked, expected in ((keep, sigma), (None, clean.std(correction=0).item())):
+        known = GaussianNoise(0.5, expected, seed=3)(clean, masked)
+        torch.testing.assert_close(GaussianNoise(0.5, seed=3)(clean, masked), known, rtol=1e-5, atol=1e-5)
+    with pytest.raises(InputError, match="needs a sigma, measured on the whole data set; got none"):
+        GaussianNoise(0.5)(clean, indices=range(6))
+    assert GaussianNoise(0.5).at(1.0, sigma=2.0).sigma == 2.0 == GaussianNoise(0.5, 2.0).at(1.0).sigma
 
 
 # --- on a model's embedding
@@ -240,7 +253,7 @@ def test_every_token_of_generation_has_noise():
     seen: list[int] = []
 
     class Counting(Noise):
-        def corrupt(self, clean, generator):
+        def corrupt(self, clean, std, generator):
             seen.append(clean.shape[1])
             return clean
 

@@ -107,6 +107,6 @@ def test_a_picture_is_the_middle_frame_as_it_would_be_shown(generator):
 
 
 def test_the_target_is_clean():
-    batch = {"patches": torch.rand(1, 2, 100, 256), "index": torch.tensor([4])}
+    batch = {"patches": torch.rand(1, 2, 100, 256)}
     assert TASK.inputs(batch) is TASK.target(batch) is batch["patches"]
     assert (TASK.metric, TASK.higher_is_better) == ("rmse", False)

@@ -38,7 +38,12 @@ def mnli(folder, form="glue", rows=ROWS):
 def test_imdb_is_read_with_its_labels_and_without_its_breaks(tmp_path, inside):
     imdb(tmp_path / inside)
     sides = read_imdb(tmp_path)
-    assert sides["train"].to_list() == [{"text": "bad   film", "label": 0}, {"text": "good film", "label": 1}]
+    rows = sides["train"].to_list()
+    folder = tmp_path / inside / "train"
+    assert rows == [
+        {"text": "bad   film", "label": 0, "source": str(next((folder / "neg").iterdir()))},
+        {"text": "good film", "label": 1, "source": str(next((folder / "pos").iterdir()))},
+    ]
     assert sides["test"].num_rows == 2
 
 
@@ -49,7 +54,10 @@ def test_mnli_is_read_in_every_form_less_what_no_one_agreed_on(tmp_path, form):
         {"text": "it is a dog .", "pair": 'an animal, "so', "label": 0},
         {"text": "it runs", "pair": "it's red", "label": 1},
     ]
-    assert sides["train"].to_list() == sides["test"].to_list() == expected
+    for rows in (sides["train"], sides["test"]):
+        assert rows.remove_columns("source").to_list() == expected
+        lines = [int(row.rsplit("line ", 1)[1]) for row in rows["source"]]
+        assert lines == sorted(lines) and len(set(lines)) == 2
 
 
 def test_real_imdb(real_data):
@@ -63,7 +71,8 @@ def test_real_mnli_is_the_same_in_its_three_forms(real_data):
     found = [read_mnli(real_data / "mnli" / form) for form in ("glue_format", "jsonl", "nyu_tsv")]
     assert {side: rows.num_rows for side, rows in found[0].items()} == {"train": 8000, "test": 2000}
     for side in ("train", "test"):
-        assert found[0][side].to_list() == found[1][side].to_list() == found[2][side].to_list()
+        one, two, three = (each[side].remove_columns("source").to_list() for each in found)
+        assert one == two == three
         assert set(found[0][side]["label"]) == set(range(len(MNLI_LABELS)))
 
 

@@ -30,8 +30,8 @@ def tokenizer():
 
 def samples(tokenizer, count, seed):
     return [
-        {**tokenizer("[CLS] " + row["text"], return_token_type_ids=False), "labels": row["label"], "index": index}
-        for index, row in enumerate(generate_reviews(count, seed))
+        {**tokenizer("[CLS] " + row["text"], return_token_type_ids=False), "labels": row["label"]}
+        for row in generate_reviews(count, seed)
     ]
 
 
@@ -43,8 +43,8 @@ def build(folder, tokenizer, family="distilbert", model=None, **args):
     return DescentTrainer(
         LayeredClassifier(network(family, labels=2, **size)),
         DescentConfig(output_dir=str(folder), **settings),
-        Classification(),
-        GaussianNoise(0.5, 0.02, seed=1),
+        task=Classification(),
+        noise=GaussianNoise(0.5, 0.02, seed=1),
         train_dataset=samples(tokenizer, 64, 0),
         eval_dataset=samples(tokenizer, 40, 1),
         data_collator=DataCollatorWithPadding(tokenizer),

@@ -38,8 +38,8 @@ def build(folder, data, *, depth=2, noise=0.8, train=None, **args) -> DescentTra
     return DescentTrainer(
         UT(UTConfig(depth=depth)),
         DescentConfig(output_dir=str(folder), **args),
-        VideoDenoising(),
-        GaussianNoise(noise, data.sigma, seed=0),
+        task=VideoDenoising(),
+        noise=GaussianNoise(noise, data.sigma, seed=0),
         train_dataset=data.train if train is None else train,
         eval_dataset=Subset(data.validation, range(8)),
     )
@@ -287,7 +287,7 @@ def test_the_slack_has_an_optimizer_of_its_own(tmp_path, data):
 
 def test_a_model_without_layers_is_refused(tmp_path, data):
     with pytest.raises(InputError, match=r"expected a LayeredModel.*got Linear"):
-        DescentTrainer(nn.Linear(2, 2), DescentConfig(output_dir=str(tmp_path), **QUIET), VideoDenoising())
+        DescentTrainer(nn.Linear(2, 2), DescentConfig(output_dir=str(tmp_path), **QUIET), task=VideoDenoising())
 
 
 # --- the dual's schedule: 3 steps an epoch

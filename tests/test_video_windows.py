@@ -91,7 +91,6 @@ def test_windows_are_all_runs_of_frames_within_one_clip(lengths, window, stride)
         for start in range(0, length - window + 1, stride)
     ]
     assert [origin(item["patches"]) for item in windows] == expected
-    assert [item["index"] for item in windows] == list(range(len(windows)))
     assert [item["group"] for item in windows] == [frames[0] // 100 for frames in expected]
     for outside in (-1, len(windows)):
         with pytest.raises(IndexError):
@@ -107,15 +106,14 @@ def test_items_are_patches_of_the_frames_in_0_to_1():
     assert (windows.frames(3) == clips[1][2:6]).all()
     batch = windows.__getitems__([3, 0, 3])
     for one, index in zip(batch, [3, 0, 3], strict=True):
-        assert one.keys() == {"patches", "index", "group"}
-        assert (one["index"], one["group"]) == (index, windows[index]["group"]) == (index, index // 2)
+        assert one.keys() == {"patches", "group"}
+        assert one["group"] == windows[index]["group"] == index // 2
         assert torch.equal(one["patches"], windows[index]["patches"])
 
 
 def test_a_data_loader_takes_them():
     (batch,) = DataLoader(VideoWindows(numbered(4, 3), 3), batch_size=3)
     assert batch["patches"].shape == (3, 3, 100, 256)
-    assert batch["index"].tolist() == [0, 1, 2]
     assert batch["group"].tolist() == [0, 0, 1]
 
 

@@ -232,6 +232,9 @@ def _recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     except ValueError as error:
         # transformers' own checks of its arguments
         raise InputError(f"{error}") from None
+    for key, value in settings.otherwise.items():
+        if key not in given:
+            setattr(args, key, value)
     if "first_layer" not in given:  # the recipe's own gives way to a model that has fewer layers
         args.first_layer = min(args.first_layer, max(0, settings.depth - 1))
     return name, settings, args, extra.resume

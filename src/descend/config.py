@@ -2,9 +2,9 @@
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from transformers import TrainingArguments
@@ -73,6 +73,23 @@ class DescentConfig(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
+        self._check()
+        super().__post_init__()
+
+    @classmethod
+    def of(cls, args: TrainingArguments | None) -> Self:
+        """A trainer's arguments, those of transformers' own under the default problem."""
+        if args is None:
+            return cls(output_dir="trainer_output")
+        if isinstance(args, cls):
+            return args
+        config = cls.__new__(cls)
+        # As they are: what transformers has made of them once must not be made of them again.
+        vars(config).update({one.name: one.default for one in fields(cls)} | vars(args))
+        config._check()
+        return config
+
+    def _check(self) -> None:
         for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1; got {getattr(self, name)}.")
@@ -86,7 +103,11 @@ class DescentConfig(TrainingArguments):
             raise InputError(
                 f"max_steps or num_train_epochs must be above 0; got {self.max_steps} and {self.num_train_epochs}."
             )
-        super().__post_init__()
+        if self.label_smoothing_factor:
+            raise InputError(
+                "label_smoothing_factor must be 0: the loss is the task's, the same at every layer; got "
+                f"{self.label_smoothing_factor}."
+            )
 
     @property
     def folder(self) -> Path:

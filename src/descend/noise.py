@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, distributed, nn
@@ -21,14 +21,15 @@ class Noise:
 
     Args:
         level: γ ≥ 0.
-        sigma: σ_x, the standard deviation of the clean embedding, in its own units.
+        sigma: σ_x, the standard deviation of the clean embedding, in its own units. None measures it in every batch,
+            padding left out: an embedding that learns can't outgrow its noise.
         seed: Of the noise; every rank of a process group draws its own.
 
     Raises:
         InputError: If the level is negative.
     """
 
-    def __init__(self, level: float, sigma: float = 1.0, seed: int = 0):
+    def __init__(self, level: float, sigma: float | None = None, seed: int = 0):
         self._check(level)
         self.level, self.sigma, self.seed = level, sigma, seed
         self._generator: torch.Generator | None = None
@@ -38,14 +39,14 @@ class Noise:
         if not level >= 0:
             raise InputError(f"noise must be a level γ of at least 0, in std of the clean data; got {level}.")
 
-    def corrupt(self, clean: Tensor, generator: torch.Generator) -> Tensor:
-        """x̃ for x of any shape (…, H), drawn from ``generator`` on x's device."""
+    def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
+        """x̃ for x of any shape (…, H) and std = γσ_x, drawn from ``generator`` on x's device."""
         raise NotImplementedError
 
-    def at(self, level: float, seed: int | None = None) -> Self:
-        """The same kind of noise at another level, with a generator of its own."""
+    def at(self, level: float, seed: int | None = None, sigma: float | None = None) -> Self:
+        """The same kind of noise at another level, with a generator of its own; seed and σ_x as here unless given."""
         other = copy(self)
-        Noise.__init__(other, level, self.sigma, self.seed if seed is None else seed)
+        Noise.__init__(other, level, self.sigma if sigma is None else sigma, self.seed if seed is None else seed)
         return other
 
     def __call__(self, clean: Tensor, keep: Tensor | None = None, indices: Sequence[int] | None = None) -> Tensor:
@@ -55,17 +56,25 @@ class Noise:
             clean: x, shape (B, …, H).
             keep: What may be corrupted, bool (B, T) over the first dimensions of x; the rest, padding, is left alone.
             indices: The samples' numbers, for noise that belongs to them; fresh noise unless given.
+
+        Raises:
+            InputError: If noise is to belong to samples and σ_x is not known: it would depend on their batch.
         """
         if self.level == 0:
             return clean
         if indices is not None:
+            if self.sigma is None:
+                raise InputError(
+                    "noise that belongs to samples needs a sigma, measured on the whole data set; got none."
+                )
             return torch.stack(
                 [
                     self._own(sample, int(index), None if keep is None else keep[place])
                     for place, (sample, index) in enumerate(zip(clean, indices, strict=True))
                 ]
             )
-        noisy = self.corrupt(clean, self._on(clean.device))
+        sigma = _std(clean.detach(), keep) if self.sigma is None else self.sigma
+        noisy = self.corrupt(clean, self.level * sigma, self._on(clean.device))
         return noisy if keep is None else torch.where(keep[..., None], noisy, clean)
 
     @contextmanager
@@ -121,10 +130,11 @@ class Noise:
     def _own(self, clean: Tensor, index: int, keep: Tensor | None) -> Tensor:
         """A sample with its own noise, the same on every device and however long it is padded."""
         generator = torch.Generator().manual_seed((self.seed + 1) * 1_000_003 + index)
+        std = self.level * cast(float, self.sigma)
         if keep is None:
-            return self.corrupt(clean.float().cpu(), generator).to(clean)
+            return self.corrupt(clean.float().cpu(), std, generator).to(clean)
         noisy = clean.clone()
-        noisy[keep] = self.corrupt(clean[keep].float().cpu(), generator).to(clean)
+        noisy[keep] = self.corrupt(clean[keep].float().cpu(), std, generator).to(clean)
         return noisy
 
     def _on(self, device: torch.device) -> torch.Generator:
@@ -143,29 +153,29 @@ class GaussianNoise(Noise):
     variance.
     """
 
-    def corrupt(self, clean: Tensor, generator: torch.Generator) -> Tensor:
+    def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
         """x + ε."""
         draw = torch.randn(clean.shape, generator=generator, device=clean.device, dtype=clean.dtype)
-        return draw.mul_(self.level * self.sigma).add_(clean)
+        return draw.mul_(std).add_(clean)
 
 
 class UniformNoise(Noise):
     """x̃ = x + ε, ε uniform with the standard deviation γσ_x."""
 
-    def corrupt(self, clean: Tensor, generator: torch.Generator) -> Tensor:
+    def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
         """x + ε."""
         draw = torch.rand(clean.shape, generator=generator, device=clean.device, dtype=clean.dtype)
-        return draw.sub_(0.5).mul_(math.sqrt(12) * self.level * self.sigma).add_(clean)
+        return draw.sub_(0.5).mul_(math.sqrt(12) * std).add_(clean)
 
 
 class LaplaceNoise(Noise):
     """x̃ = x + ε, ε from the Laplace distribution with the standard deviation γσ_x."""
 
-    def corrupt(self, clean: Tensor, generator: torch.Generator) -> Tensor:
+    def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
         """x + ε: a random sign times an exponential draw of mean γσ_x / √2."""
         size = torch.empty_like(clean).exponential_(generator=generator)
         sign = torch.randint(2, clean.shape, generator=generator, device=clean.device) * 2 - 1
-        return clean + size * sign * (self.level * self.sigma / math.sqrt(2))
+        return clean + size * sign * (std / math.sqrt(2))
 
 
 class TokenDropout(Noise):
@@ -176,7 +186,7 @@ class TokenDropout(Noise):
         if level > 1:
             raise InputError(f"the level of token dropout is a probability, at most 1; got {level}.")
 
-    def corrupt(self, clean: Tensor, generator: torch.Generator) -> Tensor:
+    def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
         """x with tokens at 0."""
         kept = torch.rand(clean.shape[:-1], generator=generator, device=clean.device) >= self.level
         return clean * kept[..., None]
@@ -189,23 +199,34 @@ class Corruption(Noise):
         function: Of a tensor (…, H), the standard deviation γσ_x and a generator on the tensor's device; what it draws,
             it must draw from there.
         level: γ ≥ 0; at 0 the function is not called.
-        sigma: σ_x.
+        sigma: σ_x; None measures it in every batch.
         seed: Of the noise.
     """
 
     def __init__(
         self,
-        function: Callable[[Tensor, float, torch.Generator], Tensor],
+        function: Callable[[Tensor, Tensor | float, torch.Generator], Tensor],
         level: float,
-        sigma: float = 1.0,
+        sigma: float | None = None,
         seed: int = 0,
     ):
         super().__init__(level, sigma, seed)
         self.function = function
 
-    def corrupt(self, clean: Tensor, generator: torch.Generator) -> Tensor:
+    def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
         """What the function makes of x."""
-        noisy = self.function(clean, self.level * self.sigma, generator)
+        noisy = self.function(clean, std, generator)
         if noisy.shape != clean.shape:
             raise InputError(f"a corruption must keep the shape {tuple(clean.shape)}; got {tuple(noisy.shape)}.")
         return noisy
+
+
+def _std(clean: Tensor, keep: Tensor | None) -> Tensor:
+    """The standard deviation of x (B, T, …) where it is no padding, without a look at the values from the host."""
+    wide = clean.float()
+    if keep is None:
+        return wide.std(correction=0)
+    kept = keep.reshape(*keep.shape, *(1 for _ in range(wide.dim() - keep.dim()))).expand_as(wide)
+    count = kept.sum()
+    mean = torch.where(kept, wide, 0).sum() / count
+    return (torch.where(kept, wide - mean, 0).square().sum() / count).sqrt()

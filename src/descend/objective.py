@@ -5,10 +5,13 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
 from descend.errors import InputError
+from descend.models.classifiers import LayeredClassifier
 from descend.models.layered import LayeredModel
 from descend.noise import Noise
+from descend.tasks.text import Classification
 
 
 class Task(Protocol):
@@ -35,26 +38,39 @@ class Task(Protocol):
     def metric_value(self, total: float, count: float) -> float:
         """The metric over a data set."""
 
+    def check(self, dataset: Any, limits: dict[str, int]) -> None:
+        """Refuse samples that a model of these limits can't take, before any work is done."""
+
+    def sigma(self, embedding: nn.Module, dataset: Any) -> float:
+        """σ_x, the standard deviation of what a model's input embedding makes of a data set."""
+
 
 class Objective(nn.Module):
     """The layer losses of a model under a task and a noise: the forward pass that parallel training wraps.
 
     Args:
-        model: A `LayeredModel`.
-        task: The data's loss and metric.
+        model: A `LayeredModel`, or a classifier of the library's.
+        task: The data's loss and metric; of a classifier its own unless given.
         noise: Applied in training to the output of the model's input embedding; None for clean training.
+
+    Raises:
+        InputError: If the model's layers can't be read, or no task is given for a model that is no classifier.
     """
 
     model: Any  # a module and a LayeredModel: no type says both
 
-    def __init__(self, model: nn.Module, task: Task, noise: Noise | None = None):
+    def __init__(self, model: nn.Module, task: Task | None = None, noise: Noise | None = None):
+        if isinstance(getattr(model, "config", None), PreTrainedConfig) and not isinstance(model, LayeredModel):
+            model = LayeredClassifier(model)  # type: ignore[arg-type]
         if not isinstance(model, LayeredModel):
             raise InputError(
                 f"expected a LayeredModel, whose every layer's output can be read; got {type(model).__name__}."
             )
+        if task is None and not isinstance(model, LayeredClassifier):
+            raise InputError(f"expected a task, the loss and metric of the data of {type(model).__name__}; got none.")
         super().__init__()
         self.model = model
-        self.task = task
+        self.task: Task = Classification() if task is None else task
         self.noise = noise
 
     def forward(self, weights: Tensor | None = None, **batch: Any) -> tuple[Tensor, int]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch.utils.data import Dataset
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging as transformers_logging
@@ -17,10 +18,8 @@ from transformers.utils import logging as transformers_logging
 from descend.config import DescentConfig
 from descend.errors import InputError, Interrupted
 from descend.evaluation.robustness import pictures, robustness
-from descend.noise import GaussianNoise
-from descend.recipes import RECIPES, VideoRecipe
+from descend.recipes import RECIPES, Recipe
 from descend.records import read_json, write_json
-from descend.tasks.video import VideoWindows
 from descend.trainer import DUAL_FILE, DescentTrainer
 
 # Loading and saving a small model is no news; training and evaluation have bars of their own.
@@ -29,7 +28,7 @@ transformers_logging.disable_progress_bar()
 CONFIG_FILE, SUMMARY_FILE, FRAMES_FILE = "config.json", "summary.json", "frames.npz"
 
 
-def train(name: str, recipe: VideoRecipe, args: DescentConfig, *, resume: bool = False) -> DescentTrainer:
+def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = False) -> DescentTrainer:
     """Carry out a recipe in ``args.output_dir``.
 
     Args:
@@ -47,15 +46,11 @@ def train(name: str, recipe: VideoRecipe, args: DescentConfig, *, resume: bool =
     args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
     if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"the output folder {out} exists; choose another with --out, or go on with --resume.")
-    set_seed(args.seed)
-    model = recipe.model()
     data = recipe.load()
-    if len(data.validation) < 2:
-        raise InputError(
-            f"{data.name} leaves {len(data.validation)} window of {recipe.window} frames to validate on; expected at "
-            "least 2. Choose a shorter --window, a larger --validation-share, or give more clips."
-        )
-    args.warmup(_steps(args, len(data.train)))
+    args.warmup(_steps(args, len(data.train)))  # type: ignore[arg-type]
+    set_seed(args.seed)
+    model = recipe.network(data)
+    noise = recipe.corruption(data.sigma, args.seed)
     config = {
         "descend": version("descend"),
         "recipe": name,
@@ -63,7 +58,7 @@ def train(name: str, recipe: VideoRecipe, args: DescentConfig, *, resume: bool =
         "seed": args.seed,
         "model": recipe.label,
         "dataset": data.name,
-        "sigma": data.sigma,
+        "sigma": noise.sigma,
         "settings": asdict(recipe),
         "training": _stored(args),
         "versions": {each: version(each) for each in ("torch", "transformers", "accelerate")},
@@ -72,12 +67,13 @@ def train(name: str, recipe: VideoRecipe, args: DescentConfig, *, resume: bool =
         _same_run(out / CONFIG_FILE, config)
     try:
         trainer = DescentTrainer(
-            model,
+            model,  # type: ignore[arg-type]
             args,
-            recipe.task(),
-            GaussianNoise(recipe.noise, data.sigma, args.seed),
+            task=recipe.task(),
+            noise=noise,
             train_dataset=data.train,
             eval_dataset=data.validation,
+            processing_class=recipe.words,
             callbacks=[stop := _StopOnSignal()],
         )
     except (ValueError, ImportError) as error:  # transformers' own checks of its arguments
@@ -95,9 +91,9 @@ def train(name: str, recipe: VideoRecipe, args: DescentConfig, *, resume: bool =
         if stop.asked and step < steps:
             raise Interrupted(f"stopped at step {step} of {steps}; saved in {out}.")
         trainer.evaluate()
-        trainer.objective.model.saved.save_pretrained(out / "model")
+        trainer.save_pretrained(out / "model")
         trainer.save_dual(out / DUAL_FILE)
-        write_json(out / CONFIG_FILE, config | {"seconds": round(trainer.seconds, 1)})
+        write_json(out / CONFIG_FILE, config | {"sigma": trainer.sigma, "seconds": round(trainer.seconds, 1)})
     return trainer
 
 
@@ -145,12 +141,22 @@ def evaluate(
             f"{folder / model} has {network.depth} layers, but {folder / CONFIG_FILE} says depth {recipe.depth}."
         )
     noise = noise or default_levels(recipe.noise)
-    windows, dataset = _judged(recipe, data, split)
+    samples, dataset = _judged(recipe, data, split)
     device = args.device
-    trained = GaussianNoise(recipe.noise, config["sigma"], seed)
+    trained = recipe.corruption(config["sigma"], seed)
     network.to(device)  # type: ignore[attr-defined]
     problem = args.problem(recipe.depth)
-    found = robustness(network, recipe.task(), windows, problem, trained, levels=noise, device=device)
+    found = robustness(
+        network,
+        recipe.task(),
+        samples,
+        problem,
+        trained,
+        levels=noise,
+        batch_size=args.eval_batch_size,
+        device=device,
+        collate=recipe.collate,
+    )
     dual = _dual((folder if model == "model" else folder / model) / DUAL_FILE)
     judged = f"the {'training' if split == 'train' else split} data"
     binding = [layer for layer, value in enumerate([dual["cap_multiplier"], *dual["multipliers"]]) if value > 0]
@@ -175,15 +181,14 @@ def evaluate(
         "sigma": config["sigma"],
         "seconds": config.get("seconds"),
     }
-    np.savez_compressed(
-        folder / FRAMES_FILE,
-        **pictures(network, recipe.task(), windows, trained, levels=noise, count=frames, device=device),  # type: ignore[arg-type]
-    )
+    if hasattr(recipe.task(), "picture"):
+        shown = pictures(network, recipe.task(), samples, trained, levels=noise, count=frames, device=device)
+        np.savez_compressed(folder / FRAMES_FILE, **shown)  # type: ignore[arg-type]
     write_json(folder / SUMMARY_FILE, summary)
     return summary
 
 
-def _judged(recipe: VideoRecipe, data: str | None, split: str) -> tuple[VideoWindows, str]:
+def _judged(recipe: Recipe, data: str | None, split: str) -> tuple[Dataset, str]:
     """A part of the run's own data, or all test windows of other data."""
     if data is None:
         own = recipe.load()

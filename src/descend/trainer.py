@@ -1,5 +1,6 @@
 """DescentTrainer: transformers' Trainer, the Lagrangian for its loss, and a dual step after each of its own."""
 
+import inspect
 import json
 import math
 import shutil
@@ -9,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
+from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from descend.config import DescentConfig
 from descend.errors import InputError, NonFiniteLossError
 from descend.evaluation.layers import LayerLosses, measure
 from descend.evaluation.satisfaction import Verdict, verdict
-from descend.noise import Noise
+from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective, Task
 from descend.records import Records
 
@@ -37,14 +39,17 @@ class DescentTrainer(Trainer):
     the constraints there in ``best_feasible``.
 
     Args:
-        model: A `LayeredModel`.
-        args: A `DescentConfig`.
-        task: The data's loss and metric.
-        noise: Noise on the inputs; None for none.
-        **kwargs: As `Trainer` takes them: ``train_dataset``, ``eval_dataset``, ``callbacks``, ``optimizers`` …
+        model: A `LayeredModel`, or a classifier of the library's, which stays what is trained and saved.
+        args: A `DescentConfig`; transformers' own `TrainingArguments` for the default problem.
+        *others: As `Trainer` takes them.
+        task: The data's loss and metric; of a classifier its own unless given.
+        noise: Noise on the inputs; a number is the level γ of Gaussian noise. None for none.
+        **kwargs: As `Trainer` takes them: ``train_dataset``, ``eval_dataset``, ``processing_class``,
+            ``compute_metrics``, ``callbacks``, ``optimizers`` …
 
     Raises:
-        InputError: If transformers would spread a batch over several GPUs of one process.
+        InputError: If transformers would spread a batch over several GPUs of one process, or the model, the arguments
+            or a sample can't be used.
         NonFiniteLossError: In training, before the step, if a layer's loss is NaN or infinite.
     """
 
@@ -54,16 +59,21 @@ class DescentTrainer(Trainer):
     def __init__(
         self,
         model: nn.Module,
-        args: DescentConfig,
-        task: Task,
-        noise: Noise | None = None,
+        args: TrainingArguments | None = None,
+        *others: Any,
+        task: Task | None = None,
+        noise: Noise | float | None = None,
         **kwargs: Any,
     ):
+        args = DescentConfig.of(args)
+        if kwargs.get("compute_loss_func") is not None:
+            raise InputError("compute_loss_func must be left out: the loss is the task's. Give a task of your own.")
         if args.n_gpu > 1:
             raise InputError(
                 f"one process must have one GPU; got {args.n_gpu}. Start one process for each with torchrun, or choose "
                 "one by CUDA_VISIBLE_DEVICES=0."
             )
+        noise = GaussianNoise(noise, seed=args.seed) if isinstance(noise, int | float) else noise
         self.objective = Objective(model, task, noise)
         self.dual = args.primal_dual(self.objective.model.depth)
         self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
@@ -71,7 +81,9 @@ class DescentTrainer(Trainer):
         self._since_log = torch.zeros(self.objective.model.depth + 2, dtype=torch.float64)
         self._best = float("inf")
         self._began, self._earlier = time.monotonic(), 0.0
-        super().__init__(model=self.objective, args=args, **kwargs)
+        super().__init__(self.objective, args, *others, **kwargs)
+        for data in (self.train_dataset, *self._evaluated(self.eval_dataset).values()):
+            self.objective.task.check(data, self.objective.model.limits)
         self.loss_is_scaled_for_ga = True
         self.add_callback(_DualStep(self))
 
@@ -123,17 +135,42 @@ class DescentTrainer(Trainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Every layer's loss and metric at the training noise, and the verdict on the constraints."""
-        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        """Every layer's loss and metric at the training noise, and the verdict on the constraints.
+
+        Args:
+            eval_dataset: Samples, or several data sets by name; those of the trainer unless given.
+            ignore_keys: Not used: predictions have no keys.
+            metric_key_prefix: Of the metrics' names.
+
+        Returns:
+            The last layer's loss and metric, the worst violation, whether the constraints hold, and what
+            ``compute_metrics`` makes of the last layer's predictions.
+        """
+        datasets = self._evaluated(self.eval_dataset if eval_dataset is None else eval_dataset)
+        if not datasets:
+            raise InputError("expected an eval_dataset, of the trainer or of this call; got none.")
+        metrics: dict[str, float] = {}
+        for name, dataset in datasets.items():
+            metrics |= self._judge(dataset, f"{metric_key_prefix}_{name}" if name else metric_key_prefix)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _judge(self, dataset: Any, prefix: str) -> dict[str, float]:
         layers = self._measure(dataset)
         self.verdict = verdict(self.args.problem(self.objective.model.depth), layers)
         losses = layers.losses.mean(0).tolist()
         metrics = {
-            f"{metric_key_prefix}_loss": losses[-1],
-            f"{metric_key_prefix}_{self.objective.task.metric}": layers.metrics[-1],
-            f"{metric_key_prefix}_violation": self.verdict.worst,
-            f"{metric_key_prefix}_feasible": float(self.verdict.feasible),
+            f"{prefix}_loss": losses[-1],
+            f"{prefix}_{self.objective.task.metric}": layers.metrics[-1],
+            f"{prefix}_violation": self.verdict.worst,
+            f"{prefix}_feasible": float(self.verdict.feasible),
         }
+        if layers.predictions is not None:
+            predictions, targets = (each.numpy() for each in layers.predictions)
+            theirs = self.compute_metrics(  # type: ignore[misc]
+                EvalPrediction(predictions, targets)
+            )
+            metrics |= {f"{prefix}_{name}": value for name, value in theirs.items()}
         self.log(metrics)
         if self.is_world_process_zero():
             self.records.rows(
@@ -144,22 +181,60 @@ class DescentTrainer(Trainer):
             )
             if self.args.method == "constrained" and self.verdict.feasible and losses[-1] < self._best:
                 self._best = losses[-1]
-                self.objective.model.saved.save_pretrained(self.args.folder / FEASIBLE_FOLDER)
+                self.save_pretrained(self.args.folder / FEASIBLE_FOLDER)
                 self.save_dual(self.args.folder / FEASIBLE_FOLDER / DUAL_FILE)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    @staticmethod
+    def _evaluated(dataset: Any) -> dict[str, Any]:
+        """Data sets by name, a single one by none."""
+        return dataset if isinstance(dataset, dict) else {} if dataset is None else {"": dataset}
 
     def _measure(self, dataset: Any) -> LayerLosses:
         noise = self.objective.noise
+        if isinstance(dataset, Dataset):
+            dataset = self._remove_unused_columns(dataset, "evaluation")
         return measure(
             self.objective.model,
             self.objective.task,
             dataset,
-            noise.at(noise.level, seed=0) if noise else None,
+            noise.at(noise.level, seed=0, sigma=self.sigma) if noise else None,
             batch_size=self.args.eval_batch_size,
-            collate=self.data_collator,
+            collate=self._get_collator_with_removed_columns(self.data_collator, "evaluation"),
             device=self.args.device,
+            keep_predictions=self.compute_metrics is not None,
         )
+
+    @property
+    def sigma(self) -> float | None:
+        """σ_x: the noise's own, or that of the training data as the model embeds them now; None without noise."""
+        noise = self.objective.noise
+        if noise is None or noise.sigma is not None:
+            return noise.sigma if noise else None
+        data = self.train_dataset or next(iter(self._evaluated(self.eval_dataset).values()))
+        return self.objective.task.sigma(self.objective.model.get_input_embeddings(), data)
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """The mean loss, the predictions and the targets of a batch, clean, at the last layer: for `predict`."""
+        task, batch = self.objective.task, self._prepare_inputs(inputs)
+        labelled = all(name in batch for name in self.label_names)
+        with torch.no_grad():
+            *_, prediction = self.objective.model.predictions(task.inputs(batch))
+        target = task.target(batch) if labelled else None
+        loss = None if target is None else task.losses(prediction, target).mean()
+        return loss, None if prediction_loss_only else prediction, target
+
+    def _set_signature_columns_if_needed(self) -> None:
+        """A sample's fields are those that the network inside the objective takes, its class and its group."""
+        if self._signature_columns is None:
+            taken = inspect.signature(self.objective.model.library.forward).parameters
+            self._signature_columns: Any = [*taken, "label", "label_ids", "labels", "group"]
 
     @property
     def _level(self) -> float:
@@ -200,8 +275,15 @@ class DescentTrainer(Trainer):
         if state_dict is not None:
             (place,) = (name for name, module in self.objective.named_modules() if module is self.objective.model.saved)
             state_dict = {name.removeprefix(f"{place}."): value for name, value in state_dict.items()}
-        self.objective.model.saved.save_pretrained(folder, state_dict=state_dict)
+        self.save_pretrained(folder, state_dict)
         torch.save(self.args, folder / "training_args.bin")
+
+    def save_pretrained(self, folder: Path, state_dict: dict | None = None) -> None:
+        """Write the model, and the tokenizer if there is one, as `from_pretrained` reads them."""
+        self.objective.model.saved.save_pretrained(folder, state_dict=state_dict)
+        tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, self.objective.model.saved)
@@ -209,7 +291,10 @@ class DescentTrainer(Trainer):
         self.records.truncate_after(step)
 
     def _load_best_model(self) -> None:
-        super()._load_from_checkpoint(str(self.state.best_model_checkpoint), self.objective.model.saved)
+        """The best model, and the multipliers that it was trained with."""
+        best = str(self.state.best_model_checkpoint)
+        super()._load_from_checkpoint(best, self.objective.model.saved)
+        self.dual.load_state_dict(self._descent_state(best)["dual"])
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         Path(output_dir).mkdir(parents=True, exist_ok=True)
@@ -228,13 +313,16 @@ class DescentTrainer(Trainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
-        state = torch.load(Path(checkpoint) / STATE_FILE.format(self.args.process_index), weights_only=True)
+        state = self._descent_state(checkpoint)
         self.dual.load_state_dict(state["dual"])
         self._since_log = state["since_log"]
         self._best = state["best"]
         self._began, self._earlier = time.monotonic(), state["seconds"]
         if self.objective.noise:
             self.objective.noise.load_state_dict(state["noise"])
+
+    def _descent_state(self, checkpoint: str) -> dict[str, Any]:
+        return torch.load(Path(checkpoint) / STATE_FILE.format(self.args.process_index), weights_only=True)
 
     @property
     def seconds(self) -> float:

@@ -24,11 +24,13 @@ class LayerLosses:
         groups: Which group each sample belongs to, (S,): samples of one group, such as the windows of a clip, are
             not independent.
         metrics: The metric of each layer over the whole data set, L+1 numbers.
+        predictions: The last layer's predictions, (S, …), and their targets, (S, …), if they were asked for.
     """
 
     losses: Tensor
     groups: Tensor
     metrics: list[float]
+    predictions: tuple[Tensor, Tensor] | None = None
 
     @property
     def descending_share(self) -> float:
@@ -46,34 +48,42 @@ def measure(
     batch_size: int = 16,
     device: torch.device | str = "cpu",
     collate: Callable[[list[Any]], dict[str, Any]] | None = None,
+    keep_predictions: bool = False,
     progress: tqdm | None = None,
 ) -> LayerLosses:
     """Measure every layer on every sample of a data set, in one forward pass.
 
-    The noise of a sample depends on the noise's seed and the sample's index alone: every model and every level meets
+    The noise of a sample depends on the noise's seed and the sample's number alone: every model and every level meets
     the same draws. Metrics are over the whole data set, not a mean of batch means.
 
     Args:
         model: A `LayeredModel`; its training mode is left as it was.
         task: The loss and the metric.
-        dataset: Samples with an ``index``, and a ``group`` where some are not independent.
+        dataset: Samples, numbered by their place, with a ``group`` where some are not independent.
         noise: On the output of the model's input embedding; None for clean inputs.
         batch_size: Samples at a time.
         device: Where to compute.
         collate: How samples become a batch; torch's way unless given.
+        keep_predictions: Give the last layer's predictions too.
         progress: A bar to advance by one per sample.
     """
     training = model.training
     model.eval()
-    losses, groups, scores = [], [], torch.zeros(model.depth + 1, dtype=torch.float64)
+    losses, groups, scores, seen = [], [], torch.zeros(model.depth + 1, dtype=torch.float64), 0
+    kept: list[tuple[Tensor, Tensor]] = []
     # A generator of its own: a loader draws a seed from the global one, which is the training's.
     for batch in DataLoader(dataset, batch_size=batch_size, generator=torch.Generator(), collate_fn=collate):
         batch = send_to_device(batch, device)
         inputs, target = task.inputs(batch), task.target(batch)
-        perturbed = noise.on(model, mask=task.mask(batch), indices=batch["index"].tolist()) if noise else nullcontext()
-        with perturbed:
-            of_layers = [(task.losses(each, target), task.score(each, target)) for each in model.predictions(inputs)]
-        groups.append(batch.get("group", batch["index"]).cpu())
+        numbers = range(seen, seen + len(target))
+        seen += len(target)
+        with noise.on(model, mask=task.mask(batch), indices=numbers) if noise else nullcontext():
+            of_layers = []
+            for last in model.predictions(inputs):
+                of_layers.append((task.losses(last, target), task.score(last, target)))
+            if keep_predictions:
+                kept.append((last.cpu(), target.cpu()))
+        groups.append(batch.get("group", torch.tensor(numbers)).cpu())
         losses.append(torch.stack([loss for loss, _ in of_layers], 1).cpu().double())
         scores += torch.stack([score for _, score in of_layers]).cpu().double().sum(1)
         if progress is not None:
@@ -81,5 +91,8 @@ def measure(
     model.train(training)
     count = len(cast(Sized, dataset))
     return LayerLosses(
-        torch.cat(losses), torch.cat(groups), [task.metric_value(score, count) for score in scores.tolist()]
+        torch.cat(losses),
+        torch.cat(groups),
+        [task.metric_value(score, count) for score in scores.tolist()],
+        (torch.cat([one for one, _ in kept]), torch.cat([one for _, one in kept])) if kept else None,
     )

@@ -1,6 +1,6 @@
 """A model's behaviour as the noise grows: the summary of a run, and the pictures of its page."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,7 @@ def robustness(
     levels: Sequence[float],
     batch_size: int = 16,
     device: torch.device | str = "cpu",
+    collate: Callable[[list[Any]], dict[str, Any]] | None = None,
 ) -> Robustness:
     """Measure every layer at every noise level, and at the training noise, where the verdict is taken.
 
@@ -77,14 +78,13 @@ def robustness(
             measured too, but not in the mean unless listed.
         batch_size: Samples at a time.
         device: Where to compute.
+        collate: How samples become a batch; torch's way unless given.
     """
     wanted = sorted({*map(float, levels), float(noise.level)})
     total = len(wanted) * len(dataset)  # type: ignore[arg-type]
-    with tqdm(total=total, desc="evaluating", unit="window", disable=None) as bar:
-        measured = {
-            level: measure(model, task, dataset, noise.at(level), batch_size=batch_size, device=device, progress=bar)
-            for level in wanted
-        }
+    settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "collate": collate}
+    with tqdm(total=total, desc="evaluating", unit="sample", disable=None) as bar:
+        measured = {level: measure(model, task, dataset, noise.at(level), progress=bar, **settings) for level in wanted}
     trained = float(noise.level)
     return Robustness(list(map(float, levels)), trained, measured, verdict(problem, measured[trained]))
 
@@ -121,7 +121,7 @@ def pictures(
     model.eval()  # type: ignore[attr-defined]
     noisy, reconstruction = [], []
     for level in levels:
-        inputs = noise.at(level)(clean, indices=batch["index"].tolist())
+        inputs = noise.at(level)(clean, indices=chosen)
         noisy.append(task.picture(inputs))
         reconstruction.append(np.stack([task.picture(each.cpu()) for each in model.predictions(inputs.to(device))]))
     return {

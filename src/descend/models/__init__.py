@@ -3,6 +3,7 @@
 from descend.models.classifiers import LayeredClassifier
 from descend.models.layered import LayeredModel, Reconstruction
 from descend.models.pretrained import ViTDenoiser, ViTDenoiserConfig
+from descend.models.text import TextUTConfig, TextUTForSequenceClassification
 from descend.models.unrolled import DUST, UT, DUSTConfig, UTConfig, dct_dictionary
 
 __all__ = [
@@ -12,6 +13,8 @@ __all__ = [
     "LayeredClassifier",
     "LayeredModel",
     "Reconstruction",
+    "TextUTConfig",
+    "TextUTForSequenceClassification",
     "UTConfig",
     "ViTDenoiser",
     "ViTDenoiserConfig",

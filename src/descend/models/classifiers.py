@@ -1,7 +1,7 @@
 """Hugging Face classifiers with every layer read by the model's own head."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -10,24 +10,62 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from descend.errors import InputError
 from descend.models.layered import LayeredModel
+from descend.models.text import masked_mean
 
 
-def _distilbert(model: Any, hidden: Tensor) -> Tensor:
-    return model.classifier(model.dropout(F.relu(model.pre_classifier(hidden[:, 0]))))
+class Family(NamedTuple):
+    """What there is no common name for in the library: a row of `FAMILIES`.
+
+    Attributes:
+        pool: What of a hidden state (B, T, H) and its mask (B, T), or None, the head looks at: (B, H).
+        head: The logits (B, C) that a classifier's own head makes of that.
+        blocks: Where the blocks are, from the classifier's ``base_model``.
+        longest: How many tokens a configuration has positions for; None where there are no positions.
+    """
+
+    pool: Callable[[Tensor, Tensor | None], Tensor]
+    head: Callable[[Any, Tensor], Tensor]
+    blocks: str
+    longest: Callable[[Any], int] | None
 
 
-def _bert(model: Any, hidden: Tensor) -> Tensor:
-    return model.classifier(model.dropout(model.bert.pooler(hidden)))
+def _first(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    return hidden[:, 0]
 
 
-def _roberta(model: Any, hidden: Tensor) -> Tensor:
-    return model.classifier(hidden)
+def _distilbert(model: Any, pooled: Tensor) -> Tensor:
+    return model.classifier(model.dropout(F.relu(model.pre_classifier(pooled))))
 
 
-FAMILIES: dict[str, Callable[[Any, Tensor], Tensor]] = {"distilbert": _distilbert, "bert": _bert, "roberta": _roberta}
-"""By ``config.model_type``, how a classifier's own head makes logits (B, C) of one hidden state (B, T, H). The
-embeddings are the library's `get_input_embeddings`, the layers' outputs its hidden states; only heads have no common
-name."""
+# These two heads take the first token themselves.
+def _bert(model: Any, pooled: Tensor) -> Tensor:
+    return model.classifier(model.dropout(model.bert.pooler(pooled[:, None])))
+
+
+def _roberta(model: Any, pooled: Tensor) -> Tensor:
+    return model.classifier(pooled[:, None])
+
+
+def _text_ut(model: Any, pooled: Tensor) -> Tensor:
+    return model.classifier(model.dropout(pooled))
+
+
+def _positions(config: Any) -> int:
+    return config.max_position_embeddings
+
+
+def _positions_after_padding(config: Any) -> int:
+    return config.max_position_embeddings - config.pad_token_id - 1
+
+
+FAMILIES: dict[str, Family] = {
+    "distilbert": Family(_first, _distilbert, "transformer.layer", _positions),
+    "bert": Family(_first, _bert, "encoder.layer", _positions),
+    "roberta": Family(_first, _roberta, "encoder.layer", _positions_after_padding),
+    "descend-text-ut": Family(masked_mean, _text_ut, "layers", None),
+}
+"""By ``config.model_type``. The embeddings are the library's `get_input_embeddings`, the layers' outputs its hidden
+states; only heads and the blocks' place have no common name."""
 
 
 class LayeredClassifier(LayeredModel, nn.Module):
@@ -37,34 +75,47 @@ class LayeredClassifier(LayeredModel, nn.Module):
     What is trained and saved is the classifier itself, `network`.
 
     Args:
-        network: A classifier of one of `FAMILIES`, such as `AutoModelForSequenceClassification` loads it.
+        network: A classifier of one of `FAMILIES`, such as `AutoModelForSequenceClassification` loads it; with
+            adapters of PEFT or without.
 
     Raises:
-        InputError: If the classifier's family is not in the table, or it is no classifier.
+        InputError: If the classifier's family is not in the table, it is no classifier, or it tells no classes apart.
     """
 
     main_input_name = "input_ids"
 
     def __init__(self, network: PreTrainedModel):
         super().__init__()
-        kind = network.config.model_type
+        self.network = network
+        config, kind = self.config, self.config.model_type
         if kind not in FAMILIES:
             raise InputError(
                 f"model_type must be one of {', '.join(FAMILIES)}; got {kind!r}. To add a family, give "
-                "descend.models.classifiers.FAMILIES a row with its head: the logits it makes of one hidden state."
+                "descend.models.classifiers.FAMILIES a row: what of a hidden state its head looks at, the head, where "
+                "its blocks are, and its longest text."
             )
-        if not type(network).__name__.endswith("ForSequenceClassification"):
+        if not type(self.library).__name__.endswith("ForSequenceClassification"):
             raise InputError(
-                f"expected a sequence classifier; got {type(network).__name__}. Load it with "
+                f"expected a sequence classifier; got {type(self.library).__name__}. Load it with "
                 "AutoModelForSequenceClassification."
             )
-        self.network = network
-        self.head = FAMILIES[kind]
+        if config.num_labels < 2 or config.problem_type not in (None, "single_label_classification"):
+            raise InputError(
+                f"expected a classifier of one label out of at least 2; got num_labels {config.num_labels} and "
+                f"problem_type {config.problem_type!r}."
+            )
+        self.family = FAMILIES[kind]
+
+    @property
+    def library(self) -> Any:
+        """The library's classifier, without what PEFT has wrapped around it."""
+        inside = getattr(self.network, "get_base_model", None)
+        return inside() if inside else self.network
 
     @property
     def config(self) -> Any:
         """The classifier's own configuration."""
-        return self.network.config
+        return self.library.config
 
     @property
     def saved(self) -> PreTrainedModel:
@@ -74,11 +125,17 @@ class LayeredClassifier(LayeredModel, nn.Module):
     @property
     def depth(self) -> int:
         """L, the number of blocks."""
-        return self.network.config.num_hidden_layers
+        return self.config.num_hidden_layers
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Number of labels, words of the vocabulary, and tokens of the longest text."""
+        longest = {} if self.family.longest is None else {"length": self.family.longest(self.config)}
+        return {"labels": self.config.num_labels, "vocabulary": self.config.vocab_size, **longest}
 
     def get_input_embeddings(self) -> nn.Module:
         """The classifier's word embedding, before positions and any norm."""
-        return self.network.get_input_embeddings()
+        return self.library.get_input_embeddings()
 
     def forward(self, **inputs: Any) -> SequenceClassifierOutput:
         """The classifier's own forward pass."""
@@ -86,8 +143,18 @@ class LayeredClassifier(LayeredModel, nn.Module):
 
     def layer_outputs(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """h_0 … h_L, each (B, T, H), of a tokenizer's ``input_ids``, ``attention_mask`` and what else it gives."""
-        return self.network.base_model(**inputs, output_hidden_states=True).hidden_states
+        return self.library.base_model(**inputs, output_hidden_states=True).hidden_states
 
-    def readout(self, hidden: Tensor) -> Tensor:
-        """The logits (B, C) that the classifier's head reads from one layer's output (B, T, H)."""
-        return self.head(self.network, hidden)
+    def readout(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The logits (B, C) that the classifier's head reads from one layer's output (B, T, H).
+
+        Args:
+            hidden: h_l.
+            mask: What is no padding, (B, T), for a head that looks at the mean over tokens; None for all.
+        """
+        return self.family.head(self.library, self.family.pool(hidden, mask))
+
+    def predictions(self, inputs: Mapping[str, Tensor]) -> Iterator[Tensor]:
+        """The logits (B, C) of every layer."""
+        mask = inputs.get("attention_mask")
+        return (self.readout(hidden, mask) for hidden in self.layer_outputs(inputs))

@@ -40,6 +40,16 @@ class LayeredModel:
         """What `save_pretrained` and `from_pretrained` know: the model itself, or the library's inside it."""
         return self
 
+    @property
+    def library(self) -> Any:
+        """The module whose ``forward`` names the fields of a batch: the model itself, or the library's inside it."""
+        return self
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """What a sample must keep to, where that can be told: ``labels``, ``vocabulary``, ``length``."""
+        return {}
+
     @abstractmethod
     def get_input_embeddings(self) -> nn.Module:
         """The module whose output is x, what noise is added to: the library's word embedding, or the input itself."""

@@ -250,15 +250,11 @@ class UT(UnrolledModel):
 
     def attend(self, hidden: Tensor, projection: Tensor) -> Tensor:
         """Symmetric attention, eq. (47): a step down `attention_energy` in the Gaussian kernel (Theorem 3.1)."""
-        heads = (hidden @ projection.mT).unflatten(-1, (self.config.heads, -1)).movedim(-2, -3)
-        scores = heads @ heads.mT
-        if self.config.kernel == "gaussian":
-            scores = scores - heads.square().sum(-1)[..., None, :] / 2
-        return scores.softmax(-1).mean(-3) @ hidden
+        return symmetric_attention(hidden, projection, self.config.heads, self.config.kernel)
 
     def feed(self, hidden: Tensor, mixer: Tensor) -> Tensor:
         """Symmetric feed-forward with residual, eq. (48): a projected step down `feedforward_energy`."""
-        return F.relu(hidden + hidden @ mixer)
+        return symmetric_feedforward(hidden, mixer)
 
     def attention_energy(self, hidden: Tensor, projection: Tensor) -> Tensor:
         """Σ_{i<j} ρ(½‖W y_i − W y_j‖²) with ρ(z) = −exp(−z), eq. (45) less its norm term, shape (…).
@@ -276,6 +272,32 @@ class UT(UnrolledModel):
     def readout(self, hidden: Tensor) -> Tensor:
         """The patches (B, T, N, P) that a hidden state (B, N, T, P) is."""
         return hidden.transpose(1, 2)
+
+
+def symmetric_attention(
+    hidden: Tensor, projection: Tensor, heads: int = 1, kernel: str = "softmax", mask: Tensor | None = None
+) -> Tensor:
+    r"""Eq. (47), :math:`X\,\mathrm{softmax}[(W X)^\top (W X)]`: one projection for queries, keys and values.
+
+    Args:
+        hidden: X, (…, T, P).
+        projection: W, (r, P).
+        heads: The weights of several projections are averaged.
+        kernel: ``"softmax"``, or ``"gaussian"``, eq. (49).
+        mask: Which tokens may be attended to, (…, T); None for all.
+    """
+    tokens = (hidden @ projection.mT).unflatten(-1, (heads, -1)).movedim(-2, -3)
+    scores = tokens @ tokens.mT
+    if kernel == "gaussian":
+        scores = scores - tokens.square().sum(-1)[..., None, :] / 2
+    if mask is not None:
+        scores = scores.masked_fill(mask[..., None, None, :] == 0, torch.finfo(scores.dtype).min)
+    return scores.softmax(-1).mean(-3) @ hidden
+
+
+def symmetric_feedforward(hidden: Tensor, mixer: Tensor) -> Tensor:
+    """Eq. (48), ReLU(X + S X) of X (…, T, P) with a symmetric S (P, P)."""
+    return F.relu(hidden + hidden @ mixer)
 
 
 class DUST(UnrolledModel):

@@ -27,7 +27,7 @@ def read_imdb(path: str | Path) -> DatasetDict:
             folder that holds it, or a name on the Hub, such as ``stanfordnlp/imdb``.
 
     Returns:
-        ``train`` and ``test``, each with ``text`` and ``label`` (0 neg, 1 pos).
+        ``train`` and ``test``, each with ``text``, ``label`` (0 neg, 1 pos) and, of files, ``source``.
 
     Raises:
         InputError: If it is not there or of another layout, or a review is empty or no UTF-8.
@@ -51,7 +51,8 @@ def read_mnli(path: str | Path) -> DatasetDict:
             sentence2, label, genre``; or a name on the Hub, such as ``nyu-mll/multi_nli``.
 
     Returns:
-        ``train`` and ``test``, each with ``text``, ``pair`` and ``label`` (0 entailment, 1 neutral, 2 contradiction).
+        ``train`` and ``test``, each with ``text``, ``pair``, ``label`` (0 entailment, 1 neutral, 2 contradiction) and,
+        of files, ``source``.
 
     Raises:
         InputError: If it is not there or of another layout, naming the file and the line.
@@ -92,7 +93,7 @@ def _reviews(folder: Path) -> Iterator[dict[str, Any]]:
             if not text:
                 raise InputError(f"{file} is empty; expected a review. Remove it.")
             found = True
-            yield {"text": text, "label": label}
+            yield {"text": text, "label": label, "source": str(file)}
     if not found:
         raise InputError(f"{folder} holds no reviews: expected pos/*.txt and neg/*.txt.")
 
@@ -115,7 +116,7 @@ def _pairs(file: Path) -> Iterator[dict[str, Any]]:
             if not values[name]:
                 raise InputError(f"{place}: {_COLUMNS[name][0]} is empty. Remove the row.")
         found = True
-        yield values | {"label": MNLI_LABELS.index(values["label"])}
+        yield values | {"label": MNLI_LABELS.index(values["label"]), "source": place}
     if not found:
         raise InputError(f"{file} holds no labelled rows.")
 

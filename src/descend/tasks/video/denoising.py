@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from descend.tasks.video.windows import unpatchify
+from descend.tasks.video.windows import VideoWindows, unpatchify
 
 
 class VideoDenoising:
@@ -44,6 +44,13 @@ class VideoDenoising:
         """The middle frame of each window (B, T, N, P), as it would be shown: uint8 (B, SIZE, SIZE)."""
         frames = unpatchify(patches[:, patches.shape[1] // 2].float())
         return frames.mul(255).round().clamp(0, 255).to(torch.uint8).numpy()
+
+    def check(self, dataset: Any, limits: dict[str, int]) -> None:
+        """Nothing to refuse: windows are checked where they are made."""
+
+    def sigma(self, embedding: Any, dataset: VideoWindows) -> float:
+        """σ_x of all pixels, which a denoiser takes in as they are."""
+        return dataset.sigma()
 
     def metric_value(self, total: float, count: float) -> float:
         """The metric over a data set, from the sum of `score` and the number of samples."""

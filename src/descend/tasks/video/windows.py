@@ -58,8 +58,8 @@ def unpatchify(patches: Tensor) -> Tensor:
 class VideoWindows(Dataset[dict[str, Tensor | int]]):
     """All windows of T consecutive frames in some clips; none spans two clips.
 
-    An item is `{"patches": float32 (T, N, P) in [0, 1], "index": int, "group": int}`: the window, its position
-    among all windows and its clip's position among the clips; windows of one clip are no independent samples.
+    An item is `{"patches": float32 (T, N, P) in [0, 1], "group": int}`: the window and its clip's position among
+    the clips; windows of one clip are no independent samples.
     Frames stay as they are given, uint8 and memory-mapped or not, until a window is fetched.
 
     Args:
@@ -104,10 +104,7 @@ class VideoWindows(Dataset[dict[str, Tensor | int]]):
         """Fetch a batch at once, as torch's data loader does where it can: one copy, one conversion."""
         frames = torch.from_numpy(np.stack([self.frames(index) for index in indices]))
         patches = patchify(frames).to(torch.float32).div_(255)
-        return [
-            {"patches": one, "index": int(index), "group": self._clip_of(index)}
-            for one, index in zip(patches, indices, strict=True)
-        ]
+        return [{"patches": one, "group": self._clip_of(index)} for one, index in zip(patches, indices, strict=True)]
 
     def frames(self, index: int) -> np.ndarray:
         """The frames of one window as they are: a view, uint8 (T, SIZE, SIZE)."""

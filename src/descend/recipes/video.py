@@ -1,73 +1,59 @@
-"""Recipes: a name for data, task, model and the settings they were tuned with."""
+"""Video denoising with the unrolled transformers and ViT."""
 
-from abc import abstractmethod
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
 from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, ViTDenoiser, ViTDenoiserConfig
+from descend.recipes.base import Recipe, absolute, setting
 from descend.tasks.video import VideoData, VideoDenoising, VideoWindows, load_test, load_video
 
 
-def setting(default: Any, help: str) -> Any:
-    """A field of a recipe, with the help text that its flag shows."""
-    return field(default=default, metadata={"help": help})
-
-
 @dataclass
-class VideoRecipe:
+class VideoRecipe(Recipe):
     """Video denoising: what all three models share."""
 
     data: str | None = setting(None, "Folder or file of videos; the embedded generated scenes unless given.")
     cache_dir: str | None = setting(None, "Where decoded frames are kept; ~/.cache/descend unless given.")
-    depth: int = setting(7, "L, the number of layers.")
-    noise: float = setting(0.8, "Training noise γ, in std of the clean data.")
     window: int = setting(5, "T, frames in a window.")
     stride: int = setting(1, "Frames from one training window's start to the next one's.")
-    validation_share: float = setting(0.2, "Share of the training clips kept for validation.")
 
-    family: ClassVar[str]
     architecture: ClassVar[type[PreTrainedModel]]
-    about: ClassVar[str]
     # UT's and DUST's were chosen on a validation split of UCSD Ped2's training clips at γ = 0.8: docs/results.md.
-    training: ClassVar[dict[str, Any]] = {
+    training = Recipe.training | {
         "max_steps": 400,
         "per_device_train_batch_size": 4,
         "per_device_eval_batch_size": 16,
         "learning_rate": 3e-3,
         "lr_scheduler_type": "linear",
-        "logging_steps": 10,
         "eval_strategy": "steps",
         "eval_steps": 100,
         "save_steps": 100,
-        "save_total_limit": 2,
-        "report_to": "none",
-        "stop_gradient": True,
-        "dual_lr": 0.03,
-        "resilience": 0.05,
         "dual_warmup_steps": 0.115,
     }
 
     def check(self) -> None:
         """Refuse what can't be, before any work is done."""
-        for name in ("data", "cache_dir"):
-            if (given := getattr(self, name)) is not None:  # a run may be judged from another directory
-                setattr(self, name, str(Path(given).expanduser().absolute()))
-        if not 0 <= self.noise < float("inf"):
-            raise InputError(f"noise must be a level γ of at least 0, in std of the clean data; got {self.noise}.")
+        super().check()
+        self.cache_dir = absolute(self.cache_dir)
 
     def load(self) -> VideoData:
         """The data set; it does not depend on the run's seed, so that seeds are compared on the same data."""
-        return load_video(
+        data = load_video(
             self.data,
             self.window,
             stride=self.stride,
             cache_dir=self.cache_dir,
             validation_share=self.validation_share,
         )
+        if len(data.validation) < 2:
+            raise InputError(
+                f"{data.name} leaves {len(data.validation)} window of {self.window} frames to validate on; expected at "
+                "least 2. Choose a shorter --window, a larger --validation-share, or give more clips."
+            )
+        return data
 
     def load_test(self) -> tuple[VideoWindows, str]:
         """The test windows of data that the model was not trained on, all of them, and the data set's name."""
@@ -78,15 +64,6 @@ class VideoRecipe:
     def task(self) -> VideoDenoising:
         """The loss and the metric."""
         return VideoDenoising()
-
-    @abstractmethod
-    def model(self) -> PreTrainedModel:
-        """A new model."""
-
-    @property
-    def label(self) -> str:
-        """The model's name in tables, such as UT-7."""
-        return f"{self.family}-{self.depth}"
 
     def restore(self, folder: str) -> LayeredModel:
         """The model that `save_pretrained` put into a folder."""
@@ -107,7 +84,7 @@ class UTRecipe(VideoRecipe):
     about = "video denoising with the unrolled transformer UT (Yang et al., 2022)"
     training = VideoRecipe.training | {"alpha": "0.21", "alpha_decay": 0.4, "first_layer": 1}
 
-    def model(self) -> UT:
+    def network(self, data: Any) -> UT:
         """A new UT."""
         return UT(
             UTConfig(
@@ -141,7 +118,7 @@ class DUSTRecipe(VideoRecipe):
         "alpha": "0.5",
     }
 
-    def model(self) -> DUST:
+    def network(self, data: Any) -> DUST:
         """A new DUST."""
         return DUST(
             DUSTConfig(depth=self.depth, tied=self.tied, atoms=self.atoms, l1=self.l1, l2=self.l2, margin=self.margin)
@@ -169,7 +146,7 @@ class ViTRecipe(VideoRecipe):
         "alpha": "0.1",
     }
 
-    def model(self) -> ViTDenoiser:
+    def network(self, data: Any) -> ViTDenoiser:
         """A ViT with its pretrained blocks, or a small new one, and a new decoder."""
         if self.pretrained is not None:
             return ViTDenoiser.from_vit(self.pretrained, self.depth)
@@ -177,10 +154,3 @@ class ViTRecipe(VideoRecipe):
         return ViTDenoiser(
             ViTDenoiserConfig(num_hidden_layers=self.depth, hidden_size=width, intermediate_size=4 * width)
         )
-
-
-RECIPES: dict[str, type[VideoRecipe]] = {
-    "video-ut": UTRecipe,
-    "video-dust": DUSTRecipe,
-    "video-vit": ViTRecipe,
-}

@@ -1,0 +1,194 @@
+"""UT on word embeddings: an encoder whose layer is a descent step of an energy, and a classifier on its mean token."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
+
+from descend.errors import InputError
+from descend.models.unrolled import symmetric_attention, symmetric_feedforward
+
+
+def masked_mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean (B, H) over the tokens of ``hidden`` (B, T, H) that ``mask`` (B, T) keeps; over all for None."""
+    if mask is None:
+        return hidden.mean(1)
+    kept = mask.to(hidden.dtype)
+    return torch.einsum("bth,bt->bh", hidden, kept) / kept.sum(1, keepdim=True).clamp(min=1)
+
+
+class TextUTConfig(PreTrainedConfig):
+    """Configuration of `TextUTForSequenceClassification`.
+
+    Args:
+        vocab_size: Rows of the word embedding.
+        hidden_size: H, the size of a word's embedding and of every hidden state.
+        num_hidden_layers: L, the number of layers.
+        attention_size: Dimension r of the attention's projection W.
+        tied: One set of weights for all layers, or one for each.
+        dropout: Of the word embedding and of the pooled state, in training.
+        initializer_range: Standard deviation of a new word embedding.
+        pad_token_id: The padding's token.
+    """
+
+    model_type = "descend-text-ut"
+
+    def __init__(
+        self,
+        vocab_size: int = 30522,
+        hidden_size: int = 128,
+        num_hidden_layers: int = 5,
+        attention_size: int = 64,
+        tied: bool = True,
+        dropout: float = 0.1,
+        initializer_range: float = 0.1,
+        pad_token_id: int = 0,
+        **kwargs: Any,
+    ):
+        for name, value in (("num_hidden_layers", num_hidden_layers), ("attention_size", attention_size)):
+            if value < 1:
+                raise InputError(f"{name} must be at least 1; got {value}.")
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.attention_size = attention_size
+        self.tied = tied
+        self.dropout = dropout
+        self.initializer_range = initializer_range
+        self.pad_token_id = pad_token_id
+        super().__init__(**kwargs)
+
+
+class TextUTLayer(nn.Module):
+    """One layer, eq. (47) then (48): symmetric attention among the words of a text, then symmetric feed-forward."""
+
+    def __init__(self, config: TextUTConfig):
+        super().__init__()
+        self.projection = nn.Parameter(torch.empty(config.attention_size, config.hidden_size))
+        self.feedforward = nn.Parameter(torch.empty(config.hidden_size, config.hidden_size))
+
+    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """h_l of h_{l−1}, both (B, T, H); padding, where ``mask`` (B, T) is 0, is not attended to."""
+        # ‖W y‖² / √r in the exponent, as in scaled dot-product attention.
+        projection = self.projection / self.projection.shape[0] ** 0.25
+        attended = symmetric_attention(hidden, projection, mask=mask)
+        return symmetric_feedforward(attended, (self.feedforward + self.feedforward.mT) / 2)
+
+
+class TextUTPreTrainedModel(PreTrainedModel):
+    """What the library asks of a family."""
+
+    config_class = TextUTConfig
+    base_model_prefix = "ut"
+    supports_gradient_checkpointing = True
+    config: TextUTConfig
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Xavier's start for W and S and the head, as the paper's; a normal one for the words."""
+        if isinstance(module, TextUTLayer):
+            init.xavier_uniform_(module.projection)
+            init.xavier_uniform_(module.feedforward)
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=self.config.initializer_range)
+
+
+class TextUT(TextUTPreTrainedModel):
+    """Words in, L+1 hidden states out; X_0 are the words' embeddings, without positions, as the paper has it."""
+
+    def __init__(self, config: TextUTConfig):
+        super().__init__(config)
+        self.gradient_checkpointing = False
+        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(
+            [TextUTLayer(config) for _ in range(1 if config.tied else config.num_hidden_layers)]
+        )
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The word embedding."""
+        return self.embeddings
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Take another word embedding."""
+        self.embeddings = value  # type: ignore[assignment]
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool = False,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Encode.
+
+        Args:
+            input_ids: Tokens (B, T).
+            attention_mask: What is no padding, (B, T).
+            inputs_embeds: Embeddings (B, T, H) in place of tokens.
+            output_hidden_states: Return h_0 … h_L too.
+            **kwargs: What else a tokenizer gives, such as ``token_type_ids``: not used.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise InputError("expected either input_ids or inputs_embeds; got both or neither.")
+        hidden = self.dropout(self.embeddings(input_ids) if inputs_embeds is None else inputs_embeds)
+        states = [hidden]
+        for index in range(self.config.num_hidden_layers):
+            layer = self.layers[0 if self.config.tied else index]
+            if self.gradient_checkpointing and self.training:
+                hidden = self._gradient_checkpointing_func(layer, hidden, attention_mask)
+            else:
+                hidden = layer(hidden, attention_mask)
+            states.append(hidden)
+        return BaseModelOutput(last_hidden_state=hidden, hidden_states=tuple(states) if output_hidden_states else None)
+
+
+class TextUTForSequenceClassification(TextUTPreTrainedModel):
+    """UT on word embeddings with a linear head on the mean token (Sec. 5, B.3)."""
+
+    def __init__(self, config: TextUTConfig):
+        super().__init__(config)
+        self.ut = TextUT(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels or 2)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool = False,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput:
+        """Classify.
+
+        Args:
+            input_ids: Tokens (B, T).
+            attention_mask: What is no padding, (B, T).
+            inputs_embeds: Embeddings (B, T, H) in place of tokens.
+            labels: Classes (B,), for the loss.
+            output_hidden_states: Return h_0 … h_L too.
+            **kwargs: What else a tokenizer gives: not used.
+        """
+        encoded = self.ut(input_ids, attention_mask, inputs_embeds, output_hidden_states)
+        logits = self.classifier(self.dropout(masked_mean(encoded.last_hidden_state, attention_mask)))
+        return SequenceClassifierOutput(
+            loss=None if labels is None else F.cross_entropy(logits, labels),
+            logits=logits,
+            hidden_states=encoded.hidden_states,
+        )
+
+
+# So that the library's Auto classes know a saved folder.
+AutoConfig.register(TextUTConfig.model_type, TextUTConfig)
+AutoModelForSequenceClassification.register(TextUTConfig, TextUTForSequenceClassification)

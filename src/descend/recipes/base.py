@@ -1,0 +1,120 @@
+"""What every recipe says, whatever its data and its model."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from descend.errors import InputError
+from descend.models import LayeredModel
+from descend.noise import GaussianNoise, Noise
+from descend.objective import Task
+
+
+def setting(default: Any, help: str) -> Any:
+    """A field of a recipe, with the help text that its flag shows."""
+    return field(default=default, metadata={"help": help})
+
+
+class Data(Protocol):
+    """A data set as training uses it."""
+
+    @property
+    def train(self) -> Dataset:
+        """Samples to train on."""
+
+    @property
+    def validation(self) -> Dataset:
+        """Others of the training side, to choose settings on."""
+
+    @property
+    def test(self) -> Dataset:
+        """Those of the test side."""
+
+    @property
+    def name(self) -> str:
+        """The data set's name, for records and reports."""
+
+    @property
+    def sigma(self) -> float | None:
+        """σ_x where it does not depend on the model."""
+
+
+@dataclass
+class Recipe:
+    """What every recipe says, whatever its data and its model."""
+
+    data: str | None = setting(None, "Folder or file of the data; the embedded generated ones unless given.")
+    depth: int = setting(7, "L, the number of layers.")
+    noise: float = setting(0.8, "Training noise γ, in std of the clean data.")
+    validation_share: float = setting(0.2, "Share of the training data kept for validation.")
+
+    family: ClassVar[str]
+    about: ClassVar[str]
+    training: ClassVar[dict[str, Any]] = {
+        "logging_steps": 10,
+        "save_total_limit": 2,
+        "report_to": "none",
+        "stop_gradient": True,
+        "dual_lr": 0.03,
+        "resilience": 0.05,
+    }
+
+    def check(self) -> None:
+        """Refuse what can't be, before any work is done."""
+        self.data = absolute(self.data)
+        if not 0 <= self.noise < float("inf"):
+            raise InputError(f"noise must be a level γ of at least 0, in std of the clean data; got {self.noise}.")
+
+    @property
+    def otherwise(self) -> dict[str, Any]:
+        """What these settings would have otherwise in `training`, where the person does not say."""
+        return {}
+
+    @property
+    def words(self) -> PreTrainedTokenizerBase | None:
+        """The tokenizer of texts, known once the data or a model are loaded; it is saved with the model."""
+        return None
+
+    @property
+    def collate(self) -> Callable[[list[Any]], dict[str, Any]] | None:
+        """How samples become a batch; torch's way for None."""
+        return None
+
+    @abstractmethod
+    def load(self) -> Data:
+        """The data set; it does not depend on the run's seed, so that seeds are compared on the same data."""
+
+    @abstractmethod
+    def load_test(self) -> tuple[Dataset, str]:
+        """The test samples of data that the model was not trained on, and the data set's name."""
+
+    @abstractmethod
+    def task(self) -> Task:
+        """The loss and the metric."""
+
+    @abstractmethod
+    def network(self, data: Data) -> LayeredModel:
+        """A new model for the data."""
+
+    def corruption(self, sigma: float | None, seed: int) -> Noise:
+        """The training noise, for data of this σ_x; None for an embedding whose σ_x moves as it learns."""
+        return GaussianNoise(self.noise, sigma, seed)
+
+    @abstractmethod
+    def restore(self, folder: str) -> LayeredModel:
+        """The model that `save_pretrained` put into a folder."""
+
+    @property
+    def label(self) -> str:
+        """The model's name in tables, such as UT-7."""
+        return f"{self.family}-{self.depth}"
+
+
+def absolute(path: str | None) -> str | None:
+    """A path that still holds when a run is judged from another directory."""
+    return None if path is None else str(Path(path).expanduser().absolute())

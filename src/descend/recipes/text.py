@@ -1,0 +1,324 @@
+"""Text classification with UT on word embeddings, DistilBERT and RoBERTa."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from datasets import Dataset, DatasetDict
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    DistilBertConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    RobertaConfig,
+)
+
+from descend.errors import InputError
+from descend.models import LayeredClassifier, TextUTConfig
+from descend.models.classifiers import FAMILIES
+from descend.recipes.base import Recipe, setting
+from descend.tasks.text import (
+    IMDB_LABELS,
+    MNLI_LABELS,
+    Classification,
+    TextData,
+    corpus,
+    generate_pairs,
+    generate_reviews,
+    learn_tokenizer,
+    load_tokenizer,
+    read_imdb,
+    read_mnli,
+    split_off,
+    tokenize,
+)
+
+SMALL = "small"
+
+
+class Corpus(NamedTuple):
+    """What ``--dataset`` names: how files are read, what stands in where there are none, and the classes."""
+
+    read: Callable[[str], DatasetDict]
+    generate: Callable[[int, int], list[dict[str, Any]]]
+    labels: tuple[str, ...]
+
+
+CORPORA = {
+    "imdb": Corpus(read_imdb, generate_reviews, IMDB_LABELS),
+    "mnli": Corpus(read_mnli, generate_pairs, MNLI_LABELS),
+}
+
+
+@dataclass
+class TextRecipe(Recipe):
+    """Text classification: what all models share."""
+
+    dataset: str = setting("imdb", "imdb or mnli: reviews, or pairs of sentences.")
+    data: str | None = setting(None, "Folder of the data set, or its name on the Hub; generated texts unless given.")
+    model: str = setting(SMALL, "small: a new small model. Or a pretrained one, by folder or by its name on the Hub.")
+    tokenizer: str | None = setting(
+        None,
+        "Folder of a tokenizer or its name on the Hub; the model's own, or one learned from the texts, unless given.",
+    )
+    max_length: int = setting(128, "Longest text, in tokens.")
+    truncate: bool = setting(True, "Cut longer texts; otherwise they are refused.")
+    depth: int = setting(6, "L, the number of layers of the small model; a pretrained model has its own.")
+    hidden_size: int = setting(128, "Width of the small model.")
+    dropout: float = setting(0.1, "Dropout of the small model.")
+    noise: float = setting(1.0, "Training noise γ on the word embeddings, in their std.")
+    validation_share: float = setting(0.2, "Share of the training texts kept for validation.")
+
+    model_type: ClassVar[str]
+    fields: ClassVar[list[str]] = ["input_ids", "attention_mask"]
+    training = Recipe.training | {
+        "num_train_epochs": 6,
+        "per_device_train_batch_size": 32,
+        "per_device_eval_batch_size": 64,
+        "learning_rate": 1e-3,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": 0.1,
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "loss",
+        "train_sampling_strategy": "group_by_length",
+        "alpha": "0.1",
+        "dual_lr": 0.01,
+    }
+
+    def check(self) -> None:
+        """Refuse what can't be, before any work is done."""
+        if self.dataset not in CORPORA:
+            raise InputError(f"dataset must be one of {', '.join(CORPORA)}; got {self.dataset!r}.")
+        if self.data is not None and Path(self.data).expanduser().exists():  # or else a name on the Hub
+            super().check()
+        if self.max_length < 3:
+            raise InputError(f"max_length must leave room for a word between two marks; got {self.max_length}.")
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"dropout must lie in [0, 1); got {self.dropout}.")
+        if self.model != SMALL:
+            self._check_pretrained(_config(self.model))
+
+    def _check_pretrained(self, config: PreTrainedConfig) -> None:
+        if config.model_type != self.model_type:
+            raise InputError(
+                f"expected a {self.family}, model_type {self.model_type!r}; {self.model} is of model_type "
+                f"{config.model_type!r}. Choose its recipe."
+            )
+        self.depth = config.num_hidden_layers
+        longest = FAMILIES[config.model_type].longest
+        if longest is not None and self.max_length > longest(config):
+            raise InputError(
+                f"{self.model} takes texts of at most {longest(config)} tokens; got --max-length {self.max_length}."
+            )
+
+    @property
+    def otherwise(self) -> dict[str, Any]:
+        """A pretrained model is changed with care."""
+        return {} if self.model == SMALL else {"learning_rate": 3e-5, "num_train_epochs": 3}
+
+    def load(self) -> TextData:
+        """The data set; it does not depend on the run's seed, so that seeds are compared on the same data."""
+        kind = CORPORA[self.dataset]
+        texts = kind.read(self.data) if self.data is not None else corpus(kind.generate)
+        parts = split_off(texts, self.validation_share)
+        if "_words" not in vars(self):
+            self._words = self._tokenizer(parts["train"])
+        tokenized = {side: self._tokenize(rows) for side, rows in parts.items()}
+        return TextData(
+            **{side: rows for side, (rows, _) in tokenized.items()},
+            name=self._name,
+            labels=kind.labels,
+            cut=sum(cut for _, cut in tokenized.values()) / sum(len(rows) for rows in parts.values()),
+        )
+
+    def load_test(self) -> tuple[Dataset, str]:
+        """The test side of data that the model was not trained on."""
+        texts = CORPORA[self.dataset].read(str(self.data))
+        return self._tokenize(texts["test"])[0], self._name
+
+    @property
+    def _name(self) -> str:
+        return self.dataset if self.data is not None else f"generated {self.dataset}"
+
+    def _tokenizer(self, texts: Dataset) -> PreTrainedTokenizerBase:
+        source = self.tokenizer or (None if self.model == SMALL else self.model)
+        if source is None:
+            columns = [name for name in ("text", "pair") if name in texts.column_names]
+            tokenizer: PreTrainedTokenizerBase = learn_tokenizer(text for name in columns for text in texts[name])
+        else:
+            tokenizer = load_tokenizer(source)
+        tokenizer.model_input_names = list(self.fields)
+        return tokenizer
+
+    @property
+    def words(self) -> PreTrainedTokenizerBase:
+        """The tokenizer, known once the data or a model are loaded; it is saved with the model."""
+        return self._words
+
+    @property
+    def collate(self) -> DataCollatorWithPadding:
+        """Texts are padded to the longest of their batch."""
+        return DataCollatorWithPadding(self.words)
+
+    def _tokenize(self, texts: Dataset) -> tuple[Dataset, int]:
+        return tokenize(texts, self.words, self.max_length, truncate=self.truncate)
+
+    def task(self) -> Classification:
+        """The loss and the metric."""
+        return Classification()
+
+    def network(self, data: Any) -> LayeredClassifier:
+        """A small new classifier, or a pretrained one."""
+        names = dict(enumerate(data.labels))
+        words = len(self.words)
+        if self.model == SMALL:
+            config = self.small(words, self.words.pad_token_id)
+            config.id2label, config.label2id = names, {name: label for label, name in names.items()}
+            return LayeredClassifier(AutoModelForSequenceClassification.from_config(config))
+        return LayeredClassifier(self._pretrained(words, names))
+
+    @abstractmethod
+    def small(self, words: int, padding: int) -> PreTrainedConfig:
+        """The configuration of a small new model, with a vocabulary of so many words and this token for padding."""
+
+    def _pretrained(self, words: int, names: dict[int, str]) -> PreTrainedModel:
+        config = _config(self.model)
+        classifies = any("ForSequenceClassification" in each for each in config.architectures or ())
+        if classifies and config.num_labels != len(names):
+            raise InputError(
+                f"{self.model} has a head of {config.num_labels} labels; {self._name} has {len(names)}: "
+                f"{', '.join(names.values())}. Choose a model without a head, or other data."
+            )
+        if words > config.vocab_size:
+            raise InputError(
+                f"the tokenizer has {words} words, the word embedding of {self.model} {config.vocab_size}. Give the "
+                "model's own tokenizer."
+            )
+        labels = {} if classifies else {"id2label": names, "label2id": {name: label for label, name in names.items()}}
+        return _loaded(AutoModelForSequenceClassification, self.model, **labels)
+
+    def restore(self, folder: str) -> LayeredClassifier:
+        """The model that `save_pretrained` put into a folder, and its tokenizer."""
+        self._words = AutoTokenizer.from_pretrained(folder)
+        return LayeredClassifier(AutoModelForSequenceClassification.from_pretrained(folder))
+
+
+@dataclass
+class TextUTRecipe(TextRecipe):
+    """Text classification with the unrolled transformer on word embeddings."""
+
+    depth: int = setting(5, "L, the number of layers.")
+    model: str = setting(
+        SMALL, "small: new word embeddings. Or a pretrained model whose word embeddings to start from."
+    )
+    attention_size: int = setting(64, "Dimension of the attention's projection.")
+    tied: bool = setting(True, "One set of weights for all layers, or one for each.")
+
+    family = "UT"
+    model_type = TextUTConfig.model_type
+    about = "text classification with the unrolled transformer UT on word embeddings"
+
+    def _check_pretrained(self, config: PreTrainedConfig) -> None:
+        """Any model has word embeddings."""
+
+    def small(self, words: int, padding: int) -> TextUTConfig:
+        """The configuration of a new UT."""
+        return TextUTConfig(
+            vocab_size=words,
+            hidden_size=self.hidden_size,
+            num_hidden_layers=self.depth,
+            attention_size=self.attention_size,
+            tied=self.tied,
+            dropout=self.dropout,
+            pad_token_id=padding,
+        )
+
+    def _pretrained(self, words: int, names: dict[int, str]) -> PreTrainedModel:
+        embedding = _loaded(AutoModel, self.model).get_input_embeddings()
+        if words > embedding.num_embeddings:
+            raise InputError(
+                f"the tokenizer has {words} words, the word embedding of {self.model} {embedding.num_embeddings}. Give "
+                "the model's own tokenizer."
+            )
+        self.hidden_size = embedding.embedding_dim
+        config = self.small(embedding.num_embeddings, self.words.pad_token_id)
+        config.id2label, config.label2id = names, {name: label for label, name in names.items()}
+        network = AutoModelForSequenceClassification.from_config(config)
+        network.get_input_embeddings().load_state_dict(embedding.state_dict())
+        return network
+
+
+@dataclass
+class DistilBERTRecipe(TextRecipe):
+    """Text classification with DistilBERT."""
+
+    heads: int = setting(4, "Attention heads of the small model.")
+
+    family = "DistilBERT"
+    model_type = "distilbert"
+    about = "text classification with DistilBERT (Sanh et al., 2019), small from scratch or pretrained"
+
+    def small(self, words: int, padding: int) -> DistilBertConfig:
+        """The configuration of a small DistilBERT."""
+        return DistilBertConfig(
+            vocab_size=words,
+            dim=self.hidden_size,
+            n_layers=self.depth,
+            n_heads=self.heads,
+            hidden_dim=4 * self.hidden_size,
+            max_position_embeddings=self.max_length,
+            dropout=self.dropout,
+            attention_dropout=self.dropout,
+            seq_classif_dropout=self.dropout,
+            pad_token_id=padding,
+        )
+
+
+@dataclass
+class RoBERTaRecipe(TextRecipe):
+    """Text classification with RoBERTa."""
+
+    heads: int = setting(4, "Attention heads of the small model.")
+
+    family = "RoBERTa"
+    model_type = "roberta"
+    about = "text classification with RoBERTa (Liu et al., 2019), small from scratch or pretrained"
+
+    def small(self, words: int, padding: int) -> RobertaConfig:
+        """The configuration of a small RoBERTa, whose positions are counted from behind the padding's token."""
+        return RobertaConfig(
+            vocab_size=words,
+            hidden_size=self.hidden_size,
+            num_hidden_layers=self.depth,
+            num_attention_heads=self.heads,
+            intermediate_size=4 * self.hidden_size,
+            max_position_embeddings=self.max_length + padding + 1,
+            hidden_dropout_prob=self.dropout,
+            attention_probs_dropout_prob=self.dropout,
+            pad_token_id=padding,
+            type_vocab_size=1,
+        )
+
+
+def _config(source: str) -> PreTrainedConfig:
+    return _loaded(AutoConfig, source)
+
+
+def _loaded(kind: Any, source: str, **settings: Any) -> Any:
+    """What one of the library's Auto classes makes of a folder or a name on the Hub."""
+    try:
+        return kind.from_pretrained(source, **settings)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"can't load a model from {source!r}: expected {SMALL!r}, a folder with config.json and model.safetensors, "
+            f"or a name on the Hub, which needs a network at first. {str(error).splitlines()[0]}"
+        ) from None

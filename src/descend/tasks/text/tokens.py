@@ -1,0 +1,197 @@
+"""Texts → tokens: what a classifier is trained and tested on, and the tokenizers that make them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from datasets import Dataset, DatasetDict
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from torch import Tensor
+from transformers import (
+    AutoTokenizer,
+    BertTokenizer,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    RobertaTokenizer,
+)
+
+from descend.errors import InputError
+
+VOCABULARY = 8000
+"""Of a tokenizer that is learned: what a few thousand reviews can fill."""
+
+_SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+
+
+@dataclass(frozen=True)
+class TextData:
+    """The parts of a data set of texts, tokenized: ``input_ids``, ``attention_mask`` …, not padded, and ``labels``.
+
+    Attributes:
+        train: To train on.
+        validation: Other texts of the training side, to choose settings on.
+        test: The test side.
+        name: The data set's name, for records and reports.
+        labels: The names of the classes.
+        cut: The share of all texts that were longer than the model takes, and cut.
+        sigma: None: σ_x is that of a model's embedding.
+    """
+
+    train: Dataset
+    validation: Dataset
+    test: Dataset
+    name: str
+    labels: tuple[str, ...]
+    cut: float
+    sigma: None = None
+
+
+def split_off(texts: DatasetDict, validation_share: float) -> DatasetDict:
+    """``train``, ``validation`` and ``test``: the same random share of the training side for every run.
+
+    Raises:
+        InputError: If the share is out of range, or leaves a part empty.
+    """
+    if not 0 < validation_share < 1:
+        raise InputError(f"validation_share must lie between 0 and 1; got {validation_share}.")
+    count = len(texts["train"])
+    kept = round(count * validation_share)
+    if not 2 <= kept < count:
+        raise InputError(
+            f"validation needs at least 2 of the {count} training texts, and training the rest; got {kept}. Change "
+            "--validation-share or give more texts."
+        )
+    parts = texts["train"].train_test_split(kept, seed=0)
+    return DatasetDict({"train": parts["train"], "validation": parts["test"], "test": texts["test"]})
+
+
+def tokenize(
+    texts: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, *, truncate: bool = True
+) -> tuple[Dataset, int]:
+    """Tokenize the ``text``, or the ``text`` and ``pair``, of every row.
+
+    Args:
+        texts: Rows of ``text``, perhaps ``pair``, ``label`` and perhaps ``source``, where the row is from.
+        tokenizer: Of the model.
+        max_length: In tokens, special ones included.
+        truncate: Cut what is longer; otherwise refuse it.
+
+    Returns:
+        The tokenizer's fields and ``labels``, and how many texts were cut.
+
+    Raises:
+        InputError: If a text is longer and may not be cut, naming where it is from.
+    """
+    pairs = "pair" in texts.column_names
+    long = 0
+
+    def encode(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        nonlocal long
+        given = (rows["text"], rows["pair"]) if pairs else (rows["text"],)
+        encoded = tokenizer(*given, verbose=False)
+        longer = [place for place, ids in enumerate(encoded["input_ids"]) if len(ids) > max_length]
+        if longer and not truncate:
+            place = longer[0]
+            source = rows["source"][place] if "source" in rows else f"text {rows['text'][place][:40]!r}"
+            raise InputError(
+                f"{source} has {len(encoded['input_ids'][place])} tokens; expected at most {max_length}. Let it be cut "
+                "by --truncate true, or raise --max-length."
+            )
+        long += len(longer)
+        if longer:
+            encoded = tokenizer(*given, truncation=True, max_length=max_length)
+        return {**encoded, "labels": rows["label"]}
+
+    return texts.map(encode, batched=True, remove_columns=texts.column_names), long
+
+
+def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
+    """A tokenizer from a folder, or by its name on the Hub.
+
+    Args:
+        source: What `save_pretrained` wrote; or a folder with BERT's ``vocab.txt``, or with ``vocab.json`` and
+            ``merges.txt`` as RoBERTa's and GPT-2's, to which RoBERTa's special tokens are added.
+
+    Raises:
+        InputError: If there is none, or it has no token for padding.
+    """
+    folder = Path(source).expanduser()
+    try:
+        if (folder / "tokenizer.json").is_file() or (folder / "tokenizer_config.json").is_file() or not folder.is_dir():
+            tokenizer = AutoTokenizer.from_pretrained(source)
+        elif (folder / "vocab.txt").is_file():
+            tokenizer = BertTokenizer.from_pretrained(folder)
+        elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+            tokenizer = RobertaTokenizer.from_pretrained(folder)
+        else:
+            raise InputError(
+                f"{folder} holds no tokenizer; expected tokenizer.json, vocab.txt, or vocab.json and merges.txt."
+            )
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"can't load a tokenizer from {str(source)!r}: expected a folder with tokenizer.json or vocab.txt, or a "
+            f"name on the Hub, which needs a network at first. {str(error).splitlines()[0]}"
+        ) from None
+    if tokenizer.pad_token_id is None:
+        raise InputError(f"the tokenizer of {source} has no token for padding; set its pad_token and save it again.")
+    return tokenizer
+
+
+def learn_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer of word pieces in lower case, learned from the training texts."""
+    learned = Tokenizer(models.WordPiece(unk_token=_SPECIAL["unk_token"]))
+    learned.normalizer = normalizers.BertNormalizer(lowercase=True)
+    learned.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = list(_SPECIAL.values())
+    learned.train_from_iterator(
+        texts, trainers.WordPieceTrainer(vocab_size=VOCABULARY, special_tokens=special, show_progress=False)
+    )
+    learned.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(name, learned.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=learned, **_SPECIAL)
+
+
+def token_counts(dataset: Any) -> Tensor:
+    """How often each token comes in a tokenized data set, padding left out: integers, as many as the largest token.
+
+    Args:
+        dataset: A `datasets.Dataset` or a sequence of samples with ``input_ids`` and perhaps ``attention_mask``.
+    """
+    ids = column(dataset, "input_ids")
+    if "attention_mask" in fields(dataset):
+        ids = ids[column(dataset, "attention_mask").astype(bool)]
+    return torch.from_numpy(np.bincount(ids))
+
+
+def column(dataset: Any, name: str) -> np.ndarray:
+    """A field of all samples on end."""
+    if isinstance(dataset, Dataset):  # at once, in arrow's own memory
+        found = _arrow(dataset, name)
+        return (found if pa.types.is_primitive(found.type) else pc.list_flatten(found)).to_numpy()
+    return np.concatenate([np.atleast_1d(dataset[place][name]) for place in range(len(dataset))])
+
+
+def row_lengths(dataset: Any, name: str) -> np.ndarray:
+    """How many values each sample has in a field."""
+    if isinstance(dataset, Dataset):
+        return pc.list_value_length(_arrow(dataset, name)).to_numpy()
+    return np.array([len(dataset[place][name]) for place in range(len(dataset))])
+
+
+def fields(dataset: Any) -> list[str]:
+    """The names of a sample's fields."""
+    return dataset.column_names if isinstance(dataset, Dataset) else list(dataset[0])
+
+
+def _arrow(dataset: Dataset, name: str) -> Any:
+    return dataset.select_columns(name).with_format("arrow")[:][name]
