@@ -35,6 +35,9 @@ class Task(Protocol):
     def score(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The metric's sum over each sample, shape (B,)."""
 
+    def decide(self, prediction: Tensor) -> tuple[Tensor, Tensor] | None:
+        """What a prediction decides for and how sure it is, both (B,); None where there is nothing to decide."""
+
     def metric_value(self, total: float, count: float) -> float:
         """The metric over a data set."""
 

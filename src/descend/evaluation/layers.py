@@ -1,9 +1,10 @@
 """Losses and metrics of every layer on a data set, at one noise level."""
 
-from collections.abc import Callable, Sized
+from collections import defaultdict
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from accelerate.utils import send_to_device
@@ -23,19 +24,41 @@ class LayerLosses:
         losses: f_l of every sample, (S, L+1), double, on the host.
         groups: Which group each sample belongs to, (S,): samples of one group, such as the windows of a clip, are
             not independent.
+        scores: The metric's sum over every sample, (S, L+1), double.
         metrics: The metric of each layer over the whole data set, L+1 numbers.
+        decisions: What each layer decides for on each sample, (S, L+1), and how sure it is of it, both None where the
+            task has nothing to decide.
+        confidences: See ``decisions``.
         predictions: The last layer's predictions, (S, …), and their targets, (S, …), if they were asked for.
     """
 
     losses: Tensor
     groups: Tensor
+    scores: Tensor
     metrics: list[float]
+    decisions: Tensor | None = None
+    confidences: Tensor | None = None
     predictions: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def ratios(self) -> Tensor:
+        """f_l / f_{l−1} of every sample, (S, L); infinite where f_{l−1} = 0 < f_l, and 1 where both are 0."""
+        before, after = self.losses[:, :-1], self.losses[:, 1:]
+        return torch.where((before == 0) & (after == 0), 1.0, after / before)
 
     @property
     def descending_share(self) -> float:
         """The share of (sample, layer) steps on which the loss falls, f_l < f_{l−1}."""
         return (self.losses[:, 1:] < self.losses[:, :-1]).double().mean().item()
+
+    @property
+    def settled(self) -> Tensor | None:
+        """The first layer from which on a sample's decision does not change any more, (S,)."""
+        if self.decisions is None:
+            return None
+        changes = self.decisions[:, 1:] != self.decisions[:, :-1]
+        layers = torch.arange(1, changes.shape[1] + 1)
+        return (changes * layers).amax(1)
 
 
 @torch.no_grad()
@@ -69,30 +92,40 @@ def measure(
     """
     training = model.training
     model.eval()
-    losses, groups, scores, seen = [], [], torch.zeros(model.depth + 1, dtype=torch.float64), 0
-    kept: list[tuple[Tensor, Tensor]] = []
+    rows: dict[str, list[Tensor]] = defaultdict(list)
+    seen = 0
     # A generator of its own: a loader draws a seed from the global one, which is the training's.
     for batch in DataLoader(dataset, batch_size=batch_size, generator=torch.Generator(), collate_fn=collate):
         batch = send_to_device(batch, device)
         inputs, target = task.inputs(batch), task.target(batch)
-        numbers = range(seen, seen + len(target))
+        numbers = torch.arange(seen, seen + len(target))
         seen += len(target)
-        with noise.on(model, mask=task.mask(batch), indices=numbers) if noise else nullcontext():
-            of_layers = []
-            for last in model.predictions(inputs):
-                of_layers.append((task.losses(last, target), task.score(last, target)))
-            if keep_predictions:
-                kept.append((last.cpu(), target.cpu()))
-        groups.append(batch.get("group", torch.tensor(numbers)).cpu())
-        losses.append(torch.stack([loss for loss, _ in of_layers], 1).cpu().double())
-        scores += torch.stack([score for _, score in of_layers]).cpu().double().sum(1)
+        layers: dict[str, list[Tensor]] = defaultdict(list)
+        with noise.on(model, mask=task.mask(batch), indices=numbers.tolist()) if noise else nullcontext():
+            for prediction in model.predictions(inputs):
+                layers["losses"].append(task.losses(prediction, target))
+                layers["scores"].append(task.score(prediction, target))
+                decided = task.decide(prediction)
+                if decided is not None:
+                    layers["decisions"].append(decided[0])
+                    layers["confidences"].append(decided[1])
+        for name, values in layers.items():
+            rows[name].append(torch.stack(values, 1).cpu())
+        rows["groups"].append(batch.get("group", numbers).cpu())
+        if keep_predictions:
+            rows["predictions"].append(prediction.cpu())
+            rows["targets"].append(target.cpu())
         if progress is not None:
             progress.update(len(target))
     model.train(training)
-    count = len(cast(Sized, dataset))
+    found = {name: torch.cat(parts) for name, parts in rows.items()}
+    scores = found["scores"].double()
     return LayerLosses(
-        torch.cat(losses),
-        torch.cat(groups),
-        [task.metric_value(score, count) for score in scores.tolist()],
-        (torch.cat([one for one, _ in kept]), torch.cat([one for _, one in kept])) if kept else None,
+        losses=found["losses"].double(),
+        groups=found["groups"],
+        scores=scores,
+        metrics=[task.metric_value(total, len(scores)) for total in scores.sum(0).tolist()],
+        decisions=found.get("decisions"),
+        confidences=found.get("confidences"),
+        predictions=(found["predictions"], found["targets"]) if keep_predictions else None,
     )

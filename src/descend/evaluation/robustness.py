@@ -17,6 +17,10 @@ from descend.noise import Noise
 from descend.objective import Task
 
 
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Of the samples' ratios at a layer."""
+
+
 @dataclass(frozen=True)
 class Robustness:
     """What `robustness` measured: one `LayerLosses` per noise level, and the verdict at the training noise."""
@@ -36,6 +40,7 @@ class Robustness:
             "noise": self.noise,
             "values": values,
             "mean": float(np.mean(values)),
+            "auc": float(np.trapezoid(values, self.noise)),
             "train_noise": self.train_noise,
             "train_value": trained.metrics[-1],
             "layer_losses": {str(level): found.losses.mean(0).tolist() for level, found in self.levels.items()},
@@ -49,6 +54,8 @@ class Robustness:
             "undecided": self.verdict.undecided,
             "verdict": self.verdict.sentence(),
             "descending_share": trained.descending_share,
+            "ratios": _ratios(trained),
+            **_settling(trained),
             "samples": len(trained.losses),
             "groups": self.verdict.groups,
         }
@@ -87,6 +94,27 @@ def robustness(
         measured = {level: measure(model, task, dataset, noise.at(level), progress=bar, **settings) for level in wanted}
     trained = float(noise.level)
     return Robustness(list(map(float, levels)), trained, measured, verdict(problem, measured[trained]))
+
+
+def _ratios(found: LayerLosses) -> dict[str, Any]:
+    """f_l / f_{l−1} over samples and layers, and its quantiles at each layer 1 … L."""
+    ratios = found.ratios
+    quantiles = torch.tensor(QUANTILES, dtype=ratios.dtype)
+    return {
+        "mean": ratios.mean().item(),
+        "median": ratios.flatten().quantile(0.5).item() if ratios.numel() < 2**24 else ratios.median().item(),
+        "quantiles": list(QUANTILES),
+        "by_layer": ratios.quantile(quantiles, dim=0).T.tolist(),
+    }
+
+
+def _settling(found: LayerLosses) -> dict[str, Any]:
+    """At which layer decisions settle: the mean, and the share of samples at each layer 0 … L."""
+    settled = found.settled
+    if settled is None:
+        return {}
+    shares = settled.bincount(minlength=found.losses.shape[1]) / len(settled)
+    return {"settled_layer": {"mean": settled.double().mean().item(), "shares": shares.tolist()}}
 
 
 @torch.no_grad()

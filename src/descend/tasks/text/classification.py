@@ -46,6 +46,11 @@ class Classification:
         """Whether each sample's class is told, shape (B,)."""
         return (prediction.argmax(-1) == target).float()
 
+    def decide(self, prediction: Tensor) -> tuple[Tensor, Tensor]:
+        """The class that logits (B, C) decide for and its probability, both (B,)."""
+        confidence, decision = prediction.float().softmax(-1).max(-1)
+        return decision, confidence
+
     def metric_value(self, total: float, count: float) -> float:
         """The accuracy over a data set."""
         return total / count

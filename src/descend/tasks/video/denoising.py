@@ -52,6 +52,9 @@ class VideoDenoising:
         """σ_x of all pixels, which a denoiser takes in as they are."""
         return dataset.sigma()
 
+    def decide(self, prediction: Tensor) -> None:
+        """Nothing: a picture is no decision."""
+
     def metric_value(self, total: float, count: float) -> float:
         """The metric over a data set, from the sum of `score` and the number of samples."""
         return 255 * math.sqrt(total / count)
