@@ -11,7 +11,7 @@ install: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test,lint]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test,lint,privacy]'
 	touch $(READY)
 
 demo: install

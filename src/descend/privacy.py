@@ -1,0 +1,180 @@
+"""What Gaussian noise on token embeddings is worth as local differential privacy."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from descend.errors import InputError
+
+# An attacker's odds for one text against another may change by e^ε. Above 10 that is more than 22,000 times, enough to
+# make a near certainty of a guess: such an ε rules practically nothing out.
+VACUOUS = 10.0
+
+# Δ/s up to which the library is exact to the last digits; from 5e7 on its ε falls below the true one (by 2e-8 of it at
+# 1e10), and far above that it finds none.
+_EXACT = 1e7
+
+# More tokens or dimensions than any model's; what is larger is a slip, and past 1e308 no float.
+_MOST = 10**12
+
+
+def epsilon(noise_std: float, sensitivity: float, delta: float) -> float:
+    """The smallest ε ≥ 0 for which N(0, s² I) added to what varies by Δ in norm is (ε, δ)-differentially private.
+
+    Balle and Wang (2018), Theorem 8: Φ(Δ/(2s) − εs/Δ) − e^ε Φ(−Δ/(2s) − εs/Δ) ≤ δ. Where Δ/s is above 10⁷ it is the
+    bound of Bun and Steinke (2016), ε = Δ²/(2s²) + (Δ/s) √(2 ln 1/δ), larger by less than a millionth if δ ≤ 1/2.
+
+    Args:
+        noise_std: s ≥ 0, the noise's standard deviation per coordinate; at 0 ε is infinite.
+        sensitivity: Δ > 0, the largest distance in L2 norm, in the same units.
+        delta: δ, strictly between 0 and 1.
+
+    Raises:
+        InputError: If a number is out of its range, or the library dp-accounting is missing.
+    """
+    if not 0 <= noise_std < math.inf:
+        raise InputError(f"the noise's standard deviation must be finite and at least 0; got {noise_std}.")
+    _positive("sensitivity", sensitivity)
+    _share(delta)
+    if noise_std == 0:
+        return math.inf
+    try:
+        from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
+    except ImportError:
+        raise InputError("ε needs the library dp-accounting; run: pip install 'descend[privacy]'") from None
+    ratio = sensitivity / noise_std
+    if ratio > _EXACT:
+        return ratio * ratio / 2 + ratio * math.sqrt(-2 * math.log(delta))
+    with np.errstate(divide="ignore"):  # where δ(ε) rounds to 0 the library takes its logarithm, and means −∞
+        return float(get_epsilon_gaussian(noise_std / sensitivity, delta))
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What one level of noise is worth.
+
+    Args:
+        level: γ.
+        std: s = γσ_x.
+        token: ε for one token in place of another, Δ = 2C.
+        text: ε for a whole text of T tokens in place of another, Δ = 2C√T.
+    """
+
+    level: float
+    std: float
+    token: float
+    text: float
+
+
+@dataclass(frozen=True)
+class Release:
+    """The embeddings of one text, each of norm C at most, given away once with Gaussian noise of std γσ_x.
+
+    Args:
+        delta: δ, strictly between 0 and 1.
+        clip: C > 0, the norm that every token's embedding is clipped to.
+        tokens: T ≥ 1, the length of the text, which is not hidden.
+        sigma: σ_x > 0, the standard deviation of the clean embedding per coordinate, in units of C.
+        clip_from: How C was chosen, for the sentences.
+
+    Raises:
+        InputError: If a number is out of its range.
+    """
+
+    delta: float
+    clip: float
+    tokens: int = 128
+    sigma: float = 1.0
+    clip_from: str = "as given"
+
+    def __post_init__(self) -> None:
+        _share(self.delta)
+        _positive("sigma", self.sigma)
+        _positive("clip", self.clip)
+        _count("tokens", self.tokens)
+
+    @classmethod
+    def of_dimension(cls, delta: float, dimension: int = 768, *, tokens: int = 128, sigma: float = 1.0) -> Self:
+        """With C = σ_x√d, the root mean square of the norm: ε then depends on γ, not on σ_x.
+
+        Args:
+            delta: As above.
+            dimension: d ≥ 1, of a token's embedding.
+            tokens: As above.
+            sigma: As above.
+        """
+        _positive("sigma", sigma)
+        _count("dimension", dimension)
+        return cls(delta, sigma * math.sqrt(dimension), tokens, sigma, f"σ_x√{dimension}, the default")
+
+    def guarantee(self, level: float) -> Guarantee:
+        """ε of a token and of the text at a level γ ≥ 0."""
+        std, reach = level * self.sigma, 2 * self.clip
+        # T tokens at once move by √T·2C together: for Gaussian noise that is exact, no worse bound of composition.
+        text = epsilon(std, reach * math.sqrt(self.tokens), self.delta)
+        return Guarantee(level, std, epsilon(std, reach, self.delta), text)
+
+    def page(self, levels: Sequence[float]) -> str:
+        """A table of ε by level, what it holds under, and a sentence for each regime: several lines of text."""
+        found = [self.guarantee(level) for level in levels]
+        head = ("γ", "std", "ε per token", f"ε per text, T = {self.tokens:,}")
+        rows = [head, *((f"{g.level:g}", f"{g.std:.4g}", _shown(g.token), _shown(g.text)) for g in found)]
+        wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["   ".join(cell.rjust(width) for cell, width in zip(row, wide, strict=True)) for row in rows]
+        return "\n".join([*lines, "", self._assumed(), *_regimes(found)])
+
+    def _assumed(self) -> str:
+        return (
+            f"These ε, at δ = {self.delta:g}, are for one noisy copy of a text, its length known, and hold only if no "
+            f"token's embedding is longer than C = {self.clip:.4g} ({self.clip_from}; σ_x = {self.sigma:.4g}): each "
+            "must be clipped to that norm before the noise, which descend does not do by itself."
+        )
+
+
+def _regimes(found: Sequence[Guarantee]) -> list[str]:
+    """One sentence for each kind of guarantee among those found."""
+    odds = f"e^{VACUOUS:g} = {math.exp(VACUOUS):,.0f} times"
+    silent = [g for g in found if g.std == 0]
+    vacuous = [g for g in found if g.std > 0 and g.token > VACUOUS]
+    token = [g for g in found if g.token <= VACUOUS < g.text]
+    text = [g for g in found if g.text <= VACUOUS]
+    sentences = (
+        (silent, "no noise, so ε is infinite: no privacy to speak of."),
+        (
+            vacuous,
+            f"vacuous. ε is above {VACUOUS:g} even for a single token, so an attacker's odds may change by more than "
+            f"{odds}: no privacy to speak of.",
+        ),
+        (
+            token,
+            "an attacker's odds for one token against another change by e^ε at most, but for a chance δ, with the "
+            f"token's ε. For the whole text ε is above {VACUOUS:g}, vacuous: no privacy to speak of.",
+        ),
+        (text, "an attacker's odds for one whole text against another change by e^ε at most, but for a chance δ."),
+    )
+    return [f"γ = {', '.join(f'{g.level:g}' for g in some)}: {what}" for some, what in sentences if some]
+
+
+def _shown(value: float) -> str:
+    """ε in three digits or in whole numbers."""
+    if value == math.inf:
+        return "∞"
+    return f"{value:,.0f}" if 100 <= value < 1e6 else f"{value:.3g}"
+
+
+def _share(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise InputError(f"delta must lie strictly between 0 and 1, such as 1e-5; got {delta}.")
+
+
+def _positive(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise InputError(f"{name} must be a finite number above 0; got {value}.")
+
+
+def _count(name: str, value: int) -> None:
+    if not 1 <= value <= _MOST:
+        raise InputError(f"{name} must be from 1 to {_MOST:,}; got {value}.")

@@ -1,0 +1,341 @@
+"""ε of Gaussian noise: published values, closed forms, the equation at 60 digits, an attack, and the command."""
+
+import json
+import math
+import re
+import sys
+
+import mpmath
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from descend import InputError
+from descend.cli import main
+from descend.noise import GaussianNoise
+from descend.privacy import VACUOUS, Release, epsilon
+
+
+def normal(x: mpmath.mpf) -> mpmath.mpf:
+    """Φ(x)."""
+    return mpmath.erfc(-x / mpmath.sqrt(2)) / 2
+
+
+def solved(ratio: float, delta: float) -> float:
+    """ε by bisection of Balle and Wang's Theorem 8 at 60 digits, Δ/s the ratio."""
+    with mpmath.workdps(60):
+        mu, bound = mpmath.mpf(ratio), mpmath.mpf(delta)
+
+        def at(eps: mpmath.mpf) -> mpmath.mpf:
+            return normal(mu / 2 - eps / mu) - mpmath.exp(eps) * normal(-mu / 2 - eps / mu)
+
+        low, high = mpmath.mpf(0), mpmath.mpf(1)
+        if at(low) <= bound:
+            return 0.0
+        while at(high) > bound:
+            high *= 2
+        for _ in range(150):
+            middle = (low + high) / 2
+            low, high = (middle, high) if at(middle) > bound else (low, middle)
+        return float(high)
+
+
+# --- the number
+
+
+@pytest.mark.parametrize(
+    ("std", "sensitivity", "delta", "expected"),
+    [
+        (3.730632, 1, 1e-5, 1),  # the analytic calibration of ε = 1, δ = 1e-5, against 4.84 of the classic one
+        (1, 1, 0.12693674, 1),  # dp_accounting's own tests: δ(1) at Δ/s = 1
+        (1, 2 * math.sqrt(768), 1e-5, 1771.42),
+        (20, 2 * math.sqrt(768), 1e-5, 15.0568),
+        (200, 2 * math.sqrt(768), 1e-5, 1.03726),
+    ],
+)
+def test_published_values(std, sensitivity, delta, expected):
+    assert epsilon(std, sensitivity, delta) == pytest.approx(expected, rel=5e-6)
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 1, 2, 4])
+def test_closed_forms(ratio):
+    def tail(x):
+        return math.erfc(x / math.sqrt(2)) / 2
+
+    # At ε = μ²/2 the first argument of Theorem 8 is 0 and the second −μ.
+    delta = 0.5 - math.exp(ratio**2 / 2) * tail(ratio)
+    assert epsilon(1, ratio, delta) == pytest.approx(ratio**2 / 2, rel=1e-9)
+    # At ε = 0 it is the total variation, 2Φ(μ/2) − 1: from there on ε is 0, and just below it is not.
+    apart = 1 - 2 * tail(ratio / 2)
+    assert epsilon(1, ratio, apart * 1.0001) == 0
+    assert 0 < epsilon(1, ratio, apart * 0.9999) < 0.01 * ratio
+
+
+@pytest.mark.parametrize("ratio", [1e-3, 0.05, 1, 2.77, 55.4, 627, 1e4, 1e6, 1e7])
+@pytest.mark.parametrize("delta", [1e-300, 1e-12, 1e-5, 0.1, 0.9])
+def test_the_equation_at_60_digits(ratio, delta):
+    assert epsilon(1, ratio, delta) == pytest.approx(solved(ratio, delta), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("ratio", [1.001e7, 1e8, 1e10, 1e12])
+@pytest.mark.parametrize("delta", [1e-300, 1e-5, 0.5])
+def test_beyond_the_library_it_is_a_bound_and_a_tight_one(ratio, delta):
+    exact, found = solved(ratio, delta), epsilon(1, ratio, delta)
+    assert exact <= found <= exact * (1 + 1e-6)
+
+
+def test_nothing_is_a_warning_or_an_error_at_the_ends_of_floats():
+    assert epsilon(1e300, 1e-300, 1e-5) == 0
+    assert epsilon(1, 1e-17, 1e-5) == 0
+    assert epsilon(1e-300, 1e300, 1e-5) == math.inf
+    assert epsilon(0, 1, 1e-5) == math.inf
+
+
+ratios = st.floats(1e-3, 1e9)
+deltas = st.floats(1e-30, 0.99)
+
+
+@given(ratios, deltas, st.floats(1.001, 1e3))
+def test_more_noise_or_a_larger_delta_never_costs_more(ratio, delta, factor):
+    value = epsilon(1, ratio, delta)
+    assert epsilon(factor, ratio, delta) <= value <= epsilon(1, ratio * factor, delta)
+    assert epsilon(1, ratio, min(delta * factor, 0.999)) <= value + 1e-12
+    if value > 1e-6:
+        assert epsilon(factor, ratio, delta) < value < epsilon(1, ratio * factor, delta)
+
+
+@given(ratios, deltas, st.floats(1e-6, 1e6))
+def test_only_sensitivity_in_units_of_the_noise_counts(ratio, delta, unit):
+    assert epsilon(unit, ratio * unit, delta) == pytest.approx(epsilon(1, ratio, delta), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_the_best_attack_on_our_noise_gains_what_epsilon_says(tokens):
+    """P(S) − e^ε Q(S) over noise as descend draws it, S the outcomes whose log odds are above ε: it must be δ."""
+    sigma, level, dimension, delta, draws = 0.5, 6.0, 9, 0.1, 200_000
+    release = Release.of_dimension(delta, dimension, tokens=tokens, sigma=sigma)
+    found = release.guarantee(level)
+    eps = found.text
+    assert eps > 0.1
+    noise = GaussianNoise(level, sigma, seed=1)
+    # Two texts as far apart as the clip allows: every token at C, and at −C.
+    one = torch.full((tokens, dimension), sigma)
+    assert one.norm(dim=-1) == pytest.approx(release.clip)
+
+    def share(text: torch.Tensor) -> float:
+        seen = noise(text.expand(draws, -1, -1))
+        odds = ((seen + one).square().sum((1, 2)) - (seen - one).square().sum((1, 2))) / (2 * found.std**2)
+        return (odds > eps).double().mean().item()
+
+    error = (1 + math.exp(eps)) / math.sqrt(draws)
+    assert share(one) - math.exp(eps) * share(-one) == pytest.approx(delta, abs=2 * error)
+
+
+# --- a text
+
+
+@given(st.integers(1, 10_000), st.floats(0.1, 500), deltas)
+def test_t_tokens_are_one_of_sqrt_t_times_the_norm(tokens, level, delta):
+    text = Release(delta, 3.0, tokens, 0.7).guarantee(level)
+    longer = Release(delta, 3.0 * math.sqrt(tokens), 1, 0.7).guarantee(level)
+    assert text.text == pytest.approx(longer.token, rel=1e-9, abs=1e-9)
+    assert text.token == epsilon(0.7 * level, 6.0, delta)
+    assert text.std == 0.7 * level
+
+
+def test_with_the_default_clip_sigma_does_not_matter():
+    found = [Release.of_dimension(1e-5, 768, sigma=sigma).guarantee(20) for sigma in (0.03, 1, 40)]
+    assert [each.token for each in found] == pytest.approx([15.0568] * 3, rel=1e-5)
+    assert [each.std for each in found] == pytest.approx([0.6, 20, 800])
+    assert Release.of_dimension(1e-5, 100, sigma=0.5).clip == 5
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: epsilon(-1, 1, 0.1), "standard deviation must be finite and at least 0; got -1"),
+        (lambda: epsilon(math.nan, 1, 0.1), "standard deviation"),
+        (lambda: epsilon(math.inf, 1, 0.1), "standard deviation"),
+        (lambda: epsilon(1, 0, 0.1), "sensitivity must be a finite number above 0; got 0"),
+        (lambda: epsilon(1, -2, 0.1), "sensitivity"),
+        (lambda: epsilon(1, math.inf, 0.1), "sensitivity"),
+        (lambda: epsilon(1, math.nan, 0.1), "sensitivity"),
+        (lambda: epsilon(1, 1, 0), "delta must lie strictly between 0 and 1, such as 1e-5; got 0"),
+        (lambda: epsilon(1, 1, 1), "delta"),
+        (lambda: epsilon(0, 1, 1), "delta"),
+        (lambda: epsilon(1, 1, math.nan), "delta"),
+        (lambda: Release(2, 1), "delta"),
+        (lambda: Release(0.1, 0), "clip must be a finite number above 0; got 0"),
+        (lambda: Release(0.1, 1, 0), "tokens must be from 1 to 1,000,000,000,000; got 0"),
+        (lambda: Release(0.1, 1, sigma=-1), "sigma must be a finite number above 0; got -1"),
+        (lambda: Release(0.1, 1).guarantee(-1), "standard deviation"),
+        (lambda: Release.of_dimension(0.1, 0), "dimension must be from 1 to"),
+        (lambda: Release.of_dimension(0.1, sigma=math.nan), "sigma must be a finite number above 0; got nan"),
+    ],
+)
+def test_numbers_out_of_their_range(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+# --- the command
+
+
+def said(capsys, *argv: str, status: int = 0) -> str:
+    """What the command prints, on stderr if it fails."""
+    capsys.readouterr()
+    assert main(["privacy", *argv]) == status
+    found = capsys.readouterr()
+    assert (found.err == "") is (status == 0) and (found.out == "") is (status != 0)
+    return found.out or found.err
+
+
+def test_the_table_and_what_it_holds(capsys):
+    out = said(capsys, "--noise", "0,1,20,200,1000")
+    table, sentences = out.split("\n\n")
+    assert re.split(r" {3,}", table.splitlines()[0].strip()) == ["γ", "std", "ε per token", "ε per text, T = 128"]
+    assert [line.split() for line in table.splitlines()[1:]] == [
+        ["0", "0", "∞", "∞"],
+        ["1", "1", "1,771", "199,281"],
+        ["20", "20", "15.1", "624"],
+        ["200", "200", "1.04", "17.7"],
+        ["1000", "1000", "0.179", "2.57"],
+    ]
+    assert len({len(line) for line in table.splitlines()}) == 1
+    assumed, none, vacuous, token, text = sentences.splitlines()
+    assert "δ = 1e-05" in assumed and "C = 27.71 (σ_x√768, the default; σ_x = 1)" in assumed
+    assert "must be clipped to that norm before the noise, which descend does not do by itself" in assumed
+    assert none == "γ = 0: no noise, so ε is infinite: no privacy to speak of."
+    assert vacuous.startswith("γ = 1, 20: vacuous. ε is above 10 ") and "22,026 times" in vacuous
+    assert token.startswith("γ = 200: ") and "For the whole text ε is above 10, vacuous" in token
+    assert text.startswith("γ = 1000: ") and "one whole text against another change by e^ε" in text
+    assert [("no privacy to speak of" in each) for each in (none, vacuous, token, text)] == [True, True, True, False]
+    assert "private" not in out
+
+
+def test_the_threshold_is_where_the_sentence_turns(capsys):
+    assert VACUOUS == 10
+    for level, vacuous in ((27.6, True), (27.8, False)):
+        eps = epsilon(level, 2 * math.sqrt(768), 1e-5)
+        assert (eps > 10) is vacuous and eps == pytest.approx(10, rel=0.01)
+        assert ("vacuous" in said(capsys, "--noise", str(level), "--tokens", "1")) is vacuous
+
+
+def row(out: str) -> list[str]:
+    """The cells of a table of one level."""
+    return out.splitlines()[1].split()
+
+
+def test_every_setting_is_heard(capsys):
+    base = row(said(capsys, "--noise", "20"))
+    assert row(said(capsys, "--noise", "20", "--sigma", "3")) == ["20", "60", *base[2:]]
+    # A clip of its own: in units of σ_x it is 27.71 times smaller, so is the noise for the same ε.
+    clipped = said(capsys, "--noise", "20", "--clip", "1", "--sigma", "0.5")
+    assert float(row(clipped)[2]) == pytest.approx(epsilon(10, 2, 1e-5), rel=5e-3)
+    assert "C = 1 (as given; σ_x = 0.5)" in clipped
+    assert float(row(said(capsys, "--noise", "20", "--dimension", "100"))[2]) == pytest.approx(
+        epsilon(20, 20, 1e-5), rel=5e-3
+    )
+    assert float(row(said(capsys, "--noise", "20", "--delta", "0.01"))[2]) == pytest.approx(
+        epsilon(20, 2 * math.sqrt(768), 0.01), rel=5e-3
+    )
+    one = row(said(capsys, "--noise", "20", "--tokens", "1"))
+    assert one[2] == one[3] == base[2]
+    assert [line.split()[0] for line in said(capsys, "--noise", "1:3:1").splitlines()[1:4]] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "expected --noise with levels γ such as 1,20,200, or the folder of a run; got neither"),
+        (["--noise", "loud"], "noise must be levels as 0,0.1,0.2"),
+        (["--noise", "-1"], "noise must be levels γ of at least 0"),
+        (["--noise", "1", "--delta", "0"], "delta must lie strictly between 0 and 1, such as 1e-5; got 0.0"),
+        (["--noise", "1", "--delta", "1"], "delta must lie strictly between 0 and 1"),
+        (["--noise", "1", "--delta=-1e-5"], "delta must lie strictly between 0 and 1"),
+        (["--noise", "1", "--delta", "nan"], "delta must lie strictly between 0 and 1"),
+        (["--noise", "1", "--delta", "small"], "invalid float value: 'small'"),
+        (["--noise", "1", "--clip", "0"], "clip must be a finite number above 0; got 0.0"),
+        (["--noise", "1", "--clip", "-3"], "clip must be a finite number above 0"),
+        (["--noise", "1", "--clip", "inf"], "clip must be a finite number above 0"),
+        (["--noise", "1", "--clip", "1e308"], "sensitivity must be a finite number above 0"),
+        (["--noise", "1", "--sigma", "0"], "sigma must be a finite number above 0"),
+        (["--noise", "1e300", "--sigma", "1e300"], "standard deviation must be finite"),
+        (["--noise", "1", "--tokens", "0"], "tokens must be from 1 to"),
+        (["--noise", "1", "--tokens", "9" * 400], "tokens must be from 1 to"),
+        (["--noise", "1", "--tokens", "1.5"], "invalid int value: '1.5'"),
+        (["--noise", "1", "--dimension", "0"], "dimension must be from 1 to"),
+        (["--noise", "1", "--dimension", "9" * 400], "dimension must be from 1 to"),
+        (["--noise", "1", "--epsilon", "1"], "no setting --epsilon"),
+        (["NOWHERE"], "expected a run folder with config.json; NOWHERE has none"),
+        (["NOWHERE", "--noise", "1"], "expected a run folder with config.json; NOWHERE has none"),
+    ],
+)
+def test_wrong_input_is_one_clear_line(capsys, tmp_path, monkeypatch, argv, message):
+    monkeypatch.chdir(tmp_path)
+    (line,) = said(capsys, *argv, status=2).splitlines()
+    assert line.startswith("descend: ") and message in line
+
+
+def test_without_the_library_one_line_says_what_to_install(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    monkeypatch.delitem(sys.modules, "dp_accounting.gaussian_mechanism", raising=False)
+    line = said(capsys, "--noise", "1", status=2)
+    assert line == "descend: ε needs the library dp-accounting; run: pip install 'descend[privacy]'\n"
+
+
+# --- a run
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A folder as a run on text leaves it, in what the command reads."""
+    from transformers import DistilBertConfig
+
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(json.dumps({"sigma": 0.05, "settings": {"noise": 20.0}}))
+    DistilBertConfig(dim=100).save_pretrained(tmp_path / "run" / "model")
+    return tmp_path / "run"
+
+
+def test_a_run_gives_its_noise_sigma_and_dimension(capsys, run):
+    out = said(capsys, str(run))
+    assert row(out)[:2] == ["20", "1"]
+    assert float(row(out)[2]) == pytest.approx(epsilon(20, 2 * math.sqrt(100), 1e-5), rel=5e-3)
+    assert "C = 0.5 (σ_x√100, the default; σ_x = 0.05)" in out
+    # What is typed goes before what the run says.
+    assert row(said(capsys, str(run), "--noise", "40"))[:2] == ["40", "2"]
+    assert row(said(capsys, str(run), "--sigma", "2"))[:2] == ["20", "40"]
+    assert "σ_x√768" in said(capsys, str(run), "--dimension", "768")
+    assert "C = 0.1 (as given; σ_x = 0.05)" in said(capsys, str(run), "--clip", "0.1")
+
+
+def test_bert_calls_its_dimension_hidden_size(capsys, run):
+    from transformers import BertConfig
+
+    BertConfig(hidden_size=24, num_attention_heads=2).save_pretrained(run / "model")
+    assert "σ_x√24" in said(capsys, str(run))
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"sigma": null, "settings": {"noise": 1}}', '{"sigma": 1}'])
+def test_a_config_of_something_else(capsys, run, content):
+    (run / "config.json").write_text(content)
+    assert "config.json is not that of a run of this version of descend" in said(capsys, str(run), status=2)
+
+
+def test_a_run_on_video_has_no_token_embeddings(capsys, run):
+    from descend.models import ViTDenoiserConfig
+
+    ViTDenoiserConfig(hidden_size=128).save_pretrained(run / "model")  # it has a hidden size, but noise on pixels
+    assert "expected a model with token embeddings" in said(capsys, str(run), status=2)
+    (run / "model" / "config.json").write_text("[]")
+    assert "expected a model with token embeddings" in said(capsys, str(run), status=2)
+    assert "σ_x√256" in said(capsys, str(run), "--dimension", "256")
+
+
+def test_a_run_that_is_not_finished(capsys, run):
+    (run / "model" / "config.json").unlink()
+    line = said(capsys, str(run), status=2)
+    assert "has no model to read the dimension from; finish the run first, or give --dimension" in line
+    assert row(said(capsys, str(run), "--clip", "1"))[0] == "20"
