@@ -8,12 +8,11 @@ Every run is one ``descend train`` and one ``descend evaluate``; runs that are d
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from runs import carry_out
 
 REGIMES = {"paper": ("0.15", "0,0.05,0.1,0.15,0.2,0.3,0.4,0.5"), "strong": ("0.8", "0:2.8:0.4")}
 DEPTHS, SEEDS = (3, 5, 7), (0, 1, 2)
@@ -69,22 +68,10 @@ CANDIDATES = {
 
 
 def job(data: Path, out: Path, recipe: str, regime: str, method: str, depth: int, seed: int, flags: str, split: str):
-    """One run: train and evaluate unless its summary is there."""
-    if not (out / "summary.json").is_file():
-        gamma, levels = REGIMES[regime]
-        descend = str(Path(sys.executable).with_name("descend"))
-        train = [descend, "train", recipe, "--method", method, "--data", str(data), "--depth", str(depth)]
-        train += ["--noise", gamma, "--seed", str(seed), "--out", str(out), "--resume", *flags.split()]
-        judge = [descend, "evaluate", str(out), "--noise", levels, "--split", split]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        out.mkdir(parents=True, exist_ok=True)
-        for command in (train if (out / "config.json").is_file() else [w for w in train if w != "--resume"], judge):
-            done = subprocess.run(command, env=environment, capture_output=True, text=True)
-            if done.returncode:
-                raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
-        for checkpoint in out.glob("checkpoint-*"):
-            subprocess.run(["rm", "-r", checkpoint], check=True)
-    return json.loads((out / "summary.json").read_text())
+    gamma, levels = REGIMES[regime]
+    train = [recipe, "--method", method, "--data", str(data), "--depth", str(depth), "--noise", gamma]
+    train += ["--seed", str(seed), *flags.split()]
+    return carry_out(train, ["--noise", levels, "--split", split], out)
 
 
 def row(summary: dict) -> str:

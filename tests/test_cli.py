@@ -22,7 +22,8 @@ from descend.cli import COMMANDS, _recipe, levels, main
 from descend.recipes import RECIPES
 
 # Two steps on a handful of windows: what is tested is the command line.
-BRIEF = ["--depth", "2", "--window", "2", "--stride", "40", "--max-steps", "2", "--use-cpu"]
+SHORT = ["--depth", "2", "--max-steps", "2", "--use-cpu"]
+BRIEF = [*SHORT, "--window", "2", "--stride", "40"]
 
 
 def words(capsys, *argv: str, status: int = 0) -> tuple[str, str]:
@@ -105,15 +106,18 @@ def test_python_m_descend_is_the_same_command():
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_trains_and_is_judged(capsys, tmp_path, name):
-    recipe = RECIPES[name](depth=2, window=2, stride=40)
+    video = name.startswith("video")
+    recipe = RECIPES[name](depth=2, **({"window": 2, "stride": 40} if video else {"hidden_size": 16, "max_length": 20}))
     recipe.check()
-    assert recipe.model().depth == 2
-    out, _ = words(capsys, "train", name, *BRIEF, "--per-device-train-batch-size", "2", "--out", str(tmp_path / "run"))
+    assert recipe.network(recipe.load()).depth == 2
+    brief = BRIEF if video else [*SHORT, "--hidden-size", "16", "--max-length", "20"]
+    out, _ = words(capsys, "train", name, *brief, "--per-device-train-batch-size", "2", "--out", str(tmp_path / "run"))
     assert out.startswith(f"trained {tmp_path / 'run'}: ")
     out, err = words(capsys, "evaluate", str(tmp_path / "run"), "--noise", "0:0.8:0.4")
     assert re.fullmatch(
-        rf"{recipe.label} constrained on scenes: mean rmse [\d.]+ over γ = 0 … 0.8 \([\d.]+, [\d.]+, [\d.]+\), "
-        r"[\d.]+ at the training noise\. .+\n",
+        rf"{recipe.label} constrained on {'scenes' if video else 'generated imdb'}: mean {recipe.task().metric} [\d.]+ "
+        r"over γ = 0 … 0.8 \([\d.]+, [\d.]+, [\d.]+\), [\d.]+ at the training noise\. .+\n"
+        rf"{re.escape(str(tmp_path / 'run' / 'report.html'))}\n",
         out,
     )
     assert err == ""

@@ -79,7 +79,11 @@ def train(words: Sequence[str]) -> None:
 def evaluate(words: Sequence[str]) -> None:
     """Judge a trained run."""
     parser = _parser("evaluate", "Losses and errors by layer and noise level, and the verdict on the constraints.")
-    parser.add_argument("run", type=Path, help="folder of a trained run")
+    parser.add_argument("run", type=Path, help="folder of a trained run, or with --task of a model of the library's")
+    parser.add_argument("--task", choices=("classification",), help="judge a classifier that descend never trained")
+    parser.add_argument("--dataset", help="with --task: imdb or mnli (default: told from the files)")
+    parser.add_argument("--probe", action="store_true", help="fit a linear probe to every layer, and judge it too")
+    parser.add_argument("--exit", action="store_true", help="judge leaving early: accuracy against layers used")
     parser.add_argument("--data", help="data set to judge it on (default: the run's own)")
     parser.add_argument("--noise", help="levels γ: 0,0.1,0.2 or 0:2:0.25 (default: 8 up to 3.5 × training)")
     parser.add_argument("--split", choices=("test", "validation", "train"), default="test", help="(default: test)")
@@ -89,8 +93,11 @@ def evaluate(words: Sequence[str]) -> None:
     if options["noise"] is not None:
         options["noise"] = levels(options["noise"])
     from descend import run
+    from descend.report import write_page
 
-    print(_line(run.evaluate(options.pop("run"), **options)))
+    folder = options.pop("run")
+    print(_line(run.evaluate(folder, **options)))
+    print(write_page([folder], folder, f"Descend: {folder.absolute().name}"))
 
 
 def compare(words: Sequence[str]) -> None:
@@ -355,11 +362,12 @@ def _width(run: Path) -> int:
 
 
 def _line(summary: dict[str, Any]) -> str:
-    curve = ", ".join(f"{value:.1f}" for value in summary["values"])
+    digits = 3 if summary["higher_is_better"] else 1
+    curve = ", ".join(f"{value:.{digits}f}" for value in summary["values"])
     return (
         f"{summary['model']} {summary['method']} on {summary['dataset']}: mean {summary['metric']} "
-        f"{summary['mean']:.2f} over γ = {summary['noise'][0]:g} … {summary['noise'][-1]:g} ({curve}), "
-        f"{summary['train_value']:.2f} at the training noise. {summary['verdict']}"
+        f"{summary['mean']:.{digits}f} over γ = {summary['noise'][0]:g} … {summary['noise'][-1]:g} ({curve}), "
+        f"{summary['train_value']:.{digits}f} at the training noise. {summary['verdict']}"
     )
 
 

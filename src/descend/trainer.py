@@ -223,10 +223,12 @@ class DescentTrainer(Trainer):
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """The mean loss, the predictions and the targets of a batch, clean, at the last layer: for `predict`."""
         task, batch = self.objective.task, self._prepare_inputs(inputs)
-        labelled = all(name in batch for name in self.label_names)
         with torch.no_grad():
             *_, prediction = self.objective.model.predictions(task.inputs(batch))
-        target = task.target(batch) if labelled else None
+        try:
+            target = task.target(batch)
+        except KeyError:  # what is not labelled can be predicted all the same
+            target = None
         loss = None if target is None else task.losses(prediction, target).mean()
         return loss, None if prediction_loss_only else prediction, target
 

@@ -24,8 +24,8 @@ class LayerLosses:
         losses: f_l of every sample, (S, L+1), double, on the host.
         groups: Which group each sample belongs to, (S,): samples of one group, such as the windows of a clip, are
             not independent.
-        scores: The metric's sum over every sample, (S, L+1), double.
         metrics: The metric of each layer over the whole data set, L+1 numbers.
+        scores: The metric's sum over every sample, (S, L+1), double.
         decisions: What each layer decides for on each sample, (S, L+1), and how sure it is of it, both None where the
             task has nothing to decide.
         confidences: See ``decisions``.
@@ -34,8 +34,8 @@ class LayerLosses:
 
     losses: Tensor
     groups: Tensor
-    scores: Tensor
     metrics: list[float]
+    scores: Tensor | None = None
     decisions: Tensor | None = None
     confidences: Tensor | None = None
     predictions: tuple[Tensor, Tensor] | None = None

@@ -16,7 +16,6 @@ from descend.models.layered import LayeredModel
 from descend.noise import Noise
 from descend.objective import Task
 
-
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Of the samples' ratios at a layer."""
 
@@ -62,7 +61,7 @@ class Robustness:
 
 
 def robustness(
-    model: LayeredModel,
+    model: Any,
     task: Task,
     dataset: Dataset,
     problem: DescentProblem,
@@ -76,7 +75,7 @@ def robustness(
     """Measure every layer at every noise level, and at the training noise, where the verdict is taken.
 
     Args:
-        model: The model.
+        model: What `measure` takes.
         task: Its loss and metric.
         dataset: Held-out samples.
         problem: The constraints to judge.

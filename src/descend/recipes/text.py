@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from datasets import Dataset, DatasetDict
 from transformers import (
@@ -88,7 +88,7 @@ class TextRecipe(Recipe):
         "eval_strategy": "epoch",
         "save_strategy": "epoch",
         "load_best_model_at_end": True,
-        "metric_for_best_model": "loss",
+        "metric_for_best_model": "accuracy",
         "train_sampling_strategy": "group_by_length",
         "alpha": "0.1",
         "dual_lr": 0.01,
@@ -322,3 +322,29 @@ def _loaded(kind: Any, source: str, **settings: Any) -> Any:
             f"can't load a model from {source!r}: expected {SMALL!r}, a folder with config.json and model.safetensors, "
             f"or a name on the Hub, which needs a network at first. {str(error).splitlines()[0]}"
         ) from None
+
+
+@dataclass
+class PlainTextRecipe(TextRecipe):
+    """A classifier that Descend never trained, to be judged."""
+
+    noise: float = setting(0.0, "It is taken to be trained on clean texts.")
+
+    @classmethod
+    def of(cls, folder: Path, data: str, dataset: str | None) -> Self:
+        """What is known of a classifier in a folder, and of data whose kind is told from the files unless given."""
+        config = _config(str(folder))
+        recipe = cls(data=data, dataset=dataset or _kind(Path(data).expanduser()), model=str(folder))
+        recipe.family = type(config).__name__.removesuffix("Config").replace("Bert", "BERT")  # type: ignore[misc]
+        known = FAMILIES.get(config.model_type)
+        recipe.max_length = min(known.longest(config), 512) if known and known.longest else 512
+        return recipe
+
+
+def _kind(path: Path) -> str:
+    """Which of `CORPORA` a folder looks like."""
+    if any((path / inside / "train" / "pos").is_dir() for inside in (".", "aclImdb")):
+        return "imdb"
+    if path.is_dir() and any(file.suffix in (".tsv", ".jsonl") for file in path.rglob("*")):
+        return "mnli"
+    raise InputError(f"{path} looks like none of {', '.join(CORPORA)}; say which by --dataset.")

@@ -4,8 +4,9 @@ Two things ride along for the page, which no other viewer need know: a trace's `
 light and on dark ground, and ``figure.frames`` are the noise levels (named by γ) that a slider steps through.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
+from itertools import accumulate
 from math import ceil, floor, inf, log10
 from typing import Any
 
@@ -22,19 +23,107 @@ MOST_LEGEND_ENTRIES = 12
 def layer_losses(group: Group, noise: float | None = None) -> go.Figure:
     """The loss along the layers: one line per arm, and the limit of every layer that has one.
 
-    With several seeds the line is their mean and the band reaches from the lowest to the highest.
+    With several seeds the line is their mean and the band reaches from the lowest to the highest. Linear probes, where
+    they were fitted, are dotted.
 
     Args:
         group: The runs to compare.
         noise: γ to show; the training noise unless given. The figure's frames hold every level known.
     """
-    level = group.train_noise if noise is None else noise
-    frames = [go.Frame(name=str(key), data=_loss_traces(group, key)) for key in group.noise_levels]
-    layout = _layout("layer (0 is the input)", "loss f<sub>l</sub>")
-    figure = go.Figure(_loss_traces(group, level), layout, frames)
-    figure.update_xaxes(_layer_ticks(0, group.depth))
+    figure = _along_layers(group, noise, "loss f<sub>l</sub>", _loss_traces)
     figure.update_yaxes(type="log", tickvals=_log_ticks(group), tickformat=".3~g")
-    figure.add_shape(_cursor("layer", group.depth))
+    return figure
+
+
+def layer_metrics(group: Group, noise: float | None = None) -> go.Figure:
+    """The metric along the layers, as `layer_losses` shows the loss."""
+    return _along_layers(group, noise, escape(group.metric), _metric_traces)
+
+
+def ratios(group: Group) -> go.Figure:
+    """How f_l / f_{l−1} spreads over samples at each layer: the median, half of the samples, and nine in ten."""
+    figure = go.Figure(layout=_layout("layer", "f<sub>l</sub> / f<sub>l−1</sub> of a sample"))
+    figure.update_layout(hovermode="closest")
+    shown = [(arm, run) for arm in group.arms for run in arm.runs[:1] if run.ratios]
+    for place, (arm, run) in enumerate(shown):
+        offset = 0.5 * ((place + 0.5) / len(shown) - 0.5)
+        layers = [layer + offset for layer in range(1, len(run.ratios) + 1)]
+        for low, high, width in ((0, -1, 1.5), (1, -2, 6)):
+            pairs = [(row[low], row[high]) for row in run.ratios]
+            figure.add_scatter(
+                x=[x for layer in layers for x in (layer, layer, None)],
+                y=[y for pair in pairs for y in (*pair, None)],
+                mode="lines",
+                line={"color": arm.style.light, "width": width},
+                legendgroup=arm.label,
+                showlegend=False,
+                hoverinfo="skip",
+                meta=arm.style[:2],
+            )
+        middle = len(run.quantiles) // 2
+        figure.add_scatter(
+            x=layers,
+            y=[row[middle] for row in run.ratios],
+            name=escape(arm.label),
+            legendgroup=arm.label,
+            mode="markers",
+            marker={"color": arm.style.light, "size": 9, "symbol": arm.style.symbol},
+            customdata=[[layer, row[1], row[-2], row[0], row[-1]] for layer, row in enumerate(run.ratios, start=1)],
+            meta=arm.style[:2],
+            hovertemplate=f"{escape(arm.label)}, layer %{{customdata[0]}}: median %{{y:.3g}}<br>"
+            "half from %{customdata[1]:.3g} to %{customdata[2]:.3g}, "
+            "nine in ten from %{customdata[3]:.3g} to %{customdata[4]:.3g}<extra></extra>",
+        )
+    figure.add_shape({**_line(0, "dash", "level"), "x0": 0, "x1": 1, "xref": "paper", "y0": 1, "y1": 1, "yref": "y"})
+    figure.update_xaxes(_layer_ticks(1, group.depth))
+    return figure
+
+
+def settled(group: Group) -> go.Figure:
+    """The share of samples whose decision has settled by each layer: from there on it does not change."""
+    figure = go.Figure(layout=_layout("layer (0 is the input)", "share of samples settled"))
+    for arm in group.arms:
+        rows = [list(accumulate(run.settled)) for run in arm.runs if run.settled]
+        if rows:
+            by_layer = [list(shares) for shares in zip(*rows, strict=False)]
+            figure.add_traces(_line_with_band(arm, list(range(len(by_layer))), by_layer))
+    figure.update_xaxes(_layer_ticks(0, group.depth))
+    figure.update_yaxes(tickformat=".0%", range=[0, 1.03])
+    return figure
+
+
+def exits(group: Group) -> go.Figure:
+    """The metric against the mean number of layers used, where samples leave early; the chosen threshold is larger."""
+    figure = go.Figure(layout=_layout("layers used, on average", escape(group.metric)))
+    figure.update_layout(hovermode="closest")
+    for arm in group.arms:
+        run = next((run for run in arm.runs if run.exit), None)
+        if run is None:
+            continue
+        for kind, dash in (("confidence", "solid"), ("patience", "dot")):
+            points = sorted(run.exit[kind], key=lambda point: point["layers"])
+            setting = "threshold" if kind == "confidence" else kind
+            figure.add_scatter(
+                x=[point["layers"] for point in points],
+                y=[point[run.metric] for point in points],
+                name=f"{escape(arm.label)}, {kind}",
+                mode="lines+markers",
+                line={"color": arm.style.light, "width": 2, "dash": dash},
+                marker={"color": arm.style.light, "size": 6, "symbol": arm.style.symbol},
+                customdata=[point[setting] for point in points],
+                meta=arm.style[:2],
+                hovertemplate=f"{setting} %{{customdata:g}}: %{{y:.3f}} with %{{x:.2f}} layers<extra></extra>",
+            )
+        chosen = run.exit["chosen"]
+        figure.add_scatter(
+            x=[chosen["layers"], run.exit["depth"]],
+            y=[chosen[run.metric], run.exit["full"]],
+            name=f"{escape(arm.label)}, chosen and full depth",
+            mode="markers",
+            marker={"color": arm.style.light, "size": 13, "symbol": arm.style.symbol},
+            meta=arm.style[:2],
+            hovertemplate="%{y:.3f} with %{x:.2f} layers<extra></extra>",
+        )
     return figure
 
 
@@ -127,12 +216,56 @@ def violations(group: Group) -> go.Figure:
     return figure
 
 
+def _along_layers(group: Group, noise: float | None, what: str, traces: Callable[..., list[go.Scatter]]) -> go.Figure:
+    level = group.train_noise if noise is None else noise
+    frames = [go.Frame(name=str(key), data=traces(group, key)) for key in group.noise_levels]
+    figure = go.Figure(traces(group, level), _layout("layer (0 is the input)", what), frames)
+    figure.update_xaxes(_layer_ticks(0, group.depth))
+    figure.add_shape(_cursor("layer", group.depth))
+    return figure
+
+
+def _metric_traces(group: Group, level: float) -> list[go.Scatter]:
+    return [
+        trace
+        for arm in group.arms
+        for trace in (
+            *_layer_line(arm, [run.layer_metrics[level] for run in arm.runs if level in run.layer_metrics])[1],
+            *_probe_line(arm, [run.probe_metrics[level] for run in arm.runs if level in run.probe_metrics]),
+        )
+    ]
+
+
+def _layer_line(arm: Arm, rows: Sequence[list[float]]) -> tuple[list[list[float]], list[go.Scatter]]:
+    """The seeds' values by layer, and the line through their means."""
+    by_layer = [list(values) for values in zip(*rows, strict=False)]
+    return by_layer, _line_with_band(arm, list(range(len(by_layer))), by_layer)
+
+
+def _probe_line(arm: Arm, rows: Sequence[list[float]]) -> list[go.Scatter]:
+    """A dotted line through the means of linear probes; none where no probe was fitted."""
+    values = [_mean(column) for column in zip(*rows, strict=False)]
+    if not values:
+        return []
+    line = go.Scatter(
+        x=list(range(len(values))),
+        y=values,
+        name=f"{escape(arm.label)}, linear probe",
+        mode="lines+markers",
+        line={"color": arm.style.light, "width": 2, "dash": "dot"},
+        marker={"color": arm.style.light, "size": 6},
+        meta=arm.style[:2],
+        hovertemplate="%{y:.4g}",
+    )
+    return [line]
+
+
 def _loss_traces(group: Group, level: float) -> list[go.Scatter]:
     traces: list[go.Scatter] = []
     for arm in group.arms:
-        rows = [run.layer_losses[level] for run in arm.runs if level in run.layer_losses]
-        by_layer = [list(losses) for losses in zip(*rows, strict=False)]
-        traces += _line_with_band(arm, list(range(len(by_layer))), by_layer)
+        by_layer, lines = _layer_line(arm, [run.layer_losses[level] for run in arm.runs if level in run.layer_losses])
+        traces += lines
+        traces += _probe_line(arm, [run.probe_losses[level] for run in arm.runs if level in run.probe_losses])
         limits = {
             layer: limit * _mean(by_layer[layer - 1])
             for layer, limit in enumerate(arm.limits[: len(by_layer)])

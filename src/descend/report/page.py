@@ -21,11 +21,20 @@ FRAMES_BUDGET = 6_000_000
 
 _DATA = {"test": "held-out data", "validation": "validation data", "train": "training data"}
 
-_LOSSES = """How wrong the picture is if it is read off after each layer. On a log scale a steady descent
+_LOSSES = """How wrong the answer is if it is read off after each layer. On a log scale a steady descent
 is a straight line."""
+_PROBES = """ Dotted: a linear probe fitted to each layer, which shows what a layer knows, whatever the model’s own head
+can read of it."""
+_METRICS = """The same for the metric. A layer that lowers the loss need not change an answer."""
+_RATIOS = """The constraints hold on average; this is how single samples fare. Below the dashed line a layer lowers
+a sample’s loss. Thick: half of the samples; thin: nine in ten."""
+_SETTLED = """From which layer on the answer does not change any more. What settles early can be left early."""
+_EXITS = """Accuracy left where a sample stops at the first layer that is sure enough (solid) or whose answer has stayed
+the same for some layers (dotted), on clean inputs. Large marks: the threshold chosen on validation data, and full
+depth."""
 _LIMITS = """ A layer under a constraint must land on or below its short bar, at 1−α times the loss of the layer
 before."""
-_ERROR = """The last layer’s error as the input gets noisier. To the right of the dashed line lies stronger
+_ERROR = """The last layer’s answer as the input gets noisier. To the right of the dashed line lies stronger
 noise than in training: the flatter a curve stays there, the more robust its network."""
 _MULTIPLIERS = """The price of each constraint during training. A multiplier grows while its layer breaks the
 constraint and sinks back towards zero while it holds; one that never stops growing asks too much."""
@@ -80,12 +89,27 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str) -> P
 
 
 def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[str, dict[str, Any]]:
+    runs = group.runs
     plots = {"losses": figures.layer_losses(group), "error": figures.error_by_noise(group)}
-    limits = _LIMITS if any(arm.limits for arm in group.arms) else ""
+    words = _LOSSES + (_LIMITS if any(arm.limits for arm in group.arms) else "")
+    words += _PROBES if any(run.probe_losses for run in runs) else ""
     blocks = [
-        _figure("losses", "Loss along the layers", _LOSSES + limits, _loss_controls(index, group)),
-        _figure("error", "Error against noise", _ERROR),
+        _figure("losses", "Loss along the layers", words, _loss_controls(index, group)),
+        _figure("error", f"{group.metric if runs[0].higher_is_better else 'Error'} against noise", _ERROR),
     ]
+    # A metric that is an error follows the loss; one that counts decisions does not.
+    if any(run.layer_metrics and run.higher_is_better for run in runs):
+        plots["metrics"] = figures.layer_metrics(group)
+        blocks.append(_figure("metrics", f"{group.metric} along the layers", _METRICS))
+    if any(run.ratios for run in runs):
+        plots["ratios"] = figures.ratios(group)
+        blocks.append(_figure("ratios", "Descent of single samples", _RATIOS))
+    if any(run.settled for run in runs):
+        plots["settled"] = figures.settled(group)
+        blocks.append(_figure("settled", "Where answers settle", _SETTLED))
+    if any(run.exit for run in runs):
+        plots["exits"] = figures.exits(group)
+        blocks.append(_figure("exits", "Leaving early", _EXITS))
     for arm in group.arms:
         run = next((run for run in arm.runs if run.history), None)
         if run and run.constrained:

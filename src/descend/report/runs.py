@@ -14,7 +14,7 @@ REQUIRED = (
     *("noise", "values", "mean", "train_noise", "layer_losses"),
 )
 
-METHOD_NAMES = {"erm": "ERM", "constrained": "Constrained"}
+METHOD_NAMES = {"erm": "ERM", "constrained": "Constrained", "plain": "As given"}
 
 
 class Style(NamedTuple):
@@ -29,6 +29,7 @@ class Style(NamedTuple):
 STYLES = {
     "erm": Style("#d55e00", "#ff9a52", "circle"),
     "constrained": Style("#0072b2", "#5fb8f0", "diamond"),
+    "plain": Style("#d55e00", "#ff9a52", "circle"),
 }
 SPARE_STYLES = (
     Style("#00805c", "#3ed3a4", "square"),
@@ -49,6 +50,10 @@ class RunView:
     number per layer, or a single one for all. ``violated`` are the constraints judged to be broken, by layer, 0
     the cap's. ``limits`` holds, for each layer l, the share of f_{l−1} that f_l must not exceed, None where
     nothing is asked; it is empty if the summary does not tell.
+    ``layer_metrics`` are the metric as ``layer_losses`` the loss, ``probe_…`` those of linear probes; ``auc`` is the
+    area under the metric over γ. ``ratios`` holds, for each layer 1 … L, the quantiles of f_l / f_{l−1} over samples
+    at ``quantiles``; ``settled`` the share of samples whose decision settles at each layer; ``exit`` is as the
+    evaluation wrote it. ``note`` is what a reader should know of the run.
     ``settings`` are the run's own, without its seed. ``split`` and ``checkpoint`` say on which data
     which of the run's models was judged.
     """
@@ -77,6 +82,15 @@ class RunView:
     split: str = "test"
     checkpoint: str = "model"
     descending_share: float | None = None
+    layer_metrics: dict[float, list[float]] = field(default_factory=dict)
+    auc: float | None = None
+    quantiles: list[float] = field(default_factory=list)
+    ratios: list[list[float]] = field(default_factory=list)
+    settled: list[float] = field(default_factory=list)
+    exit: Mapping[str, Any] = field(default_factory=dict)
+    probe_losses: dict[float, list[float]] = field(default_factory=dict)
+    probe_metrics: dict[float, list[float]] = field(default_factory=dict)
+    note: str = ""
     alpha: tuple[float, ...] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     seconds: float | None = None
@@ -91,7 +105,7 @@ class RunView:
     @property
     def constrained(self) -> bool:
         """Whether the run was trained under constraints."""
-        return self.method != "erm"
+        return self.method not in ("erm", "plain")
 
     def asks(self, layer: int) -> bool:
         """Whether a constraint is in force at this layer; all are where the summary does not tell."""
@@ -163,7 +177,16 @@ class RunView:
                 values=_floats(summary["values"]),
                 mean=_float(summary["mean"]),
                 train_noise=float(summary["train_noise"]),
-                layer_losses={float(level): _floats(row) for level, row in summary["layer_losses"].items()},
+                layer_losses=_by_level(summary["layer_losses"]),
+                layer_metrics=_by_level(summary.get("layer_metrics") or {}),
+                auc=_maybe(summary.get("auc")),
+                quantiles=_floats(summary.get("ratios", {}).get("quantiles", [])),
+                ratios=[_floats(row) for row in summary.get("ratios", {}).get("by_layer", [])],
+                settled=_floats(summary.get("settled_layer", {}).get("shares", [])),
+                exit=dict(summary.get("exit") or {}),
+                probe_losses=_by_level(summary.get("probe", {}).get("layer_losses", {})),
+                probe_metrics=_by_level(summary.get("probe", {}).get("layer_metrics", {})),
+                note=str(summary.get("note") or ""),
                 train_value=_float(summary["train_value"]) if "train_value" in summary else None,
                 violations=_floats(summary.get("violations") or []),
                 violation_intervals=[_floats(pair) for pair in summary.get("violation_intervals") or []],
@@ -327,6 +350,11 @@ def multiplier_history(records: Iterable[Mapping[str, Any]]) -> History:
         steps = sorted(values)
         history[layer] = steps, [values[step] for step in steps]
     return history
+
+
+def _by_level(rows: Any) -> dict[float, list[float]]:
+    """Rows by noise level, from JSON's words for numbers."""
+    return {float(level): _floats(row) for level, row in rows.items()}
 
 
 def _floats(values: Any) -> list[float]:

@@ -97,6 +97,7 @@ def _details(group: Group) -> list[str]:
             for label, seeds in speakers.items()
         )
         lines += [f"<p>{f'<b>{who}.</b> ' * (len(said) > 1)}{escape(words)}</p>"] if words else []
+    lines += [f"<p>{escape(note)}</p>" for note in dict.fromkeys(run.note for run in group.runs if run.note)]
     asked = {words: None for arm in arms for words in [_asked(arm)] if words}
     return [*lines, *(f"<p>{words}</p>" for words in asked), *_gain(group)]
 
@@ -134,9 +135,18 @@ def _gain(group: Group) -> list[str]:
         words = f": {abs(change):.1%} {'higher' if change > 0 else 'lower'}" if isfinite(change) else ""
         lines.append(
             f"<p>Over all noise levels, {escape(arm.label)} has a mean {escape(group.metric)} of "
-            f"<b>{_number(after)}</b> against ERM’s <b>{_number(before)}</b>{words}.</p>"
+            f"<b>{_number(after)}</b> against ERM’s <b>{_number(before)}</b>{words}.{_areas(arm, plain)}</p>"
         )
     return lines
+
+
+def _areas(arm: Arm, plain: Arm) -> str:
+    """The area under the metric over γ, which papers on accuracy report; nothing for errors."""
+    pairs = [[run.auc for run in each.runs if run.auc is not None] for each in (arm, plain)]
+    if not arm.runs[0].higher_is_better or not all(pairs):
+        return ""
+    ours, theirs = map(fmean, pairs)
+    return f" The area under it over γ is {_number(ours)} against {_number(theirs)}."
 
 
 def _by_group(groups: Sequence[Group]) -> list[str]:
@@ -218,7 +228,8 @@ def _spread(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return _number(known[0] if known else None)
-    spread = f" ± {stdev(known):.2f}" if all(map(isfinite, known)) else ""
+    digits = 3 if abs(fmean(known)) < 1 else 2
+    spread = f" ± {stdev(known):.{digits}f}" if all(map(isfinite, known)) else ""
     return _number(fmean(known)) + spread
 
 
@@ -227,7 +238,7 @@ def _number(value: float | None) -> str:
         return "–"
     if not isfinite(value):
         return "diverged"
-    return f"{value:.2f}" if 0.1 <= abs(value) < 1e4 or value == 0 else f"{value:.3g}"
+    return f"{value:.2f}" if 1 <= abs(value) < 1e4 or value == 0 else f"{value:.3g}"
 
 
 def _duration(seconds: float) -> str:

@@ -70,7 +70,7 @@ class Classification:
         for names in (("input_ids",), ("labels", "label")):
             if not set(names) & set(fields(dataset)):
                 raise InputError(
-                    f"samples must have {' or '.join(names)}; got {', '.join(fields(dataset))}. Tokenize the texts, and "
+                    f"samples must have {' or '.join(names)}; got {', '.join(fields(dataset))}. Tokenize the texts and "
                     "name their classes label."
                 )
         labels = column(dataset, "labels" if "labels" in fields(dataset) else "label")

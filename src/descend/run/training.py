@@ -1,4 +1,4 @@
-"""A run: a recipe carried out in a folder, so that it can be repeated, resumed and judged."""
+"""Training: a recipe carried out in a folder, so that it can be repeated and resumed."""
 
 import math
 import signal
@@ -7,25 +7,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch.utils.data import Dataset
+import datasets
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging as transformers_logging
 
 from descend.config import DescentConfig
 from descend.errors import InputError, Interrupted
-from descend.evaluation.robustness import pictures, robustness
-from descend.recipes import RECIPES, Recipe
+from descend.recipes import Recipe
 from descend.records import read_json, write_json
 from descend.trainer import DUAL_FILE, DescentTrainer
 
 # Loading and saving a small model is no news; training and evaluation have bars of their own.
 transformers_logging.disable_progress_bar()
+datasets.disable_progress_bars()
 
-CONFIG_FILE, SUMMARY_FILE, FRAMES_FILE = "config.json", "summary.json", "frames.npz"
+CONFIG_FILE = "config.json"
 
 
 def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = False) -> DescentTrainer:
@@ -97,136 +94,11 @@ def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = Fals
     return trainer
 
 
-def evaluate(
-    folder: Path,
-    *,
-    data: str | None = None,
-    noise: list[float] | None = None,
-    split: str = "test",
-    model: str = "model",
-    seed: int = 0,
-    frames: int = 2,
-) -> dict[str, Any]:
-    """Judge a run: write its ``summary.json`` and ``frames.npz``.
-
-    Args:
-        folder: The run.
-        data: Other data, judged on their test side or, without sides, as a whole; the run's own unless given.
-        noise: Levels γ; eight from 0 to 3.5 times the training noise unless given.
-        split: ``test``, ``validation`` or ``train``.
-        model: The folder's model to judge: ``model`` or ``best_feasible``.
-        seed: Of the noise, the same for runs that are to be compared.
-        frames: How many frames to keep for the page.
-
-    Raises:
-        InputError: If the folder holds no finished run, or the depth of its model is another one.
-    """
-    if frames < 1:
-        raise InputError(f"frames must be at least 1; got {frames}.")
-    config = read_json(folder / CONFIG_FILE)
-    try:
-        recipe = RECIPES[config["recipe"]](**config["settings"])
-        args = DescentConfig(output_dir=str(folder), **config["training"])
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{folder / CONFIG_FILE} is not that of a run of this version of descend: {error}.") from None
-    if not (folder / model / "config.json").is_file():
-        todo = "finish the run first: the same descend train with --resume"
-        raise InputError(f"{folder} has no {model}; {todo if model == 'model' else 'judge its model instead'}.")
-    try:
-        network = recipe.restore(str(folder / model))
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{folder / model} can't be loaded: {error}. Train the run again.") from None
-    if network.depth != recipe.depth:
-        raise InputError(
-            f"{folder / model} has {network.depth} layers, but {folder / CONFIG_FILE} says depth {recipe.depth}."
-        )
-    noise = noise or default_levels(recipe.noise)
-    samples, dataset = _judged(recipe, data, split)
-    device = args.device
-    trained = recipe.corruption(config["sigma"], seed)
-    network.to(device)  # type: ignore[attr-defined]
-    problem = args.problem(recipe.depth)
-    found = robustness(
-        network,
-        recipe.task(),
-        samples,
-        problem,
-        trained,
-        levels=noise,
-        batch_size=args.eval_batch_size,
-        device=device,
-        collate=recipe.collate,
-    )
-    dual = _dual((folder if model == "model" else folder / model) / DUAL_FILE)
-    judged = f"the {'training' if split == 'train' else split} data"
-    binding = [layer for layer, value in enumerate([dual["cap_multiplier"], *dual["multipliers"]]) if value > 0]
-    summary = {
-        "recipe": config["recipe"],
-        "method": config["method"],
-        "seed": config["seed"],
-        "model": config["model"],
-        "dataset": dataset,
-        "split": split,
-        "checkpoint": model,
-        **found.summary(recipe.task()),
-        **dual,
-        "binding": binding,
-        "verdict": " ".join([found.verdict.sentence(judged), *_binding(binding)]),
-        "alpha": list(problem.alpha or ()),
-        "limits": problem.limits,
-        "first_layer": args.first_layer,
-        "cap": args.cap,
-        "settings": _settings(config),
-        "depth": recipe.depth,
-        "sigma": config["sigma"],
-        "seconds": config.get("seconds"),
-    }
-    if hasattr(recipe.task(), "picture"):
-        shown = pictures(network, recipe.task(), samples, trained, levels=noise, count=frames, device=device)
-        np.savez_compressed(folder / FRAMES_FILE, **shown)  # type: ignore[arg-type]
-    write_json(folder / SUMMARY_FILE, summary)
-    return summary
-
-
-def _judged(recipe: Recipe, data: str | None, split: str) -> tuple[Dataset, str]:
-    """A part of the run's own data, or all test windows of other data."""
-    if data is None:
-        own = recipe.load()
-        return getattr(own, split), own.name
-    if split != "test":
-        raise InputError(f"other data are judged on their test side; got --split {split}. Leave out --data or --split.")
-    recipe.data = data
-    return recipe.load_test()
-
-
-def default_levels(train_noise: float) -> list[float]:
-    """Eight levels from 0 to 3.5 times the training noise, or to 0.5 for a model trained without noise."""
-    top = 3.5 * train_noise or 0.5
-    return [round(level, 6) for level in np.linspace(0, top, 8).tolist()]
-
-
 def _steps(args: DescentConfig, windows: int) -> int:
     """How many steps a run will take."""
     if args.max_steps > 0:
         return args.max_steps
     return math.ceil(args.num_train_epochs * windows / (args.train_batch_size * args.gradient_accumulation_steps))
-
-
-def _dual(path: Path) -> dict[str, Any]:
-    """λ, the cap's multiplier and the slack that `DescentTrainer.save_dual` wrote."""
-    try:
-        found = {name: tensor.tolist() for name, tensor in load_file(path).items()}
-        return {name: found[name] for name in ("multipliers", "cap_multiplier", "slack")}
-    except (SafetensorError, OSError, KeyError) as error:
-        raise InputError(f"{path} can't be loaded: {error}. Train the run again.") from None
-
-
-def _binding(constraints: list[int]) -> list[str]:
-    """Which multipliers are at work, in words; nothing where none is."""
-    if not constraints:
-        return []
-    names = ", ".join("the cap" if layer == 0 else f"layer {layer}" for layer in constraints)
-    return [f"Binding (λ > 0): {names}."]
 
 
 def _stored(args: DescentConfig) -> dict[str, Any]:
@@ -236,15 +108,6 @@ def _stored(args: DescentConfig) -> dict[str, Any]:
     keep = {one.name for one in fields(args) if one.init} - {"output_dir", "resume_from_checkpoint"}
     changed = {key for key, value in args.to_dict().items() if key in keep and value != defaults[key]}
     return {key: value for key, value in args.to_dict().items() if key in own | changed}
-
-
-def _settings(config: dict[str, Any]) -> dict[str, Any]:
-    """All that may tell two runs on the same data apart but for their seeds; of ERM without the problem's own."""
-    problem = DescentConfig.__annotations__.keys() if config["method"] == "erm" else set()
-    alpha = {"alpha", "alpha_decay"}  # the summary's own ``alpha`` says what they come to
-    apart = {"data", "cache_dir", "seed", "data_seed", "disable_tqdm", "dataloader_pin_memory", *alpha, *problem}
-    every = config["settings"] | config["training"]
-    return {name: value for name, value in every.items() if name not in apart}
 
 
 def _same_run(path: Path, config: dict[str, Any]) -> None:

@@ -1,0 +1,109 @@
+"""Linear probes: what each layer of a classifier knows, whatever its own head can read of it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from accelerate.utils import send_to_device
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from descend.models.classifiers import LayeredClassifier
+from descend.noise import Noise
+from descend.objective import Task
+
+MOST = 5000
+"""Samples that probes are fitted to: enough for a linear layer, and their features fit into memory."""
+
+
+class Probed(nn.Module):
+    """A classifier whose layers are read by linear probes in place of its head: no layered model, which shares one.
+
+    Args:
+        classifier: What is probed.
+        probes: One linear layer for each of h_0 … h_L, on what the head looks at.
+    """
+
+    def __init__(self, classifier: LayeredClassifier, probes: nn.ModuleList):
+        super().__init__()
+        self.classifier, self.probes = classifier, probes
+
+    @property
+    def depth(self) -> int:
+        """L, the number of blocks."""
+        return self.classifier.depth
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The classifier's."""
+        return self.classifier.get_input_embeddings()
+
+    def layer_outputs(self, inputs: Any) -> tuple[Tensor, ...]:
+        """What the classifier's head looks at in h_0 … h_L, each (B, H)."""
+        mask = inputs.get("attention_mask")
+        return tuple(self.classifier.family.pool(hidden, mask) for hidden in self.classifier.layer_outputs(inputs))
+
+    def predictions(self, inputs: Any) -> Iterator[Tensor]:
+        """Each layer's logits (B, C), by its own probe."""
+        return (probe(pooled) for probe, pooled in zip(self.probes, self.layer_outputs(inputs), strict=True))
+
+
+def fit_probes(
+    classifier: LayeredClassifier,
+    task: Task,
+    dataset: Dataset,
+    noise: Noise,
+    *,
+    batch_size: int = 16,
+    device: torch.device | str = "cpu",
+    collate: Callable[[list[Any]], dict[str, Any]] | None = None,
+) -> Probed:
+    """Fit a logistic regression to every layer, with a unit ridge (‖W‖²/2 on the sum of losses).
+
+    Args:
+        classifier: What to probe; it is not changed.
+        task: The samples' loss.
+        dataset: Training samples; the first `MOST` are used.
+        noise: That of the classifier's own training, at its level.
+        batch_size: Samples at a time.
+        device: Where to compute.
+        collate: How samples become a batch; torch's way unless given.
+    """
+    classifier.eval()
+    empty = Probed(classifier, nn.ModuleList())
+    some = Subset(dataset, range(min(MOST, len(dataset))))  # type: ignore[arg-type]
+    features: list[Tensor] = []
+    targets: list[Tensor] = []
+    with torch.no_grad():
+        for batch in DataLoader(some, batch_size=batch_size, collate_fn=collate):
+            batch = send_to_device(batch, device)
+            first = sum(map(len, targets))
+            targets.append(task.target(batch).cpu())
+            numbers = range(first, first + len(targets[-1]))
+            with noise.on(classifier, mask=task.mask(batch), indices=numbers):
+                features.append(torch.stack(empty.layer_outputs(task.inputs(batch))).double().cpu())
+    target = torch.cat(targets)
+    probes = [_fit(layer, target, classifier.limits["labels"]) for layer in torch.cat(features, 1)]
+    return Probed(classifier, nn.ModuleList(probes).to(device))
+
+
+def _fit(features: Tensor, target: Tensor, classes: int) -> nn.Linear:
+    """A linear layer on features (S, H), found on standardised ones and written for those as they are."""
+    mean, spread = features.mean(0), features.std(0).clamp(min=1e-6)
+    scaled = (features - mean) / spread
+    weight = torch.zeros(classes, features.shape[1], dtype=features.dtype, requires_grad=True)
+    bias = torch.zeros(classes, dtype=features.dtype, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight, bias], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = F.cross_entropy(F.linear(scaled, weight, bias), target, reduction="sum") + weight.square().sum() / 2
+        value.backward()
+        return value
+
+    optimizer.step(loss)  # type: ignore[arg-type]
+    probe = nn.Linear(features.shape[1], classes)
+    with torch.no_grad():
+        probe.weight.copy_(weight / spread)
+        probe.bias.copy_(bias - (weight / spread) @ mean)
+    return probe

@@ -1,0 +1,6 @@
+"""A run: a recipe carried out in a folder, so that it can be repeated, resumed and judged."""
+
+from descend.run.judging import default_levels, evaluate
+from descend.run.training import train
+
+__all__ = ["default_levels", "evaluate", "train"]

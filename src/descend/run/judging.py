@@ -1,0 +1,235 @@
+"""Judging: what a trained model does at every layer and noise level, in ``summary.json`` and for the page."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch.utils.data import Dataset
+
+from descend.config import DescentConfig
+from descend.errors import InputError
+from descend.evaluation.exits import exits
+from descend.evaluation.probes import fit_probes
+from descend.evaluation.robustness import pictures, robustness
+from descend.models import LayeredClassifier, LayeredModel
+from descend.recipes import PLAIN, RECIPES, Recipe
+from descend.records import read_json, write_json
+from descend.run.training import CONFIG_FILE
+from descend.trainer import DUAL_FILE
+
+SUMMARY_FILE, FRAMES_FILE = "summary.json", "frames.npz"
+
+PLAIN_ALPHA = 0.01
+"""What a model that Descend never trained is held to: does every layer lower the loss at all?"""
+
+_UNTRAINED = (
+    "This model was not trained by Descend: the losses of its inner layers are those of a head that was trained for "
+    "the last layer alone."
+)
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A model to judge, and what is known of it.
+
+    Attributes:
+        recipe: Its data and task.
+        network: The model.
+        args: With the problem that it is held to.
+        sigma: σ_x of its training; None to measure it on the data it is judged on.
+        facts: What else the summary says of it.
+    """
+
+    recipe: Recipe
+    network: LayeredModel
+    args: DescentConfig
+    sigma: float | None
+    facts: dict[str, Any]
+
+
+def evaluate(
+    folder: Path,
+    *,
+    data: str | None = None,
+    noise: list[float] | None = None,
+    split: str = "test",
+    model: str = "model",
+    task: str | None = None,
+    dataset: str | None = None,
+    probe: bool = False,
+    exit: bool = False,
+    seed: int = 0,
+    frames: int = 2,
+) -> dict[str, Any]:
+    """Judge a run, or a model of the library: write ``summary.json`` and, of pictures, ``frames.npz`` into its folder.
+
+    Args:
+        folder: The run; or with ``task`` a folder that the library's `save_pretrained` wrote.
+        data: Other data, judged on their test side or, without sides, as a whole; the run's own unless given.
+        noise: Levels γ; eight from 0 to 3.5 times the training noise unless given.
+        split: ``test``, ``validation`` or ``train``.
+        model: The run's model to judge: ``model`` or ``best_feasible``.
+        task: ``classification`` for a classifier that Descend never trained.
+        dataset: The kind of such a classifier's data, ``imdb`` or ``mnli``; told from the files unless given.
+        probe: Fit a linear probe to every layer, on the training part of the data, and judge it too.
+        exit: Judge leaving early too.
+        seed: Of the noise, the same for runs that are to be compared.
+        frames: How many frames to keep for the page.
+
+    Raises:
+        InputError: If the folder holds no finished run and no classifier, or the data can't be what it is judged on.
+    """
+    if frames < 1:
+        raise InputError(f"frames must be at least 1; got {frames}.")
+    subject = _of_run(folder, model) if task is None else _of_library(folder, task, dataset, data)
+    recipe, network, args = subject.recipe, subject.network, subject.args
+    own = recipe.load() if data is None else None
+    samples, name = (getattr(own, split), own.name) if own else _others(recipe, data, split)
+    objective_task, device = recipe.task(), args.device
+    objective_task.check(samples, network.limits)
+    network.to(device)  # type: ignore[attr-defined]
+    sigma = subject.sigma
+    if sigma is None:
+        sigma = objective_task.sigma(network.get_input_embeddings(), samples)
+    levels = noise or default_levels(recipe.noise or type(recipe).noise)
+    trained = recipe.corruption(sigma, seed)
+    problem = args.problem(network.depth)
+    settings: dict[str, Any] = {"batch_size": args.eval_batch_size, "device": device, "collate": recipe.collate}
+    found = robustness(network, objective_task, samples, problem, trained, levels=levels, **settings)
+    judged = f"the {'training' if split == 'train' else split} data"
+    summary = {
+        **subject.facts,
+        "dataset": name,
+        "split": split,
+        **found.summary(objective_task),
+        "alpha": list(problem.alpha or ()),
+        "limits": problem.limits,
+        "first_layer": args.first_layer,
+        "cap": args.cap,
+        "depth": network.depth,
+        "sigma": sigma,
+    }
+    binding = subject.facts.get("binding", [])
+    summary["verdict"] = " ".join([found.verdict.sentence(judged), *_binding(binding)])
+    if probe or exit:
+        if not isinstance(network, LayeredClassifier):
+            raise InputError("only classifiers can be probed or left early; leave out --probe and --exit.")
+        parts = own or recipe.load()
+        if probe:
+            probed = fit_probes(network, objective_task, parts.train, trained, **settings)
+            judge = robustness(probed, objective_task, samples, problem, trained, levels=levels, **settings)
+            told = judge.summary(objective_task)
+            summary["probe"] = {key: told[key] for key in ("values", "layer_losses", "layer_metrics")}
+        if exit:
+            summary["exit"] = exits(network, objective_task, parts.validation, samples, **settings)
+    if hasattr(objective_task, "picture"):
+        shown = pictures(network, objective_task, samples, trained, levels=levels, count=frames, device=device)
+        np.savez_compressed(folder / FRAMES_FILE, **shown)  # type: ignore[arg-type]
+    write_json(folder / SUMMARY_FILE, summary)
+    return summary
+
+
+def default_levels(train_noise: float) -> list[float]:
+    """Eight levels from 0 to 3.5 times the training noise."""
+    return [round(level, 6) for level in np.linspace(0, 3.5 * train_noise, 8).tolist()]
+
+
+def _of_run(folder: Path, model: str) -> _Subject:
+    """A model of a run folder."""
+    config = read_json(folder / CONFIG_FILE)
+    if "recipe" not in config and "model_type" in config:
+        raise InputError(
+            f"{folder} is no run but a model of {config['model_type']}; judge it by --task classification."
+        )
+    try:
+        recipe = RECIPES[config["recipe"]](**config["settings"])
+        args = DescentConfig(output_dir=str(folder), **config["training"])
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{folder / CONFIG_FILE} is not that of a run of this version of descend: {error}.") from None
+    if not (folder / model / "config.json").is_file():
+        todo = "finish the run first: the same descend train with --resume"
+        raise InputError(f"{folder} has no {model}; {todo if model == 'model' else 'judge its model instead'}.")
+    network = _restored(recipe, folder / model)
+    if network.depth != recipe.depth:
+        raise InputError(
+            f"{folder / model} has {network.depth} layers, but {folder / CONFIG_FILE} says depth {recipe.depth}."
+        )
+    dual = _dual((folder if model == "model" else folder / model) / DUAL_FILE)
+    binding = [layer for layer, value in enumerate([dual["cap_multiplier"], *dual["multipliers"]]) if value > 0]
+    facts = {
+        **{key: config[key] for key in ("recipe", "method", "seed", "model")},
+        "checkpoint": model,
+        **dual,
+        "binding": binding,
+        "settings": _settings(config),
+        "seconds": config.get("seconds"),
+    }
+    return _Subject(recipe, network, args, config["sigma"], facts)
+
+
+def _of_library(folder: Path, task: str, dataset: str | None, data: str | None) -> _Subject:
+    """A model that the library's `save_pretrained` wrote."""
+    if task not in PLAIN:
+        raise InputError(f"task must be one of {', '.join(PLAIN)}; got {task!r}.")
+    if data is None:
+        raise InputError("a model that is no run has no data of its own; give some by --data.")
+    recipe = PLAIN[task](folder, data, dataset)
+    network = _restored(recipe, folder)
+    recipe.depth = network.depth
+    args = DescentConfig(output_dir=str(folder), alpha=str(PLAIN_ALPHA), report_to="none")
+    facts = {
+        "recipe": task,
+        "method": "plain",
+        "seed": 0,
+        "model": recipe.label,
+        "checkpoint": "model",
+        "settings": {},
+        "note": _UNTRAINED,
+    }
+    return _Subject(recipe, network, args, None, facts)
+
+
+def _restored(recipe: Recipe, folder: Path) -> LayeredModel:
+    try:
+        return recipe.restore(str(folder))
+    except (SafetensorError, OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{folder} can't be loaded: {error}. Train the run again.") from None
+
+
+def _others(recipe: Recipe, data: str | None, split: str) -> tuple[Dataset, str]:
+    """All test samples of other data."""
+    if split != "test":
+        raise InputError(f"other data are judged on their test side; got --split {split}. Leave out --data or --split.")
+    recipe.data = data
+    return recipe.load_test()
+
+
+def _dual(path: Path) -> dict[str, Any]:
+    """λ, the cap's multiplier and the slack that `DescentTrainer.save_dual` wrote."""
+    try:
+        found = {name: tensor.tolist() for name, tensor in load_file(path).items()}
+        return {name: found[name] for name in ("multipliers", "cap_multiplier", "slack")}
+    except (SafetensorError, OSError, KeyError) as error:
+        raise InputError(f"{path} can't be loaded: {error}. Train the run again.") from None
+
+
+def _binding(constraints: list[int]) -> list[str]:
+    """Which multipliers are at work, in words; nothing where none is."""
+    if not constraints:
+        return []
+    names = ", ".join("the cap" if layer == 0 else f"layer {layer}" for layer in constraints)
+    return [f"Binding (λ > 0): {names}."]
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    """All that may tell two runs on the same data apart but for their seeds; of ERM without the problem's own."""
+    problem = DescentConfig.__annotations__.keys() if config["method"] == "erm" else set()
+    alpha = {"alpha", "alpha_decay"}  # the summary's own ``alpha`` says what they come to
+    apart = {"data", "cache_dir", "seed", "data_seed", "disable_tqdm", "dataloader_pin_memory", *alpha, *problem}
+    every = config["settings"] | config["training"]
+    return {name: value for name, value in every.items() if name not in apart}

@@ -1,0 +1,191 @@
+"""What is measured of classifiers: ratios, where decisions settle, exits, probes, and models we never trained."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from transformers import DataCollatorWithPadding
+
+from descend import GaussianNoise, run
+from descend.errors import InputError
+from descend.evaluation.exits import COST, exit_layers, exits
+from descend.evaluation.layers import LayerLosses, measure
+from descend.evaluation.probes import fit_probes
+from descend.models import LayeredClassifier
+from descend.tasks.text import Classification, generate_pairs, generate_reviews, learn_tokenizer, tokenize
+from networks import network
+
+TASK = Classification()
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    made = learn_tokenizer(row["text"] for row in generate_reviews(300, 0))
+    made.model_input_names = ["input_ids", "attention_mask"]
+    return made
+
+
+@pytest.fixture(scope="module")
+def samples(tokenizer):
+    return tokenize(Dataset.from_list(generate_reviews(60, 5)), tokenizer, 50)[0]
+
+
+def classifier(tokenizer, **settings):
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 64, "initializer_range": 0.3} | settings
+    return LayeredClassifier(network("distilbert", labels=2, **sizes).eval())
+
+
+def found(decisions, confidences=None, correct=None):
+    decisions = torch.tensor(decisions)
+    confidences = torch.zeros(decisions.shape) if confidences is None else torch.tensor(confidences)
+    scores = torch.zeros(decisions.shape) if correct is None else torch.tensor(correct)
+    losses = torch.rand(decisions.shape, dtype=torch.float64)
+    return LayerLosses(losses, torch.arange(len(decisions)), [], scores.double(), decisions, confidences)
+
+
+# --- by hand
+
+
+def test_measure_of_a_classifier_is_the_computation_by_hand(tokenizer, samples):
+    model, noise = classifier(tokenizer), GaussianNoise(0.5, 0.3, seed=4)
+    collate = DataCollatorWithPadding(tokenizer)
+    measured = measure(model, TASK, samples, noise, batch_size=7, collate=collate, keep_predictions=True)
+    for place in (0, 13, 59):
+        row = samples[place]
+        ids, label = torch.tensor([row["input_ids"]]), row["labels"]
+        with torch.no_grad():
+            noisy = noise(model.get_input_embeddings()(ids), indices=[place])
+            hidden = model.network.distilbert(inputs_embeds=noisy, output_hidden_states=True).hidden_states
+            probabilities = torch.stack([model.readout(each)[0].softmax(-1) for each in hidden])
+        torch.testing.assert_close(
+            measured.losses[place], -probabilities[:, label].log().double(), rtol=1e-4, atol=1e-5
+        )
+        assert measured.decisions[place].tolist() == probabilities.argmax(-1).tolist()
+        torch.testing.assert_close(measured.confidences[place], probabilities.amax(-1), rtol=1e-4, atol=1e-5)
+        assert measured.scores[place].tolist() == (probabilities.argmax(-1) == label).double().tolist()
+    assert measured.metrics == pytest.approx(measured.scores.mean(0).tolist())
+    assert measured.predictions[0].shape == (60, 2) and measured.predictions[1].tolist() == samples["labels"]
+    losses = measured.losses.tolist()
+    expected = [[after / before for before, after in pairwise(row)] for row in losses]
+    np.testing.assert_allclose(measured.ratios, expected)
+
+
+def test_ratios_of_losses_that_are_zero():
+    losses = torch.tensor([[0.0, 0.0, 2.0, 1.0]], dtype=torch.float64)
+    assert LayerLosses(losses, torch.arange(1), []).ratios.tolist() == [[1, float("inf"), 0.5]]
+
+
+def test_a_decision_settles_where_it_last_changed():
+    decided = found([[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 1], [2, 2, 1, 1]])
+    assert decided.settled.tolist() == [0, 1, 2, 3, 2]
+
+
+def test_exits_by_confidence_and_patience():
+    sure = found([[0] * 5] * 4, [[1, 0.2, 0.9, 0.1, 0], [1, 0.8, 0, 0, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0.7, 1]])
+    assert exit_layers(sure, threshold=0.7).tolist() == [2, 1, 4, 3]
+    assert exit_layers(sure, threshold=0.95).tolist() == [4, 4, 4, 4]
+    decided = found([[0, 1, 1, 1, 1], [1, 1, 0, 1, 1], [0, 1, 0, 1, 0], [1, 0, 0, 1, 1]])
+    assert exit_layers(decided, patience=1).tolist() == [2, 4, 4, 2]
+    assert exit_layers(decided, patience=2).tolist() == [3, 4, 4, 4]
+    assert exit_layers(decided, patience=3).tolist() == [4, 4, 4, 4]
+
+
+def test_the_threshold_is_chosen_on_validation_and_reported_on_test(tokenizer, samples):
+    model, collate = classifier(tokenizer), DataCollatorWithPadding(tokenizer)
+    validation, test = samples.select(range(30)), samples.select(range(30, 60))
+    report = exits(model, TASK, validation, test, batch_size=8, collate=collate)
+    chosen, tried = report["chosen"], measure(model, TASK, validation, collate=collate)
+
+    def share(layers, measured):
+        return measured.scores.gather(1, layers[:, None]).mean().item()
+
+    layers = exit_layers(tried, threshold=chosen["threshold"])
+    assert share(layers, tried) >= tried.metrics[-1] - COST - 1e-9
+    for point in report["confidence"]:
+        others = exit_layers(tried, threshold=point["threshold"])
+        if share(others, tried) >= tried.metrics[-1] - COST:
+            assert others.double().mean() >= layers.double().mean()
+    held = measure(model, TASK, test, collate=collate)
+    at = exit_layers(held, threshold=chosen["threshold"])
+    assert chosen["accuracy"] == pytest.approx(share(at, held)) and report["full"] == pytest.approx(held.metrics[-1])
+    assert chosen["layers"] == pytest.approx(at.double().mean().item())
+    assert chosen["time_ratio"] > 0
+    assert [point["patience"] for point in report["patience"]] == [1, 2]
+
+
+# --- probes
+
+
+def test_probes_read_what_a_layer_knows_and_leave_the_model_alone(tokenizer):
+    rows = tokenize(Dataset.from_list(generate_reviews(300, 7)), tokenizer, 80)[0]
+    # The first token's embedding alone tells the class; the head, which is random, does not know.
+    good, bad = (tokenizer.convert_tokens_to_ids(word) for word in ("good", "bad"))
+    rows = rows.map(lambda row: {"input_ids": [good if row["labels"] else bad, *row["input_ids"][1:]]})
+    model, collate = classifier(tokenizer, max_position_embeddings=90), DataCollatorWithPadding(tokenizer)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    clean = GaussianNoise(0.0, 1.0)
+    probed = fit_probes(model, TASK, rows.select(range(200)), clean, batch_size=16, collate=collate)
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
+    held = rows.select(range(200, 300))
+    by_probe, by_head = (measure(each, TASK, held, collate=collate) for each in (probed, model))
+    assert min(by_probe.metrics) == 1.0 and max(by_head.metrics) < 0.9
+    assert probed.depth == model.depth and len(by_probe.metrics) == 4
+
+
+# --- models that we never trained
+
+
+@pytest.fixture
+def plain(tmp_path, tokenizer):
+    folder = tmp_path / "model"
+    classifier(tokenizer).saved.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    for side, count, seed in (("train", 40, 0), ("test", 20, 1)):
+        for number, row in enumerate(generate_reviews(count, seed)):
+            review = tmp_path / "reviews" / side / ("neg", "pos")[row["label"]] / f"{number}_1.txt"
+            review.parent.mkdir(parents=True, exist_ok=True)
+            review.write_text(row["text"])
+    return folder, tmp_path / "reviews"
+
+
+def test_a_plain_classifier_is_judged_probed_and_left_early(plain):
+    folder, data = plain
+    summary = run.evaluate(folder, task="classification", data=str(data), noise=[0.0, 1.0], probe=True, exit=True)
+    assert summary == json.loads((folder / "summary.json").read_text())
+    assert (summary["model"], summary["method"], summary["dataset"], summary["samples"]) == (
+        "DistilBERT-3",
+        "plain",
+        "imdb",
+        20,
+    )
+    assert "not trained by Descend" in summary["note"]
+    assert summary["auc"] == pytest.approx(sum(summary["values"]) / 2)
+    assert set(summary["layer_losses"]) == {"0.0", "1.0"} == set(summary["probe"]["layer_losses"])
+    assert len(summary["layer_metrics"]["1.0"]) == 4 and len(summary["ratios"]["by_layer"]) == 3
+    assert sum(summary["settled_layer"]["shares"]) == pytest.approx(1)
+    assert {"confidence", "patience", "full", "chosen", "depth"} == set(summary["exit"])
+    model = LayeredClassifier(network("distilbert"))
+    assert summary["sigma"] > 0 and model.depth == 3
+
+
+def test_what_a_plain_model_needs_is_said(plain, tmp_path, tokenizer):
+    folder, _ = plain
+    with pytest.raises(InputError, match="is no run but a model of distilbert; judge it by --task classification"):
+        run.evaluate(folder)
+    with pytest.raises(InputError, match="no data of its own; give some by --data"):
+        run.evaluate(folder, task="classification")
+    with pytest.raises(InputError, match="looks like none of imdb, mnli; say which by --dataset"):
+        run.evaluate(folder, task="classification", data=str(tmp_path))
+    pairs = tmp_path / "pairs"
+    pairs.mkdir()
+    for name in ("train", "dev_matched"):
+        lines = [
+            f"{row['text']}\t{row['pair']}\t{('entailment', 'neutral', 'contradiction')[row['label']]}"
+            for row in generate_pairs(20, 0)
+        ]
+        (pairs / f"{name}.tsv").write_text("\n".join(["sentence1\tsentence2\tgold_label", *lines]))
+    with pytest.raises(InputError, match=r"has label 2; expected 0 … 1, as the model's head has 2 labels"):
+        run.evaluate(folder, task="classification", data=str(pairs))

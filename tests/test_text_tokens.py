@@ -1,0 +1,110 @@
+"""Texts → tokens: cutting, padding, vocabularies, and the σ_x of an embedding."""
+
+import numpy as np
+import pytest
+from datasets import Dataset, DatasetDict
+from torch import nn
+
+from descend.errors import InputError
+from descend.tasks.text import (
+    Classification,
+    generate_pairs,
+    generate_reviews,
+    learn_tokenizer,
+    load_tokenizer,
+    split_off,
+    token_counts,
+    tokenize,
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return learn_tokenizer(row["text"] for row in generate_reviews(300, 0))
+
+
+def test_a_learned_tokenizer_frames_texts_and_pairs(tokenizer):
+    assert tokenizer.convert_ids_to_tokens(tokenizer("The film")["input_ids"]) == ["[CLS]", "the", "film", "[SEP]"]
+    pair = tokenizer("the film", "good plot")
+    assert tokenizer.convert_ids_to_tokens(pair["input_ids"]) == "[CLS] the film [SEP] good plot [SEP]".split()
+    assert pair["token_type_ids"] == [0, 0, 0, 0, 1, 1, 1]
+    assert tokenizer.pad_token_id == 0 and tokenizer("☃")["input_ids"][1] == tokenizer.unk_token_id
+
+
+def test_long_texts_are_cut_and_counted_or_refused_by_their_source(tokenizer):
+    rows = [{"text": "good " * length, "label": 1, "source": f"file {length}"} for length in (3, 9, 5)]
+    texts = Dataset.from_list(rows)
+    tokenized, cut = tokenize(texts, tokenizer, 8)
+    assert [len(ids) for ids in tokenized["input_ids"]] == [5, 8, 7] and cut == 1
+    assert tokenized["labels"] == [1, 1, 1]
+    assert set(tokenized.column_names) == {"input_ids", "attention_mask", "token_type_ids", "labels"}
+    assert tokenized["input_ids"][1][-1] == tokenizer.sep_token_id
+    with pytest.raises(InputError, match=r"^file 9 has 11 tokens; expected at most 8\. Let it be cut"):
+        tokenize(texts, tokenizer, 8, truncate=False)
+    assert tokenize(texts, tokenizer, 11, truncate=False)[1] == 0
+
+
+def test_of_a_pair_both_sentences_are_kept(tokenizer):
+    texts = Dataset.from_list([{"text": "good " * 20, "pair": "bad film", "label": 2}])
+    (ids,) = tokenize(texts, tokenizer, 12)[0]["input_ids"]
+    words = tokenizer.convert_ids_to_tokens(ids)
+    assert len(words) == 12 and words.count("[SEP]") == 2 and words[-3:-1] == ["bad", "film"]
+
+
+@pytest.mark.parametrize("generate", [generate_reviews, generate_pairs])
+def test_the_validation_part_is_the_same_share_every_time(generate):
+    def sides():
+        return DatasetDict({side: Dataset.from_list(generate(50, seed)) for seed, side in enumerate(("train", "test"))})
+
+    one, again = (split_off(sides(), 0.2) for _ in range(2))
+    assert {side: len(rows) for side, rows in one.items()} == {"train": 40, "validation": 10, "test": 50}
+    for side in one:
+        assert one[side].to_list() == again[side].to_list()
+    both = sorted(map(str, [*one["train"].to_list(), *one["validation"].to_list()]))
+    assert both == sorted(map(str, generate(50, 0)))
+
+
+@pytest.mark.parametrize(
+    ("share", "match"), [(0, "between 0 and 1; got 0"), (0.01, "at least 2 of the 50"), (1.5, "got 1.5")]
+)
+def test_a_share_that_leaves_a_part_empty_is_refused(share, match):
+    sides = DatasetDict({side: Dataset.from_list(generate_reviews(50, 0)) for side in ("train", "test")})
+    with pytest.raises(InputError, match=match):
+        split_off(sides, share)
+
+
+def test_tokenizers_are_read_from_the_folders_people_have(tmp_path, tokenizer):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "film", "##s"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    bert = load_tokenizer(tmp_path)
+    assert bert("good films")["input_ids"] == [2, 5, 6, 7, 3]
+    tokenizer.save_pretrained(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved")("the film")["input_ids"] == tokenizer("the film")["input_ids"]
+    (tmp_path / "none").mkdir()
+    with pytest.raises(InputError, match=r"holds no tokenizer; expected tokenizer\.json, vocab\.txt, or"):
+        load_tokenizer(tmp_path / "none")
+    unpadded = learn_tokenizer(["a b"])
+    unpadded.pad_token = None
+    unpadded.save_pretrained(tmp_path / "unpadded")
+    with pytest.raises(InputError, match="has no token for padding"):
+        load_tokenizer(tmp_path / "unpadded")
+
+
+def test_real_vocabularies(real_data):
+    bert = load_tokenizer(real_data / "tokenizers" / "bert-base-uncased")
+    assert len(bert) == 30522 and bert("unbelievable")["input_ids"][0] == 101
+    roberta = load_tokenizer(real_data / "tokenizers" / "gpt2")
+    assert len(roberta) == 50262 and roberta.decode(roberta(" Hello")["input_ids"]) == "<s> Hello</s>"
+
+
+@pytest.mark.parametrize("kind", [Dataset.from_list, list])
+def test_sigma_is_the_std_of_all_embedded_tokens_but_padding(kind, tokenizer):
+    rows = [
+        {**tokenizer(row["text"], padding="max_length", max_length=90), "label": 0} for row in generate_reviews(9, 3)
+    ]
+    rows = [{name: value for name, value in row.items() if name != "token_type_ids"} for row in rows]
+    embedding = nn.Embedding(len(tokenizer), 6)
+    ids = np.concatenate([np.array(row["input_ids"])[np.array(row["attention_mask"]) == 1] for row in rows])
+    expected = embedding.weight.detach()[ids].double().std(correction=0).item()
+    assert Classification().sigma(embedding, kind(rows)) == pytest.approx(expected, rel=1e-9)
+    assert token_counts(kind(rows)).tolist() == np.bincount(ids).tolist()
