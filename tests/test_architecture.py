@@ -22,6 +22,7 @@ ARROWS: dict[str, set[str]] = {
     "config": {"core"},
     "trainer": {"config", "objective", "core", "evaluation", "noise", "records"},
     "evaluation": {"objective", "core", "models", "noise"},
+    "inference": {"models"},
     "records": set(),
     "report": set(),
 }

@@ -10,6 +10,8 @@ import torch
 from PIL import Image
 
 from descend.cli import main
+from descend.tasks.text import learn_tokenizer
+from networks import network
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -63,6 +65,18 @@ def test_the_trainer(tmp_path, monkeypatch, capsys):
     assert trainer.dual.multipliers.shape == (3,)
     assert (trainer.dual.multipliers > 0).any()
     assert (tmp_path / "runs" / "example" / "records.jsonl").is_file()
+
+
+def test_leaving_early(tmp_path, monkeypatch, capsys):
+    """The third Python block, as it is, on a small random model in a run folder."""
+    monkeypatch.chdir(tmp_path)
+    tokenizer = learn_tokenizer(["a film to remember, dull from start to end"])
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    network("distilbert", labels=2, vocab_size=len(tokenizer)).save_pretrained("runs/imdb/model")
+    tokenizer.save_pretrained("runs/imdb/model")
+    exec(PYTHON[2], {})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0].startswith("LABEL_") for line in lines] == [True, True]
 
 
 def test_the_commands(clips, tmp_path, monkeypatch, capsys):

@@ -12,6 +12,7 @@ from descend.errors import InputError, NonFiniteLossError
 
 if TYPE_CHECKING:
     from descend.config import DescentConfig
+    from descend.inference import DescentClassifier
     from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig
     from descend.noise import GaussianNoise
     from descend.objective import Objective
@@ -21,6 +22,7 @@ __all__ = [
     "DUST",
     "UT",
     "DUSTConfig",
+    "DescentClassifier",
     "DescentConfig",
     "DescentProblem",
     "DescentTrainer",
@@ -39,6 +41,7 @@ _ROOMS = {
     "objective": ("Objective",),
     "trainer": ("DescentTrainer",),
     "config": ("DescentConfig",),
+    "inference": ("DescentClassifier",),
 }
 
 

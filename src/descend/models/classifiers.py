@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
@@ -68,6 +69,10 @@ FAMILIES: dict[str, Family] = {
 states; only heads and the blocks' place have no common name."""
 
 
+class _EveryRowLeft(Exception):
+    """Stops a forward pass that no row of the batch needs any more."""
+
+
 class LayeredClassifier(LayeredModel, nn.Module):
     """A Hugging Face sequence classifier, its every layer's output read by its own head.
 
@@ -105,6 +110,7 @@ class LayeredClassifier(LayeredModel, nn.Module):
                 f"problem_type {config.problem_type!r}."
             )
         self.family = FAMILIES[kind]
+        self.train(network.training)  # as it came: a loaded model is in evaluation mode
 
     @property
     def library(self) -> Any:
@@ -158,3 +164,61 @@ class LayeredClassifier(LayeredModel, nn.Module):
         """The logits (B, C) of every layer."""
         mask = inputs.get("attention_mask")
         return (self.readout(hidden, mask) for hidden in self.layer_outputs(inputs))
+
+    def exits(
+        self, inputs: Mapping[str, Tensor], leave: Callable[[int, Tensor, Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """The logits of a forward pass that rows leave early: nothing more is computed of a row that has left.
+
+        For inference, with eager or SDPA attention and in one thread at a time: it hooks the library's own blocks.
+
+        Args:
+            inputs: As in `layer_outputs`, a batch of B rows.
+            leave: Which rows leave, bool (R,), after a layer l = 1 … L−1; of l, of the logits (R, C) of the R rows that
+                are still here, and of their places (R,) in the batch. After layer L all do.
+
+        Returns:
+            The logits (B, C) that each row left with, and the layer (B,) it left after.
+        """
+        tokens, mask = inputs["input_ids" if "input_ids" in inputs else "inputs_embeds"], inputs.get("attention_mask")
+        size, layer, rows = len(tokens), 0, torch.arange(len(tokens), device=tokens.device)
+        left: list[tuple[Tensor, Tensor, Tensor]] = []
+
+        def here(value: Any) -> Any:
+            whole = isinstance(value, Tensor) and value.shape[:1] == (size,)
+            return value[rows] if whole and len(rows) < size else value
+
+        def before(block: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            # The library hands every block the mask of the whole batch.
+            return (args[0], *map(here, args[1:])), {name: here(value) for name, value in kwargs.items()}
+
+        def after(block: nn.Module, args: Any, hidden: Tensor) -> Tensor:
+            nonlocal layer, rows
+            layer += 1  # a count of calls: a tied model has one block for all layers
+            logits = self.readout(hidden, here(mask))
+            leaves = leave(layer, logits, rows) if layer < self.depth else torch.ones_like(rows, dtype=torch.bool)
+            gone, kept = leaves.nonzero()[:, 0], (~leaves).nonzero()[:, 0]
+            if len(gone):
+                left.append((rows[gone], logits[gone], torch.full_like(gone, layer)))
+                rows, hidden = rows[kept], hidden[kept]
+            if not len(rows):
+                raise _EveryRowLeft
+            return hidden
+
+        handles = []
+        for block in self.library.base_model.get_submodule(self.family.blocks):
+            handles += [
+                block.register_forward_pre_hook(before, with_kwargs=True),
+                block.register_forward_hook(after),
+            ]
+        try:
+            # The whole model and not its blocks' part alone, so that noise and adapters on it see the call.
+            self(**inputs)
+        except _EveryRowLeft:
+            pass
+        finally:
+            for handle in handles:
+                handle.remove()
+        places, logits, layers = map(torch.cat, zip(*left, strict=True))
+        order = places.argsort()
+        return logits[order], layers[order]

@@ -54,6 +54,8 @@ class Recipe:
     validation_share: float = setting(0.2, "Share of the training data kept for validation.")
 
     family: ClassVar[str]
+    usual_noise: ClassVar[float]
+    """γ that a model trained without noise is judged by: up to 3.5 times this."""
     about: ClassVar[str]
     training: ClassVar[dict[str, Any]] = {
         "logging_steps": 10,

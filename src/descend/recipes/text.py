@@ -76,6 +76,7 @@ class TextRecipe(Recipe):
     noise: float = setting(1.0, "Training noise γ on the word embeddings, in their std.")
     validation_share: float = setting(0.2, "Share of the training texts kept for validation.")
 
+    usual_noise = 1.0
     model_type: ClassVar[str]
     fields: ClassVar[list[str]] = ["input_ids", "attention_mask"]
     training = Recipe.training | {

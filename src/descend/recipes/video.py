@@ -20,6 +20,7 @@ class VideoRecipe(Recipe):
     window: int = setting(5, "T, frames in a window.")
     stride: int = setting(1, "Frames from one training window's start to the next one's.")
 
+    usual_noise = 0.8
     architecture: ClassVar[type[PreTrainedModel]]
     # UT's and DUST's were chosen on a validation split of UCSD Ped2's training clips at γ = 0.8: docs/results.md.
     training = Recipe.training | {

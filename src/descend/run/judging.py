@@ -94,7 +94,7 @@ def evaluate(
     sigma = subject.sigma
     if sigma is None:
         sigma = objective_task.sigma(network.get_input_embeddings(), samples)
-    levels = noise or default_levels(recipe.noise or type(recipe).noise)
+    levels = noise or default_levels(recipe.noise or recipe.usual_noise)
     trained = recipe.corruption(sigma, seed)
     problem = args.problem(network.depth)
     settings: dict[str, Any] = {"batch_size": args.eval_batch_size, "device": device, "collate": recipe.collate}
@@ -140,7 +140,7 @@ def default_levels(train_noise: float) -> list[float]:
 def _of_run(folder: Path, model: str) -> _Subject:
     """A model of a run folder."""
     config = read_json(folder / CONFIG_FILE)
-    if "recipe" not in config and "model_type" in config:
+    if any("ForSequenceClassification" in name for name in config.get("architectures") or ()):
         raise InputError(
             f"{folder} is no run but a model of {config['model_type']}; judge it by --task classification."
         )

@@ -1,0 +1,202 @@
+"""Texts in, classes out: a classifier that stops at the layer where it is sure."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from descend.errors import InputError
+from descend.models import LayeredClassifier
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a classifier says of one text.
+
+    Attributes:
+        label: The class's name.
+        index: The class's number.
+        confidence: Its probability, the largest of the softmax.
+        layer: The layer l = 1 … L that the text left after.
+    """
+
+    label: str
+    index: int
+    confidence: float
+    layer: int
+
+
+class DescentClassifier:
+    """A classifier with its tokenizer, whose every layer can answer.
+
+    Args:
+        model: The library's classifier, or one in layers.
+        tokenizer: The model's own.
+        device: Where to move the model; None leaves it where it is.
+
+    Raises:
+        InputError: If the model's layers can't be read, or the tokenizer does not fit it.
+    """
+
+    def __init__(
+        self,
+        model: LayeredClassifier | PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        device: torch.device | str | None = None,
+    ):
+        self.model = model if isinstance(model, LayeredClassifier) else LayeredClassifier(model)
+        if tokenizer.pad_token_id is None:
+            raise InputError("the tokenizer has no token for padding; set its pad_token.")
+        if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what the library makes of a folder without one
+            raise InputError(
+                "the tokenizer has no words, only special tokens. Give the one the model was trained with."
+            )
+        if len(tokenizer) > self.model.limits["vocabulary"]:
+            raise InputError(
+                f"the tokenizer has {len(tokenizer)} words, the model's word embedding "
+                f"{self.model.limits['vocabulary']}. Give the model's own tokenizer."
+            )
+        self.tokenizer = tokenizer
+        if device is not None:
+            self.model.to(device)
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path, device: torch.device | str | None = None) -> Self:
+        """A trained classifier and its tokenizer.
+
+        Args:
+            source: A run folder, a folder that `save_pretrained` wrote, or a name on the Hub.
+            device: Where to move the model; None for the CPU.
+
+        Raises:
+            InputError: If it can't be loaded, is of no family in the table, or was not trained as a classifier.
+        """
+        folder = Path(source).expanduser()
+        # A run folder has a config.json too, the run's.
+        place = next((str(each) for each in (folder / "model", folder) if each.is_dir()), str(source))
+        try:
+            model, loading = AutoModelForSequenceClassification.from_pretrained(place, output_loading_info=True)
+            tokenizer = AutoTokenizer.from_pretrained(place)
+        except (OSError, ValueError, SafetensorError) as error:
+            raise InputError(
+                f"can't load a classifier from {str(source)!r}: expected a run folder, a folder with a model and its "
+                f"tokenizer, or a name on the Hub, which needs a network at first. {str(error).splitlines()[0]}"
+            ) from None
+        if loading["missing_keys"]:
+            raise InputError(
+                f"{source} was not trained as a classifier: it has no {', '.join(sorted(loading['missing_keys']))}. "
+                "Train it first."
+            )
+        return cls(model, tokenizer, device)
+
+    @torch.no_grad()
+    def predict(
+        self,
+        texts: str | Sequence[str] | Sequence[tuple[str, str]],
+        exit_threshold: float | None = None,
+        exit_patience: int | None = None,
+        batch_size: int = 32,
+    ) -> list[Prediction]:
+        """Classify texts, or pairs of them such as premises and hypotheses; the model is put into eval mode.
+
+        With neither a threshold nor a patience all texts go through all layers; with both, each text leaves by what
+        comes first.
+
+        Args:
+            texts: A text, or a list of texts or of pairs. What is longer than the model takes is cut.
+            exit_threshold: In (0, 1]; a text leaves after the first layer whose confidence is at least that.
+            exit_patience: p ≥ 1; a text leaves after the first layer that gives the same class as the p layers before
+                it, counted from layer 1 (PABEE; Zhou et al., 2020).
+            batch_size: How many texts, of about the same length, the model is given at a time.
+
+        Returns:
+            One prediction for each text, in the order of the texts.
+
+        Raises:
+            InputError: If a text is empty or no text, or a setting is out of range.
+        """
+        if exit_threshold is not None and not 0 < exit_threshold <= 1:
+            raise InputError(f"exit_threshold must lie in (0, 1]; got {exit_threshold}.")
+        for name, value in (("exit_patience", exit_patience), ("batch_size", batch_size)):
+            if value is not None and not (isinstance(value, int) and value >= 1):
+                raise InputError(f"{name} must be a whole number of at least 1; got {value!r}.")
+        columns = _columns(texts)
+        if not columns:
+            return []
+        longest = self.model.limits.get("length")
+        encoded = self.tokenizer(*columns, truncation=longest is not None, max_length=longest, verbose=False)
+        samples = [dict(zip(encoded, values, strict=True)) for values in zip(*encoded.values(), strict=True)]
+        # Longest first, beside its like: little padding, and what is too large for the memory is told at once.
+        order = sorted(range(len(samples)), key=lambda place: -len(samples[place]["input_ids"]))
+        collate = DataCollatorWithPadding(self.tokenizer)
+        network = self.model.eval().library
+        found: dict[int, Prediction] = {}
+        for start in range(0, len(order), batch_size):
+            places = order[start : start + batch_size]
+            padded = collate([samples[place] for place in places])
+            inputs = {name: value.to(network.device) for name, value in padded.items()}
+            if exit_threshold is None and exit_patience is None:
+                logits, layers = self.model(**inputs).logits, [self.model.depth] * len(places)
+            else:
+                logits, left = self.model.exits(inputs, _rule(exit_threshold, exit_patience))
+                layers = left.tolist()
+            sure, classes = _answers(logits)
+            for place, index, confidence, layer in zip(places, classes.tolist(), sure.tolist(), layers, strict=True):
+                found[place] = Prediction(network.config.id2label[index], index, confidence, layer)
+        return [found[place] for place in range(len(samples))]
+
+
+def _columns(texts: Any) -> tuple[list[str], ...]:
+    """What a tokenizer is given: texts, or first and second texts; nothing for no texts."""
+    given = [texts] if isinstance(texts, str) else texts
+    # A tuple is a pair: outside a list it could be meant as two texts too.
+    if not isinstance(given, Sequence) or isinstance(given, tuple | bytes):
+        raise InputError(f"expected a text, or a list of texts or of pairs of texts; got {type(texts).__name__}.")
+    rows: list[Sequence[str]] = []
+    for number, each in enumerate(given):
+        pair = isinstance(each, tuple | list) and len(each) == 2 and all(isinstance(part, str) for part in each)
+        if not isinstance(each, str) and not pair:
+            raise InputError(f"expected text {number} to be a string or a pair of strings; got {each!r:.60}.")
+        rows.append(each if pair else (each,))
+        if len(rows[-1]) != len(rows[0]):
+            raise InputError(f"expected all texts alone or all in pairs; text {number} is not as the first is.")
+        if not all(part.strip() for part in rows[-1]):
+            raise InputError(f"text {number} is empty. Leave it out.")
+    return tuple(map(list, zip(*rows, strict=True)))
+
+
+def _answers(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The probability (R,) of the likeliest class, and the class (R,), of logits (R, C)."""
+    sure, classes = logits.float().softmax(-1).max(-1)
+    return sure, classes
+
+
+def _rule(threshold: float | None, patience: int | None) -> Callable[[int, Tensor, Tensor], Tensor]:
+    """What `LayeredClassifier.exits` asks of one batch."""
+    enough = math.inf if threshold is None else threshold
+    long = math.inf if patience is None else patience
+    last = kept = torch.empty(0)  # each row's class, and for how many layers it has kept it
+
+    def leave(layer: int, logits: Tensor, rows: Tensor) -> Tensor:
+        nonlocal last, kept
+        sure, classes = _answers(logits)
+        if layer == 1:  # all rows are here
+            last, kept = classes, torch.zeros_like(classes)
+        else:
+            kept[rows] = torch.where(classes == last[rows], kept[rows] + 1, 0)
+            last[rows] = classes
+        return (sure >= enough) | (kept[rows] >= long)
+
+    return leave

@@ -1,0 +1,261 @@
+"""Leaving early: against the full forward pass, a plain loop, and a count of the rows that blocks were given."""
+
+import pytest
+import torch
+
+from descend import DescentClassifier, GaussianNoise, InputError
+from descend.models import LayeredClassifier
+from descend.models.classifiers import FAMILIES
+from descend.tasks.text import generate_pairs, generate_reviews, learn_tokenizer
+from networks import network
+
+PAIRS = [(row["text"], row["pair"]) for row in generate_pairs(30, 0)]
+TEXTS = [row["text"][: 20 + 7 * place] for place, row in enumerate(generate_reviews(30, 0))]
+
+
+def lively(family, attention="sdpa", **settings):
+    """A network of 6 blocks, its weights large enough that layers and texts differ."""
+    depth = "n_layers" if family == "distilbert" else "num_hidden_layers"
+    return LayeredClassifier(network(family, attention, **{depth: 6, "initializer_range": 0.3} | settings)).eval()
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    learned = learn_tokenizer([*TEXTS, *(text for pair in PAIRS for text in pair)])
+    learned.model_input_names = ["input_ids", "attention_mask"]
+    return learned
+
+
+@pytest.fixture
+def classifier(tokenizer):
+    def build(family, **settings):
+        size = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "max_position_embeddings": 60}
+        return DescentClassifier(lively(family, **size | settings), tokenizer)
+
+    return build
+
+
+def batch(mask="padded"):
+    tokens = torch.randint(5, 40, (7, 9), generator=torch.Generator().manual_seed(0))
+    if mask == "none":
+        return {"input_ids": tokens}
+    if mask == "broadcast":  # over the rows of the batch, as the library's attention takes it
+        return {
+            "input_ids": tokens,
+            "attention_mask": torch.zeros(1, 1, 9, 9).masked_fill(torch.ones(9, 9).triu(4) > 0, -1e4),
+        }
+    lengths = torch.tensor([9, 5, 2, 7, 9, 1, 6]) if mask == "padded" else torch.tensor(9)
+    return {"input_ids": tokens, "attention_mask": (torch.arange(9) < lengths[..., None]).long().expand(7, 9)}
+
+
+def never(layer, logits, rows):
+    return torch.zeros_like(rows, dtype=torch.bool)
+
+
+def rows_given_to_blocks(model):
+    """A list that grows by one number at every call of a block: the rows it was really given."""
+    given = []
+    for block in model.library.base_model.get_submodule(model.family.blocks):
+        block.register_forward_hook(lambda module, args, output: given.append(len(output)))
+    return given
+
+
+CASES = [
+    (family, attention, mask)
+    for family in FAMILIES
+    for attention in ("eager", "sdpa")
+    for mask in ("padded", "full", "none", "broadcast")
+    # UT's attention is its own, and takes masks (B, T).
+    if family != "descend-text-ut" or (attention == "sdpa" and mask != "broadcast")
+]
+
+
+@pytest.mark.parametrize(("family", "attention", "mask"), CASES)
+@torch.no_grad()
+def test_rows_leave_with_their_layers_logits_and_are_computed_no_more(family, attention, mask):
+    model, inputs = lively(family, attention), batch(mask)
+    full = torch.stack(list(model.predictions(inputs)))
+    given = rows_given_to_blocks(model)
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+
+        def leave(layer, logits, rows, generator=generator):
+            torch.testing.assert_close(logits, full[layer, rows])
+            return torch.rand(len(rows), generator=generator) < 0.3
+
+        given.clear()
+        logits, layers = model.exits(inputs, leave)
+        torch.testing.assert_close(logits, full[layers, torch.arange(7)])
+        assert len(set(layers.tolist())) > 2
+        assert given == [int((layers > place).sum()) for place in range(layers.max())]
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_where_no_row_leaves_early_the_logits_are_the_models_own_bit_for_bit(family, attention):
+    model, inputs = lively(family, attention), batch()
+    expected = model(**inputs).logits
+    for recorded in (False, True):
+        model.config.output_hidden_states = recorded
+        logits, layers = model.exits(inputs, never)
+        assert torch.equal(logits, expected) and layers.tolist() == [6] * 7
+    with pytest.raises(ZeroDivisionError):
+        model.exits(inputs, lambda layer, logits, rows: 1 / 0)
+    given = rows_given_to_blocks(model)
+    assert model.exits(inputs, lambda layer, logits, rows: rows >= 0)[1].tolist() == [1] * 7 and given == [7]
+    assert torch.equal(model(**inputs).logits, expected), "something stays behind on the model"
+
+
+@torch.no_grad()
+def test_a_tied_models_layers_are_counted_by_calls():
+    model = lively("descend-text-ut", tied=True)
+    full, given = torch.stack(list(model.predictions(batch()))), rows_given_to_blocks(model)
+    given.clear()
+    logits, layers = model.exits(batch(), lambda layer, logits, rows: rows < layer)
+    assert layers.tolist() == [1, 2, 3, 4, 5, 6, 6] and given == [7, 6, 5, 4, 3, 2]
+    torch.testing.assert_close(logits, full[layers, torch.arange(7)])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_noise_around_it_is_the_models_own(family):
+    model = lively(family)
+    with GaussianNoise(0.5, seed=1).on(model):
+        expected = model(**batch()).logits
+    with GaussianNoise(0.5, seed=1).on(model):
+        assert torch.equal(model.exits(batch(), never)[0], expected)
+    assert not torch.equal(model(**batch()).logits, expected)
+
+
+def by_hand(predictions, threshold, patience):
+    """The class, its probability and the layer of one text, by a loop over the predictions of layers 1 … L."""
+    classes = []
+    for layer, logits in enumerate(predictions, start=1):
+        confidence, found = logits.softmax(-1).max(-1)
+        classes.append(int(found))
+        sure = threshold is not None and confidence >= threshold
+        kept = patience is not None and layer > patience and len(set(classes[-patience - 1 :])) == 1
+        if sure or kept:
+            break
+    return classes[-1], float(confidence), layer
+
+
+@pytest.mark.parametrize("texts", [TEXTS, PAIRS], ids=["texts", "pairs"])
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_threshold_and_patience_are_a_plain_loops(family, texts, classifier, tokenizer):
+    it = classifier(family)
+    longest = None if family == "descend-text-ut" else it.model.limits["length"]
+    alone = []
+    for text in texts:
+        given = (text,) if isinstance(text, str) else text
+        inputs = tokenizer(*given, truncation=longest is not None, max_length=longest, return_tensors="pt")
+        alone.append([logits[0] for logits in it.model.predictions(inputs)][1:])
+    # Confidences between which no rounding decides: halfway in the widest gap of those that are high.
+    sure = torch.stack([torch.stack(each) for each in alone]).softmax(-1).amax(-1).flatten().sort().values[-60:-10]
+    threshold = float(sure[sure.diff().argmax() :][:2].mean())
+    layers = set()
+    for rule in [(None, None), (threshold, None), (None, 1), (None, 3), (threshold, 2), (None, 6), (1.0, None)]:
+        expected = [by_hand(predictions, *rule) for predictions in alone]
+        layers |= {layer for *_, layer in expected}
+        for batch_size in (1, 4, 32):
+            found = it.predict(texts, *rule, batch_size=batch_size)
+            assert [(each.index, each.layer) for each in found] == [(index, layer) for index, _, layer in expected]
+            assert [each.confidence for each in found] == pytest.approx([each for _, each, _ in expected], abs=1e-4)
+            assert all(each.label == it.model.config.id2label[each.index] for each in found)
+    assert len(layers) > 3
+
+
+def test_the_model_is_given_texts_of_about_the_same_length_in_eval_mode_without_gradients(classifier, monkeypatch):
+    it = classifier("distilbert")
+    it.model.train()
+    shapes, forward = [], it.model.forward
+
+    def watched(**inputs):
+        assert not it.model.network.training and not torch.is_grad_enabled()
+        shapes.append(tuple(inputs["input_ids"].shape))
+        return forward(**inputs)
+
+    monkeypatch.setattr(it.model, "forward", watched)
+    it.predict(TEXTS, batch_size=10)
+    it.predict(TEXTS, exit_patience=2, batch_size=10)
+    lengths = sorted((min(len(ids), 60) for ids in it.tokenizer(TEXTS)["input_ids"]), reverse=True)
+    assert shapes == [(10, length) for length in lengths[::10]] * 2
+    assert torch.is_grad_enabled()
+
+
+def test_what_the_model_can_not_take_is_cut_and_ut_takes_all(classifier):
+    long = "a very good film " * 40
+    for family in FAMILIES:
+        it = classifier(family)
+        cut = it.predict([long, long + " and a bad one"], exit_threshold=0.9)
+        assert (cut[0] == cut[1]) is (family != "descend-text-ut")
+
+
+def test_no_texts_are_no_predictions_and_one_text_is_one(classifier):
+    it = classifier("bert")
+    assert it.predict([]) == []
+    assert it.predict("good film") == it.predict(["good film"])
+
+
+@pytest.mark.parametrize(
+    ("texts", "settings", "message"),
+    [
+        (["good", "  "], {}, "text 1 is empty"),
+        ([("good", "")], {}, "text 0 is empty"),
+        ("", {}, "text 0 is empty"),
+        (["good", 3], {}, "text 1 to be a string or a pair of strings; got 3"),
+        ([("a", "b", "c")], {}, "text 0 to be a string or a pair"),
+        ([()], {}, "text 0 to be a string or a pair"),
+        (["good", ("a", "b")], {}, "all texts alone or all in pairs; text 1"),
+        (("a", "b"), {}, "a list of texts or of pairs of texts; got tuple"),
+        (None, {}, "got NoneType"),
+        ("good", {"exit_threshold": 0}, r"exit_threshold must lie in \(0, 1\]; got 0"),
+        ("good", {"exit_threshold": 1.1}, "got 1.1"),
+        ("good", {"exit_threshold": float("nan")}, "got nan"),
+        ("good", {"exit_patience": 0}, "exit_patience must be a whole number of at least 1; got 0"),
+        ("good", {"exit_patience": 1.5}, "got 1.5"),
+        ("good", {"batch_size": 0}, "batch_size must be"),
+    ],
+)
+def test_wrong_texts_and_settings_are_refused(texts, settings, message, classifier):
+    with pytest.raises(InputError, match=message):
+        classifier("distilbert").predict(texts, **settings)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_is_loaded_from_a_run_or_a_models_folder(family, classifier, tmp_path):
+    it = classifier(family)
+    (tmp_path / "config.json").write_text('{"recipe": "a run\'s"}')
+    it.model.saved.save_pretrained(tmp_path / "model")
+    it.tokenizer.save_pretrained(tmp_path / "model")
+    for folder in (tmp_path, str(tmp_path / "model")):
+        again = DescentClassifier.from_pretrained(folder, device="cpu")
+        assert again.predict(TEXTS, exit_patience=2) == it.predict(TEXTS, exit_patience=2)
+
+
+def test_what_is_no_classifier_with_its_tokenizer_is_refused(classifier, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    load, network = DescentClassifier.from_pretrained, classifier("bert").model.network
+    with pytest.raises(InputError, match=r"can't load a classifier from '.*nowhere': expected a run folder"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="can't load a classifier"):
+        load(tmp_path)
+    network.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="the tokenizer has no words"):
+        load(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert load(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(bytes(100))
+    with pytest.raises(InputError, match="can't load a classifier"):
+        load(tmp_path)
+    network.bert.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"not trained as a classifier: it has no classifier.bias, classifier.weight"):
+        load(tmp_path)
+    with pytest.raises(InputError, match=f"tokenizer has {len(tokenizer)} words, the model's word embedding 40"):
+        DescentClassifier(lively("bert"), tokenizer)
+    tokenizer = learn_tokenizer(TEXTS)
+    tokenizer.pad_token = None
+    with pytest.raises(InputError, match="no token for padding"):
+        DescentClassifier(network, tokenizer)
