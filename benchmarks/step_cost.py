@@ -1,6 +1,6 @@
 """What a constrained step costs against an ERM step: time, memory and matrix-product FLOPs, as ratios.
 
-    python benchmarks/step_cost.py [--json] [--depth 7] [--repeats 20]
+    python benchmarks/step_cost.py [--json] [--cases UT …] [--depth 7] [--repeats 20]
 
 Both steps run in turn in one process, so that a machine's mood meets both. An ERM step is plain training: the last
 layer's loss alone. A constrained step reads every layer, with every multiplier at work, and takes the dual step.
@@ -11,36 +11,91 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoModelForSequenceClassification, DistilBertConfig, RobertaConfig
 
 from descend.core import DescentProblem, PrimalDual
-from descend.models import DUST, UT, DUSTConfig, UTConfig
-from descend.noise import GaussianNoise
+from descend.models import DUST, UT, DUSTConfig, LayeredClassifier, UTConfig
+from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective
+from descend.tasks.text import Classification
 from descend.tasks.video import VideoDenoising
 
+
+class Case(NamedTuple):
+    """A model of a depth, its task and noise, a batch of so many samples, and how plain training runs it."""
+
+    depth: int
+    batch: int
+    model: Callable[[int], nn.Module]
+    task: Any
+    noise: Callable[[], Noise]
+    samples: Callable[[int], dict[str, Tensor]]
+    predict: Callable[[Any, dict[str, Tensor]], Tensor]
+
+
+def windows(count: int) -> dict[str, Tensor]:
+    return {"patches": torch.rand(count, 5, 100, 256, generator=torch.Generator().manual_seed(0))}
+
+
+def texts(count: int) -> dict[str, Tensor]:
+    """Texts of 64 to 128 tokens, padded."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(64, 129, (count, 1), generator=generator)
+    mask = (torch.arange(128) < lengths).long()
+    ids = torch.randint(5, 30522, (count, 128), generator=generator) * mask
+    return {"input_ids": ids, "attention_mask": mask, "labels": torch.randint(2, (count,), generator=generator)}
+
+
+def distilbert(depth: int) -> nn.Module:
+    config = DistilBertConfig(n_layers=depth, dim=384, hidden_dim=1536, n_heads=6, num_labels=2)
+    return LayeredClassifier(AutoModelForSequenceClassification.from_config(config))
+
+
+def roberta(depth: int) -> nn.Module:
+    """RoBERTa-large's depth, and heads of its size; a quarter of its width."""
+    sizes = {"hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4}
+    config = RobertaConfig(num_hidden_layers=depth, vocab_size=30522, pad_token_id=0, **sizes, num_labels=2)
+    return LayeredClassifier(AutoModelForSequenceClassification.from_config(config))
+
+
+def video(model: Callable[[int], nn.Module]) -> Case:
+    task, noise = VideoDenoising(), lambda: GaussianNoise(0.8, 0.18)
+    return Case(7, 4, model, task, noise, windows, lambda model, inputs: model(inputs).reconstruction)
+
+
+def text(model: Callable[[int], nn.Module], depth: int) -> Case:
+    task, noise = Classification(), lambda: GaussianNoise(1.0, 0.02)
+    return Case(depth, 16, model, task, noise, texts, lambda model, inputs: model(**inputs).logits)
+
+
 CASES = {
-    "UT": lambda depth: UT(UTConfig(depth=depth)),
-    "DUST": lambda depth: DUST(DUSTConfig(depth=depth)),
+    "UT": video(lambda depth: UT(UTConfig(depth=depth))),
+    "DUST": video(lambda depth: DUST(DUSTConfig(depth=depth))),
+    "DistilBERT": text(distilbert, 6),
+    "RoBERTa-large": text(roberta, 24),
 }
 
 
-def steps(name: str, depth: int, windows: int, device: str) -> dict[str, Callable[[], None]]:
+def steps(case: Case, depth: int, count: int, device: str) -> dict[str, Callable[[], None]]:
     """An ERM step and a constrained one, each with a model and an optimiser of its own."""
-    batch = {"patches": torch.rand(windows, 5, 100, 256, generator=torch.Generator().manual_seed(0)).to(device)}
-    task = VideoDenoising()
+    batch = {name: value.to(device) for name, value in case.samples(count).items()}
+    task = case.task
 
     def ready() -> tuple[Objective, torch.optim.Optimizer]:
-        objective = Objective(CASES[name](depth).to(device).train(), task, GaussianNoise(0.8, 0.18))
+        objective = Objective(case.model(depth).to(device).train(), task, case.noise())
         return objective, torch.optim.Adam(objective.parameters(), 1e-4)
 
     plain, plain_optimizer = ready()
 
     def erm() -> None:
-        prediction = plain.model(plain.noise(task.inputs(batch))).reconstruction
+        with plain.noise.on(plain.model, mask=task.mask(batch)):
+            prediction = case.predict(plain.model, task.inputs(batch))
         task.losses(prediction, task.target(batch)).mean().backward()
         finish(plain, plain_optimizer)
 
@@ -99,7 +154,9 @@ def flops(step: Callable[[], None]) -> int:
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, float | str]:
-    both = steps(name, options.depth, options.windows, options.device)
+    case = CASES[name]
+    depth = options.depth or case.depth
+    both = steps(case, depth, options.batch or case.batch, options.device)
     for step in both.values():
         step()
     bound = flops(both["constrained"]) / flops(both["erm"])
@@ -110,7 +167,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, float | str]:
             times[mode].append(seconds(both[mode], options.device))
     pairs = zip(times["constrained"], times["erm"], strict=True)
     return {
-        "case": f"{name}-{options.depth}",
+        "case": f"{name}-{depth}",
         "mode": "exact",
         "erm_s": statistics.median(times["erm"]),
         "constrained_s": statistics.median(times["constrained"]),
@@ -124,8 +181,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print a list of rows as JSON")
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
-    parser.add_argument("--depth", type=int, default=7)
-    parser.add_argument("--windows", type=int, default=4)
+    parser.add_argument("--depth", type=int, help="layers (default: the case's own)")
+    parser.add_argument("--batch", type=int, help="samples in a batch (default: the case's own)")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

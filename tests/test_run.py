@@ -91,7 +91,15 @@ def finished(tmp_path_factory) -> Path:
 
 def test_a_run_folder_holds_what_the_plan_says(finished):
     names = {path.name for path in finished.iterdir()}
-    expected = {"config.json", "records.jsonl", "model", "dual.safetensors", "summary.json", "frames.npz"}
+    expected = {
+        "config.json",
+        "records.jsonl",
+        "model",
+        "dual.safetensors",
+        "summary.json",
+        "frames.npz",
+        "report.html",
+    }
     assert names == expected | {"checkpoint-3", "checkpoint-6", "checkpoint-8"}
     assert {path.name for path in (finished / "model").iterdir()} == {"config.json", "model.safetensors"}
     dual = load_file(finished / "dual.safetensors")

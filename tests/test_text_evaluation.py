@@ -131,7 +131,7 @@ def test_probes_read_what_a_layer_knows_and_leave_the_model_alone(tokenizer):
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
     held = rows.select(range(200, 300))
     by_probe, by_head = (measure(each, TASK, held, collate=collate) for each in (probed, model))
-    assert min(by_probe.metrics) > 0.95 and max(by_head.metrics) < 0.9
+    assert min(by_probe.metrics) > 0.9 and max(by_head.metrics) < 0.8
     assert probed.depth == model.depth and len(by_probe.metrics) == 4
 
 

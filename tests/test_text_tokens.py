@@ -26,7 +26,7 @@ def tokenizer():
 def test_a_learned_tokenizer_frames_texts_and_pairs(tokenizer):
     assert tokenizer.convert_ids_to_tokens(tokenizer("The film")["input_ids"]) == ["[CLS]", "the", "film", "[SEP]"]
     pair = tokenizer("the film", "good plot", return_token_type_ids=True)
-    assert tokenizer.convert_ids_to_tokens(pair["input_ids"]) == ["[CLS]", "the", "film", "[SEP]", "good", "plot", "[SEP]"]
+    assert " ".join(tokenizer.convert_ids_to_tokens(pair["input_ids"])) == "[CLS] the film [SEP] good plot [SEP]"
     assert pair["token_type_ids"] == [0, 0, 0, 0, 1, 1, 1]
     assert tokenizer.pad_token_id == 0 and tokenizer("☃")["input_ids"][1] == tokenizer.unk_token_id
 

@@ -140,7 +140,8 @@ def default_levels(train_noise: float) -> list[float]:
 def _of_run(folder: Path, model: str) -> _Subject:
     """A model of a run folder."""
     config = read_json(folder / CONFIG_FILE)
-    if any("ForSequenceClassification" in name for name in config.get("architectures") or ()):
+    given = config.get("architectures") if isinstance(config, dict) else None
+    if any("ForSequenceClassification" in name for name in given or ()):
         raise InputError(
             f"{folder} is no run but a model of {config['model_type']}; judge it by --task classification."
         )
