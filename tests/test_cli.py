@@ -407,7 +407,7 @@ def test_quiet_without_a_terminal(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "trained run\n", "")
     done = descend("evaluate", "run", "--noise", "0.8", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout.splitlines()) == 1
+    assert len(done.stdout.splitlines()) == 2  # what was found, and the page
 
 
 def on_terminal(*argv: str, cwd: Path) -> str:

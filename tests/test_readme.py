@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from PIL import Image
+from transformers import TrainingArguments
 
 from descend.cli import main
-from descend.tasks.text import learn_tokenizer
+from descend.tasks.text import generate_reviews, learn_tokenizer
 from networks import network
 
 ROOT = Path(__file__).parents[1]
@@ -31,6 +33,20 @@ def clips(tmp_path):
                 pixels = rng.integers(0, 256, (20, 20), dtype=np.uint8)
                 Image.fromarray(pixels).resize((200, 180)).save(folder / f"{frame:03d}.jpg")
     return tmp_path / "videos"
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    """A folder in the layout of aclImdb, and one with a vocabulary."""
+    for seed, side in enumerate(("train", "test")):
+        for number, row in enumerate(generate_reviews(20, seed)):
+            file = tmp_path / "reviews" / side / ("neg", "pos")[row["label"]] / f"{number}_5.txt"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(row["text"])
+    (tmp_path / "words").mkdir()
+    words = sorted({word for row in generate_reviews(20, 0) for word in row["text"].split()})
+    (tmp_path / "words" / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
+    return tmp_path / "reviews"
 
 
 def test_the_plain_loop(capsys):
@@ -67,30 +83,47 @@ def test_the_trainer(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "runs" / "example" / "records.jsonl").is_file()
 
 
+def test_a_classifier_of_the_librarys(tmp_path):
+    """The third Python block, around a small classifier and a script's own variables."""
+    rows = Dataset.from_list(generate_reviews(24, 0))
+    tokenizer = learn_tokenizer(rows["text"])
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    rows = rows.map(lambda batch: tokenizer(batch["text"], truncation=True, max_length=20), batched=True)
+    model = network("distilbert", labels=2, vocab_size=len(tokenizer))
+    before = model.classifier.weight.detach().clone()
+    args = TrainingArguments(str(tmp_path), max_steps=2, report_to="none", use_cpu=True)
+    scope = {"model": model, "args": args, "data": {"train": rows, "validation": rows}, "tokenizer": tokenizer}
+    exec(PYTHON[2], scope)
+    assert not torch.equal(before, model.classifier.weight)
+    assert len(scope["trainer"].evaluate()) > 3
+
+
 def test_leaving_early(tmp_path, monkeypatch, capsys):
-    """The third Python block, as it is, on a small random model in a run folder."""
+    """The fourth Python block, as it is, on a small random model in a run folder."""
     monkeypatch.chdir(tmp_path)
     tokenizer = learn_tokenizer(["a film to remember, dull from start to end"])
     tokenizer.model_input_names = ["input_ids", "attention_mask"]
     network("distilbert", labels=2, vocab_size=len(tokenizer)).save_pretrained("runs/imdb/model")
     tokenizer.save_pretrained("runs/imdb/model")
-    exec(PYTHON[2], {})
+    exec(PYTHON[3], {})
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0].startswith("LABEL_") for line in lines] == [True, True]
 
 
-def test_the_commands(clips, tmp_path, monkeypatch, capsys):
-    """Every `descend` line in its order, on three small clips, with fewer steps."""
+def test_the_commands(clips, reviews, tmp_path, monkeypatch, capsys):
+    """Every `descend` line in its order, on three small clips and forty reviews, with fewer steps."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DESCEND_CACHE", str(tmp_path / "cache"))
     lines = [line for line in COMMANDS if line.startswith("descend")]
     assert len(lines) >= 6
     for line in lines:
-        words = shlex.split(line.replace("PATH", str(clips)))[1:]
+        line = line.replace("MODEL_FOLDER", "runs/imdb/model").replace("FOLDER", str(tmp_path / "words"))
+        words = shlex.split(line.replace("PATH", str(reviews if "imdb" in line else clips)))[1:]
         if words[0] == "train":
             words += ["--max-steps", "4"]
         assert main(words) == 0, capsys.readouterr().err
-    assert (tmp_path / "page" / "report.html").stat().st_size > 1_000_000
+    for folder in ("page", "runs/imdb", "runs/imdb/model"):
+        assert (tmp_path / folder / "report.html").stat().st_size > 1_000_000
 
 
 def test_make_has_the_targets_it_names():

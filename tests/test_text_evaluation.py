@@ -127,7 +127,8 @@ def test_probes_read_what_a_layer_knows_and_leave_the_model_alone(tokenizer):
     model, collate = classifier(tokenizer, max_position_embeddings=90), DataCollatorWithPadding(tokenizer)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     clean = GaussianNoise(0.0, 1.0)
-    probed = fit_probes(model, TASK, rows.select(range(200)), clean, batch_size=16, collate=collate)
+    train, validation = rows.select(range(160)), rows.select(range(160, 200))
+    probed = fit_probes(model, TASK, train, validation, clean, batch_size=16, collate=collate)
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
     held = rows.select(range(200, 300))
     by_probe, by_head = (measure(each, TASK, held, collate=collate) for each in (probed, model))

@@ -40,7 +40,7 @@ class DescentConfig(TrainingArguments):
     )
     form: str = field(default="difference", metadata={"help": "Form of a constraint: difference or ratio."})
     stop_gradient: bool = field(
-        default=False,
+        default=True,
         metadata={"help": "No gradient through a constraint's right-hand side: no layer is paid to be worse."},
     )
     dual_lr: float = field(default=0.03, metadata={"help": "Learning rate of the multipliers, η_λ."})

@@ -16,6 +16,9 @@ from descend.objective import Task
 MOST = 5000
 """Samples that probes are fitted to: enough for a linear layer, and their features fit into memory."""
 
+RIDGES = (1.0, 10.0, 100.0, 1000.0, 10000.0)
+"""What ‖W‖²/2 may weigh against the sum of losses."""
+
 
 class Probed(nn.Module):
     """A classifier whose layers are read by linear probes in place of its head: no layered model, which shares one.
@@ -51,19 +54,22 @@ class Probed(nn.Module):
 def fit_probes(
     classifier: LayeredClassifier,
     task: Task,
-    dataset: Dataset,
+    train: Dataset,
+    validation: Dataset,
     noise: Noise,
     *,
     batch_size: int = 16,
     device: torch.device | str = "cpu",
     collate: Callable[[list[Any]], dict[str, Any]] | None = None,
 ) -> Probed:
-    """Fit a logistic regression to every layer, with a unit ridge (‖W‖²/2 on the sum of losses).
+    """Fit a logistic regression to every layer, its ridge chosen by the loss on validation samples.
 
     Args:
         classifier: What to probe; it is not changed.
         task: The samples' loss.
-        dataset: Training samples; the first `MOST` are used.
+        train: Samples to fit to; the first `MOST` are used.
+        validation: Samples to choose each layer's ridge on, of `RIDGES`: a classifier has seen its training samples,
+            and tells them apart better than others.
         noise: That of the classifier's own training, at its level.
         batch_size: Samples at a time.
         device: Where to compute.
@@ -71,39 +77,49 @@ def fit_probes(
     """
     classifier.eval()
     empty = Probed(classifier, nn.ModuleList())
-    some = Subset(dataset, range(min(MOST, len(dataset))))  # type: ignore[arg-type]
-    features: list[Tensor] = []
-    targets: list[Tensor] = []
-    with torch.no_grad():
+
+    @torch.no_grad()
+    def features(dataset: Dataset) -> tuple[Tensor, Tensor]:
+        """What the head looks at, (L+1, S, H), and the targets (S,)."""
+        some = Subset(dataset, range(min(MOST, len(dataset))))  # type: ignore[arg-type]
+        pooled: list[Tensor] = []
+        targets: list[Tensor] = []
         for batch in DataLoader(some, batch_size=batch_size, collate_fn=collate):
             batch = send_to_device(batch, device)
             first = sum(map(len, targets))
             targets.append(task.target(batch).cpu())
             numbers = range(first, first + len(targets[-1]))
             with noise.on(classifier, mask=task.mask(batch), indices=numbers):
-                features.append(torch.stack(empty.layer_outputs(task.inputs(batch))).double().cpu())
-    target = torch.cat(targets)
-    probes = [_fit(layer, target, classifier.limits["labels"]) for layer in torch.cat(features, 1)]
-    return Probed(classifier, nn.ModuleList(probes).to(device))
+                pooled.append(torch.stack(empty.layer_outputs(task.inputs(batch))).double().cpu())
+        return torch.cat(pooled, 1), torch.cat(targets)
+
+    (fitted, target), (held, held_target) = features(train), features(validation)
+    probes = []
+    for layer, held_layer in zip(fitted, held, strict=True):
+        found = [_fit(layer, target, classifier.limits["labels"], ridge) for ridge in RIDGES]
+        losses = [F.cross_entropy(probe(held_layer), held_target).item() for probe in found]
+        probes.append(found[losses.index(min(losses))])
+    return Probed(classifier, nn.ModuleList(probes).float().to(device))
 
 
-def _fit(features: Tensor, target: Tensor, classes: int) -> nn.Linear:
+def _fit(features: Tensor, target: Tensor, classes: int, ridge: float) -> nn.Linear:
     """A linear layer on features (S, H), found on standardised ones and written for those as they are."""
     mean, spread = features.mean(0), features.std(0).clamp(min=1e-6)
     scaled = (features - mean) / spread
     weight = torch.zeros(classes, features.shape[1], dtype=features.dtype, requires_grad=True)
     bias = torch.zeros(classes, dtype=features.dtype, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weight, bias], max_iter=200, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS([weight, bias], max_iter=100, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        value = F.cross_entropy(F.linear(scaled, weight, bias), target, reduction="sum") + weight.square().sum() / 2
+        fit = F.cross_entropy(F.linear(scaled, weight, bias), target, reduction="sum")
+        value = (fit + ridge * weight.square().sum() / 2) / len(target)
         value.backward()
         return value
 
     optimizer.step(loss)  # type: ignore[arg-type]
-    probe = nn.Linear(features.shape[1], classes)
+    probe = nn.Linear(features.shape[1], classes, dtype=features.dtype)
     with torch.no_grad():
         probe.weight.copy_(weight / spread)
         probe.bias.copy_(bias - (weight / spread) @ mean)
-    return probe
+    return probe.requires_grad_(False)

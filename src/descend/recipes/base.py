@@ -61,7 +61,6 @@ class Recipe:
         "logging_steps": 10,
         "save_total_limit": 2,
         "report_to": "none",
-        "stop_gradient": True,
         "dual_lr": 0.03,
         "resilience": 0.05,
     }

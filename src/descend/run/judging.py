@@ -119,7 +119,7 @@ def evaluate(
             raise InputError("only classifiers can be probed or left early; leave out --probe and --exit.")
         parts = own or recipe.load()
         if probe:
-            probed = fit_probes(network, objective_task, parts.train, trained, **settings)
+            probed = fit_probes(network, objective_task, parts.train, parts.validation, trained, **settings)
             judge = robustness(probed, objective_task, samples, problem, trained, levels=levels, **settings)
             told = judge.summary(objective_task)
             summary["probe"] = {key: told[key] for key in ("values", "layer_losses", "layer_metrics")}
