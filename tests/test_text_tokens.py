@@ -31,6 +31,14 @@ def test_a_learned_tokenizer_frames_texts_and_pairs(tokenizer):
     assert tokenizer.pad_token_id == 0 and tokenizer("☃")["input_ids"][1] == tokenizer.unk_token_id
 
 
+def test_a_learned_vocabulary_is_the_most_frequent_words_the_same_every_time():
+    texts = ["b b a c", "c a!", "Zebra B"]
+    made = learn_tokenizer(texts)
+    assert made.convert_ids_to_tokens(range(4)) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    assert made.convert_ids_to_tokens(range(4, len(made))) == ["b", "a", "c", "!", "zebra"]
+    assert learn_tokenizer(reversed(texts)).get_vocab() == made.get_vocab()
+
+
 def test_long_texts_are_cut_and_counted_or_refused_by_their_source(tokenizer):
     rows = [{"text": "good " * length, "label": 1, "source": f"file {length}"} for length in (3, 9, 5)]
     texts = Dataset.from_list(rows)

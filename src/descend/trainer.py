@@ -14,6 +14,7 @@ from datasets import Dataset
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from descend.config import DescentConfig
 from descend.errors import InputError, NonFiniteLossError
@@ -124,6 +125,14 @@ class DescentTrainer(Trainer):
         # Parallel training averages gradients over ranks; the sum over ranks is what a global mean needs.
         loss = torch.dot(weights.to(sums), sums) * (self.accelerator.num_processes / total)
         return (loss, sums) if return_outputs else loss
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """The library's; one that groups by length is made to depend on seed and epoch alone, as its others do."""
+        sampler = super()._get_train_sampler(train_dataset)
+        if isinstance(sampler, LengthGroupedSampler):
+            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+            return _LengthGrouped(sampler.batch_size, sampler.lengths, seed)
+        return sampler
 
     def _run_epoch(self, **kwargs: Any) -> None:  # type: ignore[override]
         """An epoch, unless the checkpoint is that of the last step: the library's loop would take one more."""
@@ -339,6 +348,21 @@ class DescentTrainer(Trainer):
             "slack": self.dual.slack,
         }
         save_file(tensors, path)
+
+
+class _LengthGrouped(LengthGroupedSampler):
+    """Samples of like length together, in an order that a resumed run, or another method, meets again.
+
+    The library's draws from the global generator, where dropout does too.
+    """
+
+    def __init__(self, batch_size: int, lengths: list[int], seed: int):
+        super().__init__(batch_size, lengths=lengths)
+        self.seed = seed
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.generator = torch.Generator().manual_seed(self.seed * 8191 + epoch)
 
 
 class _DualStep(TrainerCallback):

@@ -1,5 +1,6 @@
 """Texts → tokens: what a classifier is trained and tested on, and the tokenizers that make them."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset, DatasetDict
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 from transformers import (
     AutoTokenizer,
@@ -145,14 +146,19 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
 
 
 def learn_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """A tokenizer of word pieces in lower case, learned from the training texts."""
-    learned = Tokenizer(models.WordPiece(unk_token=_SPECIAL["unk_token"]))
-    learned.normalizer = normalizers.BertNormalizer(lowercase=True)
-    learned.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    """A tokenizer of words in lower case, the most frequent ones of the training texts; the rest are unknown.
+
+    Words, because the vocabulary must be the same every time: the library's learning of word pieces breaks ties as its
+    hash tables fall.
+    """
+    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    counts = Counter(word for text in texts for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
     special = list(_SPECIAL.values())
-    learned.train_from_iterator(
-        texts, trainers.WordPieceTrainer(vocab_size=VOCABULARY, special_tokens=special, show_progress=False)
-    )
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))[: VOCABULARY - len(special)]
+    vocabulary = {word: place for place, word in enumerate([*special, *frequent])}
+    learned = Tokenizer(models.WordLevel(vocabulary, unk_token=_SPECIAL["unk_token"]))
+    learned.normalizer, learned.pre_tokenizer = normalizer, splitter
+    learned.add_special_tokens(special)
     learned.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
