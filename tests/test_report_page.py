@@ -187,3 +187,58 @@ def test_a_study_has_a_section_per_setting_and_says_loudly_what_is_infeasible(br
 def test_the_page_stays_small(page_file: Path) -> None:
     assert page_file.stat().st_size < 12e6
     assert not re.search(r'(src|href)="(?!data:|#)', page_file.read_text().split("<script>")[0])
+
+
+def classifier(**entries) -> dict:
+    """What the summary of a classifier has beside a denoiser's."""
+    rows = {str(level): [0.5 + 0.03 * layer - 0.05 * level for layer in range(8)] for level in NOISE}
+    exits = [{"threshold": 0.6, "layers": 2.5, "accuracy": 0.7}, {"threshold": 0.9, "layers": 5.0, "accuracy": 0.71}]
+    return {
+        **{"recipe": "text-distilbert", "model": "DistilBERT-7", "dataset": "imdb", "metric": "accuracy"},
+        **{"higher_is_better": True, "values": [0.71, 0.7, 0.69, 0.66, 0.63, 0.6], "mean": 0.665, "auc": 0.99},
+        **{"layer_metrics": rows, "note": "Not trained by <Descend>."},
+        "ratios": {"quantiles": [0.05, 0.25, 0.5, 0.75, 0.95], "by_layer": [[0.5, 0.8, 0.9, 1.0, 1.4]] * 7},
+        "settled_layer": {"mean": 2.0, "shares": [0.1, 0.2, 0.3, 0.2, 0.1, 0.1, 0.0, 0.0]},
+        "probe": {"layer_metrics": rows, "layer_losses": {str(level): [0.6] * 8 for level in NOISE}},
+        "exit": {
+            **{"full": 0.71, "depth": 7, "confidence": exits},
+            "patience": [{"patience": 1, "layers": 3.0, "accuracy": 0.69}],
+            "chosen": {"threshold": 0.9, "layers": 5.0, "accuracy": 0.71, "time_ratio": 0.8},
+        },
+        **entries,
+    }
+
+
+def test_a_classifiers_page_has_its_own_figures(browser: Browser, tmp_path: Path) -> None:
+    runs = [fake_run(tmp_path / method, method, frames=False, **classifier()) for method in ("erm", "constrained")]
+    with Visit(browser, write_page(runs, tmp_path / "report.html", "texts")) as visit:
+        assert visit.complaints == []
+        headings = visit.page.locator("figure h3").all_inner_texts()
+        assert headings == [
+            *("Loss along the layers", "Accuracy against noise", "Accuracy along the layers"),
+            *("Descent of single samples", "Where answers settle", "Leaving early"),
+            *("Multipliers", "Constraints on held-out data"),
+        ]
+        words = visit.page.locator(".verdict").inner_text()
+        assert "Not trained by <Descend>." in words
+        assert "a mean Accuracy of 0.665 against ERM’s 0.665" in words and "The area under it over γ is 0.99" in words
+        # Eight layers at γ = 0.15, then at the noise that the slider of the losses is moved to.
+        assert visit.plot("metrics", "plot.data[0].y[0]") == pytest.approx(0.5 - 0.05 * 0.15)
+        visit.slide("losses-noise-0", "End")
+        assert visit.plot("metrics", "plot.data[0].y[0]") == pytest.approx(0.5 - 0.05 * 1.5)
+        assert visit.plot("settled", "plot.data.at(-1).y.at(-1)") == pytest.approx(1)
+        assert visit.plot("exits", "plot.data.map(trace => trace.name)")[0] == "ERM, confidence"
+        assert visit.plot("losses", "plot.data.map(trace => trace.name)").count("ERM, linear probe") == 1
+
+
+def test_another_shift_is_another_section(browser: Browser, tmp_path: Path) -> None:
+    runs = [
+        fake_run(tmp_path / shift, "erm", frames=False, **classifier(shift=shift)) for shift in ("gaussian", "laplace")
+    ]
+    with Visit(browser, write_page(runs, tmp_path / "report.html", "shifts")) as visit:
+        assert [
+            text.endswith("under laplace noise") for text in visit.page.locator("section h2").all_inner_texts()
+        ] == [
+            False,
+            True,
+        ]

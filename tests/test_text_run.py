@@ -10,6 +10,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Bert
 
 from descend import run
 from descend.cli import main
+from descend.errors import InputError
 from descend.recipes import RECIPES
 from descend.tasks.text import Classification, generate_pairs, generate_reviews, learn_tokenizer
 from networks import network
@@ -95,6 +96,19 @@ def test_a_run_is_judged_from_its_folder_alone_and_on_other_data(finished, revie
             (other / side / ("neg", "pos")[row["label"]] / f"{number}_1.txt").write_text(row["text"])
     elsewhere = run.evaluate(finished, noise=[0.0, 2.0], data=str(other))
     assert elsewhere["samples"] == 15 and elsewhere["sigma"] == own["sigma"]
+
+
+@pytest.mark.parametrize(("shift", "top"), [("uniform", 3.5), ("laplace", 3.5), ("dropout", 0.7)])
+def test_a_run_is_judged_under_other_shifts(finished, tmp_path, shift, top):
+    plain = run.evaluate(finished, noise=[0.0, 0.5])
+    found = run.evaluate(finished, shift=shift)
+    assert found["shift"] == shift and plain["shift"] == "gaussian"
+    assert found["noise"][0] == 0 and found["noise"][-1] == pytest.approx(top) and len(found["noise"]) == 8
+    assert found["layer_losses"]["0.0"] == plain["layer_losses"]["0.0"]
+    at = run.evaluate(finished, noise=[0.5], shift=shift)["layer_losses"]["0.5"]
+    assert at != plain["layer_losses"]["0.5"]
+    with pytest.raises(InputError, match="one of gaussian, uniform, laplace, dropout; got 'pink'"):
+        run.evaluate(finished, shift="pink")
 
 
 def test_an_interrupted_run_goes_on_bit_equal(finished, reviews, tmp_path):

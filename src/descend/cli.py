@@ -65,7 +65,7 @@ def recipes(words: Sequence[str]) -> None:
     from descend.recipes import RECIPES
 
     for name, recipe in RECIPES.items():
-        print(f"{name:12} {recipe.about}")
+        print(f"{name:16} {recipe.about}")
 
 
 def train(words: Sequence[str]) -> None:
@@ -86,6 +86,7 @@ def evaluate(words: Sequence[str]) -> None:
     parser.add_argument("--exit", action="store_true", help="judge leaving early: accuracy against layers used")
     parser.add_argument("--data", help="data set to judge it on (default: the run's own)")
     parser.add_argument("--noise", help="levels γ: 0,0.1,0.2 or 0:2:0.25 (default: 8 up to 3.5 × training)")
+    parser.add_argument("--shift", default="gaussian", help="gaussian, uniform, laplace or dropout (default: gaussian)")
     parser.add_argument("--split", choices=("test", "validation", "train"), default="test", help="(default: test)")
     parser.add_argument("--model", default="model", help="model or best_feasible (default: model)")
     parser.add_argument("--frames", type=int, default=2, help="frames to keep for the page (default: 2)")

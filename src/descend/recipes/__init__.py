@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from descend.recipes.base import Recipe
+from descend.recipes.base import SHIFTS, Recipe
 from descend.recipes.text import DistilBERTRecipe, PlainTextRecipe, RoBERTaRecipe, TextRecipe, TextUTRecipe
 from descend.recipes.video import DUSTRecipe, UTRecipe, VideoRecipe, ViTRecipe
 
-__all__ = ["PLAIN", "RECIPES", "Recipe", "TextRecipe", "VideoRecipe"]
+__all__ = ["PLAIN", "RECIPES", "SHIFTS", "Recipe", "TextRecipe", "VideoRecipe"]
 
 RECIPES: dict[str, type[Recipe]] = {
     "video-ut": UTRecipe,

@@ -11,8 +11,16 @@ from transformers import PreTrainedTokenizerBase
 
 from descend.errors import InputError
 from descend.models import LayeredModel
-from descend.noise import GaussianNoise, Noise
+from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
 from descend.objective import Task
+
+SHIFTS: dict[str, type[Noise]] = {
+    "gaussian": GaussianNoise,
+    "uniform": UniformNoise,
+    "laplace": LaplaceNoise,
+    "dropout": TokenDropout,
+}
+"""Kinds of noise that a model can be judged under, by name."""
 
 
 def setting(default: Any, help: str) -> Any:
@@ -102,9 +110,13 @@ class Recipe:
     def network(self, data: Data) -> LayeredModel:
         """A new model for the data."""
 
-    def corruption(self, sigma: float | None, seed: int) -> Noise:
-        """The training noise, for data of this σ_x; None for an embedding whose σ_x moves as it learns."""
-        return GaussianNoise(self.noise, sigma, seed)
+    def corruption(self, sigma: float | None, seed: int, shift: str = "gaussian") -> Noise:
+        """The noise at its training level, for data of this σ_x; None for an embedding whose σ_x moves as it learns.
+
+        Training is with Gaussian noise; another kind of `SHIFTS` is for judging. Token dropout has no training level.
+        """
+        kind = SHIFTS[shift]
+        return kind(0.0 if kind is TokenDropout else self.noise, sigma, seed)
 
     @abstractmethod
     def restore(self, folder: str) -> LayeredModel:

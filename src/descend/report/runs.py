@@ -81,6 +81,7 @@ class RunView:
     limits: list[float | None] = field(default_factory=list)
     split: str = "test"
     checkpoint: str = "model"
+    shift: str = "gaussian"
     descending_share: float | None = None
     layer_metrics: dict[float, list[float]] = field(default_factory=dict)
     auc: float | None = None
@@ -197,6 +198,7 @@ class RunView:
                 limits=[_maybe(limit) for limit in summary.get("limits") or []],
                 split=str(summary.get("split") or "test"),
                 checkpoint=str(summary.get("checkpoint") or "model"),
+                shift=str(summary.get("shift") or "gaussian"),
                 descending_share=_maybe(summary.get("descending_share")),
                 alpha=_alpha(summary.get("alpha")),
                 settings=dict(summary.get("settings") or {}),
@@ -237,13 +239,14 @@ class Arm:
 
 @dataclass(frozen=True)
 class Group:
-    """The arms that compare: one data set, one model, one training noise, judged on one split at one checkpoint."""
+    """The arms that compare: one data set, model and training noise, judged on one split, checkpoint and shift."""
 
     dataset: str
     model: str
     train_noise: float
     split: str
     checkpoint: str
+    shift: str
     arms: list[Arm]
 
     @property
@@ -270,9 +273,9 @@ class Group:
 
 def group_runs(runs: Sequence[RunView]) -> list[Group]:
     """Gather runs by what makes them comparable (see `Group`), then by method and setting, ERM first."""
-    groups: dict[tuple[str, str, float, str, str], list[RunView]] = {}
+    groups: dict[tuple[str, str, float, str, str, str], list[RunView]] = {}
     for run in runs:
-        key = (run.dataset, run.model, run.train_noise, run.split, run.checkpoint)
+        key = (run.dataset, run.model, run.train_noise, run.split, run.checkpoint, run.shift)
         groups.setdefault(key, []).append(run)
     return [Group(*key, arms=_arms(members)) for key, members in groups.items()]
 

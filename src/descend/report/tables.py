@@ -52,6 +52,7 @@ def group_name(group: Group) -> str:
     """The group in words, escaped; what was judged is named where it is not the final model on test data."""
     words = f"{group.model} on {group.dataset}, trained at γ = {group.train_noise:g}"
     words += f", judged on the {group.split} split" if group.split != "test" else ""
+    words += f", under {group.shift} noise" if group.shift != "gaussian" else ""
     words += f", {group.checkpoint.replace('_', ' ')} checkpoint" if group.checkpoint != "model" else ""
     return escape(words)
 

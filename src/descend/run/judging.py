@@ -15,7 +15,7 @@ from descend.evaluation.exits import exits
 from descend.evaluation.probes import fit_probes
 from descend.evaluation.robustness import pictures, robustness
 from descend.models import LayeredClassifier, LayeredModel
-from descend.recipes import PLAIN, RECIPES, Recipe
+from descend.recipes import PLAIN, RECIPES, SHIFTS, Recipe
 from descend.records import read_json, write_json
 from descend.run.training import CONFIG_FILE
 from descend.trainer import DUAL_FILE
@@ -55,6 +55,7 @@ def evaluate(
     *,
     data: str | None = None,
     noise: list[float] | None = None,
+    shift: str = "gaussian",
     split: str = "test",
     model: str = "model",
     task: str | None = None,
@@ -69,7 +70,8 @@ def evaluate(
     Args:
         folder: The run; or with ``task`` a folder that the library's `save_pretrained` wrote.
         data: Other data, judged on their test side or, without sides, as a whole; the run's own unless given.
-        noise: Levels γ; eight from 0 to 3.5 times the training noise unless given.
+        noise: Levels γ; eight from 0 to 3.5 times the training noise, or to 0.7 for token dropout, unless given.
+        shift: The kind of noise, one of `SHIFTS`; the verdict is under it too, at the training level.
         split: ``test``, ``validation`` or ``train``.
         model: The run's model to judge: ``model`` or ``best_feasible``.
         task: ``classification`` for a classifier that Descend never trained.
@@ -84,6 +86,8 @@ def evaluate(
     """
     if frames < 1:
         raise InputError(f"frames must be at least 1; got {frames}.")
+    if shift not in SHIFTS:
+        raise InputError(f"shift must be one of {', '.join(SHIFTS)}; got {shift!r}.")
     subject = _of_run(folder, model) if task is None else _of_library(folder, task, dataset, data)
     recipe, network, args = subject.recipe, subject.network, subject.args
     own = recipe.load() if data is None else None
@@ -94,8 +98,9 @@ def evaluate(
     sigma = subject.sigma
     if sigma is None:
         sigma = objective_task.sigma(network.get_input_embeddings(), samples)
-    levels = noise or default_levels(recipe.noise or recipe.usual_noise)
-    trained = recipe.corruption(sigma, seed)
+    trained = recipe.corruption(sigma, seed, shift)
+    usual = 0.2 if shift == "dropout" else recipe.noise or recipe.usual_noise
+    levels = noise or default_levels(usual)
     problem = args.problem(network.depth)
     settings: dict[str, Any] = {"batch_size": args.eval_batch_size, "device": device, "collate": recipe.collate}
     found = robustness(network, objective_task, samples, problem, trained, levels=levels, **settings)
@@ -104,6 +109,7 @@ def evaluate(
         **subject.facts,
         "dataset": name,
         "split": split,
+        "shift": shift,
         **found.summary(objective_task),
         "alpha": list(problem.alpha or ()),
         "limits": problem.limits,
