@@ -120,7 +120,7 @@ def test_layer_and_clip_change_the_reconstructions(visit: Visit) -> None:
     seen = {visit.panel("ERM")}
     visit.slide("frames-layer-0", "ArrowLeft")
     seen.add(visit.panel("ERM"))
-    visit.page.check("input[name=clip-0][value='1']", force=True)
+    visit.page.click("label:has(input[name=clip-0][value='1'])")
     seen.add(visit.panel("ERM"))
     assert len({src for src, _, _ in seen}) == len({alt for _, alt, _ in seen}) == 3
     assert "layer 6" in visit.panel("ERM")[1] and "clip 2" in visit.panel("ERM")[1]

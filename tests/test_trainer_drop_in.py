@@ -1,5 +1,6 @@
 """A script for transformers' Trainer, its Trainer replaced: the library's models, arguments and data as they are."""
 
+import json
 import subprocess
 import sys
 from difflib import unified_diff
@@ -129,7 +130,27 @@ def test_several_evaluation_sets_have_metrics_of_their_own(tmp_path, tokenizer):
     ours = trainer(tmp_path, tokenizer, classifier(tokenizer), eval_dataset=sets)
     metrics = ours.evaluate()
     assert {"eval_one_loss", "eval_two_loss", "eval_two_feasible"} <= metrics.keys()
+    written = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    assert {row["split"] for row in written} == {"validation one", "validation two"}
+    # Data given by hand, a test set, leave no trace.
     assert metrics["eval_one_loss"] == pytest.approx(ours.evaluate(sets["one"])["eval_loss"])
+    assert len((tmp_path / "records.jsonl").read_text().splitlines()) == len(written)
+
+
+def test_the_best_feasible_model_is_chosen_on_the_trainers_own_data_alone(tmp_path, tokenizer):
+    easy = DescentConfig(str(tmp_path), alpha="1e-9", first_layer=2, max_steps=2, **QUIET)
+    model = classifier(tokenizer)
+    with torch.no_grad():  # the last layer but one reads as noise, the last as next to nothing
+        model.distilbert.transformer.layer[-1].output_layer_norm.weight.zero_()
+        model.distilbert.transformer.layer[-1].output_layer_norm.bias.zero_()
+        model.pre_classifier.weight.mul_(100)
+        model.classifier.weight.mul_(100)
+    data = {"train_dataset": texts(tokenizer, 16, 0), "eval_dataset": texts(tokenizer, 40, 1)}
+    ours = DescentTrainer(model, easy, processing_class=tokenizer, **data)
+    ours.evaluate(texts(tokenizer, 30, 2))
+    assert ours.verdict.feasible and not (tmp_path / "best_feasible").exists()
+    ours.evaluate()
+    assert ours.verdict.feasible and (tmp_path / "best_feasible" / "tokenizer.json").is_file()
 
 
 def test_plain_arguments_stand_for_the_default_problem(tmp_path, tokenizer):
@@ -145,9 +166,7 @@ def test_without_constraints_it_is_trainer_itself(tmp_path, tokenizer):
     model, plain = (classifier(tokenizer, **still) for _ in range(2))
     settings = {"max_steps": 4, "per_device_train_batch_size": 8, "learning_rate": 1e-3, "seed": 0, **QUIET}
     data = {"train_dataset": texts(tokenizer, 64, 0), "processing_class": tokenizer}
-    DescentTrainer(
-        model, DescentConfig(str(tmp_path / "a"), method="erm", remove_unused_columns=True, **settings), **data
-    ).train()
+    DescentTrainer(model, DescentConfig(str(tmp_path / "a"), method="erm", **settings), **data).train()
     Trainer(plain, TrainingArguments(str(tmp_path / "b"), **settings), **data).train()
     for one, other in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

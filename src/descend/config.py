@@ -67,10 +67,6 @@ class DescentConfig(TrainingArguments):
         default_factory=torch.cuda.is_available,
         metadata={"help": "Keep batches where a GPU can fetch them fast; on where there is a GPU."},
     )
-    # Samples are dictionaries of the task's own making, and the Objective takes them whole.
-    remove_unused_columns: bool = field(
-        default=False, metadata={"help": "Drop fields of a sample that forward() does not name; leave off here."}
-    )
 
     def __post_init__(self) -> None:
         self._check()

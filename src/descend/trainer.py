@@ -155,44 +155,53 @@ class DescentTrainer(Trainer):
             The last layer's loss and metric, the worst violation, whether the constraints hold, and what
             ``compute_metrics`` makes of the last layer's predictions.
         """
-        datasets = self._evaluated(self.eval_dataset if eval_dataset is None else eval_dataset)
+        own = eval_dataset is None
+        datasets = self._evaluated(self.eval_dataset if own else eval_dataset)
         if not datasets:
             raise InputError("expected an eval_dataset, of the trainer or of this call; got none.")
         metrics: dict[str, float] = {}
+        losses: dict[str, float] = {}
+        verdicts: list[Verdict] = []
         for name, dataset in datasets.items():
-            metrics |= self._judge(dataset, f"{metric_key_prefix}_{name}" if name else metric_key_prefix)
+            layers = self._measure(dataset)
+            verdicts.append(verdict(self.args.problem(self.objective.model.depth), layers))
+            found = self._metrics(layers, verdicts[-1], f"{metric_key_prefix}_{name}" if name else metric_key_prefix)
+            self.log(found)
+            metrics |= found
+            losses[name] = layers.losses[:, -1].mean().item()
+            # Other data than the trainer's own leave no trace in what a run is known and chosen by.
+            if own and self.is_world_process_zero():
+                self.records.rows(
+                    {"loss": layers.losses.mean(0).tolist(), self.objective.task.metric: layers.metrics},
+                    step=self.state.global_step,
+                    split=f"validation {name}".rstrip(),
+                    noise=self._level,
+                )
+        self.verdict = max(verdicts, key=lambda one: one.worst)
+        if own and self.is_world_process_zero() and all(one.feasible for one in verdicts):
+            self._keep_best_feasible(sum(losses.values()) / len(losses))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _judge(self, dataset: Any, prefix: str) -> dict[str, float]:
-        layers = self._measure(dataset)
-        self.verdict = verdict(self.args.problem(self.objective.model.depth), layers)
-        losses = layers.losses.mean(0).tolist()
+    def _metrics(self, layers: LayerLosses, judged: Verdict, prefix: str) -> dict[str, float]:
         metrics = {
-            f"{prefix}_loss": losses[-1],
+            f"{prefix}_loss": layers.losses[:, -1].mean().item(),
             f"{prefix}_{self.objective.task.metric}": layers.metrics[-1],
-            f"{prefix}_violation": self.verdict.worst,
-            f"{prefix}_feasible": float(self.verdict.feasible),
+            f"{prefix}_violation": judged.worst,
+            f"{prefix}_feasible": float(judged.feasible),
         }
-        if layers.predictions is not None:
+        if layers.predictions is not None and self.compute_metrics is not None:
             predictions, targets = (each.numpy() for each in layers.predictions)
-            theirs = self.compute_metrics(  # type: ignore[misc]
-                EvalPrediction(predictions, targets)
-            )
+            theirs = self.compute_metrics(EvalPrediction(predictions, targets))
             metrics |= {f"{prefix}_{name}": value for name, value in theirs.items()}
-        self.log(metrics)
-        if self.is_world_process_zero():
-            self.records.rows(
-                {"loss": losses, self.objective.task.metric: layers.metrics},
-                step=self.state.global_step,
-                split="validation",
-                noise=self._level,
-            )
-            if self.args.method == "constrained" and self.verdict.feasible and losses[-1] < self._best:
-                self._best = losses[-1]
-                self.save_pretrained(self.args.folder / FEASIBLE_FOLDER)
-                self.save_dual(self.args.folder / FEASIBLE_FOLDER / DUAL_FILE)
         return metrics
+
+    def _keep_best_feasible(self, loss: float) -> None:
+        """Keep a model that meets the constraints on all the trainer's evaluation data, if none was better."""
+        if self.args.method == "constrained" and loss < self._best:
+            self._best = loss
+            self.save_pretrained(self.args.folder / FEASIBLE_FOLDER)
+            self.save_dual(self.args.folder / FEASIBLE_FOLDER / DUAL_FILE)
 
     @staticmethod
     def _evaluated(dataset: Any) -> dict[str, Any]:
