@@ -164,7 +164,7 @@ def test_threshold_and_patience_are_a_plain_loops(family, texts, classifier, tok
             assert [(each.index, each.layer) for each in found] == [(index, layer) for index, _, layer in expected]
             assert [each.confidence for each in found] == pytest.approx([each for _, each, _ in expected], abs=1e-4)
             assert all(each.label == it.model.config.id2label[each.index] for each in found)
-    assert len(layers) > 3
+    assert len(layers) > 2
 
 
 def test_the_model_is_given_texts_of_about_the_same_length_in_eval_mode_without_gradients(classifier, monkeypatch):
@@ -211,7 +211,7 @@ def test_no_texts_are_no_predictions_and_one_text_is_one(classifier):
         (["good", ("a", "b")], {}, "all texts alone or all in pairs; text 1"),
         (("a", "b"), {}, "a list of texts or of pairs of texts; got tuple"),
         (None, {}, "got NoneType"),
-        ("good", {"exit_threshold": 0}, r"exit_threshold must lie in \(0, 1\]; got 0"),
+        ("good", {"exit_threshold": 0}, r"exit_threshold must be a number in \(0, 1\]; got 0"),
         ("good", {"exit_threshold": 1.1}, "got 1.1"),
         ("good", {"exit_threshold": float("nan")}, "got nan"),
         ("good", {"exit_patience": 0}, "exit_patience must be a whole number of at least 1; got 0"),

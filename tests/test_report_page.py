@@ -197,7 +197,12 @@ def classifier(**entries) -> dict:
         **{"recipe": "text-distilbert", "model": "DistilBERT-7", "dataset": "imdb", "metric": "accuracy"},
         **{"higher_is_better": True, "values": [0.71, 0.7, 0.69, 0.66, 0.63, 0.6], "mean": 0.665, "auc": 0.99},
         **{"layer_metrics": rows, "note": "Not trained by <Descend>."},
-        "ratios": {"quantiles": [0.05, 0.25, 0.5, 0.75, 0.95], "by_layer": [[0.5, 0.8, 0.9, 1.0, 1.4]] * 7},
+        "ratios": {
+            "mean": 0.95,
+            "median": 0.9,
+            "quantiles": [0.05, 0.25, 0.5, 0.75, 0.95],
+            "by_layer": [[0.5, 0.8, 0.9, 1.0, 1.4]] * 7,
+        },
         "settled_layer": {"mean": 2.0, "shares": [0.1, 0.2, 0.3, 0.2, 0.1, 0.1, 0.0, 0.0]},
         "probe": {"layer_metrics": rows, "layer_losses": {str(level): [0.6] * 8 for level in NOISE}},
         "exit": {
@@ -222,6 +227,11 @@ def test_a_classifiers_page_has_its_own_figures(browser: Browser, tmp_path: Path
         words = visit.page.locator(".verdict").inner_text()
         assert "Not trained by <Descend>." in words
         assert "a mean Accuracy of 0.665 against ERM’s 0.665" in words and "The area under it over γ is 0.99" in words
+        assert "Constrained: a layer changes the loss of a single sample by a factor of 0.95 in the mean" in words
+        assert (
+            "Leaving at a confidence of 0.9, chosen on validation data, uses 5.00 of 7 layers on average and 0.80"
+            in words
+        )
         # Eight layers at γ = 0.15, then at the noise that the slider of the losses is moved to.
         assert visit.plot("metrics", "plot.data[0].y[0]") == pytest.approx(0.5 - 0.05 * 0.15)
         visit.slide("losses-noise-0", "End")

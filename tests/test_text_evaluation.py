@@ -1,13 +1,14 @@
 """What is measured of classifiers: ratios, where decisions settle, exits, probes, and models we never trained."""
 
 import json
+import shutil
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from transformers import DataCollatorWithPadding
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertForMaskedLM, DataCollatorWithPadding
 
 from descend import GaussianNoise, run
 from descend.errors import InputError
@@ -15,8 +16,15 @@ from descend.evaluation.exits import COST, exit_layers, exits
 from descend.evaluation.layers import LayerLosses, measure
 from descend.evaluation.probes import fit_probes
 from descend.models import LayeredClassifier
-from descend.tasks.text import Classification, generate_pairs, generate_reviews, learn_tokenizer, tokenize
-from networks import network
+from descend.tasks.text import (
+    Classification,
+    generate_pairs,
+    generate_reviews,
+    learn_tokenizer,
+    read_imdb,
+    tokenize,
+)
+from networks import CONFIGS, network
 
 TASK = Classification()
 
@@ -159,17 +167,20 @@ def test_a_plain_classifier_is_judged_probed_and_left_early(plain):
     assert (summary["model"], summary["method"], summary["dataset"], summary["samples"]) == (
         "DistilBERT-3",
         "plain",
-        "imdb",
+        "imdb, reviews",
         20,
     )
-    assert "not trained by Descend" in summary["note"]
+    assert "not trained by Descend" in summary["note"] and "--probe" in summary["note"]
+    assert summary["verdict"].startswith("Held to 1% less loss at every layer, which its training did not ask: ")
     assert summary["auc"] == pytest.approx(sum(summary["values"]) / 2)
     assert set(summary["layer_losses"]) == {"0.0", "1.0"} == set(summary["probe"]["layer_losses"])
     assert len(summary["layer_metrics"]["1.0"]) == 4 and len(summary["ratios"]["by_layer"]) == 3
     assert sum(summary["settled_layer"]["shares"]) == pytest.approx(1)
     assert {"confidence", "patience", "full", "chosen", "depth"} == set(summary["exit"])
-    model = LayeredClassifier(network("distilbert"))
-    assert summary["sigma"] > 0 and model.depth == 3
+    ids = np.concatenate(tokenize(read_imdb(data)["train"], AutoTokenizer.from_pretrained(folder), 64)[0]["input_ids"])
+    words = AutoModelForSequenceClassification.from_pretrained(folder).get_input_embeddings().weight[ids]
+    # Of all training texts less those kept for validation.
+    assert summary["sigma"] == pytest.approx(words.std().item(), rel=0.02)
 
 
 def test_what_a_plain_model_needs_is_said(plain, tmp_path, tokenizer):
@@ -188,5 +199,54 @@ def test_what_a_plain_model_needs_is_said(plain, tmp_path, tokenizer):
             for row in generate_pairs(20, 0)
         ]
         (pairs / f"{name}.tsv").write_text("\n".join(["sentence1\tsentence2\tgold_label", *lines]))
-    with pytest.raises(InputError, match=r"has label 2; expected 0 … 1, as the model's head has 2 labels"):
+    with pytest.raises(InputError, match=r"has a head of 2 labels; mnli has 3: entailment, neutral, contradiction"):
         run.evaluate(folder, task="classification", data=str(pairs))
+
+
+def test_the_labels_of_a_head_are_met_by_their_names(plain, tmp_path):
+    folder, data = plain
+    plainly = run.evaluate(folder, task="classification", data=str(data), noise=[0.0])
+    turned = tmp_path / "turned"
+    shutil.copytree(folder, turned)
+    model = AutoModelForSequenceClassification.from_pretrained(turned)
+    with torch.no_grad():  # the same classifier, its classes the other way round
+        for parameter in (model.classifier.weight, model.classifier.bias):
+            parameter.copy_(parameter.flip(0))
+    model.config.id2label, model.config.label2id = {0: "POSITIVE", 1: "NEGATIVE"}, {"POSITIVE": 0, "NEGATIVE": 1}
+    model.save_pretrained(turned)
+    again = run.evaluate(turned, task="classification", data=str(data), noise=[0.0])
+    assert again["values"] == plainly["values"]
+    np.testing.assert_allclose(again["layer_losses"]["0.0"], plainly["layer_losses"]["0.0"], rtol=1e-5)
+    model.config.id2label = {0: "up", 1: "down"}
+    model.save_pretrained(turned)
+    with pytest.raises(InputError, match=r"are up, down; those of imdb neg, pos\. Name them alike"):
+        run.evaluate(turned, task="classification", data=str(data), noise=[0.0])
+
+
+def test_what_was_not_trained_as_a_classifier_is_not_judged_as_one(plain, tmp_path):
+    folder, data = plain
+
+    def refused(match):
+        with pytest.raises(InputError, match=match):
+            run.evaluate(folder, task="classification", data=str(data), noise=[0.0])
+
+    for file in folder.glob("tokenizer*"):
+        shutil.move(file, tmp_path)
+    refused("can't load a classifier|no words, only special tokens")
+    for file in tmp_path.glob("tokenizer*"):
+        shutil.move(file, folder)
+    BertForMaskedLM(type(CONFIGS["bert"])(**CONFIGS["bert"].to_dict() | {"vocab_size": 500})).save_pretrained(folder)
+    refused("was not trained as a classifier: it has no")
+    with pytest.raises(InputError, match="--dataset goes with --task"):
+        run.evaluate(folder, dataset="imdb")
+    with pytest.raises(InputError, match="dataset must be one of imdb, mnli; got 'sst2'"):
+        run.evaluate(folder, task="classification", data=str(data), dataset="sst2")
+
+
+def test_levels_may_come_in_any_order(plain):
+    folder, data = plain
+    one, other = (
+        run.evaluate(folder, task="classification", data=str(data), noise=noise) for noise in ([1, 0, 2], [0, 1, 2])
+    )
+    assert one["auc"] == other["auc"] > 0 and one["noise"] == [0, 1, 2] and one["values"] == other["values"]
+    assert run.evaluate(folder, task="classification", data=str(data), noise=[0.5])["auc"] is None

@@ -12,7 +12,7 @@ from descend import run
 from descend.cli import main
 from descend.errors import InputError
 from descend.recipes import RECIPES
-from descend.tasks.text import Classification, generate_pairs, generate_reviews, learn_tokenizer
+from descend.tasks.text import Classification, generate_reviews, learn_tokenizer
 from networks import network
 
 SMALL = ["--depth", "2", "--hidden-size", "16", "--max-length", "30", "--use-cpu", "--logging-steps", "1"]
@@ -69,7 +69,7 @@ def test_a_run_keeps_the_tokenizer_and_the_sigma_of_the_trained_embedding(finish
     sigma = Classification().sigma(model.get_input_embeddings(), parts.train)
     assert config["sigma"] == pytest.approx(sigma, rel=1e-6)
     assert sigma != pytest.approx(model.config.initializer_range, rel=1e-3)
-    assert (config["model"], config["dataset"]) == ("UT-2", "imdb")
+    assert (config["model"], config["dataset"]) == ("UT-2", f"imdb, {reviews.name}")
     assert model.config.id2label == {0: "neg", 1: "pos"}
 
 
@@ -189,7 +189,7 @@ def test_bad_settings_are_refused_in_one_line(capsys, tmp_path, reviews, encoder
         capsys, "--model", model, "--max-length", 30
     )
     line = refused(capsys, "--model", model, "--dataset", "mnli", "--max-length", 20)
-    assert "has a head of 2 labels; generated mnli has 3: entailment, neutral, contradiction" in line
+    assert "has a head of 2 labels; mnli has 3: entailment, neutral, contradiction" in line
     (tmp_path / "words").mkdir()
     (tmp_path / "words" / "vocab.txt").write_text(
         "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *map(str, range(900))])
@@ -201,15 +201,36 @@ def test_bad_settings_are_refused_in_one_line(capsys, tmp_path, reviews, encoder
     line = refused(capsys, "--data", reviews, "--max-length", 12, "--truncate", "false")
     assert f"{reviews}/" in line and "tokens; expected at most 12" in line
     line = refused(capsys, "--model", "nobody/nothing")
-    assert "can't load a model from 'nobody/nothing': expected 'small', a folder with config.json" in line
+    assert "can't load a model from 'nobody/nothing': expected a folder with config.json" in line
     line = refused(capsys, "--data", tmp_path / "none")
     assert "is no folder, and as a name on the Hub it can't be loaded" in line
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_real_review_is_judged_end_to_end(real_data, tmp_path):
+def test_pairs_from_disk_end_to_end(real_data, tmp_path):
     flags = ["--dataset", "mnli", "--data", real_data / "mnli" / "nyu_tsv"]
     out = train(tmp_path / "run", *flags, "--tokenizer", real_data / "tokenizers" / "bert-base-uncased")
     found = run.evaluate(out, noise=[0.0])
-    assert found["samples"] == 2000 and found["groups"] == 2000
-    assert generate_pairs(1, 0) and len(AutoTokenizer.from_pretrained(out / "model")) == 30522
+    # Hypotheses on one premise are one group.
+    assert found["samples"] == 2000 and 600 < found["groups"] < 2000
+    assert len(AutoTokenizer.from_pretrained(out / "model")) == 30522
+
+
+@pytest.mark.parametrize("recipe", ["text-distilbert", "text-roberta", "text-ut"])
+def test_activations_computed_again_change_nothing(recipe, tmp_path, reviews):
+    kept = ["--data", reviews, "--dropout", "0"]
+    for name, flags in (("plain", []), ("again", ["--gradient-checkpointing", "true"])):
+        train(tmp_path / name, *kept, *flags, recipe=recipe)
+    one, other = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("plain", "again"))
+    for key, value in one.items():
+        torch.testing.assert_close(other[key], value, rtol=1e-4, atol=1e-5)
+
+
+def test_sizes_that_cant_be_are_refused(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "hidden_size must be a multiple of heads; got 18 and 4" in refused(capsys, "--hidden-size", 18)
+    assert "heads must be at least 1; got 0" in refused(capsys, "--heads", 0)
+    assert "hidden_size must be at least 1; got 0" in refused(capsys, "--hidden-size", 0)
+    assert "noise must be a level" in refused(capsys, "--noise", "inf")
+    line = refused(capsys, "--metric-for-best-model", "f1")
+    assert "metric_for_best_model must be one of accuracy, feasible, loss, violation; got 'f1'" in line

@@ -118,3 +118,26 @@ def test_a_missing_column_and_a_broken_line_are_named(tmp_path):
     assert "line 1 has no column sentence2 or hypothesis; it has sentence1, gold_label" in one_line(read_mnli, tmp_path)
     (tmp_path / "multinli_1.0_train.jsonl").write_text("{oops\n")
     assert "line 1, must be one JSON object; got '{oops'" in one_line(read_mnli, tmp_path)
+
+
+def test_what_editors_and_archives_leave_is_read_all_the_same(tmp_path):
+    mnli(tmp_path, "glue")
+    for file in tmp_path.glob("*.tsv"):
+        file.write_text("\ufeff" + file.read_text() + "\n\n", encoding="utf-8")
+    (tmp_path / "original").mkdir()
+    (tmp_path / "original" / "multinli_1.0_train.jsonl").write_text("{}")
+    assert read_mnli(tmp_path)["train"].num_rows == 2
+
+
+def test_a_field_or_a_byte_that_cant_be_read_is_told_by_its_file(tmp_path):
+    mnli(tmp_path, "glue")
+    file = tmp_path / "train.tsv"
+    whole = file.read_text()
+    file.write_text(whole + "9\t" + "a" * 200_000 + "\tb\tneutral\n")
+    assert f"{file}, line 5, can't be read: field larger" in one_line(read_mnli, tmp_path)
+    for name in ("train.tsv", "dev_matched.tsv"):
+        (tmp_path / name).unlink()
+    mnli(tmp_path, "jsonl")
+    file = next(tmp_path.glob("*train*.jsonl"))
+    file.write_bytes(file.read_bytes() + b"\xff\xfe")
+    assert one_line(read_mnli, tmp_path) == f"{file} is not UTF-8 text. Convert it."

@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from peft import LoraConfig, PeftModel, TaskType, get_peft_model
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
+from peft import LoraConfig, PeftModel, PromptTuningConfig, TaskType, get_peft_model
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from descend import DescentConfig, DescentTrainer, GaussianNoise
 from descend.errors import InputError
@@ -186,6 +192,90 @@ def test_a_number_for_the_noise_is_gaussian_and_follows_the_embedding(tmp_path, 
     assert ours.evaluate()["eval_loss"] > 0
 
 
+@pytest.mark.parametrize("family", ["distilbert", "bert", "roberta"])
+def test_activations_computed_again_change_nothing(tmp_path, tokenizer, family):
+    drops = [
+        "dropout",
+        "attention_dropout",
+        "seq_classif_dropout",
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+    ]
+    models = [classifier(tokenizer, family, **dict.fromkeys(drops, 0.0)) for _ in range(2)]
+    for model, again in zip(models, (False, True), strict=True):
+        trainer(tmp_path / str(again), tokenizer, model, args={"gradient_checkpointing": again}).train()
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_what_scripts_ask_of_the_trainers_model(tmp_path, tokenizer):
+    model = classifier(tokenizer)
+    seen = []
+
+    class Look(TrainerCallback):
+        def on_train_begin(self, args, state, control, model=None, **kwargs):
+            seen.append(model.config.model_type)
+
+    ours = trainer(tmp_path, tokenizer, model, callbacks=[Look()], args={"neftune_noise_alpha": 5.0})
+    ours.train()
+    assert seen == ["distilbert"] and ours.model.config is model.config
+    ours.create_model_card()
+    ours.model.save_pretrained(tmp_path / "by hand")
+    assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "by hand").num_labels == 2
+    metrics = ours.evaluate()
+    assert {"eval_runtime", "eval_samples_per_second"} <= metrics.keys()
+
+
+def test_metrics_keep_their_names_and_their_logits_are_prepared(tmp_path, tokenizer):
+    ours = trainer(
+        tmp_path,
+        tokenizer,
+        classifier(tokenizer),
+        eval_dataset={"one": texts(tokenizer, 20, 1)},
+        preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
+        compute_metrics=lambda given: {"eval_one_f1": 0.5, "shape": float(given.predictions.ndim)},
+    )
+    metrics = ours.evaluate()
+    assert metrics["eval_one_f1"] == 0.5 and metrics["eval_one_shape"] == 1
+    assert ours.evaluate("one")["eval_shape"] == 1
+    with pytest.raises(InputError, match="eval_dataset must be one of one; got 'two'"):
+        ours.evaluate("two")
+
+
+def test_streams_and_samples_made_when_fetched(tmp_path, tokenizer):
+    stream = texts(tokenizer, 64, 0).to_iterable_dataset()
+    ours = trainer(tmp_path, tokenizer, classifier(tokenizer), train_dataset=stream, noise=0.5)
+    ours.train()
+    assert ours.state.global_step == 4 and ours.evaluate()["eval_loss"] > 0
+    lazy = Dataset.from_list(generate_reviews(32, 0)).with_transform(
+        lambda rows: {**tokenizer(rows["text"], truncation=True, max_length=60), "labels": rows["label"]}
+    )
+    made = trainer(
+        tmp_path, tokenizer, classifier(tokenizer), train_dataset=lazy, noise=0.5, args={"remove_unused_columns": False}
+    )
+    made.train()
+    assert made.sigma > 0
+
+
+def test_inputs_embeds_have_their_noise_through_the_objective(tokenizer):
+    ids = tokenizer(["the film was good", "dull"], padding=True, return_tensors="pt")
+    for family in ("distilbert", "bert", "roberta"):
+        model = LayeredClassifier(classifier(tokenizer, family).eval())
+        embedded = model.get_input_embeddings()(ids["input_ids"])
+        inputs = {"inputs_embeds": embedded, "attention_mask": ids["attention_mask"]}
+        mask, noise = ids["attention_mask"].bool(), GaussianNoise(1.0, 0.3, seed=1)
+        with torch.no_grad():
+            *_, clean = model.predictions(inputs)
+            with noise.on(model, mask=mask, indices=[4, 5]):
+                *_, layered = model.predictions(inputs)
+                whole = model(**inputs).logits
+            noisy = inputs | {"inputs_embeds": noise(embedded, mask, [4, 5])}
+            expected = model(**noisy).logits
+        assert not torch.allclose(layered, clean)
+        torch.testing.assert_close(layered, expected)
+        torch.testing.assert_close(whole, expected)
+
+
 # --- PEFT
 
 
@@ -238,6 +328,14 @@ def test_noise_reaches_the_embedding_under_adapters(tokenizer):
     torch.testing.assert_close(layered, noisy)
 
 
+def test_virtual_tokens_are_refused(tokenizer):
+    sizes = {"token_dim": 16, "num_transformer_submodules": 1, "num_attention_heads": 2, "num_layers": 3}
+    prompt = PromptTuningConfig(task_type=TaskType.SEQ_CLS, num_virtual_tokens=3, **sizes)
+    model = get_peft_model(classifier(tokenizer), prompt)
+    with pytest.raises(InputError, match="expected adapters in the layers, such as LoRA's; got virtual tokens"):
+        LayeredClassifier(model)
+
+
 # --- bad input
 
 
@@ -253,7 +351,9 @@ def test_what_a_model_cant_take_is_refused_before_training(tmp_path, tokenizer):
         r"sample 7 has label 2; expected 0 … 1",
         train_dataset=good.remove_columns("label").add_column("label", [*labels[:7], 2, *labels[8:]]),
     )
-    refused(r"must have labels or label; got text, idx, input_ids", eval_dataset=good.remove_columns("label"))
+    refused(
+        r"must have labels or label or label_ids; got text, idx, input_ids", eval_dataset=good.remove_columns("label")
+    )
     refused(r"must have input_ids; got text, label", train_dataset=Dataset.from_list(generate_reviews(4, 0)))
     ids = [list(row) for row in good["input_ids"]]
     ids[5][2] = len(tokenizer) + 3
@@ -275,5 +375,12 @@ def test_what_a_model_cant_take_is_refused_before_training(tmp_path, tokenizer):
     refused("compute_loss_func must be left out", compute_loss_func=lambda *_: 0)
     refused("label_smoothing_factor must be 0", args={"label_smoothing_factor": 0.1})
     refused("problem_type 'regression'", model=classifier(tokenizer, problem_type="regression"))
+    words = [str(label) for label in labels]
+    without = good.remove_columns("label")
+    refused("label must be whole numbers", train_dataset=without.add_column("label", words))
+    refused("label must be whole numbers", train_dataset=without.add_column("label", [[0.0, 1.0]] * 20))
+    refused("expected a model; model_init", model_init=lambda: None)
+    refused("include_for_metrics can't hold inputs", args={"include_for_metrics": ["inputs"]})
+    refused("bf16_full_eval must be off", args={"bf16_full_eval": True})
     with pytest.raises(InputError, match="expected an eval_dataset"):
         trainer(tmp_path, tokenizer, classifier(tokenizer), eval_dataset=None).evaluate()

@@ -94,10 +94,13 @@ def evaluate(words: Sequence[str]) -> None:
     if options["noise"] is not None:
         options["noise"] = levels(options["noise"])
     from descend import run
-    from descend.report import write_page
+    from descend.report import left_early, write_page
 
     folder = options.pop("run")
-    print(_line(run.evaluate(folder, **options)))
+    summary = run.evaluate(folder, **options)
+    print(_line(summary))
+    if "exit" in summary:
+        print(left_early(summary))
     print(write_page([folder], folder, f"Descend: {folder.absolute().name}"))
 
 
@@ -337,6 +340,8 @@ def _trained_noise(run: Path) -> tuple[float, float]:
     from descend.records import read_json
 
     config = read_json(run / "config.json")
+    if isinstance(config, dict) and config.get("sigma", 1) is None:
+        raise InputError(f"{run} is not finished: σ_x of its embedding is known at its end. Go on with --resume.")
     try:
         return float(config["settings"]["noise"]), float(config["sigma"])
     except (KeyError, TypeError, ValueError) as error:
@@ -365,9 +370,10 @@ def _width(run: Path) -> int:
 def _line(summary: dict[str, Any]) -> str:
     digits = 3 if summary["higher_is_better"] else 1
     curve = ", ".join(f"{value:.{digits}f}" for value in summary["values"])
+    area = f", area {summary['auc']:.3f}" if summary["higher_is_better"] and summary["auc"] is not None else ""
     return (
         f"{summary['model']} {summary['method']} on {summary['dataset']}: mean {summary['metric']} "
-        f"{summary['mean']:.{digits}f} over γ = {summary['noise'][0]:g} … {summary['noise'][-1]:g} ({curve}), "
+        f"{summary['mean']:.{digits}f} over γ = {summary['noise'][0]:g} … {summary['noise'][-1]:g} ({curve}){area}, "
         f"{summary['train_value']:.{digits}f} at the training noise. {summary['verdict']}"
     )
 

@@ -99,6 +99,9 @@ class DescentConfig(TrainingArguments):
             raise InputError(
                 f"max_steps or num_train_epochs must be above 0; got {self.max_steps} and {self.num_train_epochs}."
             )
+        for name in ("bf16_full_eval", "fp16_full_eval"):
+            if getattr(self, name):
+                raise InputError(f"{name} must be off: a verdict is taken in the model's own precision.")
         if self.label_smoothing_factor:
             raise InputError(
                 "label_smoothing_factor must be 0: the loss is the task's, the same at every layer; got "

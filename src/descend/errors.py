@@ -15,3 +15,8 @@ class Interrupted(Exception):
 
 class NonFiniteLossError(ArithmeticError):
     """A layer's loss is NaN or infinite: raised before any parameter or multiplier moves."""
+
+
+def reason(error: BaseException) -> str:
+    """The first line of what a library says, or its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

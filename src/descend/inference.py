@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from descend.errors import InputError
+from descend.errors import InputError, reason
 from descend.models import LayeredClassifier
 
 
@@ -89,10 +89,10 @@ class DescentClassifier:
         try:
             model, loading = AutoModelForSequenceClassification.from_pretrained(place, output_loading_info=True)
             tokenizer = AutoTokenizer.from_pretrained(place)
-        except (OSError, ValueError, SafetensorError) as error:
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise InputError(
                 f"can't load a classifier from {str(source)!r}: expected a run folder, a folder with a model and its "
-                f"tokenizer, or a name on the Hub, which needs a network at first. {str(error).splitlines()[0]}"
+                f"tokenizer, or a name on the Hub, which needs a network at first. {reason(error)}"
             ) from None
         if loading["missing_keys"]:
             raise InputError(
@@ -127,16 +127,18 @@ class DescentClassifier:
         Raises:
             InputError: If a text is empty or no text, or a setting is out of range.
         """
-        if exit_threshold is not None and not 0 < exit_threshold <= 1:
-            raise InputError(f"exit_threshold must lie in (0, 1]; got {exit_threshold}.")
+        if exit_threshold is not None and not (isinstance(exit_threshold, int | float) and 0 < exit_threshold <= 1):
+            raise InputError(f"exit_threshold must be a number in (0, 1]; got {exit_threshold!r}.")
         for name, value in (("exit_patience", exit_patience), ("batch_size", batch_size)):
             if value is not None and not (isinstance(value, int) and value >= 1):
                 raise InputError(f"{name} must be a whole number of at least 1; got {value!r}.")
         columns = _columns(texts)
         if not columns:
             return []
-        longest = self.model.limits.get("length")
-        encoded = self.tokenizer(*columns, truncation=longest is not None, max_length=longest, verbose=False)
+        # A tokenizer that was saved with a run knows how long its texts were; one that does not says a huge number.
+        longest = min(self.model.limits.get("length", math.inf), self.tokenizer.model_max_length)
+        cut = {"truncation": True, "max_length": int(longest)} if longest < 2**31 else {}
+        encoded = self.tokenizer(*columns, **cut, verbose=False)
         samples = [dict(zip(encoded, values, strict=True)) for values in zip(*encoded.values(), strict=True)]
         # Longest first, beside its like: little padding, and what is too large for the memory is told at once.
         order = sorted(range(len(samples)), key=lambda place: -len(samples[place]["input_ids"]))

@@ -90,7 +90,10 @@ class Noise:
             mask: What is no padding, (B, T); by default the ``attention_mask`` that the model is called with.
             indices: As in `__call__`.
         """
-        called: dict[str, Tensor | None] = {"mask": mask}
+        called: dict[str, Any] = {"mask": mask, "embeds": None}
+        inner: Any = getattr(model, "library", model)
+        inner = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+        inner = getattr(inner, "base_model", inner)
 
         def places(embedded: Tensor) -> Tensor | None:
             found = called["mask"]
@@ -98,19 +101,24 @@ class Noise:
             return None if found is None else found[:, -embedded.shape[1] :].bool()
 
         def before(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            if mask is None:
-                given = kwargs.get("attention_mask")
+            given = kwargs.get("attention_mask")
+            if mask is None and (module is model or given is not None):
                 called["mask"] = given if given is not None and given.dim() == 2 else None
             embedded = kwargs.get("inputs_embeds")
-            if embedded is not None:
-                kwargs = kwargs | {"inputs_embeds": self(embedded, places(embedded), indices)}
+            # A head passes on what it was called with: the same embeddings get their noise once.
+            if embedded is not None and embedded is not called["embeds"]:
+                called["embeds"] = self(embedded, places(embedded), indices)
+                kwargs = kwargs | {"inputs_embeds": called["embeds"]}
             return args, kwargs
 
         def after(module: nn.Module, args: Any, embedded: Tensor) -> Tensor:
             return self(embedded, places(embedded), indices)
 
         handles = [
-            model.register_forward_pre_hook(before, with_kwargs=True),
+            *(
+                each.register_forward_pre_hook(before, with_kwargs=True)
+                for each in {id(model): model, id(inner): inner}.values()
+            ),
             model.get_input_embeddings().register_forward_hook(after),  # type: ignore[operator]
         ]
         try:
@@ -179,7 +187,10 @@ class LaplaceNoise(Noise):
 
 
 class TokenDropout(Noise):
-    """x̃ has each token's embedding, with probability γ, at 0."""
+    """x̃ has each token's embedding, with probability γ, at 0; σ_x does not matter."""
+
+    def __init__(self, level: float, sigma: float | None = 1.0, seed: int = 0):
+        super().__init__(level, 1.0, seed)
 
     def _check(self, level: float) -> None:
         super()._check(level)

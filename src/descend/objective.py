@@ -90,13 +90,32 @@ class Objective(nn.Module):
         inputs, target = self.task.inputs(batch), self.task.target(batch)
         idle = [False] * (self.model.depth + 1) if weights is None else [weight == 0 for weight in weights.tolist()]
         with self.noise.on(self.model, mask=self.task.mask(batch)) if self.noise else nullcontext():
-            # One loss before the next layer, not all at the end: see `LayeredModel.predictions`.
+            # Where layers come one by one, a loss before the next layer: see `LayeredModel.predictions`.
             sums = [
                 self.task.losses(prediction.detach() if skip else prediction, target).sum()
                 for prediction, skip in zip(self.model.predictions(inputs), idle, strict=True)
             ]
         return torch.stack(sums), len(target)
 
+    # What `Trainer` and its users ask of a model is that of the one that is trained and saved.
+
+    @property
+    def config(self) -> Any:
+        """The model's configuration."""
+        return self.model.saved.config
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The model's input embedding."""
+        return self.model.get_input_embeddings()
+
+    def save_pretrained(self, *args: Any, **options: Any) -> Any:
+        """Save the model."""
+        return self.model.saved.save_pretrained(*args, **options)
+
     def activation_checkpointing_enable(self, **options: Any) -> None:
-        """Pass on what `Trainer` asks of a model, ``--activation-checkpointing``."""
-        self.model.activation_checkpointing_enable(**options)
+        """Compute activations again in the backward pass, ``--activation-checkpointing``."""
+        self.model.saved.activation_checkpointing_enable(**options)
+
+    def gradient_checkpointing_enable(self, **options: Any) -> None:
+        """The same by its older name."""
+        self.model.saved.gradient_checkpointing_enable(**options)

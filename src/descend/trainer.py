@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_utils import has_length, speed_metrics
 
 from descend.config import DescentConfig
 from descend.errors import InputError, NonFiniteLossError
@@ -66,9 +67,13 @@ class DescentTrainer(Trainer):
         noise: Noise | float | None = None,
         **kwargs: Any,
     ):
+        if model is None or kwargs.get("model_init") is not None:
+            raise InputError("expected a model; model_init, which makes one for each trial, can't be used here.")
         args = DescentConfig.of(args)
         if kwargs.get("compute_loss_func") is not None:
             raise InputError("compute_loss_func must be left out: the loss is the task's. Give a task of your own.")
+        if "inputs" in (args.include_for_metrics or ()):
+            raise InputError("include_for_metrics can't hold inputs: those of a text differ in length. Leave it out.")
         if args.n_gpu > 1:
             raise InputError(
                 f"one process must have one GPU; got {args.n_gpu}. Start one process for each with torchrun, or choose "
@@ -147,7 +152,8 @@ class DescentTrainer(Trainer):
         """Every layer's loss and metric at the training noise, and the verdict on the constraints.
 
         Args:
-            eval_dataset: Samples, or several data sets by name; those of the trainer unless given.
+            eval_dataset: Samples, several data sets by name, or the name of one of the trainer's; all of the trainer's
+                unless given.
             ignore_keys: Not used: predictions have no keys.
             metric_key_prefix: Of the metrics' names.
 
@@ -156,6 +162,11 @@ class DescentTrainer(Trainer):
             ``compute_metrics`` makes of the last layer's predictions.
         """
         own = eval_dataset is None
+        if isinstance(eval_dataset, str):
+            known = self._evaluated(self.eval_dataset)
+            if eval_dataset not in known:
+                raise InputError(f"eval_dataset must be one of {', '.join(known)}; got {eval_dataset!r}.")
+            eval_dataset = known[eval_dataset]
         datasets = self._evaluated(self.eval_dataset if own else eval_dataset)
         if not datasets:
             raise InputError("expected an eval_dataset, of the trainer or of this call; got none.")
@@ -163,9 +174,12 @@ class DescentTrainer(Trainer):
         losses: dict[str, float] = {}
         verdicts: list[Verdict] = []
         for name, dataset in datasets.items():
+            began = time.time()
             layers = self._measure(dataset)
             verdicts.append(verdict(self.args.problem(self.objective.model.depth), layers))
-            found = self._metrics(layers, verdicts[-1], f"{metric_key_prefix}_{name}" if name else metric_key_prefix)
+            prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
+            found = self._metrics(layers, verdicts[-1], prefix)
+            found |= speed_metrics(prefix, began, num_samples=len(layers.losses))
             self.log(found)
             metrics |= found
             losses[name] = layers.losses[:, -1].mean().item()
@@ -191,9 +205,13 @@ class DescentTrainer(Trainer):
             f"{prefix}_feasible": float(judged.feasible),
         }
         if layers.predictions is not None and self.compute_metrics is not None:
-            predictions, targets = (each.numpy() for each in layers.predictions)
-            theirs = self.compute_metrics(EvalPrediction(predictions, targets))
-            metrics |= {f"{prefix}_{name}": value for name, value in theirs.items()}
+            predictions, targets = layers.predictions
+            if self.preprocess_logits_for_metrics is not None:
+                predictions = self.preprocess_logits_for_metrics(predictions, targets)
+            losses = layers.losses[:, -1].numpy() if "loss" in (self.args.include_for_metrics or ()) else None
+            theirs = self.compute_metrics(EvalPrediction(predictions.numpy(), targets.numpy(), losses=losses))
+            for name, value in theirs.items():
+                metrics[name if name.startswith(f"{prefix}_") else f"{prefix}_{name}"] = value
         return metrics
 
     def _keep_best_feasible(self, loss: float) -> None:
@@ -216,7 +234,7 @@ class DescentTrainer(Trainer):
             self.objective.model,
             self.objective.task,
             dataset,
-            noise.at(noise.level, seed=0, sigma=self.sigma) if noise else None,
+            noise.at(noise.level, seed=0, sigma=self.sigma or self._sigma(dataset)) if noise else None,
             batch_size=self.args.eval_batch_size,
             collate=self._get_collator_with_removed_columns(self.data_collator, "evaluation"),
             device=self.args.device,
@@ -225,12 +243,19 @@ class DescentTrainer(Trainer):
 
     @property
     def sigma(self) -> float | None:
-        """σ_x: the noise's own, or that of the training data as the model embeds them now; None without noise."""
+        """σ_x: the noise's own, or that of the training data as the model embeds them now.
+
+        None without noise, or without data that can be looked through.
+        """
         noise = self.objective.noise
         if noise is None or noise.sigma is not None:
             return noise.sigma if noise else None
-        data = self.train_dataset or next(iter(self._evaluated(self.eval_dataset).values()))
-        return self.objective.task.sigma(self.objective.model.get_input_embeddings(), data)
+        known = (self.train_dataset, *self._evaluated(self.eval_dataset).values())
+        data = next((each for each in known if has_length(each)), None)
+        return None if data is None else self._sigma(data)
+
+    def _sigma(self, dataset: Any) -> float:
+        return self.objective.task.sigma(self.objective.model.get_input_embeddings(), dataset)
 
     def prediction_step(
         self,
@@ -350,12 +375,15 @@ class DescentTrainer(Trainer):
         return self._earlier + time.monotonic() - self._began
 
     def save_dual(self, path: Path) -> None:
-        """Write λ, the cap's multiplier and the slack."""
+        """Write λ, the cap's multiplier, the slack, and σ_x as the model embeds the data now."""
         tensors = {
             "multipliers": self.dual.multipliers,
             "cap_multiplier": self.dual.cap_multiplier,
             "slack": self.dual.slack,
         }
+        sigma = self.sigma
+        if sigma is not None:
+            tensors["sigma"] = torch.tensor(sigma, dtype=torch.float64)
         save_file(tensors, path)
 
 
@@ -382,7 +410,10 @@ class _DualStep(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # Only now is it known how many steps an epoch has, and the run.
-        self.steps = math.ceil(len(kwargs["train_dataloader"]) / args.gradient_accumulation_steps)
+        loader = kwargs["train_dataloader"]
+        # A stream has no epochs.
+        batches = len(loader) if has_length(loader) else state.max_steps * args.gradient_accumulation_steps
+        self.steps = math.ceil(batches / args.gradient_accumulation_steps)
         self.trainer.dual.warmup = args.warmup(state.max_steps)
         if state.global_step == 0 and state.is_world_process_zero:  # what an earlier run left in the folder
             self.trainer.records.truncate_after(-1)

@@ -39,7 +39,7 @@ class Robustness:
             "noise": self.noise,
             "values": values,
             "mean": float(np.mean(values)),
-            "auc": float(np.trapezoid(values, self.noise)),
+            "auc": float(np.trapezoid(values, self.noise)) if len(values) > 1 else None,
             "train_noise": self.train_noise,
             "train_value": trained.metrics[-1],
             "layer_losses": {str(level): found.losses.mean(0).tolist() for level, found in self.levels.items()},
@@ -80,8 +80,8 @@ def robustness(
         dataset: Held-out samples.
         problem: The constraints to judge.
         noise: That of the training, at the training level; its seed is to be the same for all that is compared.
-        levels: Levels γ of the robustness curve; its plain mean is the summary's ``mean``. The training level is
-            measured too, but not in the mean unless listed.
+        levels: Levels γ of the robustness curve, in any order; its plain mean is the summary's ``mean``. The training
+            level is measured too, but not in the mean unless listed.
         batch_size: Samples at a time.
         device: Where to compute.
         collate: How samples become a batch; torch's way unless given.
@@ -92,7 +92,7 @@ def robustness(
     with tqdm(total=total, desc="evaluating", unit="sample", disable=None) as bar:
         measured = {level: measure(model, task, dataset, noise.at(level), progress=bar, **settings) for level in wanted}
     trained = float(noise.level)
-    return Robustness(list(map(float, levels)), trained, measured, verdict(problem, measured[trained]))
+    return Robustness(sorted(set(map(float, levels))), trained, measured, verdict(problem, measured[trained]))
 
 
 def _ratios(found: LayerLosses) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class LayeredClassifier(LayeredModel, nn.Module):
                 "descend.models.classifiers.FAMILIES a row: what of a hidden state its head looks at, the head, where "
                 "its blocks are, and its longest text."
             )
-        if not type(self.library).__name__.endswith("ForSequenceClassification"):
+        if not any(each.__name__.endswith("ForSequenceClassification") for each in type(self.library).__mro__):
             raise InputError(
                 f"expected a sequence classifier; got {type(self.library).__name__}. Load it with "
                 "AutoModelForSequenceClassification."
@@ -108,6 +108,11 @@ class LayeredClassifier(LayeredModel, nn.Module):
             raise InputError(
                 f"expected a classifier of one label out of at least 2; got num_labels {config.num_labels} and "
                 f"problem_type {config.problem_type!r}."
+            )
+        if getattr(getattr(network, "active_peft_config", None), "is_prompt_learning", False):
+            raise InputError(
+                "expected adapters in the layers, such as LoRA's; got virtual tokens before the text, whose layers "
+                "can't be read by the head alone."
             )
         self.family = FAMILIES[kind]
         self.train(network.training)  # as it came: a loaded model is in evaluation mode

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedConfig, ViTConfig, ViTImageProcessorPil, ViTModel, ViTPreTrainedModel
 from transformers import initialization as init
 
-from descend.errors import InputError
+from descend.errors import InputError, reason
 from descend.models.layered import LayeredModel, Reconstruction
 
 FILTERS = {2: "bilinear", 3: "bicubic"}
@@ -118,7 +118,7 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
             raise InputError(
                 f"can't load a ViT from {str(source)!r}: expected a name on the Hub, which needs a network at "
                 "first, or a folder with config.json, model.safetensors and preprocessor_config.json, as the "
-                f"model's and the processor's save_pretrained write them. {str(error).splitlines()[0]}"
+                f"model's and the processor's save_pretrained write them. {reason(error)}"
             ) from error
         vit, loading = loaded
         if loading["missing_keys"]:

@@ -180,7 +180,12 @@ class TextUTForSequenceClassification(TextUTPreTrainedModel):
             output_hidden_states: Return h_0 … h_L too.
             **kwargs: What else a tokenizer gives: not used.
         """
-        encoded = self.ut(input_ids, attention_mask, inputs_embeds, output_hidden_states)
+        encoded = self.ut(
+            input_ids,
+            attention_mask=attention_mask,
+            inputs_embeds=inputs_embeds,
+            output_hidden_states=output_hidden_states,
+        )
         logits = self.classifier(self.dropout(masked_mean(encoded.last_hidden_state, attention_mask)))
         return SequenceClassifierOutput(
             loss=None if labels is None else F.cross_entropy(logits, labels),

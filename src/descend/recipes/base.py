@@ -75,7 +75,6 @@ class Recipe:
 
     def check(self) -> None:
         """Refuse what can't be, before any work is done."""
-        self.data = absolute(self.data)
         if not 0 <= self.noise < float("inf"):
             raise InputError(f"noise must be a level γ of at least 0, in std of the clean data; got {self.noise}.")
 

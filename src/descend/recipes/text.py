@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 from datasets import Dataset, DatasetDict
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     DataCollatorWithPadding,
     DistilBertConfig,
     PreTrainedConfig,
@@ -20,10 +20,11 @@ from transformers import (
     RobertaConfig,
 )
 
-from descend.errors import InputError
+from descend.errors import InputError, reason
+from descend.inference import DescentClassifier
 from descend.models import LayeredClassifier, TextUTConfig
 from descend.models.classifiers import FAMILIES
-from descend.recipes.base import Recipe, setting
+from descend.recipes.base import Recipe, absolute, setting
 from descend.tasks.text import (
     IMDB_LABELS,
     MNLI_LABELS,
@@ -41,6 +42,9 @@ from descend.tasks.text import (
 )
 
 SMALL = "small"
+
+USUAL_FOLDERS = {"imdb", "aclimdb", "mnli", "glue_format", "glue_data", "jsonl", "nyu_tsv", "multinli_1.0"}
+"""Names of folders that say no more than the name of the data set."""
 
 
 class Corpus(NamedTuple):
@@ -97,10 +101,16 @@ class TextRecipe(Recipe):
 
     def check(self) -> None:
         """Refuse what can't be, before any work is done."""
+        super().check()
         if self.dataset not in CORPORA:
             raise InputError(f"dataset must be one of {', '.join(CORPORA)}; got {self.dataset!r}.")
         if self.data is not None and Path(self.data).expanduser().exists():  # or else a name on the Hub
-            super().check()
+            self.data = absolute(self.data)
+        for name in ("depth", "hidden_size", "heads", "attention_size"):
+            if getattr(self, name, 1) < 1:
+                raise InputError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        if self.hidden_size % getattr(self, "heads", 1):
+            raise InputError(f"hidden_size must be a multiple of heads; got {self.hidden_size} and {self.heads}.")  # type: ignore[attr-defined]
         if self.max_length < 3:
             raise InputError(f"max_length must leave room for a word between two marks; got {self.max_length}.")
         if not 0 <= self.dropout < 1:
@@ -112,14 +122,43 @@ class TextRecipe(Recipe):
         if config.model_type != self.model_type:
             raise InputError(
                 f"expected a {self.family}, model_type {self.model_type!r}; {self.model} is of model_type "
-                f"{config.model_type!r}. Choose its recipe."
+                f"{config.model_type!r}. Choose another model, or its own recipe."
             )
-        self.depth = config.num_hidden_layers
+        # A pretrained model has its own sizes.
+        self.depth, self.hidden_size = config.num_hidden_layers, config.hidden_size
+        self._order = self._labels_of(config)
         longest = FAMILIES[config.model_type].longest
         if longest is not None and self.max_length > longest(config):
             raise InputError(
                 f"{self.model} takes texts of at most {longest(config)} tokens; got --max-length {self.max_length}."
             )
+
+    def _labels_of(self, config: PreTrainedConfig) -> list[int] | None:
+        """The number that a model's own head gives each class of the data; None for one without a head of its own.
+
+        Raises:
+            InputError: If it has another number of classes, or others by name.
+        """
+        if not any("ForSequenceClassification" in each for each in config.architectures or ()):
+            return None
+        ours = CORPORA[self.dataset].labels
+        if config.num_labels != len(ours):
+            raise InputError(
+                f"{self.model} has a head of {config.num_labels} labels; {self.dataset} has {len(ours)}: "
+                f"{', '.join(ours)}. Choose a model without a head, or other data."
+            )
+        theirs = {str(name).lower(): int(label) for label, name in (config.id2label or {}).items()}
+        if all(name.startswith("label_") for name in theirs):  # it does not say: in the order of the data
+            return None
+        # "NEGATIVE" is neg.
+        order = [next((label for name, label in theirs.items() if name.startswith(each)), None) for each in ours]
+        found = [label for label in order if label is not None]
+        if sorted(found) != list(range(len(ours))):
+            raise InputError(
+                f"the labels of {self.model} are {', '.join(theirs)}; those of {self.dataset} {', '.join(ours)}. Name "
+                "them alike in the model's config.json, id2label."
+            )
+        return found
 
     @property
     def otherwise(self) -> dict[str, Any]:
@@ -148,7 +187,11 @@ class TextRecipe(Recipe):
 
     @property
     def _name(self) -> str:
-        return self.dataset if self.data is not None else f"generated {self.dataset}"
+        """The data set, and the folder where its name says more: two folders are no seeds of one."""
+        if self.data is None:
+            return f"generated {self.dataset}"
+        folder = Path(self.data).name
+        return self.dataset if folder.lower() in USUAL_FOLDERS else f"{self.dataset}, {folder}"
 
     def _tokenizer(self, texts: Dataset) -> PreTrainedTokenizerBase:
         source = self.tokenizer or (None if self.model == SMALL else self.model)
@@ -158,6 +201,7 @@ class TextRecipe(Recipe):
         else:
             tokenizer = load_tokenizer(source)
         tokenizer.model_input_names = list(self.fields)
+        tokenizer.model_max_length = self.max_length  # whoever loads it later cuts texts as training did
         return tokenizer
 
     @property
@@ -171,7 +215,11 @@ class TextRecipe(Recipe):
         return DataCollatorWithPadding(self.words)
 
     def _tokenize(self, texts: Dataset) -> tuple[Dataset, int]:
-        return tokenize(texts, self.words, self.max_length, truncate=self.truncate)
+        tokenized, cut = tokenize(texts, self.words, self.max_length, truncate=self.truncate)
+        order = vars(self).get("_order")
+        if order is not None:
+            tokenized = tokenized.map(lambda rows: {"labels": [order[label] for label in rows["labels"]]}, batched=True)
+        return tokenized, cut
 
     def task(self) -> Classification:
         """The loss and the metric."""
@@ -194,11 +242,6 @@ class TextRecipe(Recipe):
     def _pretrained(self, words: int, names: dict[int, str]) -> PreTrainedModel:
         config = _config(self.model)
         classifies = any("ForSequenceClassification" in each for each in config.architectures or ())
-        if classifies and config.num_labels != len(names):
-            raise InputError(
-                f"{self.model} has a head of {config.num_labels} labels; {self._name} has {len(names)}: "
-                f"{', '.join(names.values())}. Choose a model without a head, or other data."
-            )
         if words > config.vocab_size:
             raise InputError(
                 f"the tokenizer has {words} words, the word embedding of {self.model} {config.vocab_size}. Give the "
@@ -209,8 +252,11 @@ class TextRecipe(Recipe):
 
     def restore(self, folder: str) -> LayeredClassifier:
         """The model that `save_pretrained` put into a folder, and its tokenizer."""
-        self._words = AutoTokenizer.from_pretrained(folder)
-        return LayeredClassifier(AutoModelForSequenceClassification.from_pretrained(folder))
+        loaded = DescentClassifier.from_pretrained(folder)
+        self._words = loaded.tokenizer
+        self._words.model_input_names = list(self.fields)
+        self._order = self._labels_of(loaded.model.config)
+        return loaded.model
 
 
 @dataclass
@@ -318,10 +364,10 @@ def _loaded(kind: Any, source: str, **settings: Any) -> Any:
     """What one of the library's Auto classes makes of a folder or a name on the Hub."""
     try:
         return kind.from_pretrained(source, **settings)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise InputError(
-            f"can't load a model from {source!r}: expected {SMALL!r}, a folder with config.json and model.safetensors, "
-            f"or a name on the Hub, which needs a network at first. {str(error).splitlines()[0]}"
+            f"can't load a model from {source!r}: expected a folder with config.json and model.safetensors, or a name "
+            f"on the Hub, which needs a network at first. {reason(error)}"
         ) from None
 
 
@@ -336,6 +382,10 @@ class PlainTextRecipe(TextRecipe):
         """What is known of a classifier in a folder, and of data whose kind is told from the files unless given."""
         config = _config(str(folder))
         recipe = cls(data=data, dataset=dataset or _kind(Path(data).expanduser()), model=str(folder))
+        if recipe.dataset not in CORPORA:
+            raise InputError(f"dataset must be one of {', '.join(CORPORA)}; got {recipe.dataset!r}.")
+        if config.model_type == "bert":
+            recipe.fields = [*recipe.fields, "token_type_ids"]  # type: ignore[misc]
         recipe.family = type(config).__name__.removesuffix("Config").replace("Bert", "BERT")  # type: ignore[misc]
         known = FAMILIES.get(config.model_type)
         recipe.max_length = min(known.longest(config), 512) if known and known.longest else 512

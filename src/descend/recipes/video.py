@@ -38,7 +38,7 @@ class VideoRecipe(Recipe):
     def check(self) -> None:
         """Refuse what can't be, before any work is done."""
         super().check()
-        self.cache_dir = absolute(self.cache_dir)
+        self.data, self.cache_dir = absolute(self.data), absolute(self.cache_dir)
 
     def load(self) -> VideoData:
         """The data set; it does not depend on the run's seed, so that seeds are compared on the same data."""

@@ -2,5 +2,6 @@
 
 from descend.report.page import write_page
 from descend.report.runs import Arm, Group, RunView, group_runs
+from descend.report.tables import left_early
 
-__all__ = ["Arm", "Group", "RunView", "group_runs", "write_page"]
+__all__ = ["Arm", "Group", "RunView", "group_runs", "left_early", "write_page"]

@@ -116,13 +116,14 @@ def exits(group: Group) -> go.Figure:
             )
         chosen = run.exit["chosen"]
         figure.add_scatter(
+            customdata=[f"threshold {chosen['threshold']:g}", "full depth"],
             x=[chosen["layers"], run.exit["depth"]],
             y=[chosen[run.metric], run.exit["full"]],
             name=f"{escape(arm.label)}, chosen and full depth",
             mode="markers",
             marker={"color": arm.style.light, "size": 13, "symbol": arm.style.symbol},
             meta=arm.style[:2],
-            hovertemplate="%{y:.3f} with %{x:.2f} layers<extra></extra>",
+            hovertemplate="%{customdata}: %{y:.3f} with %{x:.2f} layers<extra></extra>",
         )
     return figure
 

@@ -52,8 +52,9 @@ class RunView:
     nothing is asked; it is empty if the summary does not tell.
     ``layer_metrics`` are the metric as ``layer_losses`` the loss, ``probe_…`` those of linear probes; ``auc`` is the
     area under the metric over γ. ``ratios`` holds, for each layer 1 … L, the quantiles of f_l / f_{l−1} over samples
-    at ``quantiles``; ``settled`` the share of samples whose decision settles at each layer; ``exit`` is as the
-    evaluation wrote it. ``note`` is what a reader should know of the run.
+    at ``quantiles``; ``ratio_mean`` and ``ratio_median`` are over layers too. ``settled`` is the share of samples whose
+    decision settles at each layer; ``exit`` is as the evaluation wrote it. ``note`` is what a reader should know of the
+    run.
     ``settings`` are the run's own, without its seed. ``split`` and ``checkpoint`` say on which data
     which of the run's models was judged.
     """
@@ -87,6 +88,8 @@ class RunView:
     auc: float | None = None
     quantiles: list[float] = field(default_factory=list)
     ratios: list[list[float]] = field(default_factory=list)
+    ratio_mean: float | None = None
+    ratio_median: float | None = None
     settled: list[float] = field(default_factory=list)
     exit: Mapping[str, Any] = field(default_factory=dict)
     probe_losses: dict[float, list[float]] = field(default_factory=dict)
@@ -183,6 +186,8 @@ class RunView:
                 auc=_maybe(summary.get("auc")),
                 quantiles=_floats(summary.get("ratios", {}).get("quantiles", [])),
                 ratios=[_floats(row) for row in summary.get("ratios", {}).get("by_layer", [])],
+                ratio_mean=_maybe(summary.get("ratios", {}).get("mean")),
+                ratio_median=_maybe(summary.get("ratios", {}).get("median")),
                 settled=_floats(summary.get("settled_layer", {}).get("shares", [])),
                 exit=dict(summary.get("exit") or {}),
                 probe_losses=_by_level(summary.get("probe", {}).get("layer_losses", {})),

@@ -1,9 +1,10 @@
 """The page's words and numbers as HTML: the verdict and the table of runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from math import isfinite
 from statistics import fmean, stdev
+from typing import Any
 
 from descend.report.runs import Arm, Group, RunView, Style
 
@@ -50,7 +51,8 @@ def runs_table(groups: Sequence[Group]) -> str:
 
 def group_name(group: Group) -> str:
     """The group in words, escaped; what was judged is named where it is not the final model on test data."""
-    words = f"{group.model} on {group.dataset}, trained at γ = {group.train_noise:g}"
+    plain = all(run.method == "plain" for run in group.runs)
+    words = f"{group.model} on {group.dataset}, " + ("as given" if plain else f"trained at γ = {group.train_noise:g}")
     words += f", judged on the {group.split} split" if group.split != "test" else ""
     words += f", under {group.shift} noise" if group.shift != "gaussian" else ""
     words += f", {group.checkpoint.replace('_', ' ')} checkpoint" if group.checkpoint != "model" else ""
@@ -99,8 +101,36 @@ def _details(group: Group) -> list[str]:
         )
         lines += [f"<p>{f'<b>{who}.</b> ' * (len(said) > 1)}{escape(words)}</p>"] if words else []
     lines += [f"<p>{escape(note)}</p>" for note in dict.fromkeys(run.note for run in group.runs if run.note)]
+    lines += [f"<p>{words}</p>" for arm in arms for words in _measured(arm, group)]
     asked = {words: None for arm in arms for words in [_asked(arm)] if words}
     return [*lines, *(f"<p>{words}</p>" for words in asked), *_gain(group)]
+
+
+def _measured(arm: Arm, group: Group) -> list[str]:
+    """What else was found of an arm's first run, in words."""
+    run, who = arm.runs[0], f"{escape(arm.label)}: " if len(group.arms) > 1 else ""
+    words = []
+    if run.ratio_mean is not None and run.ratio_median is not None:
+        words.append(
+            f"{who}a layer changes the loss of a single sample by a factor of {_number(run.ratio_mean)} in the mean, "
+            f"{_number(run.ratio_median)} in the median."
+        )
+    if run.exit:
+        words.append(who + escape(left_early({"exit": run.exit, "metric": run.metric})))
+    if len(group.arms) == 1 and run.higher_is_better and run.auc is not None:
+        words.append(f"The area under the {escape(group.metric.lower())} over γ is {_number(run.auc)}.")
+    return words
+
+
+def left_early(summary: Mapping[str, Any]) -> str:
+    """What leaving early costs and saves, in words, of a ``summary.json`` with an ``exit``."""
+    found, metric = summary["exit"], summary["metric"]
+    chosen = found["chosen"]
+    return (
+        f"Leaving at a confidence of {chosen['threshold']:g}, chosen on validation data, uses {chosen['layers']:.2f} "
+        f"of {found['depth']} layers on average and {chosen['time_ratio']:.2f} of the time: {metric} "
+        f"{chosen[metric]:.3f} against {found['full']:.3f} at full depth, on clean inputs."
+    )
 
 
 def _asked(arm: Arm) -> str:

@@ -26,8 +26,9 @@ PLAIN_ALPHA = 0.01
 """What a model that Descend never trained is held to: does every layer lower the loss at all?"""
 
 _UNTRAINED = (
-    "This model was not trained by Descend: the losses of its inner layers are those of a head that was trained for "
-    "the last layer alone."
+    "Judged as a model that was not trained by Descend: the losses of its inner layers are those of a head that was "
+    "trained for the last layer alone. What the layers know whatever that head can read is the line of linear probes, "
+    "by --probe."
 )
 
 
@@ -86,10 +87,19 @@ def evaluate(
     """
     if frames < 1:
         raise InputError(f"frames must be at least 1; got {frames}.")
+    if dataset is not None and task is None:
+        raise InputError("--dataset goes with --task; a run knows its own data, and others in their form by --data.")
     if shift not in SHIFTS:
         raise InputError(f"shift must be one of {', '.join(SHIFTS)}; got {shift!r}.")
     subject = _of_run(folder, model) if task is None else _of_library(folder, task, dataset, data)
     recipe, network, args = subject.recipe, subject.network, subject.args
+    if probe or exit:
+        if not isinstance(network, LayeredClassifier):
+            raise InputError("only classifiers can be probed or left early; leave out --probe and --exit.")
+        if split != "test":
+            raise InputError(
+                f"--probe and --exit choose on validation data and are judged on test; got --split {split}."
+            )
     own = recipe.load() if data is None else None
     samples, name = (getattr(own, split), own.name) if own else _others(recipe, data, split)
     objective_task, device = recipe.task(), args.device
@@ -97,7 +107,7 @@ def evaluate(
     network.to(device)  # type: ignore[attr-defined]
     sigma = subject.sigma
     if sigma is None:
-        sigma = objective_task.sigma(network.get_input_embeddings(), samples)
+        sigma = objective_task.sigma(network.get_input_embeddings(), (own or recipe.load()).train)
     trained = recipe.corruption(sigma, seed, shift)
     usual = 0.2 if shift == "dropout" else recipe.noise or recipe.usual_noise
     levels = noise or default_levels(usual)
@@ -119,13 +129,16 @@ def evaluate(
         "sigma": sigma,
     }
     binding = subject.facts.get("binding", [])
-    summary["verdict"] = " ".join([found.verdict.sentence(judged), *_binding(binding)])
-    if probe or exit:
-        if not isinstance(network, LayeredClassifier):
-            raise InputError("only classifiers can be probed or left early; leave out --probe and --exit.")
+    words = found.verdict.sentence(judged)
+    if task is not None:
+        words = f"Held to {PLAIN_ALPHA:.0%} less loss at every layer, which its training did not ask: {words}"
+    summary["verdict"] = " ".join([words, *_binding(binding)])
+    if isinstance(network, LayeredClassifier) and (probe or exit):
         parts = own or recipe.load()
         if probe:
-            probed = fit_probes(network, objective_task, parts.train, parts.validation, trained, **settings)
+            # Its own draws: those of the judged samples belong to their numbers too.
+            fresh = trained.at(trained.level, seed=seed + 1)
+            probed = fit_probes(network, objective_task, parts.train, parts.validation, fresh, **settings)
             judge = robustness(probed, objective_task, samples, problem, trained, levels=levels, **settings)
             told = judge.summary(objective_task)
             summary["probe"] = {key: told[key] for key in ("values", "layer_losses", "layer_metrics")}
@@ -174,7 +187,7 @@ def _of_run(folder: Path, model: str) -> _Subject:
         "settings": _settings(config),
         "seconds": config.get("seconds"),
     }
-    return _Subject(recipe, network, args, config["sigma"], facts)
+    return _Subject(recipe, network, args, dual["sigma"], facts)
 
 
 def _of_library(folder: Path, task: str, dataset: str | None, data: str | None) -> _Subject:
@@ -220,7 +233,7 @@ def _dual(path: Path) -> dict[str, Any]:
     """λ, the cap's multiplier and the slack that `DescentTrainer.save_dual` wrote."""
     try:
         found = {name: tensor.tolist() for name, tensor in load_file(path).items()}
-        return {name: found[name] for name in ("multipliers", "cap_multiplier", "slack")}
+        return {name: found[name] for name in ("multipliers", "cap_multiplier", "slack", "sigma")}
     except (SafetensorError, OSError, KeyError) as error:
         raise InputError(f"{path} can't be loaded: {error}. Train the run again.") from None
 

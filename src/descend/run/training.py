@@ -43,6 +43,10 @@ def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = Fals
     args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
     if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"the output folder {out} exists; choose another with --out, or go on with --resume.")
+    measured = {"loss", "violation", "feasible", recipe.task().metric}
+    chosen = (args.metric_for_best_model or "loss").removeprefix("eval_")
+    if chosen not in measured:
+        raise InputError(f"metric_for_best_model must be one of {', '.join(sorted(measured))}; got {chosen!r}.")
     data = recipe.load()
     args.warmup(_steps(args, len(data.train)))  # type: ignore[arg-type]
     set_seed(args.seed)

@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from descend.errors import InputError
-from descend.tasks.text.tokens import column, fields, row_lengths, token_counts
+from descend.errors import InputError, reason
+from descend.tasks.text.tokens import column, fields, row_lengths, stored, token_counts
 
 # Of a sample, what is not the tokenizer's.
 _OURS = ("labels", "group")
@@ -65,15 +64,25 @@ class Classification:
         Raises:
             InputError: If there are no tokens or labels, or one is out of range, naming the sample.
         """
-        if not isinstance(dataset, Dataset | list) or not len(dataset):
+        if not (stored(dataset) or isinstance(dataset, list)) or not len(dataset):
             return
-        for names in (("input_ids",), ("labels", "label")):
+        targets = ("labels", "label", "label_ids")
+        for names in (("input_ids",), targets):
             if not set(names) & set(fields(dataset)):
                 raise InputError(
                     f"samples must have {' or '.join(names)}; got {', '.join(fields(dataset))}. Tokenize the texts and "
                     "name their classes label."
                 )
-        labels = column(dataset, "labels" if "labels" in fields(dataset) else "label")
+        name = next(each for each in targets if each in fields(dataset))
+        try:
+            labels = column(dataset, name)
+        except (KeyError, ValueError) as error:
+            raise InputError(f"every sample must have one {name}; {type(error).__name__}: {reason(error)}.") from None
+        if labels.dtype.kind not in "iu" or len(labels) != len(dataset):
+            raise InputError(
+                f"{name} must be whole numbers, one for each sample; got {labels.dtype} and {len(labels)} for "
+                f"{len(dataset)} samples."
+            )
         ids, lengths = column(dataset, "input_ids"), row_lengths(dataset, "input_ids")
         starts = np.cumsum(lengths) - lengths
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict, load_dataset
 
-from descend.errors import InputError
+from descend.errors import InputError, reason
 
 IMDB_LABELS = ("neg", "pos")
 MNLI_LABELS = ("entailment", "neutral", "contradiction")
@@ -63,6 +63,8 @@ def read_mnli(path: str | Path) -> DatasetDict:
     if not root.is_dir():
         raise InputError(f"{root} must be a folder with a training and a test file; got a file.")
     files = sorted(file for file in root.rglob("*") if file.suffix in (".tsv", ".jsonl"))
+    # GLUE's own archive keeps the files that its were made of in a folder beside them.
+    files = [file for file in files if file.parent == root] or files
     sides = {
         "train": [file for file in files if re.search(r"train", file.stem)],
         "test": [file for file in files if re.search(r"(dev|validation)_matched|val$|test$|dev$", file.stem)],
@@ -123,11 +125,14 @@ def _pairs(file: Path) -> Iterator[dict[str, Any]]:
 
 def _tsv(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
     # A quote in a sentence is a quote, not the start of a field that goes on over lines.
-    with file.open(encoding="utf-8", newline="") as lines:
+    with file.open(encoding="utf-8-sig", newline="") as lines:
         rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        number = 1
         try:
             header = next(rows, [])
             for number, row in enumerate(rows, start=2):
+                if not row:  # an empty line
+                    continue
                 if len(row) != len(header):
                     raise InputError(
                         f"{file}, line {number}, must have the {len(header)} columns of the header; got {len(row)}."
@@ -135,18 +140,27 @@ def _tsv(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
                 yield number, dict(zip(header, row, strict=True))
         except UnicodeDecodeError:
             raise InputError(f"{file} is not UTF-8 text. Convert it.") from None
+        except csv.Error as error:
+            raise InputError(
+                f"{file}, line {number + 1}, can't be read: {reason(error)}. Correct or remove it."
+            ) from None
 
 
 def _jsonl(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                row = json.loads(line)
-            except ValueError:
-                row = None
-            if not isinstance(row, dict):
-                raise InputError(f"{file}, line {number}, must be one JSON object; got {line.strip()[:60]!r}.")
-            yield number, row
+    with file.open(encoding="utf-8-sig") as lines:
+        try:
+            for number, line in enumerate(lines, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    row = None
+                if not isinstance(row, dict):
+                    raise InputError(f"{file}, line {number}, must be one JSON object; got {line.strip()[:60]!r}.")
+                yield number, row
+        except UnicodeDecodeError:
+            raise InputError(f"{file} is not UTF-8 text. Convert it.") from None
 
 
 def _of_hub(name: str | Path, columns: dict[str, str], test: str = "test") -> DatasetDict:
@@ -158,8 +172,8 @@ def _of_hub(name: str | Path, columns: dict[str, str], test: str = "test") -> Da
         return sides.select_columns(list(wanted.values())).rename_columns(
             {theirs: ours for ours, theirs in wanted.items() if ours != theirs}
         )
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"{name} is no folder, and as a name on the Hub it can't be loaded: {str(error).splitlines()[0]} Give the "
+            f"{name} is no folder, and as a name on the Hub it can't be loaded: {reason(error)} Give the "
             "folder of the data."
         ) from None

@@ -21,7 +21,7 @@ from transformers import (
     RobertaTokenizer,
 )
 
-from descend.errors import InputError
+from descend.errors import InputError, reason
 
 VOCABULARY = 8000
 """Of a tokenizer that is learned: what a few thousand reviews can fill."""
@@ -83,7 +83,8 @@ def tokenize(
         truncate: Cut what is longer; otherwise refuse it.
 
     Returns:
-        The tokenizer's fields and ``labels``, and how many texts were cut.
+        The tokenizer's fields, ``labels`` and, of pairs, the ``group`` of those with one first text; and how many texts
+        were cut.
 
     Raises:
         InputError: If a text is longer and may not be cut, naming where it is from.
@@ -106,8 +107,11 @@ def tokenize(
         long += len(longer)
         if longer:
             encoded = tokenizer(*given, truncation=True, max_length=max_length)
-        return {**encoded, "labels": rows["label"]}
+        # Pairs with one premise are no independent samples.
+        group = {"group": [groups.setdefault(text, len(groups)) for text in rows["text"]]} if pairs else {}
+        return {**encoded, "labels": rows["label"], **group}
 
+    groups: dict[str, int] = {}
     return texts.map(encode, batched=True, remove_columns=texts.column_names), long
 
 
@@ -133,13 +137,15 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
             raise InputError(
                 f"{folder} holds no tokenizer; expected tokenizer.json, vocab.txt, or vocab.json and merges.txt."
             )
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
+    except InputError:
+        raise
+    except Exception as error:  # the library of tokenizers has no kinds of errors
         raise InputError(
             f"can't load a tokenizer from {str(source)!r}: expected a folder with tokenizer.json or vocab.txt, or a "
-            f"name on the Hub, which needs a network at first. {str(error).splitlines()[0]}"
+            f"name on the Hub, which needs a network at first. {reason(error)}"
         ) from None
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what the library makes of a folder without words
+        raise InputError(f"the tokenizer of {source} has no words, only special tokens.")
     if tokenizer.pad_token_id is None:
         raise InputError(f"the tokenizer of {source} has no token for padding; set its pad_token and save it again.")
     return tokenizer
@@ -181,23 +187,29 @@ def token_counts(dataset: Any) -> Tensor:
 
 def column(dataset: Any, name: str) -> np.ndarray:
     """A field of all samples on end."""
-    if isinstance(dataset, Dataset):  # at once, in arrow's own memory
+    if stored(dataset):  # at once, in arrow's own memory
         found = _arrow(dataset, name)
-        return (found if pa.types.is_primitive(found.type) else pc.list_flatten(found)).to_numpy()
+        return (found if pa.types.is_primitive(found.type) else pc.list_flatten(found)).to_numpy(zero_copy_only=False)
     return np.concatenate([np.atleast_1d(dataset[place][name]) for place in range(len(dataset))])
 
 
 def row_lengths(dataset: Any, name: str) -> np.ndarray:
     """How many values each sample has in a field."""
-    if isinstance(dataset, Dataset):
+    if stored(dataset):
         return pc.list_value_length(_arrow(dataset, name)).to_numpy()
     return np.array([len(dataset[place][name]) for place in range(len(dataset))])
 
 
 def fields(dataset: Any) -> list[str]:
     """The names of a sample's fields."""
-    return dataset.column_names if isinstance(dataset, Dataset) else list(dataset[0])
+    return dataset.column_names if stored(dataset) else list(dataset[0])
+
+
+def stored(dataset: Any) -> bool:
+    """Whether a data set's samples are what its table holds: not where they are made when they are fetched."""
+    return isinstance(dataset, Dataset) and dataset.format["type"] != "custom"
 
 
 def _arrow(dataset: Dataset, name: str) -> Any:
-    return dataset.select_columns(name).with_format("arrow")[:][name]
+    column = dataset.select_columns(name).with_format("arrow")[:][name]
+    return column.combine_chunks() if hasattr(column, "combine_chunks") else column
