@@ -116,7 +116,7 @@ def test_every_recipe_trains_and_is_judged(capsys, tmp_path, name):
     out, err = words(capsys, "evaluate", str(tmp_path / "run"), "--noise", "0:0.8:0.4")
     assert re.fullmatch(
         rf"{recipe.label} constrained on {'scenes' if video else 'generated imdb'}: mean {recipe.task().metric} [\d.]+ "
-        r"over γ = 0 … 0.8 \([\d.]+, [\d.]+, [\d.]+\), [\d.]+ at the training noise\. .+\n"
+        r"over γ = 0 … 0.8 \([\d.]+, [\d.]+, [\d.]+\)(, area [\d.]+)?, [\d.]+ at the training noise\. .+\n"
         rf"{re.escape(str(tmp_path / 'run' / 'report.html'))}\n",
         out,
     )

@@ -318,10 +318,15 @@ def test_bert_calls_its_dimension_hidden_size(capsys, run):
     assert "σ_x√24" in said(capsys, str(run))
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"sigma": null, "settings": {"noise": 1}}', '{"sigma": 1}'])
+@pytest.mark.parametrize("content", ["[]", "{}", '{"sigma": 1}'])
 def test_a_config_of_something_else(capsys, run, content):
     (run / "config.json").write_text(content)
     assert "config.json is not that of a run of this version of descend" in said(capsys, str(run), status=2)
+
+
+def test_a_run_that_is_not_finished(capsys, run):
+    (run / "config.json").write_text('{"sigma": null, "settings": {"noise": 1}}')
+    assert "is not finished: σ_x of its embedding is known at its end" in said(capsys, str(run), status=2)
 
 
 def test_a_run_on_video_has_no_token_embeddings(capsys, run):

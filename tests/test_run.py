@@ -107,6 +107,7 @@ def test_a_run_folder_holds_what_the_plan_says(finished):
         "multipliers": (2,),
         "cap_multiplier": (),
         "slack": (2,),
+        "sigma": (),
     }
     assert dual["multipliers"].max() > 0
     for folder in ("model", "checkpoint-3"):

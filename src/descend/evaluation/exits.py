@@ -129,11 +129,13 @@ def _time_ratio(
             "full": lambda inputs=inputs: model(**inputs),
             "early": lambda inputs=inputs: model.exits(inputs, leave),
         }
-        # Each goes first in turn; the first batch warms both up.
-        for name in sorted(runs, reverse=bool(turn % 2)):
+        if not turn:  # both are warm before they are timed
+            for warm in runs.values():
+                warm()
+        for name in sorted(runs, reverse=bool(turn % 2)):  # each goes first in turn
             began = time.perf_counter()
             runs[name]()
             if torch.device(device).type == "cuda":
                 torch.cuda.synchronize()
-            seconds[name] += (time.perf_counter() - began) if turn else 0.0
-    return seconds["early"] / seconds["full"] if seconds["full"] else float("nan")
+            seconds[name] += time.perf_counter() - began
+    return seconds["early"] / seconds["full"]

@@ -179,17 +179,25 @@ def token_counts(dataset: Any) -> Tensor:
     Args:
         dataset: A `datasets.Dataset` or a sequence of samples with ``input_ids`` and perhaps ``attention_mask``.
     """
-    ids = column(dataset, "input_ids")
-    if "attention_mask" in fields(dataset):
-        ids = ids[column(dataset, "attention_mask").astype(bool)]
-    return torch.from_numpy(np.bincount(ids))
+    if stored(dataset):
+        ids = column(dataset, "input_ids")
+        if "attention_mask" in fields(dataset):
+            ids = ids[column(dataset, "attention_mask").astype(bool)]
+        return torch.from_numpy(np.bincount(ids))
+    kept = []
+    for place in range(len(dataset)):  # a sample may be made when it is fetched: each once
+        sample = dataset[place]
+        ids = np.asarray(sample["input_ids"])
+        kept.append(ids[np.asarray(sample.get("attention_mask", np.ones_like(ids)), dtype=bool)])
+    return torch.from_numpy(np.bincount(np.concatenate(kept)))
 
 
 def column(dataset: Any, name: str) -> np.ndarray:
     """A field of all samples on end."""
     if stored(dataset):  # at once, in arrow's own memory
         found = _arrow(dataset, name)
-        return (found if pa.types.is_primitive(found.type) else pc.list_flatten(found)).to_numpy(zero_copy_only=False)
+        nested = pa.types.is_list(found.type) or pa.types.is_large_list(found.type)
+        return (pc.list_flatten(found) if nested else found).to_numpy(zero_copy_only=False)
     return np.concatenate([np.atleast_1d(dataset[place][name]) for place in range(len(dataset))])
 
 
