@@ -324,7 +324,7 @@ def test_a_config_of_something_else(capsys, run, content):
     assert "config.json is not that of a run of this version of descend" in said(capsys, str(run), status=2)
 
 
-def test_a_run_that_is_not_finished(capsys, run):
+def test_a_run_whose_sigma_is_not_known_yet(capsys, run):
     (run / "config.json").write_text('{"sigma": null, "settings": {"noise": 1}}')
     assert "is not finished: σ_x of its embedding is known at its end" in said(capsys, str(run), status=2)
 
