@@ -171,7 +171,7 @@ class DescentTrainer(Trainer):
         if not datasets:
             raise InputError("expected an eval_dataset, of the trainer or of this call; got none.")
         metrics: dict[str, float] = {}
-        losses: dict[str, float] = {}
+        losses: list[float] = []
         verdicts: list[Verdict] = []
         for name, dataset in datasets.items():
             began = time.time()
@@ -182,7 +182,7 @@ class DescentTrainer(Trainer):
             found |= speed_metrics(prefix, began, num_samples=len(layers.losses))
             self.log(found)
             metrics |= found
-            losses[name] = layers.losses[:, -1].mean().item()
+            losses.append(found[f"{prefix}_loss"])
             # Other data than the trainer's own leave no trace in what a run is known and chosen by.
             if own and self.is_world_process_zero():
                 self.records.rows(
@@ -193,7 +193,7 @@ class DescentTrainer(Trainer):
                 )
         self.verdict = max(verdicts, key=lambda one: one.worst)
         if own and self.is_world_process_zero() and all(one.feasible for one in verdicts):
-            self._keep_best_feasible(sum(losses.values()) / len(losses))
+            self._keep_best_feasible(sum(losses) / len(losses))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 

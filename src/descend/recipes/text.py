@@ -230,10 +230,13 @@ class TextRecipe(Recipe):
         names = dict(enumerate(data.labels))
         words = len(self.words)
         if self.model == SMALL:
-            config = self.small(words, self.words.pad_token_id)
-            config.id2label, config.label2id = names, {name: label for label, name in names.items()}
-            return LayeredClassifier(AutoModelForSequenceClassification.from_config(config))
+            return LayeredClassifier(self._new(words, names))
         return LayeredClassifier(self._pretrained(words, names))
+
+    def _new(self, words: int, names: dict[int, str]) -> PreTrainedModel:
+        config = self.small(words, self.words.pad_token_id)
+        config.id2label, config.label2id = names, {name: label for label, name in names.items()}
+        return AutoModelForSequenceClassification.from_config(config)
 
     @abstractmethod
     def small(self, words: int, padding: int) -> PreTrainedConfig:
@@ -300,9 +303,7 @@ class TextUTRecipe(TextRecipe):
                 "the model's own tokenizer."
             )
         self.hidden_size = embedding.embedding_dim
-        config = self.small(embedding.num_embeddings, self.words.pad_token_id)
-        config.id2label, config.label2id = names, {name: label for label, name in names.items()}
-        network = AutoModelForSequenceClassification.from_config(config)
+        network = self._new(embedding.num_embeddings, names)
         network.get_input_embeddings().load_state_dict(embedding.state_dict())
         return network
 

@@ -1,6 +1,7 @@
 """Judging: what a trained model does at every layer and noise level, in ``summary.json`` and for the page."""
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class _Subject:
         recipe: Its data and task.
         network: The model.
         args: With the problem that it is held to.
-        sigma: σ_x of its training; None to measure it on the data it is judged on.
+        sigma: σ_x of its training; None to measure it on the training side of the data it is judged on.
         facts: What else the summary says of it.
     """
 
@@ -102,12 +103,13 @@ def evaluate(
             )
     own = recipe.load() if data is None else None
     samples, name = (getattr(own, split), own.name) if own else _others(recipe, data, split)
+    parts = cache(lambda: own or recipe.load())  # other data have training texts too, read once and only if asked for
     objective_task, device = recipe.task(), args.device
     objective_task.check(samples, network.limits)
     network.to(device)  # type: ignore[attr-defined]
     sigma = subject.sigma
     if sigma is None:
-        sigma = objective_task.sigma(network.get_input_embeddings(), (own or recipe.load()).train)
+        sigma = objective_task.sigma(network.get_input_embeddings(), parts().train)
     trained = recipe.corruption(sigma, seed, shift)
     usual = 0.2 if shift == "dropout" else recipe.noise or recipe.usual_noise
     levels = noise or default_levels(usual)
@@ -134,16 +136,15 @@ def evaluate(
         words = f"Held to {PLAIN_ALPHA:.0%} less loss at every layer, which its training did not ask: {words}"
     summary["verdict"] = " ".join([words, *_binding(binding)])
     if isinstance(network, LayeredClassifier) and (probe or exit):
-        parts = own or recipe.load()
         if probe:
             # Its own draws: those of the judged samples belong to their numbers too.
             fresh = trained.at(trained.level, seed=seed + 1)
-            probed = fit_probes(network, objective_task, parts.train, parts.validation, fresh, **settings)
+            probed = fit_probes(network, objective_task, parts().train, parts().validation, fresh, **settings)
             judge = robustness(probed, objective_task, samples, problem, trained, levels=levels, **settings)
             told = judge.summary(objective_task)
             summary["probe"] = {key: told[key] for key in ("values", "layer_losses", "layer_metrics")}
         if exit:
-            summary["exit"] = exits(network, objective_task, parts.validation, samples, **settings)
+            summary["exit"] = exits(network, objective_task, parts().validation, samples, **settings)
     if hasattr(objective_task, "picture"):
         shown = pictures(network, objective_task, samples, trained, levels=levels, count=frames, device=device)
         np.savez_compressed(folder / FRAMES_FILE, **shown)  # type: ignore[arg-type]
