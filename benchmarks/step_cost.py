@@ -108,9 +108,9 @@ def steps(case: Case, depth: int, count: int, device: str) -> dict[str, Callable
     def constrained() -> None:
         weights = dual.weights
         assert (weights[1:] > 0).all()
-        sums, count = constrained_objective(weights=weights, **batch)
-        torch.dot(weights.to(sums), sums / count).backward()
-        dual.observe(sums.detach() / count, count)
+        lagrangian, sums, count, _ = constrained_objective(weights=weights, **batch)
+        (lagrangian / count).backward()
+        dual.observe(sums / count, count)
         finish(constrained_objective, constrained_optimizer)
         dual.step()
 

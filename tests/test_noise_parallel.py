@@ -11,6 +11,7 @@ from descend.models import LayeredClassifier
 from networks import network
 
 RANKS = 2
+EVEN = torch.ones(network("distilbert").config.num_hidden_layers + 1)
 
 
 def batch(rank: int) -> dict[str, torch.Tensor]:
@@ -35,9 +36,9 @@ def work(rank: int, folder: str) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
     inner = objective(GaussianNoise(1.0, seed=3))
     wrapped = DistributedDataParallel(inner)
-    sums, _ = wrapped(**batch(rank))
-    sums.sum().backward()
-    torch.save({"sums": sums.detach(), "gradients": gradients(inner)}, Path(folder) / f"{rank}.pt")
+    found = wrapped(weights=EVEN, **batch(rank))
+    found.lagrangian.backward()
+    torch.save({"sums": found.sums, "gradients": gradients(inner)}, Path(folder) / f"{rank}.pt")
     distributed.destroy_process_group()
 
 
@@ -54,9 +55,9 @@ def test_ranks_draw_their_own_noise_and_gradients_are_their_mean(tmp_path):
         noise._generator = torch.Generator().manual_seed(3 * 8191 + rank)
         draws.append(torch.randn(3, generator=torch.Generator().manual_seed(3 * 8191 + rank)))
         alone = objective(noise)
-        sums, _ = alone(**batch(rank))
-        torch.testing.assert_close(found["sums"], sums.detach())
-        sums.sum().backward()
+        expected = alone(weights=EVEN, **batch(rank))
+        torch.testing.assert_close(found["sums"], expected.sums)
+        expected.lagrangian.backward()
         mine = gradients(alone)
         total = mine if total is None else [one + other for one, other in zip(total, mine, strict=True)]
     assert not torch.equal(*draws)

@@ -1,4 +1,4 @@
-"""DescentConfig: transformers' TrainingArguments, and the constrained problem that training solves."""
+"""The constrained problem that training solves, as settings beside those of transformers' and TRL's trainers."""
 
 import json
 import math
@@ -14,11 +14,8 @@ from descend.errors import InputError
 
 
 @dataclass
-class DescentConfig(TrainingArguments):
-    """transformers' `TrainingArguments` and the constrained problem.
-
-    Every argument of the Trainer keeps its name and its meaning.
-    """
+class DescentArguments:
+    """The constrained problem, and how it is solved: what a trainer's own arguments are extended by."""
 
     method: str = field(
         default="constrained",
@@ -70,48 +67,49 @@ class DescentConfig(TrainingArguments):
 
     def __post_init__(self) -> None:
         self._check()
-        super().__post_init__()
+        super().__post_init__()  # type: ignore[misc]
 
     @classmethod
     def of(cls, args: TrainingArguments | None) -> Self:
-        """A trainer's arguments, those of transformers' own under the default problem."""
+        """A trainer's arguments, those of its own library under the default problem."""
         if args is None:
-            return cls(output_dir="trainer_output")
+            return cls(output_dir="trainer_output")  # type: ignore[call-arg]
         if isinstance(args, cls):
             return args
         config = cls.__new__(cls)
-        # As they are: what transformers has made of them once must not be made of them again.
+        # As they are: what the library has made of them once must not be made of them again.
         vars(config).update({one.name: one.default for one in fields(cls)} | vars(args))
         config._check()
         return config
 
     def _check(self) -> None:
+        args: Any = self  # with the arguments of a trainer
         for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1; got {getattr(self, name)}.")
-        if not 0 <= self.learning_rate < math.inf:
-            raise InputError(f"learning_rate must be a number of at least 0; got {self.learning_rate}.")
-        if self.seed < 0:
-            raise InputError(f"seed must be at least 0; got {self.seed}.")
-        if self.save_only_model:
+            if getattr(args, name) < 1:
+                raise InputError(f"{name} must be at least 1; got {getattr(args, name)}.")
+        if not 0 <= args.learning_rate < math.inf:
+            raise InputError(f"learning_rate must be a number of at least 0; got {args.learning_rate}.")
+        if args.seed < 0:
+            raise InputError(f"seed must be at least 0; got {args.seed}.")
+        if args.save_only_model:
             raise InputError("save_only_model leaves out what a run needs to go on: the multipliers. Leave it off.")
-        if self.max_steps == 0 or (self.max_steps < 0 and not self.num_train_epochs > 0):
+        if args.max_steps == 0 or (args.max_steps < 0 and not args.num_train_epochs > 0):
             raise InputError(
-                f"max_steps or num_train_epochs must be above 0; got {self.max_steps} and {self.num_train_epochs}."
+                f"max_steps or num_train_epochs must be above 0; got {args.max_steps} and {args.num_train_epochs}."
             )
         for name in ("bf16_full_eval", "fp16_full_eval"):
-            if getattr(self, name):
+            if getattr(args, name):
                 raise InputError(f"{name} must be off: a verdict is taken in the model's own precision.")
-        if self.label_smoothing_factor:
+        if args.label_smoothing_factor:
             raise InputError(
                 "label_smoothing_factor must be 0: the loss is the task's, the same at every layer; got "
-                f"{self.label_smoothing_factor}."
+                f"{args.label_smoothing_factor}."
             )
 
     @property
     def folder(self) -> Path:
         """Where everything goes, ``output_dir``."""
-        return Path(self.output_dir or "trainer_output")
+        return Path(vars(self)["output_dir"] or "trainer_output")
 
     def alphas(self, depth: int) -> float | list[float]:
         """α of each layer, from one number, a geometric schedule or a list.
@@ -193,3 +191,11 @@ class DescentConfig(TrainingArguments):
                 f"'{{\"kp\": 5.0}}'; got {self.dual_optim_args!r}."
             )
         return options
+
+
+@dataclass
+class DescentConfig(DescentArguments, TrainingArguments):
+    """transformers' `TrainingArguments` and the constrained problem.
+
+    Every argument of the Trainer keeps its name and its meaning.
+    """

@@ -1,17 +1,19 @@
 """noise ∘ model ∘ readout ∘ loss: what a batch's layer losses are."""
 
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from descend.errors import InputError
+from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier
 from descend.models.layered import LayeredModel
 from descend.noise import Noise
-from descend.tasks.text import Classification
+from descend.tasks.text import Classification, NextToken
+from descend.tiles import TILE, TargetSample, tiled
 
 
 class Task(Protocol):
@@ -44,58 +46,115 @@ class Task(Protocol):
     def check(self, dataset: Any, limits: dict[str, int]) -> None:
         """Refuse samples that a model of these limits can't take, before any work is done."""
 
+    def owners(self, batch: dict[str, Any]) -> Tensor:
+        """Which sample of the batch, 0 … B−1, each target belongs to, (N,)."""
+
     def sigma(self, embedding: nn.Module, dataset: Any) -> float:
         """σ_x, the standard deviation of what a model's input embedding makes of a data set."""
+
+
+class ExitLosses(NamedTuple):
+    """What a batch's forward pass gives.
+
+    Attributes:
+        lagrangian: Σ_l w_l S_l, a scalar to differentiate.
+        sums: S_first … S_L, each exit's losses summed over the targets, without gradient.
+        targets: The number of targets.
+        first: The first exit that was looked at: 0, or L where only the last was.
+    """
+
+    lagrangian: Tensor
+    sums: Tensor
+    targets: int
+    first: int = 0
 
 
 class Objective(nn.Module):
     """The layer losses of a model under a task and a noise: the forward pass that parallel training wraps.
 
     Args:
-        model: A `LayeredModel`, or a classifier of the library's.
-        task: The data's loss and metric; of a classifier its own unless given.
+        model: A `LayeredModel`, or a classifier or causal language model of the library's.
+        task: The data's loss and metric; of a model of the library its own unless given.
         noise: Applied in training to the output of the model's input embedding; None for clean training.
+        sample: Which targets the inner exits of a language model see in training; None for all.
 
     Raises:
-        InputError: If the model's layers can't be read, or no task is given for a model that is no classifier.
+        InputError: If the model's layers can't be read, or no task is given for a model that has none of its own.
     """
 
     model: Any  # a module and a LayeredModel: no type says both
 
-    def __init__(self, model: nn.Module, task: Task | None = None, noise: Noise | None = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Task | None = None,
+        noise: Noise | None = None,
+        sample: TargetSample | None = None,
+    ):
         if isinstance(getattr(model, "config", None), PreTrainedConfig) and not isinstance(model, LayeredModel):
-            model = LayeredClassifier(model)  # type: ignore[arg-type]
+            causal = "ForCausalLM" in type(getattr(model, "get_base_model", lambda: model)()).__name__
+            model = LayeredCausalLM(model) if causal else LayeredClassifier(model)  # type: ignore[arg-type]
         if not isinstance(model, LayeredModel):
             raise InputError(
                 f"expected a LayeredModel, whose every layer's output can be read; got {type(model).__name__}."
             )
-        if task is None and not isinstance(model, LayeredClassifier):
-            raise InputError(f"expected a task, the loss and metric of the data of {type(model).__name__}; got none.")
+        if task is None:
+            if not isinstance(model, LayeredClassifier | LayeredCausalLM):
+                raise InputError(
+                    f"expected a task, the loss and metric of the data of {type(model).__name__}; got none."
+                )
+            task = Classification() if isinstance(model, LayeredClassifier) else NextToken()
         super().__init__()
         self.model = model
-        self.task: Task = Classification() if task is None else task
+        self.task: Task = task
         self.noise = noise
+        self.sample = sample
 
-    def forward(self, weights: Tensor | None = None, **batch: Any) -> tuple[Tensor, int]:
-        """Sums of the layer losses over a batch of training data.
+    def forward(self, weights: Tensor, inner: bool = True, **batch: Any) -> ExitLosses:
+        """The layer losses of a batch of training data.
 
         Args:
-            weights: What each layer's loss weighs in the step, shape (L+1,): a loss that weighs nothing is computed
-                without a gradient. None for gradients through all.
+            weights: What each layer's loss weighs in the step, w, shape (L+1,): one that weighs nothing is computed
+                without a gradient.
+            inner: Whether the inner exits are asked for. A language model's are not cheap, and left out where not.
             **batch: As the data set's samples, batched.
-
-        Returns:
-            f_0 … f_L summed over the samples, shape (L+1,), and the number of samples.
         """
         inputs, target = self.task.inputs(batch), self.task.target(batch)
-        idle = [False] * (self.model.depth + 1) if weights is None else [weight == 0 for weight in weights.tolist()]
         with self.noise.on(self.model, mask=self.task.mask(batch)) if self.noise else nullcontext():
+            if isinstance(self.model, LayeredCausalLM):
+                return self._through_wide_head(self.model.states(inputs), target, weights.tolist(), inner)
             # Where layers come one by one, a loss before the next layer: see `LayeredModel.predictions`.
-            sums = [
-                self.task.losses(prediction.detach() if skip else prediction, target).sum()
-                for prediction, skip in zip(self.model.predictions(inputs), idle, strict=True)
-            ]
-        return torch.stack(sums), len(target)
+            sums = torch.stack(
+                [
+                    self.task.losses(prediction if weight else prediction.detach(), target).sum()
+                    for prediction, weight in zip(self.model.predictions(inputs), weights.tolist(), strict=True)
+                ]
+            )
+        return ExitLosses(torch.dot(weights.to(sums), sums), sums.detach(), len(target))
+
+    def _through_wide_head(
+        self, states: tuple[Tensor, ...], target: Tensor, weights: list[float], inner: bool
+    ) -> ExitLosses:
+        """The losses of exits through a head that is as dear as blocks are; the inner ones on a sample of targets."""
+        model, last = self.model, len(states) - 1
+        count = len(target)
+        chosen = None if self.sample is None or not inner else self.sample(count, target.device)
+        scale = 1.0 if chosen is None or not count else count / len(chosen)
+        if chosen is not None:
+            # The same targets at every inner exit: what they have in common cancels between neighbours.
+            states = (*(state[chosen] for state in states[:-1]), states[-1])
+        targets = [target if chosen is None else target[chosen]] * last + [target]
+        first = 0 if inner else last
+        scales = [scale] * last + [1.0]
+        lagrangian, sums = tiled(
+            states[first:],
+            targets[first:],
+            [weight * scale for weight, scale in zip(weights, scales, strict=True)][first:],
+            lambda hidden, wanted: self.task.losses(model.readout(hidden), wanted),
+            [parameter for parameter in model.head.parameters() if parameter.requires_grad],
+            rows=max(1, TILE // model.limits["vocabulary"]),
+        )
+        return ExitLosses(lagrangian, sums * sums.new_tensor(scales[first:]), count, first)
 
     # What `Trainer` and its users ask of a model is that of the one that is trained and saved.
 

@@ -1,4 +1,7 @@
-"""DescentTrainer: transformers' Trainer, the Lagrangian for its loss, and a dual step after each of its own."""
+"""DescentTrainer: transformers' Trainer, the Lagrangian for its loss, and a dual step after each of its own.
+
+`DescentMixin` is all of it; what else is derived from `Trainer` takes it up the same way.
+"""
 
 import inspect
 import json
@@ -31,45 +34,25 @@ RECORDS_FILE = "records.jsonl"
 FEASIBLE_FOLDER = "best_feasible"
 
 
-class DescentTrainer(Trainer):
-    """transformers' `Trainer` under layerwise descent constraints.
+class DescentMixin(Trainer):
+    """What a trainer of transformers, or one derived from it, becomes under layerwise descent constraints.
 
     The loss is the Lagrangian, eq. (5); after every optimizer step the multipliers take theirs, Algorithm 1. A loss is
-    a sum over samples divided by the number of samples in the whole step, over micro-batches and ranks.
-    λ, slack, weights, layer losses and violations go where logs go, and into ``records.jsonl`` of the output folder.
-    `evaluate` measures every layer on the evaluation set, at the training noise, and keeps the best model that meets
-    the constraints there in ``best_feasible``.
-
-    Args:
-        model: A `LayeredModel`, or a classifier of the library's, which stays what is trained and saved.
-        args: A `DescentConfig`; transformers' own `TrainingArguments` for the default problem.
-        *others: As `Trainer` takes them.
-        task: The data's loss and metric; of a classifier its own unless given.
-        noise: Noise on the inputs; a number is the level γ of Gaussian noise. None for none.
-        **kwargs: As `Trainer` takes them: ``train_dataset``, ``eval_dataset``, ``processing_class``,
-            ``compute_metrics``, ``callbacks``, ``optimizers`` …
-
-    Raises:
-        InputError: If transformers would spread a batch over several GPUs of one process, or the model, the arguments
-            or a sample can't be used.
-        NonFiniteLossError: In training, before the step, if a layer's loss is NaN or infinite.
+    a sum over targets divided by their number in the whole step, over micro-batches and ranks.
     """
 
     args: DescentConfig
     objective: Objective
 
-    def __init__(
-        self,
-        model: nn.Module,
-        args: TrainingArguments | None = None,
-        *others: Any,
-        task: Task | None = None,
-        noise: Noise | float | None = None,
-        **kwargs: Any,
-    ):
-        if model is None or kwargs.get("model_init") is not None:
+    @staticmethod
+    def _noise(noise: Noise | float | None, seed: int) -> Noise | None:
+        return GaussianNoise(noise, seed=seed) if isinstance(noise, int | float) else noise
+
+    @staticmethod
+    def _refuse(args: DescentConfig, kwargs: dict[str, Any]) -> None:
+        """What the loop can't do, before any work is done."""
+        if kwargs.get("model_init") is not None:
             raise InputError("expected a model; model_init, which makes one for each trial, can't be used here.")
-        args = DescentConfig.of(args)
         if kwargs.get("compute_loss_func") is not None:
             raise InputError("compute_loss_func must be left out: the loss is the task's. Give a task of your own.")
         if "inputs" in (args.include_for_metrics or ()):
@@ -79,15 +62,20 @@ class DescentTrainer(Trainer):
                 f"one process must have one GPU; got {args.n_gpu}. Start one process for each with torchrun, or choose "
                 "one by CUDA_VISIBLE_DEVICES=0."
             )
-        noise = GaussianNoise(noise, seed=args.seed) if isinstance(noise, int | float) else noise
-        self.objective = Objective(model, task, noise)
-        self.dual = args.primal_dual(self.objective.model.depth)
+
+    def _constrain(self, objective: Objective, args: DescentConfig) -> None:
+        """Give the trainer its problem, its multipliers and its records."""
+        self.objective = objective
+        self.dual = args.primal_dual(objective.model.depth)
         self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
         self.verdict: Verdict | None = None
-        self._since_log = torch.zeros(self.objective.model.depth + 2, dtype=torch.float64)
+        # Σ loss and Σ count of every exit.
+        self._since_log = torch.zeros(2, objective.model.depth + 1, dtype=torch.float64)
         self._best = float("inf")
         self._began, self._earlier = time.monotonic(), 0.0
-        super().__init__(self.objective, args, *others, **kwargs)
+
+    def _ready(self) -> None:
+        """Check the data, and listen to the loop."""
         for data in (self.train_dataset, *self._evaluated(self.eval_dataset).values()):
             self.objective.task.check(data, self.objective.model.limits)
         self.loss_is_scaled_for_ga = True
@@ -112,23 +100,24 @@ class DescentTrainer(Trainer):
     ) -> Any:
         """A micro-batch's share of the Lagrangian, w·(f_0 … f_L)."""
         weights = self.dual.weights
-        sums, count = model(weights=weights, **inputs)
-        detached = sums.detach()
-        host = detached.cpu()  # one transfer, of L+1 numbers
+        inner = self.args.method == "constrained" and self.dual.warm
+        lagrangian, sums, count, first = model(weights=weights, inner=inner, **inputs)
+        host = sums.cpu()  # one transfer, of L+1 numbers
         if not host.isfinite().all():
-            layers = [int(layer) for layer in (~host.isfinite()).nonzero()]
+            layers = [first + int(layer) for layer in (~host.isfinite()).nonzero()]
             raise NonFiniteLossError(
                 f"step {self.state.global_step + 1}: the loss of layer {layers} is not finite "
                 f"({host.tolist()}). No parameter has moved in this step. Lower learning_rate or dual_lr and train "
                 "into another folder, or go on from the last checkpoint with --resume."
             )
-        self.dual.observe(detached / count, count)
+        if not first:
+            self.dual.observe(sums / max(count, 1), count)
         # On the host, where there is double precision on every machine.
-        self._since_log[:-1] += host.double()
-        self._since_log[-1] += count
+        self._since_log[0, first:] += host.double()
+        self._since_log[1, first:] += count
         total = count if num_items_in_batch is None else num_items_in_batch
         # Parallel training averages gradients over ranks; the sum over ranks is what a global mean needs.
-        loss = torch.dot(weights.to(sums), sums) * (self.accelerator.num_processes / total)
+        loss = lagrangian * (self.accelerator.num_processes / torch.as_tensor(total).clamp(min=1))
         return (loss, sums) if return_outputs else loss
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
@@ -275,12 +264,6 @@ class DescentTrainer(Trainer):
         loss = None if target is None else task.losses(prediction, target).mean()
         return loss, None if prediction_loss_only else prediction, target
 
-    def _set_signature_columns_if_needed(self) -> None:
-        """A sample's fields are those that the network inside the objective takes, its class and its group."""
-        if self._signature_columns is None:
-            taken = inspect.signature(self.objective.model.library.forward).parameters
-            self._signature_columns: Any = [*taken, "label", "label_ids", "labels", "group"]
-
     @property
     def _level(self) -> float:
         return self.objective.noise.level if self.objective.noise else 0.0
@@ -290,24 +273,22 @@ class DescentTrainer(Trainer):
         if "loss" in logs:
             totals = self.accelerator.reduce(self._since_log.to(self.args.device)).cpu()
             self._since_log = torch.zeros_like(self._since_log)
-            losses = totals[:-1] / totals[-1]
-            by_layer = {"loss": losses.tolist(), "weight": self.dual.weights.tolist()}
-            by_constraint: dict[str, list[float]] = {}
+            first = int((totals[1] == 0).sum())  # of the exits that were looked at since
+            losses = totals[0, first:] / totals[1, first:]
+            found: dict[str, tuple[int, list[float]]] = {
+                "loss": (first, losses.tolist()),
+                "weight": (0, self.dual.weights.tolist()),
+            }
             if self.args.method == "constrained":
-                by_constraint = {
-                    "violation": self.dual.problem.violations(losses).tolist(),
-                    "multiplier": self.dual.multipliers.tolist(),
-                    "slack": self.dual.slack.tolist(),
-                }
-                by_layer["multiplier"] = [self.dual.cap_multiplier.item(), *by_constraint.pop("multiplier")]
-            if self.is_world_process_zero():
-                place: dict[str, Any] = {"step": self.state.global_step, "split": "train", "noise": self._level}
-                self.records.rows(by_layer, **place)
-                self.records.rows(by_constraint, first=1, **place)
-            for name, values in by_layer.items():
-                logs |= {f"{name}/{layer}": value for layer, value in enumerate(values)}
-            for name, values in by_constraint.items():
-                logs |= {f"{name}/{layer}": value for layer, value in enumerate(values, start=1)}
+                found["multiplier"] = 0, [self.dual.cap_multiplier.item(), *self.dual.multipliers.tolist()]
+                found["slack"] = 1, self.dual.slack.tolist()
+                if not first:
+                    found["violation"] = 1, self.dual.problem.violations(losses).tolist()
+            for name, (start, values) in found.items():
+                if self.is_world_process_zero():
+                    place: dict[str, Any] = {"step": self.state.global_step, "split": "train", "noise": self._level}
+                    self.records.rows({name: values}, first=start, **place)
+                logs |= {f"{name}/{layer}": value for layer, value in enumerate(values, start=start)}
         super().log(logs, start_time)
 
     # Saving and going on.
@@ -350,8 +331,8 @@ class DescentTrainer(Trainer):
             "best": self._best,
             "seconds": self.seconds,
         }
-        if self.objective.noise:
-            state["noise"] = self.objective.noise.state_dict()
+        for name, drawn in self._drawn.items():
+            state[name] = drawn.state_dict()
         torch.save(state, Path(output_dir) / STATE_FILE.format(self.args.process_index))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -363,8 +344,14 @@ class DescentTrainer(Trainer):
         self._since_log = state["since_log"]
         self._best = state["best"]
         self._began, self._earlier = time.monotonic(), state["seconds"]
-        if self.objective.noise:
-            self.objective.noise.load_state_dict(state["noise"])
+        for name, drawn in self._drawn.items():
+            drawn.load_state_dict(state[name])
+
+    @property
+    def _drawn(self) -> dict[str, Any]:
+        """What draws random numbers of its own, which a resumed run goes on with."""
+        found = {"noise": self.objective.noise, "sample": self.objective.sample}
+        return {name: one for name, one in found.items() if one is not None}
 
     def _descent_state(self, checkpoint: str) -> dict[str, Any]:
         return torch.load(Path(checkpoint) / STATE_FILE.format(self.args.process_index), weights_only=True)
@@ -387,6 +374,52 @@ class DescentTrainer(Trainer):
         save_file(tensors, path)
 
 
+class DescentTrainer(DescentMixin):
+    """transformers' `Trainer` under layerwise descent constraints.
+
+    λ, slack, weights, layer losses and violations go where logs go, and into ``records.jsonl`` of the output folder.
+    `evaluate` measures every layer on the evaluation set, at the training noise, and keeps the best model that meets
+    the constraints there in ``best_feasible``.
+
+    Args:
+        model: A `LayeredModel`, or a classifier of the library's, which stays what is trained and saved.
+        args: A `DescentConfig`; transformers' own `TrainingArguments` for the default problem.
+        *others: As `Trainer` takes them.
+        task: The data's loss and metric; of a classifier its own unless given.
+        noise: Noise on the inputs; a number is the level γ of Gaussian noise. None for none.
+        **kwargs: As `Trainer` takes them: ``train_dataset``, ``eval_dataset``, ``processing_class``,
+            ``compute_metrics``, ``callbacks``, ``optimizers`` …
+
+    Raises:
+        InputError: If transformers would spread a batch over several GPUs of one process, or the model, the arguments
+            or a sample can't be used.
+        NonFiniteLossError: In training, before the step, if a layer's loss is NaN or infinite.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        args: TrainingArguments | None = None,
+        *others: Any,
+        task: Task | None = None,
+        noise: Noise | float | None = None,
+        **kwargs: Any,
+    ):
+        if model is None:
+            raise InputError("expected a model; got None.")
+        args = DescentConfig.of(args)
+        self._refuse(args, kwargs)
+        self._constrain(Objective(model, task, self._noise(noise, args.seed)), args)
+        super().__init__(self.objective, args, *others, **kwargs)
+        self._ready()
+
+    def _set_signature_columns_if_needed(self) -> None:
+        """A sample's fields are those that the network inside the objective takes, its class and its group."""
+        if self._signature_columns is None:
+            taken = inspect.signature(self.objective.model.library.forward).parameters
+            self._signature_columns: Any = [*taken, "label", "label_ids", "labels", "group"]
+
+
 class _LengthGrouped(LengthGroupedSampler):
     """Samples of like length together, in an order that a resumed run, or another method, meets again.
 
@@ -405,7 +438,7 @@ class _LengthGrouped(LengthGroupedSampler):
 class _DualStep(TrainerCallback):
     """Where the trainer's loop tells the dual that a step, or an epoch, is over."""
 
-    def __init__(self, trainer: DescentTrainer):
+    def __init__(self, trainer: DescentMixin):
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

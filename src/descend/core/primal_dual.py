@@ -83,6 +83,7 @@ class PrimalDual:
         self._last = torch.ones(problem.depth + 1, dtype=torch.float64)
         # Σ count · losses and Σ count of this rank since the last dual step.
         self._totals = torch.zeros(problem.depth + 2, dtype=torch.float64)
+        self._observed = False
         self._device = torch.device("cpu")
 
     @property
@@ -140,6 +141,7 @@ class PrimalDual:
         if losses.requires_grad:
             raise InputError("observe takes detached losses: pass losses.detach().")
         # On the host, where there is double precision on every machine.
+        self._observed = True
         self._device = losses.device
         self._totals[:-1] += losses.cpu().double() * float(count)
         self._totals[-1] += float(count)
@@ -148,7 +150,8 @@ class PrimalDual:
         """Count a primal step, and take the dual step if it is due.
 
         Returns:
-            Whether the multipliers moved.
+            Whether the multipliers moved: not in warm-up, between dual steps, without a constraint, or where no batch
+            since the last dual step had anything to count.
 
         Raises:
             NonFiniteLossError: If a loss is NaN or infinite; the multipliers have not moved.
@@ -159,11 +162,13 @@ class PrimalDual:
         if not warm:
             self._totals.zero_()
             return False
-        if self.every == "epoch" or (self.steps - self.warmup) % self.every:
+        if self.every == "epoch" or (self.steps - self.warmup) % self.every or not self.problem.in_force.any():
             return False
-        if not self._ascend():
+        moved, observed = self._ascend(), self._observed  # first the sum over ranks, in which all must take part
+        self._observed = False
+        if not moved and not observed:
             raise InputError("no losses to step on: call observe(losses.detach()) before step().")
-        return True
+        return moved
 
     def end_epoch(self) -> None:
         """Take the dual step of an epoch's schedule, and restart explicit slack at 0."""

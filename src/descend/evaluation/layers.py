@@ -21,12 +21,12 @@ class LayerLosses:
     """What `measure` found.
 
     Attributes:
-        losses: f_l of every sample, (S, L+1), double, on the host.
-        groups: Which group each sample belongs to, (S,): samples of one group, such as the windows of a clip, are
-            not independent.
+        losses: f_l of every target, (S, L+1), double, on the host: of a sample, or of a token of a text.
+        groups: Which group each belongs to, (S,): those of one group, such as the windows of a clip or the tokens of a
+            text, are not independent.
         metrics: The metric of each layer over the whole data set, L+1 numbers.
-        scores: The metric's sum over every sample, (S, L+1), double.
-        decisions: What each layer decides for on each sample, (S, L+1), and how sure it is of it, both None where the
+        scores: The metric's sum over each, (S, L+1), double.
+        decisions: What each layer decides for, (S, L+1), and how sure it is of it, both None where the
             task has nothing to decide.
         confidences: See ``decisions``.
         predictions: The last layer's predictions, (S, …), and their targets, (S, …), if they were asked for.
@@ -97,11 +97,11 @@ def measure(
     # A generator of its own: a loader draws a seed from the global one, which is the training's.
     for batch in DataLoader(dataset, batch_size=batch_size, generator=torch.Generator(), collate_fn=collate):
         batch = send_to_device(batch, device)
-        inputs, target = task.inputs(batch), task.target(batch)
-        numbers = torch.arange(seen, seen + len(target))
-        seen += len(target)
+        inputs, target, owners = task.inputs(batch), task.target(batch), task.owners(batch).cpu()
+        size = len(next(value for value in batch.values() if isinstance(value, Tensor)))
+        numbers = range(seen, seen + size)
         layers: dict[str, list[Tensor]] = defaultdict(list)
-        with noise.on(model, mask=task.mask(batch), indices=numbers.tolist()) if noise else nullcontext():
+        with noise.on(model, mask=task.mask(batch), indices=numbers) if noise else nullcontext():
             for prediction in model.predictions(inputs):
                 layers["losses"].append(task.losses(prediction, target))
                 layers["scores"].append(task.score(prediction, target))
@@ -111,12 +111,14 @@ def measure(
                     layers["confidences"].append(decided[1])
         for name, values in layers.items():
             rows[name].append(torch.stack(values, 1).cpu())
-        rows["groups"].append(batch.get("group", numbers).cpu())
+        rows["groups"].append(batch["group"].cpu()[owners] if "group" in batch else seen + owners)
+        # Of packed texts there are more than rows.
+        seen += max(size, int(owners.max()) + 1 if len(owners) else 0)
         if keep_predictions:
             rows["predictions"].append(prediction.cpu())
             rows["targets"].append(target.cpu())
         if progress is not None:
-            progress.update(len(target))
+            progress.update(size)
     model.train(training)
     found = {name: torch.cat(parts) for name, parts in rows.items()}
     scores = found["scores"].double()

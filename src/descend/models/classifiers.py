@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import SequenceClassifierOutput
 
 from descend.errors import InputError
-from descend.models.layered import LayeredModel
+from descend.models.library import LibraryModel
 from descend.models.text import masked_mean
 
 
@@ -73,7 +72,7 @@ class _EveryRowLeft(Exception):
     """Stops a forward pass that no row of the batch needs any more."""
 
 
-class LayeredClassifier(LayeredModel, nn.Module):
+class LayeredClassifier(LibraryModel):
     """A Hugging Face sequence classifier, its every layer's output read by its own head.
 
     h_0 is the embedding output and h_l the output of block l, as the library's ``output_hidden_states`` gives them.
@@ -87,11 +86,8 @@ class LayeredClassifier(LayeredModel, nn.Module):
         InputError: If the classifier's family is not in the table, it is no classifier, or it tells no classes apart.
     """
 
-    main_input_name = "input_ids"
-
     def __init__(self, network: PreTrainedModel):
-        super().__init__()
-        self.network = network
+        super().__init__(network)
         config, kind = self.config, self.config.model_type
         if kind not in FAMILIES:
             raise InputError(
@@ -109,48 +105,13 @@ class LayeredClassifier(LayeredModel, nn.Module):
                 f"expected a classifier of one label out of at least 2; got num_labels {config.num_labels} and "
                 f"problem_type {config.problem_type!r}."
             )
-        if getattr(getattr(network, "active_peft_config", None), "is_prompt_learning", False):
-            raise InputError(
-                "expected adapters in the layers, such as LoRA's; got virtual tokens before the text, whose layers "
-                "can't be read by the head alone."
-            )
         self.family = FAMILIES[kind]
-        self.train(network.training)  # as it came: a loaded model is in evaluation mode
-
-    @property
-    def library(self) -> Any:
-        """The library's classifier, without what PEFT has wrapped around it."""
-        inside = getattr(self.network, "get_base_model", None)
-        return inside() if inside else self.network
-
-    @property
-    def config(self) -> Any:
-        """The classifier's own configuration."""
-        return self.library.config
-
-    @property
-    def saved(self) -> PreTrainedModel:
-        """The classifier: what is trained stays the library's own."""
-        return self.network
-
-    @property
-    def depth(self) -> int:
-        """L, the number of blocks."""
-        return self.config.num_hidden_layers
 
     @property
     def limits(self) -> dict[str, int]:
         """Number of labels, words of the vocabulary, and tokens of the longest text."""
         longest = {} if self.family.longest is None else {"length": self.family.longest(self.config)}
         return {"labels": self.config.num_labels, "vocabulary": self.config.vocab_size, **longest}
-
-    def get_input_embeddings(self) -> nn.Module:
-        """The classifier's word embedding, before positions and any norm."""
-        return self.library.get_input_embeddings()
-
-    def forward(self, **inputs: Any) -> SequenceClassifierOutput:
-        """The classifier's own forward pass."""
-        return self.network(**inputs)
 
     def layer_outputs(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """h_0 … h_L, each (B, T, H), of a tokenizer's ``input_ids``, ``attention_mask`` and what else it gives."""

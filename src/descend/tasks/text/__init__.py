@@ -2,6 +2,7 @@
 
 from descend.tasks.text.classification import Classification
 from descend.tasks.text.corpus import corpus, generate_pairs, generate_reviews
+from descend.tasks.text.language import NextToken
 from descend.tasks.text.sources import IMDB_LABELS, MNLI_LABELS, read_imdb, read_mnli
 from descend.tasks.text.tokens import TextData, learn_tokenizer, load_tokenizer, split_off, token_counts, tokenize
 
@@ -9,6 +10,7 @@ __all__ = [
     "IMDB_LABELS",
     "MNLI_LABELS",
     "Classification",
+    "NextToken",
     "TextData",
     "corpus",
     "generate_pairs",

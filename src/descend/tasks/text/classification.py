@@ -1,15 +1,13 @@
 """The classification task: its loss and its metric."""
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from descend.errors import InputError, reason
-from descend.tasks.text.tokens import column, fields, row_lengths, stored, token_counts
+from descend.tasks.text.tokens import at_least_single, column, embedding_sigma, fields, refuse_rows, stored
 
 # Of a sample, what is not the tokenizer's.
 _OURS = ("labels", "group")
@@ -37,9 +35,13 @@ class Classification:
         """The classes, (B,)."""
         return batch["labels"]
 
+    def owners(self, batch: dict[str, Any]) -> Tensor:
+        """Which text of the batch each class belongs to, (B,)."""
+        return torch.arange(len(batch["labels"]))
+
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The cross-entropy of every sample's logits (B, C), shape (B,)."""
-        return F.cross_entropy(prediction.float(), target, reduction="none")
+        return F.cross_entropy(at_least_single(prediction), target, reduction="none")
 
     def score(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Whether each sample's class is told, shape (B,)."""
@@ -47,7 +49,7 @@ class Classification:
 
     def decide(self, prediction: Tensor) -> tuple[Tensor, Tensor]:
         """The class that logits (B, C) decide for and its probability, both (B,)."""
-        confidence, decision = prediction.float().softmax(-1).max(-1)
+        confidence, decision = at_least_single(prediction).softmax(-1).max(-1)
         return decision, confidence
 
     def metric_value(self, total: float, count: float) -> float:
@@ -83,52 +85,15 @@ class Classification:
                 f"{name} must be whole numbers, one for each sample; got {labels.dtype} and {len(labels)} for "
                 f"{len(dataset)} samples."
             )
-        ids, lengths = column(dataset, "input_ids"), row_lengths(dataset, "input_ids")
-        starts = np.cumsum(lengths) - lengths
-
-        def refuse(wrong: np.ndarray, sample: Callable[[int], int], words: Callable[[int], str]) -> None:
-            if wrong.any():
-                place = int(wrong.argmax())
-                raise InputError(f"sample {sample(place)} {words(place)}")
-
-        refuse(
-            (labels < 0) | (labels >= limits["labels"]),
-            int,
-            lambda place: (
-                f"has label {labels[place]}; expected 0 … {limits['labels'] - 1}, as the model's head has "
-                f"{limits['labels']} labels. Choose a model with another head, or correct the label."
-            ),
-        )
-        refuse(lengths == 0, int, lambda place: "has no token. Remove it.")
-        refuse(
-            (ids < 0) | (ids >= limits["vocabulary"]),
-            lambda place: int(np.searchsorted(starts, place, side="right")) - 1,
-            lambda place: (
-                f"has token {ids[place]}; the model's word embedding has {limits['vocabulary']} rows. Use "
-                "the model's own tokenizer."
-            ),
-        )
-        if "length" in limits:
-            refuse(
-                lengths > limits["length"],
-                int,
-                lambda place: (
-                    f"has {lengths[place]} tokens; the model takes at most {limits['length']}. Tokenize with "
-                    f"truncation=True, max_length={limits['length']}."
-                ),
+        wrong = (labels < 0) | (labels >= limits["labels"])
+        if wrong.any():
+            sample = int(wrong.argmax())
+            raise InputError(
+                f"sample {sample} has label {labels[sample]}; expected 0 … {limits['labels'] - 1}, as the model's head "
+                f"has {limits['labels']} labels. Choose a model with another head, or correct the label."
             )
+        refuse_rows(dataset, limits)
 
-    @torch.no_grad()
     def sigma(self, embedding: nn.Module, dataset: Any) -> float:
-        """σ_x: the standard deviation over the embeddings of all tokens of a data set, padding left out.
-
-        Exact: every token of the vocabulary counts as often as it comes.
-        """
-        counts = token_counts(dataset)
-        used = counts.nonzero().flatten()
-        device = next(embedding.parameters()).device
-        # On the host, where there is double precision on every machine.
-        vectors = embedding(used.to(device)).cpu().double()
-        share = counts[used].double() / counts.sum()
-        mean = (share @ vectors).mean()
-        return (share @ (vectors - mean).square()).mean().sqrt().item()
+        """σ_x: the standard deviation over the embeddings of all tokens of a data set, padding left out."""
+        return embedding_sigma(embedding, dataset)

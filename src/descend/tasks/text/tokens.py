@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import torch
 from datasets import Dataset, DatasetDict
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     AutoTokenizer,
     BertTokenizer,
@@ -190,6 +190,56 @@ def token_counts(dataset: Any) -> Tensor:
         ids = np.asarray(sample["input_ids"])
         kept.append(ids[np.asarray(sample.get("attention_mask", np.ones_like(ids)), dtype=bool)])
     return torch.from_numpy(np.bincount(np.concatenate(kept)))
+
+
+def at_least_single(logits: Tensor) -> Tensor:
+    """Logits in single precision where they come in half."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+@torch.no_grad()
+def embedding_sigma(embedding: nn.Module, dataset: Any) -> float:
+    """σ_x: the standard deviation over the embeddings of all tokens of a data set, padding left out.
+
+    Exact: every token of the vocabulary counts as often as it comes.
+    """
+    counts = token_counts(dataset)
+    used = counts.nonzero().flatten()
+    device = next(embedding.parameters()).device
+    # On the host, where there is double precision on every machine.
+    vectors = embedding(used.to(device)).cpu().double()
+    share = counts[used].double() / counts.sum()
+    mean = (share @ vectors).mean()
+    return (share @ (vectors - mean).square()).mean().sqrt().item()
+
+
+def refuse_rows(dataset: Any, limits: dict[str, int]) -> None:
+    """Refuse a tokenized data set with a sample that a model can't take.
+
+    Args:
+        dataset: Samples with ``input_ids``.
+        limits: The model's ``vocabulary`` and perhaps its greatest ``length`` in tokens.
+
+    Raises:
+        InputError: If a sample has no token, one out of range or too many, naming it.
+    """
+    ids, lengths = column(dataset, "input_ids"), row_lengths(dataset, "input_ids")
+    if (lengths == 0).any():
+        raise InputError(f"sample {int((lengths == 0).argmax())} has no token. Remove it.")
+    wrong = (ids < 0) | (ids >= limits["vocabulary"])
+    if wrong.any():
+        place = int(wrong.argmax())
+        raise InputError(
+            f"sample {int(np.searchsorted(np.cumsum(lengths), place, side='right'))} has token {ids[place]}; the "
+            f"model's word embedding has {limits['vocabulary']} rows. Use the model's own tokenizer."
+        )
+    longest = limits.get("length")
+    if longest is not None and (lengths > longest).any():
+        sample = int((lengths > longest).argmax())
+        raise InputError(
+            f"sample {sample} has {lengths[sample]} tokens; the model takes at most {longest}. Tokenize with "
+            f"truncation=True, max_length={longest}."
+        )
 
 
 def column(dataset: Any, name: str) -> np.ndarray:

@@ -32,6 +32,10 @@ class VideoDenoising:
         """What a prediction is held against, (B, T, N, P) in [0, 1]."""
         return batch["patches"]
 
+    def owners(self, batch: dict[str, Any]) -> Tensor:
+        """Which window of the batch each target is, (B,)."""
+        return torch.arange(len(batch["patches"]))
+
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         """f of every sample, shape (B,)."""
         return _Loss.apply(prediction, target)

@@ -1,0 +1,113 @@
+"""Causal language models of the library with every layer read by the model's own final norm and head."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from descend.errors import InputError
+from descend.models.library import LibraryModel
+
+
+def _plain(config: Any, logits: Tensor) -> Tensor:
+    return logits
+
+
+def _capped(config: Any, logits: Tensor) -> Tensor:
+    cap = config.final_logit_softcapping
+    return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
+def _divided(config: Any, logits: Tensor) -> Tensor:
+    return logits / config.logits_scaling
+
+
+def _multiplied(config: Any, logits: Tensor) -> Tensor:
+    return logits * config.logit_scale
+
+
+LOGITS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "llama": _plain,
+    "mistral": _plain,
+    "ministral": _plain,
+    "qwen2": _plain,
+    "qwen3": _plain,
+    "gemma": _plain,
+    "gemma2": _capped,
+    "gemma3_text": _capped,
+    "phi3": _plain,
+    "olmo2": _plain,
+    "smollm3": _plain,
+    "granite": _divided,
+    "cohere": _multiplied,
+}
+"""By ``config.model_type``: what a family does to its head's output. All have blocks, then ``base_model.norm``, then
+`get_output_embeddings`."""
+
+
+class LayeredCausalLM(LibraryModel):
+    """A Hugging Face causal language model, its every layer's output read by its own final norm and head.
+
+    h_0 is what the first block is given and h_l the output of block l before the final norm, which belongs to the
+    readout: the library's ``output_hidden_states`` have the last one after it.
+
+    Args:
+        network: A model of one of the families in `LOGITS`, such as `AutoModelForCausalLM` loads it; with adapters of
+            PEFT or without.
+
+    Raises:
+        InputError: If the model's family is not in the table, or it has no head.
+    """
+
+    def __init__(self, network: PreTrainedModel):
+        super().__init__(network)
+        kind = self.config.model_type
+        if kind not in LOGITS:
+            raise InputError(
+                f"model_type must be one of {', '.join(LOGITS)}; got {kind!r}. To add a family whose final norm is "
+                "base_model.norm, give descend.models.causal.LOGITS a row: what it does to its head's output."
+            )
+        if self.library.get_output_embeddings() is None:
+            raise InputError(
+                f"expected a causal language model; got {type(self.library).__name__}. Load it with "
+                "AutoModelForCausalLM."
+            )
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Words of the vocabulary, and tokens of the longest text."""
+        return {"vocabulary": self.config.vocab_size, "length": self.config.max_position_embeddings}
+
+    @property
+    def head(self) -> nn.ModuleList:
+        """What the readout is made of: the final norm and the head."""
+        return nn.ModuleList([self.library.base_model.norm, self.library.get_output_embeddings()])
+
+    def layer_outputs(self, inputs: Mapping[str, Any]) -> tuple[Tensor, ...]:
+        """h_0 … h_L, each (B, T, H), of a tokenizer's ``input_ids``, ``attention_mask`` and what else it gives."""
+        base = self.library.base_model
+        last: list[Tensor] = []
+        handle = base.norm.register_forward_pre_hook(lambda module, args: last.append(args[0]))
+        try:
+            given = {name: value for name, value in inputs.items() if name != "places"}
+            hidden = base(**given, use_cache=False, output_hidden_states=True).hidden_states
+        finally:
+            handle.remove()
+        return (*hidden[:-1], *last)
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        """The logits (…, V) that final norm and head read from one layer's output (…, H)."""
+        norm, head = self.head
+        return LOGITS[self.config.model_type](self.config, head(norm(hidden)))
+
+    def states(self, inputs: Mapping[str, Any]) -> tuple[Tensor, ...]:
+        """h_0 … h_L at the places (B, T) of ``inputs`` where a token is to be told, each (N, H)."""
+        places = inputs["places"]
+        return tuple(hidden[places] for hidden in self.layer_outputs(inputs))
+
+    def predictions(self, inputs: Mapping[str, Any]) -> Iterator[Tensor]:
+        """The logits of every layer: (N, V) at the ``places`` (B, T) if ``inputs`` name some, or (B, T, V)."""
+        hidden = self.states(inputs) if "places" in inputs else self.layer_outputs(inputs)
+        return (self.readout(each) for each in hidden)
