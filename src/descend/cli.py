@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -244,7 +245,6 @@ def _recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     """A recipe's name, its settings and training arguments, and whether to resume, from the command line."""
     from transformers import HfArgumentParser
 
-    from descend.config import DescentConfig
     from descend.recipes import RECIPES
 
     class Parser(_Parser, HfArgumentParser):
@@ -259,7 +259,7 @@ def _recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
         raise SystemExit(0)
     name, recipe = words[0], RECIPES[words[0]]
     parser = Parser(
-        [recipe, DescentConfig],  # type: ignore[list-item]
+        [recipe, recipe.arguments()],  # type: ignore[list-item]
         prog=f"descend train {name}",
         description=f"Train: {recipe.about}.",
         allow_abbrev=False,
@@ -274,7 +274,9 @@ def _recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     literal = {"alpha_decay": 1.0, "first_layer": 0} if "alpha" in given else {}
     parser.set_defaults(**(recipe.training | literal | quiet))
     try:
-        settings, args, extra = parser.parse_args_into_dataclasses(list(words[1:]), look_for_args_file=False)
+        chosen = vars(parser.parse_args(list(words[1:])))
+        settings: Any = recipe(**_fields(recipe, chosen))
+        args: Any = recipe.arguments()(**_fields(recipe.arguments(), chosen))
     except InputError:
         raise
     except ValueError as error:
@@ -285,7 +287,12 @@ def _recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
             setattr(args, key, value)
     if "first_layer" not in given:  # the recipe's own gives way to a model that has fewer layers
         args.first_layer = min(args.first_layer, max(0, settings.depth - 1))
-    return name, settings, args, extra.resume
+    return name, settings, args, chosen["resume"]
+
+
+def _fields(kind: Any, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Of what was chosen, the fields of a dataclass; what two of them know, such as the longest text, is one flag."""
+    return {one.name: chosen[one.name] for one in fields(kind) if one.init}
 
 
 def _finish(trainer: Any) -> None:

@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from transformers import TrainingArguments
@@ -199,3 +199,5 @@ class DescentConfig(DescentArguments, TrainingArguments):
 
     Every argument of the Trainer keeps its name and its meaning.
     """
+
+    library: ClassVar[type] = TrainingArguments

@@ -167,8 +167,10 @@ class DescentMixin(Trainer):
             layers = self._measure(dataset)
             verdicts.append(verdict(self.args.problem(self.objective.model.depth), layers))
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
-            found = self._metrics(layers, verdicts[-1], prefix)
-            found |= speed_metrics(prefix, began, num_samples=len(layers.losses))
+            found = self._told(layers, verdicts[-1], prefix)
+            found |= speed_metrics(
+                prefix, began, num_samples=len(dataset) if has_length(dataset) else len(layers.losses)
+            )
             self.log(found)
             metrics |= found
             losses.append(found[f"{prefix}_loss"])
@@ -186,7 +188,7 @@ class DescentMixin(Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _metrics(self, layers: LayerLosses, judged: Verdict, prefix: str) -> dict[str, float]:
+    def _told(self, layers: LayerLosses, judged: Verdict, prefix: str) -> dict[str, float]:
         metrics = {
             f"{prefix}_loss": layers.losses[:, -1].mean().item(),
             f"{prefix}_{self.objective.task.metric}": layers.metrics[-1],

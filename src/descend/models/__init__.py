@@ -1,5 +1,6 @@
 """Layered models: every layer's output can be read as a prediction."""
 
+from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier
 from descend.models.layered import LayeredModel, Reconstruction
 from descend.models.pretrained import ViTDenoiser, ViTDenoiserConfig
@@ -10,6 +11,7 @@ __all__ = [
     "DUST",
     "UT",
     "DUSTConfig",
+    "LayeredCausalLM",
     "LayeredClassifier",
     "LayeredModel",
     "Reconstruction",

@@ -9,10 +9,12 @@ from typing import Any, ClassVar, Protocol
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from descend.config import DescentArguments, DescentConfig
 from descend.errors import InputError
 from descend.models import LayeredModel
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
 from descend.objective import Task
+from descend.trainer import DescentMixin, DescentTrainer
 
 SHIFTS: dict[str, type[Noise]] = {
     "gaussian": GaussianNoise,
@@ -116,6 +118,24 @@ class Recipe:
         """
         kind = SHIFTS[shift]
         return kind(0.0 if kind is TokenDropout else self.noise, sigma, seed)
+
+    @classmethod
+    def arguments(cls) -> type[DescentArguments]:
+        """What its training is set by."""
+        return DescentConfig
+
+    def trainer(self, model: Any, args: Any, noise: Noise, data: Data, callbacks: list[Any]) -> DescentMixin:
+        """What trains a `network`; the data are those of `load`."""
+        return DescentTrainer(
+            model,
+            args,
+            task=self.task(),
+            noise=noise,
+            train_dataset=data.train,
+            eval_dataset=data.validation,
+            processing_class=self.words,
+            callbacks=callbacks,
+        )
 
     @abstractmethod
     def restore(self, folder: str) -> LayeredModel:

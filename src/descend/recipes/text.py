@@ -116,7 +116,7 @@ class TextRecipe(Recipe):
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout must lie in [0, 1); got {self.dropout}.")
         if self.model != SMALL:
-            self._check_pretrained(_config(self.model))
+            self._check_pretrained(library_config(self.model))
 
     def _check_pretrained(self, config: PreTrainedConfig) -> None:
         if config.model_type != self.model_type:
@@ -243,7 +243,7 @@ class TextRecipe(Recipe):
         """The configuration of a small new model, with a vocabulary of so many words and this token for padding."""
 
     def _pretrained(self, words: int, names: dict[int, str]) -> PreTrainedModel:
-        config = _config(self.model)
+        config = library_config(self.model)
         classifies = any("ForSequenceClassification" in each for each in config.architectures or ())
         if words > config.vocab_size:
             raise InputError(
@@ -251,7 +251,7 @@ class TextRecipe(Recipe):
                 "model's own tokenizer."
             )
         labels = {} if classifies else {"id2label": names, "label2id": {name: label for label, name in names.items()}}
-        return _loaded(AutoModelForSequenceClassification, self.model, **labels)
+        return loaded(AutoModelForSequenceClassification, self.model, **labels)
 
     def restore(self, folder: str) -> LayeredClassifier:
         """The model that `save_pretrained` put into a folder, and its tokenizer."""
@@ -296,7 +296,7 @@ class TextUTRecipe(TextRecipe):
         )
 
     def _pretrained(self, words: int, names: dict[int, str]) -> PreTrainedModel:
-        embedding = _loaded(AutoModel, self.model).get_input_embeddings()
+        embedding = loaded(AutoModel, self.model).get_input_embeddings()
         if words > embedding.num_embeddings:
             raise InputError(
                 f"the tokenizer has {words} words, the word embedding of {self.model} {embedding.num_embeddings}. Give "
@@ -360,11 +360,12 @@ class RoBERTaRecipe(TextRecipe):
         )
 
 
-def _config(source: str) -> PreTrainedConfig:
-    return _loaded(AutoConfig, source)
+def library_config(source: str) -> PreTrainedConfig:
+    """The configuration in a folder or by a name on the Hub."""
+    return loaded(AutoConfig, source)
 
 
-def _loaded(kind: Any, source: str, **settings: Any) -> Any:
+def loaded(kind: Any, source: str, **settings: Any) -> Any:
     """What one of the library's Auto classes makes of a folder or a name on the Hub."""
     try:
         return kind.from_pretrained(source, **settings)
@@ -384,7 +385,7 @@ class PlainTextRecipe(TextRecipe):
     @classmethod
     def of(cls, folder: Path, data: str, dataset: str | None) -> Self:
         """What is known of a classifier in a folder, and of data whose kind is told from the files unless given."""
-        config = _config(str(folder))
+        config = library_config(str(folder))
         recipe = cls(data=data, dataset=dataset or _kind(Path(data).expanduser()), model=str(folder))
         if recipe.dataset not in CORPORA:
             raise InputError(f"dataset must be one of {', '.join(CORPORA)}; got {recipe.dataset!r}.")

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch.utils.data import Dataset
 
-from descend.config import DescentConfig
+from descend.config import DescentArguments, DescentConfig
 from descend.errors import InputError
 from descend.evaluation.exits import exits
 from descend.evaluation.probes import fit_probes
@@ -167,10 +167,11 @@ def _of_run(folder: Path, model: str) -> _Subject:
         )
     try:
         recipe = RECIPES[config["recipe"]](**config["settings"])
-        args = DescentConfig(output_dir=str(folder), **config["training"])
+        kind: Any = recipe.arguments()
+        args = kind(output_dir=str(folder), **config["training"])
     except (KeyError, TypeError) as error:
         raise InputError(f"{folder / CONFIG_FILE} is not that of a run of this version of descend: {error}.") from None
-    if not (folder / model / "config.json").is_file():
+    if not any((folder / model / name).is_file() for name in ("config.json", "adapter_config.json")):
         todo = "finish the run first: the same descend train with --resume"
         raise InputError(f"{folder} has no {model}; {todo if model == 'model' else 'judge its model instead'}.")
     network = _restored(recipe, folder / model)
@@ -249,7 +250,7 @@ def _binding(constraints: list[int]) -> list[str]:
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
     """All that may tell two runs on the same data apart but for their seeds; of ERM without the problem's own."""
-    problem = DescentConfig.__annotations__.keys() if config["method"] == "erm" else set()
+    problem = DescentArguments.__annotations__.keys() if config["method"] == "erm" else set()
     alpha = {"alpha", "alpha_decay"}  # the summary's own ``alpha`` says what they come to
     apart = {"data", "cache_dir", "seed", "data_seed", "disable_tqdm", "dataloader_pin_memory", *alpha, *problem}
     every = config["settings"] | config["training"]

@@ -2,13 +2,15 @@
 
 import math
 import signal
+import sys
 from dataclasses import asdict, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import datasets
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
+from tqdm import tqdm
+from transformers import TrainerCallback, TrainerControl, TrainerState, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging as transformers_logging
 
@@ -16,7 +18,7 @@ from descend.config import DescentConfig
 from descend.errors import InputError, Interrupted
 from descend.recipes import Recipe
 from descend.records import read_json, write_json
-from descend.trainer import DUAL_FILE, DescentTrainer
+from descend.trainer import DUAL_FILE, DescentMixin
 
 # Loading and saving a small model is no news; training and evaluation have bars of their own.
 transformers_logging.disable_progress_bar()
@@ -25,7 +27,7 @@ datasets.disable_progress_bars()
 CONFIG_FILE = "config.json"
 
 
-def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = False) -> DescentTrainer:
+def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = False) -> DescentMixin:
     """Carry out a recipe in ``args.output_dir``.
 
     Args:
@@ -48,6 +50,8 @@ def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = Fals
     if chosen not in measured:
         raise InputError(f"metric_for_best_model must be one of {', '.join(sorted(measured))}; got {chosen!r}.")
     data = recipe.load()
+    for note in getattr(data, "notes", ()):
+        tqdm.write(f"{data.name}: {note}", file=sys.stderr)
     args.warmup(_steps(args, len(data.train)))  # type: ignore[arg-type]
     set_seed(args.seed)
     model = recipe.network(data)
@@ -67,16 +71,7 @@ def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = Fals
     if resume:
         _same_run(out / CONFIG_FILE, config)
     try:
-        trainer = DescentTrainer(
-            model,  # type: ignore[arg-type]
-            args,
-            task=recipe.task(),
-            noise=noise,
-            train_dataset=data.train,
-            eval_dataset=data.validation,
-            processing_class=recipe.words,
-            callbacks=[stop := _StopOnSignal()],
-        )
+        trainer = recipe.trainer(model, args, noise, data, [stop := _StopOnSignal()])
     except (ValueError, ImportError) as error:  # transformers' own checks of its arguments
         raise InputError(f"{error}") from error
     out.mkdir(parents=True, exist_ok=True)
@@ -107,8 +102,8 @@ def _steps(args: DescentConfig, windows: int) -> int:
 
 def _stored(args: DescentConfig) -> dict[str, Any]:
     """The training arguments as JSON has them: all of Descend's own, and transformers' where they were changed."""
-    defaults = DescentConfig(output_dir=args.output_dir).to_dict()
-    own = {one.name for one in fields(DescentConfig)} - {one.name for one in fields(TrainingArguments)}
+    defaults = type(args)(output_dir=args.output_dir, use_cpu=True).to_dict() | {"use_cpu": False}
+    own = {one.name for one in fields(args)} - {one.name for one in fields(args.library)}
     keep = {one.name for one in fields(args) if one.init} - {"output_dir", "resume_from_checkpoint"}
     changed = {key for key, value in args.to_dict().items() if key in keep and value != defaults[key]}
     return {key: value for key, value in args.to_dict().items() if key in own | changed}

@@ -102,7 +102,7 @@ def _reviews(folder: Path) -> Iterator[dict[str, Any]]:
 
 def _pairs(file: Path) -> Iterator[dict[str, Any]]:
     found = False
-    for number, row in _tsv(file) if file.suffix == ".tsv" else _jsonl(file):
+    for number, row in _tsv(file) if file.suffix == ".tsv" else jsonl(file):
         place = f"{file}, line {number}"
         values = {}
         for name, columns in _COLUMNS.items():
@@ -146,7 +146,8 @@ def _tsv(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
             ) from None
 
 
-def _jsonl(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def jsonl(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a file with one on each line, and their lines."""
     with file.open(encoding="utf-8-sig") as lines:
         try:
             for number, line in enumerate(lines, start=1):

@@ -115,15 +115,16 @@ def tokenize(
     return texts.map(encode, batched=True, remove_columns=texts.column_names), long
 
 
-def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
+def load_tokenizer(source: str | Path, *, padding: bool = True) -> PreTrainedTokenizerBase:
     """A tokenizer from a folder, or by its name on the Hub.
 
     Args:
         source: What `save_pretrained` wrote; or a folder with BERT's ``vocab.txt``, or with ``vocab.json`` and
             ``merges.txt`` as RoBERTa's and GPT-2's, to which RoBERTa's special tokens are added.
+        padding: Whether it must have a token for padding.
 
     Raises:
-        InputError: If there is none, or it has no token for padding.
+        InputError: If there is none, or it has no token for padding and must.
     """
     folder = Path(source).expanduser()
     try:
@@ -146,7 +147,7 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
         ) from None
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what the library makes of a folder without words
         raise InputError(f"the tokenizer of {source} has no words, only special tokens.")
-    if tokenizer.pad_token_id is None:
+    if padding and tokenizer.pad_token_id is None:
         raise InputError(f"the tokenizer of {source} has no token for padding; set its pad_token and save it again.")
     return tokenizer
 
@@ -234,6 +235,8 @@ def refuse_rows(dataset: Any, limits: dict[str, int]) -> None:
             f"model's word embedding has {limits['vocabulary']} rows. Use the model's own tokenizer."
         )
     longest = limits.get("length")
+    if "seq_lengths" in fields(dataset):  # packed: what the model sees as one text is shorter than a row
+        lengths = column(dataset, "seq_lengths")
     if longest is not None and (lengths > longest).any():
         sample = int((lengths > longest).argmax())
         raise InputError(

@@ -1,0 +1,179 @@
+"""Exits through a wide head, tile by tile: against plain autograd, and the sample against the whole."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from descend.errors import InputError
+from descend.models import LayeredCausalLM
+from descend.objective import Objective
+from descend.tasks.text import NextToken
+from descend.tiles import TargetSample, tiled
+from networks import causal
+
+SIZES = (7, 7, 3, 11)
+WEIGHTS = (0.5, 0.0, -0.25, 1.0)
+
+
+def setup(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    states = [torch.randn(size, 5, generator=generator, dtype=dtype).requires_grad_() for size in SIZES]
+    targets = [torch.randint(9, (size,), generator=generator) for size in SIZES]
+    head = torch.randn(9, 5, generator=generator, dtype=dtype).requires_grad_()
+    scale = torch.rand(5, generator=generator, dtype=dtype).requires_grad_()
+
+    def losses(hidden, target):
+        return F.cross_entropy(F.linear(hidden * scale, head), target, reduction="none")
+
+    return states, targets, losses, [head, scale]
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7, 1000])
+def test_sums_and_gradients_are_those_of_plain_autograd(rows):
+    states, targets, losses, parameters = setup()
+    total, sums = tiled(states, targets, WEIGHTS, losses, parameters, rows)
+    (3 * total).backward()
+    found = [each.grad for each in (*states, *parameters)]
+    states, targets, losses, parameters = setup()
+    plain = torch.stack([losses(state, target).sum() for state, target in zip(states, targets, strict=True)])
+    expected = plain @ torch.tensor(WEIGHTS, dtype=torch.float64)
+    (3 * expected).backward()
+    torch.testing.assert_close(sums, plain.detach())
+    torch.testing.assert_close(total, expected)
+    assert not sums.requires_grad
+    for one, parameter in zip(found, (*states, *parameters), strict=True):
+        torch.testing.assert_close(torch.zeros_like(parameter) if one is None else one, parameter.grad)
+
+
+def test_no_more_logits_than_a_tile():
+    states, targets, losses, parameters = setup()
+    seen = []
+
+    def watched(hidden, target):
+        seen.append((len(hidden), torch.is_grad_enabled()))
+        return losses(hidden, target)
+
+    tiled(states, targets, WEIGHTS, watched, parameters, 4)
+    assert max(size for size, _ in seen) == 4
+    # 21 rows weigh something and fill five tiles and a bit; the seven that weigh nothing are apart, without gradient.
+    assert [size for size, graded in seen if graded] == [4, 4, 4, 4, 4, 1]
+    assert [size for size, graded in seen if not graded] == [4, 3]
+
+
+def test_an_exit_that_weighs_nothing_has_no_gradient():
+    states, targets, losses, parameters = setup()
+    total, _ = tiled(states, targets, WEIGHTS, losses, parameters, 4)
+    total.backward()
+    assert [state.grad is None for state in states] == [False, True, False, False]
+
+
+def test_nothing_to_tell_gives_zeros():
+    _, _, losses, parameters = setup()
+    states = [torch.zeros(0, 5, dtype=torch.float64, requires_grad=True)] * 2
+    targets = [torch.zeros(0, dtype=torch.long)] * 2
+    total, sums = tiled(states, targets, (1.0, 1.0), losses, parameters, 4)
+    total.backward()
+    assert total == 0 and sums.tolist() == [0, 0]
+    assert all(torch.equal(each.grad, torch.zeros_like(each)) for each in parameters)
+
+
+def test_frozen_heads_and_states_that_need_no_gradient():
+    states, targets, losses, parameters = setup()
+    with torch.no_grad():
+        total, sums = tiled(states, targets, WEIGHTS, losses, parameters, 4)
+    assert not total.requires_grad and sums.isfinite().all()
+    frozen = [state.detach() for state in states]
+    total, _ = tiled(frozen, targets, WEIGHTS, losses, parameters, 4)
+    total.backward()
+    assert all(each.grad is not None for each in parameters)
+
+
+def test_half_precision_is_summed_in_single():
+    states, targets, losses, parameters = setup(torch.bfloat16)
+    _, sums = tiled(states, targets, WEIGHTS, losses, parameters, 4)
+    assert sums.dtype == torch.float32
+
+
+# --- the sample
+
+
+def language(sample=None, dtype=torch.float64):
+    model = LayeredCausalLM(causal(num_hidden_layers=2).to(dtype))
+    return Objective(model, NextToken(), sample=sample)
+
+
+def texts():
+    generator = torch.Generator().manual_seed(5)
+    ids = torch.randint(3, 40, (3, 12), generator=generator)
+    labels = ids.clone()
+    labels[:, :3] = labels[1, 8:] = -100
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+
+
+def gradient(objective, found):
+    objective.zero_grad()
+    found.lagrangian.backward()
+    return torch.cat([each.grad.flatten() for each in objective.parameters()])
+
+
+def test_a_sample_has_its_size_and_its_order():
+    sample = TargetSample(0.3)
+    for count in (1, 3, 10, 100):
+        drawn = sample(count, torch.device("cpu"))
+        assert len(drawn) == -(-3 * count // 10) and (drawn.diff() > 0).all()
+        assert drawn.min() >= 0 and drawn.max() < count
+    assert len(sample(0, torch.device("cpu"))) == 0
+
+
+def test_a_sample_goes_on_where_it_stood():
+    one, other = TargetSample(0.5, 3), TargetSample(0.5, 9)
+    one(20, torch.device("cpu"))
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(one(20, torch.device("cpu")), other(20, torch.device("cpu")))
+
+
+def test_losses_and_gradients_of_a_sample_are_unbiased():
+    """Over many draws the mean estimate is the exact value, within 4 standard errors of each of its numbers."""
+    weights = torch.tensor([0.7, -0.4, 1.0], dtype=torch.float64)
+    exact = language()
+    whole = exact(weights, **texts())
+    slope = gradient(exact, whole)
+    drawn = language(TargetSample(0.2, seed=1))
+    sums, slopes = [], []
+    for _ in range(400):
+        found = drawn(weights, **texts())
+        assert found.sums[-1] == whole.sums[-1]  # the last exit sees all
+        sums.append(found.sums)
+        slopes.append(gradient(drawn, found))
+    for estimates, truth in ((sums, whole.sums), (slopes, slope)):
+        estimates = torch.stack(estimates)
+        error = estimates.std(0) / len(estimates) ** 0.5
+        assert estimates.std(0)[:-1].max() > 0
+        off = (estimates.mean(0) - truth).abs() / error.clamp(min=1e-12)
+        varies = error > 1e-10
+        assert (off[varies] < 4.5).all() and (off[varies] < 2).double().mean() > 0.9
+        torch.testing.assert_close(estimates.mean(0)[~varies], truth[~varies])
+
+
+def test_inner_exits_share_their_sample():
+    """A model whose layers all say the same has violations without any noise between its inner exits."""
+    objective = language(TargetSample(0.2))
+    for layer in objective.model.library.base_model.layers:
+        torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
+        torch.nn.init.zeros_(layer.mlp.down_proj.weight)
+    found = objective(torch.ones(3, dtype=torch.float64), **texts())
+    assert found.sums[0] == found.sums[1] != found.sums[2]
+
+
+def test_inner_exits_are_left_out_where_nobody_asks():
+    objective = language()
+    called = []
+    objective.model.library.get_output_embeddings().register_forward_hook(lambda *call: called.append(call[2].shape[0]))
+    found = objective(torch.tensor([0.0, 0.0, 1.0]), inner=False, **texts())
+    assert found.first == 2 and len(found.sums) == 1 and called == [found.targets]
+
+
+@pytest.mark.parametrize("share", [0, -0.1, 1.5, float("nan")])
+def test_a_share_outside_its_range_is_refused(share):
+    with pytest.raises(InputError, match=r"must lie in \(0, 1\]"):
+        TargetSample(share)
