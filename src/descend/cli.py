@@ -23,6 +23,7 @@ descend: transformers whose every layer goes downhill
   descend evaluate RUN [--data PATH] [--noise 0,1]   losses and errors by layer and noise, and the verdict
   descend compare RUN RUN ... --out DIR              one page over several evaluated runs
   descend report DIR                                 write the page of a run or a comparison again
+  descend complete RUN --prompts FILE --out FILE     what a language model answers, in AlpacaEval's form
   descend demo [--data PATH] [--out DIR]             both methods on one video, and the page
   descend privacy [RUN] --noise 1,20,200             ε of noise on token embeddings, as local differential privacy
 """
@@ -127,6 +128,39 @@ def report(words: Sequence[str]) -> None:
     print(write_page(runs, folder, f"Descend: {folder.absolute().name}"))
 
 
+def complete(words: Sequence[str]) -> None:
+    """Answer prompts, or put answers side by side."""
+    parser = _parser(
+        "complete", "What a language model's run answers to prompts, in AlpacaEval's form; or two answers side by side."
+    )
+    parser.add_argument("run", type=Path, nargs="?", help="folder of a trained run of llm-sft")
+    parser.add_argument("--prompts", type=Path, help="a JSON list of prompts, as alpaca_eval.json")
+    parser.add_argument("--compare", type=Path, nargs="+", metavar="FILE", help="written answers, for one page")
+    parser.add_argument("--out", type=Path, required=True, help="file to write; with --compare the page or its folder")
+    parser.add_argument("--noise", type=float, help="γ on every token, the model's own too (default: the training's)")
+    parser.add_argument("--model", default="model", help="model or best_feasible (default: model)")
+    parser.add_argument("--max-new-tokens", type=int, default=256, help="longest answer (default: 256)")
+    parser.add_argument("--limit", type=int, help="only the first so many prompts")
+    parser.add_argument("--batch-size", type=int, default=8, help="prompts at a time (default: 8)")
+    parser.add_argument("--seed", type=int, default=0, help="of the noise (default: 0)")
+    options = vars(parser.parse_args(words))
+    files = options.pop("compare")
+    if files is not None:
+        if options["run"] is not None or options["prompts"] is not None:
+            raise InputError("--compare takes written answers, no run and no prompts.")
+        from descend.report import write_completions
+
+        print(write_completions(files, options["out"]))
+        return
+    if options["run"] is None or options["prompts"] is None:
+        raise InputError("expected the folder of a run and --prompts; or --compare with written answers.")
+    from descend import run
+
+    found = run.complete(options.pop("run"), **options)
+    skipped = f"; left out {found['skipped']} whose prompt fills the context" if found["skipped"] else ""
+    print(f"{options['out']}: {found['written']} answers{skipped}")
+
+
 def demo(words: Sequence[str]) -> None:
     """Both methods on one video, and the page."""
     parser = _parser("demo", "Train the UT with and without constraints on one video, and show the page.")
@@ -199,6 +233,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "evaluate": evaluate,
     "compare": compare,
     "report": report,
+    "complete": complete,
     "demo": demo,
     "privacy": privacy,
 }

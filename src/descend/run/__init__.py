@@ -1,6 +1,7 @@
 """A run: a recipe carried out in a folder, so that it can be repeated, resumed and judged."""
 
+from descend.run.completing import complete
 from descend.run.judging import default_levels, evaluate
 from descend.run.training import train
 
-__all__ = ["default_levels", "evaluate", "train"]
+__all__ = ["complete", "default_levels", "evaluate", "train"]

@@ -34,7 +34,7 @@ _UNTRAINED = (
 
 
 @dataclass(frozen=True)
-class _Subject:
+class Subject:
     """A model to judge, and what is known of it.
 
     Attributes:
@@ -92,7 +92,7 @@ def evaluate(
         raise InputError("--dataset goes with --task; a run knows its own data, and others in their form by --data.")
     if shift not in SHIFTS:
         raise InputError(f"shift must be one of {', '.join(SHIFTS)}; got {shift!r}.")
-    subject = _of_run(folder, model) if task is None else _of_library(folder, task, dataset, data)
+    subject = of_run(folder, model) if task is None else _of_library(folder, task, dataset, data)
     recipe, network, args = subject.recipe, subject.network, subject.args
     if probe or exit:
         if not isinstance(network, LayeredClassifier):
@@ -157,7 +157,7 @@ def default_levels(train_noise: float) -> list[float]:
     return [round(level, 6) for level in np.linspace(0, 3.5 * train_noise, 8).tolist()]
 
 
-def _of_run(folder: Path, model: str) -> _Subject:
+def of_run(folder: Path, model: str) -> Subject:
     """A model of a run folder."""
     config = read_json(folder / CONFIG_FILE)
     given = config.get("architectures") if isinstance(config, dict) else None
@@ -189,10 +189,10 @@ def _of_run(folder: Path, model: str) -> _Subject:
         "settings": _settings(config),
         "seconds": config.get("seconds"),
     }
-    return _Subject(recipe, network, args, dual["sigma"], facts)
+    return Subject(recipe, network, args, dual["sigma"], facts)
 
 
-def _of_library(folder: Path, task: str, dataset: str | None, data: str | None) -> _Subject:
+def _of_library(folder: Path, task: str, dataset: str | None, data: str | None) -> Subject:
     """A model that the library's `save_pretrained` wrote."""
     if task not in PLAIN:
         raise InputError(f"task must be one of {', '.join(PLAIN)}; got {task!r}.")
@@ -211,7 +211,7 @@ def _of_library(folder: Path, task: str, dataset: str | None, data: str | None) 
         "settings": {},
         "note": _UNTRAINED,
     }
-    return _Subject(recipe, network, args, None, facts)
+    return Subject(recipe, network, args, None, facts)
 
 
 def _restored(recipe: Recipe, folder: Path) -> LayeredModel:

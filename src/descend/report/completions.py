@@ -1,0 +1,84 @@
+"""Answers side by side: one page over the files that ``descend complete`` wrote."""
+
+import json
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from descend.errors import InputError
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Descend: completions</title>
+<style>{css}
+table.answers {{ table-layout: fixed; width: 100%; }}
+table.answers td, table.answers th {{ white-space: pre-wrap; overflow-wrap: anywhere; vertical-align: top;
+text-align: left; }}
+</style>
+</head>
+<body>
+<main>
+<h1>Completions</h1>
+<p class="words">{words}</p>
+<table class="answers"><thead><tr><th scope="col">Prompt</th>{heads}</tr></thead>
+<tbody>{rows}</tbody></table>
+</main>
+</body>
+</html>
+"""
+
+
+def write_completions(paths: Sequence[Path], out: Path) -> Path:
+    """Write the page of some files of answers: a row for every prompt that is in all of them, a column for each.
+
+    Args:
+        paths: Files in AlpacaEval's form.
+        out: The file to write; a folder gets ``completions.html``.
+
+    Returns:
+        The file written.
+
+    Raises:
+        InputError: If a file can't be read, or they have no prompt in common.
+    """
+    answers = [_read(path) for path in paths]
+    shared = [prompt for prompt in answers[0] if all(prompt in each for each in answers)]
+    if not shared:
+        raise InputError(f"{' and '.join(map(str, paths))} have no prompt in common.")
+    heads = "".join(
+        f'<th scope="col">{escape(_name(path, each))}</th>' for path, each in zip(paths, answers, strict=True)
+    )
+    rows = "".join(
+        f'<tr><th scope="row">{escape(prompt)}</th>'
+        + "".join(f"<td>{escape(each[prompt]['output'])}</td>" for each in answers)
+        + "</tr>"
+        for prompt in shared
+    )
+    words = f"{len(shared)} prompts, and what each model went on with."
+    css = files("descend.report").joinpath("page.css").read_text(encoding="utf-8")
+    page = _PAGE.format(css=css, words=words, heads=heads, rows=rows)
+    path = out if out.suffix == ".html" else out / "completions.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        rows = json.loads(path.read_text("utf-8"))
+        return {str(row["instruction"]): {"output": str(row["output"]), **row} for row in rows}
+    except FileNotFoundError:
+        raise InputError(f"expected a file of answers, as descend complete writes it; there is no {path}.") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} holds no answers, as descend complete writes them: {type(error).__name__} {error}."
+        ) from None
+
+
+def _name(path: Path, answers: dict[str, dict[str, Any]]) -> str:
+    return f"{next(iter(answers.values())).get('generator', '')} ({path.name})" if answers else path.name

@@ -1,0 +1,188 @@
+"""Completing prompts: what a run's language model answers, in AlpacaEval's own form."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from descend.errors import InputError
+from descend.noise import GaussianNoise
+from descend.records import read_json, write_json
+from descend.run.judging import of_run
+from descend.tasks.text import encode_prompt, prompt
+
+PARTIAL = ".partial"
+"""Of an output file that is not finished: its settings, then one answer on each line."""
+
+
+def complete(
+    folder: Path,
+    prompts: Path,
+    out: Path,
+    *,
+    noise: float | None = None,
+    model: str = "model",
+    max_new_tokens: int = 256,
+    limit: int | None = None,
+    batch_size: int = 8,
+    seed: int = 0,
+) -> dict[str, int]:
+    """Write a run's answers to prompts; one that was interrupted goes on where it stopped.
+
+    The noise is on the embedding of every token, the model's own answer too. Answers are those of the greatest
+    probability, so that they change with the noise alone.
+
+    Args:
+        folder: The run, of a language model.
+        prompts: A JSON list of objects with ``instruction`` and perhaps ``input`` and ``dataset``, as
+            ``alpaca_eval.json``.
+        out: The JSON file to write: ``instruction``, ``output``, ``generator`` and ``dataset`` of every prompt.
+        noise: γ; that of the training unless given.
+        model: The run's model: ``model`` or ``best_feasible``.
+        max_new_tokens: The longest answer.
+        limit: Only the first so many prompts.
+        batch_size: Prompts at a time. With noise it belongs to what an answer depends on.
+        seed: Of the noise.
+
+    Returns:
+        How many were ``written``, and how many prompts were ``skipped`` because they leave no room for an answer.
+
+    Raises:
+        InputError: If the run has no language model, a prompt can't be read, or ``out`` is that of other settings.
+    """
+    if max_new_tokens < 1 or batch_size < 1 or (limit is not None and limit < 1):
+        raise InputError("max_new_tokens, batch_size and limit must be at least 1.")
+    rows = list(_prompts(prompts))[:limit]
+    partial = out.with_name(out.name + PARTIAL)
+    if out.exists():
+        raise InputError(f"{out} exists; choose another with --out.")
+    subject = of_run(folder, model)
+    if not subject.network.limits.get("length") or subject.recipe.task().metric != "token_accuracy":
+        raise InputError(f"{folder} is no run of a language model; expected one of llm-sft.")
+    level = subject.recipe.noise if noise is None else noise
+    generator = f"{subject.facts['model']} {subject.facts['method']}, γ = {level:g}"
+    settings = {
+        "run": str(folder.absolute()),
+        "model": model,
+        "prompts": len(rows),
+        "noise": level,
+        "max_new_tokens": max_new_tokens,
+        "batch_size": batch_size,
+        "seed": seed,
+    }
+    done = _begun(partial, settings)
+    tokenizer, network = subject.recipe.words, subject.network.saved  # type: ignore[attr-defined]
+    assert tokenizer is not None
+    device = subject.args.device
+    network.to(device).eval()
+    longest = subject.network.limits["length"]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with partial.open("a", encoding="utf-8") as file, tqdm(total=len(rows), unit="prompt", disable=None) as bar:
+        if not file.tell():
+            file.write(json.dumps(settings) + "\n")
+        bar.update(len(done))
+        for start in range(len(done), len(rows), batch_size):
+            batch = rows[start : start + batch_size]
+            asked = [
+                encode_prompt(tokenizer, prompt(tokenizer, row["instruction"], row.get("input") or "")) for row in batch
+            ]
+            room = [place for place, ids in enumerate(asked) if len(ids) < longest]
+            answers: list[str | None] = [None] * len(batch)
+            # Noise of this batch alone: a run that goes on draws what it would have drawn.
+            shaken = GaussianNoise(level, subject.sigma, seed=seed * 1_000_003 + start)
+            for place, answer in zip(
+                room,
+                _answers(network, tokenizer, [asked[place] for place in room], shaken, max_new_tokens, longest, device),
+                strict=True,
+            ):
+                answers[place] = answer
+            for row, answer in zip(batch, answers, strict=True):
+                told = None if answer is None else _entry(row, answer, generator)
+                file.write(json.dumps(told, ensure_ascii=False) + "\n")
+                done.append(told)
+            file.flush()
+            bar.update(len(batch))
+    kept = [one for one in done if one is not None]
+    write_json(out, kept)
+    partial.unlink()
+    return {"written": len(kept), "skipped": len(done) - len(kept)}
+
+
+@torch.no_grad()
+def _answers(
+    network: Any,
+    tokenizer: Any,
+    asked: list[list[int]],
+    noise: GaussianNoise,
+    max_new_tokens: int,
+    longest: int,
+    device: torch.device,
+) -> list[str]:
+    if not asked:
+        return []
+    width = max(map(len, asked))
+    ids = torch.full((len(asked), width), tokenizer.pad_token_id, device=device)
+    mask = torch.zeros_like(ids)
+    for place, each in enumerate(asked):  # the answer begins where the longest prompt ends
+        ids[place, width - len(each) :] = torch.tensor(each, device=device)
+        mask[place, width - len(each) :] = 1
+    with noise.on(network):
+        told = network.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            max_new_tokens=min(max_new_tokens, longest - width),
+            do_sample=False,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+        )
+    return [text.strip() for text in tokenizer.batch_decode(told[:, width:], skip_special_tokens=True)]
+
+
+def _entry(row: dict[str, Any], answer: str, generator: str) -> dict[str, str]:
+    return {
+        "instruction": row["instruction"],
+        "output": answer,
+        "generator": generator,
+        "dataset": row.get("dataset", ""),
+    }
+
+
+def _prompts(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.is_file():
+        raise InputError(f"{path} must be a JSON file of prompts, as alpaca_eval.json; there is none.")
+    rows = read_json(path)
+    if not isinstance(rows, list) or not rows:
+        raise InputError(f"{path} must hold a JSON list of prompts, as alpaca_eval.json; got {type(rows).__name__}.")
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict) or not isinstance(row.get("instruction"), str) or not row["instruction"].strip():
+            raise InputError(
+                f"{path}, row {number}, must be an object with the text 'instruction'; got {repr(row)[:60]}."
+            )
+        yield row
+
+
+def _begun(partial: Path, settings: dict[str, Any]) -> list[dict[str, str] | None]:
+    """The answers that an interrupted run has written, a half-written last line dropped."""
+    if not partial.exists():
+        return []
+    lines = partial.read_text("utf-8").split("\n")[:-1]
+    if not lines:
+        partial.unlink()
+        return []
+    before = json.loads(lines[0])
+    if before != settings:
+        differing = ", ".join(
+            f"{name} (was {before.get(name)}, now {value})"
+            for name, value in settings.items()
+            if before.get(name) != value
+        )
+        raise InputError(f"{partial} was begun with other settings: {differing}. Give the same command, or remove it.")
+    # Noise is drawn by batch: only whole ones are kept.
+    whole = (len(lines) - 1) // settings["batch_size"] * settings["batch_size"]
+    finished = len(lines) - 1 == settings["prompts"]
+    kept = lines[1:] if finished else lines[1 : 1 + whole]
+    partial.write_text("\n".join([lines[0], *kept]) + "\n", "utf-8")
+    return [json.loads(line) for line in kept]
