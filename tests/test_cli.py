@@ -107,15 +107,18 @@ def test_python_m_descend_is_the_same_command():
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_trains_and_is_judged(capsys, tmp_path, name):
     video = name.startswith("video")
-    recipe = RECIPES[name](depth=2, **({"window": 2, "stride": 40} if video else {"hidden_size": 16, "max_length": 20}))
+    length = 60 if name == "llm-sft" else 20
+    small = {"window": 2, "stride": 40} if video else {"hidden_size": 16, "max_length": length}
+    recipe = RECIPES[name](depth=2, **small)
     recipe.check()
     assert recipe.network(recipe.load()).depth == 2
-    brief = BRIEF if video else [*SHORT, "--hidden-size", "16", "--max-length", "20"]
+    brief = BRIEF if video else [*SHORT, "--hidden-size", "16", "--max-length", str(length)]
     out, _ = words(capsys, "train", name, *brief, "--per-device-train-batch-size", "2", "--out", str(tmp_path / "run"))
     assert out.startswith(f"trained {tmp_path / 'run'}: ")
+    data = "scenes" if video else "generated instructions" if name == "llm-sft" else "generated imdb"
     out, err = words(capsys, "evaluate", str(tmp_path / "run"), "--noise", "0:0.8:0.4")
     assert re.fullmatch(
-        rf"{recipe.label} constrained on {'scenes' if video else 'generated imdb'}: mean {recipe.task().metric} [\d.]+ "
+        rf"{recipe.label} constrained on {data}: mean {recipe.task().metric} [\d.]+ "
         r"over γ = 0 … 0.8 \([\d.]+, [\d.]+, [\d.]+\)(, area [\d.]+)?, [\d.]+ at the training noise\. .+\n"
         rf"{re.escape(str(tmp_path / 'run' / 'report.html'))}\n",
         out,

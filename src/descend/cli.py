@@ -294,7 +294,7 @@ def _recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
         raise SystemExit(0)
     name, recipe = words[0], RECIPES[words[0]]
     parser = Parser(
-        [recipe, recipe.arguments()],  # type: ignore[list-item]
+        [recipe.arguments(), recipe],  # type: ignore[list-item]
         prog=f"descend train {name}",
         description=f"Train: {recipe.about}.",
         allow_abbrev=False,

@@ -93,16 +93,16 @@ def complete(
             answers: list[str | None] = [None] * len(batch)
             # Noise of this batch alone: a run that goes on draws what it would have drawn.
             shaken = GaussianNoise(level, subject.sigma, seed=seed * 1_000_003 + start)
-            for place, answer in zip(
+            for place, told in zip(
                 room,
                 _answers(network, tokenizer, [asked[place] for place in room], shaken, max_new_tokens, longest, device),
                 strict=True,
             ):
-                answers[place] = answer
+                answers[place] = told
             for row, answer in zip(batch, answers, strict=True):
-                told = None if answer is None else _entry(row, answer, generator)
-                file.write(json.dumps(told, ensure_ascii=False) + "\n")
-                done.append(told)
+                entry = None if answer is None else _entry(row, answer, generator)
+                file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+                done.append(entry)
             file.flush()
             bar.update(len(batch))
     kept = [one for one in done if one is not None]
