@@ -96,13 +96,15 @@ def evaluate(words: Sequence[str]) -> None:
     if options["noise"] is not None:
         options["noise"] = levels(options["noise"])
     from descend import run
-    from descend.report import left_early, write_page
+    from descend.report import drafted, left_early, write_page
 
     folder = options.pop("run")
     summary = run.evaluate(folder, **options)
     print(_line(summary))
     if "exit" in summary:
         print(left_early(summary))
+    if "speculation" in summary:
+        print(drafted(summary))
     print(write_page([folder], folder, f"Descend: {folder.absolute().name}"))
 
 

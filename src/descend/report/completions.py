@@ -1,6 +1,7 @@
 """Answers side by side: one page over the files that ``descend complete`` wrote."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
@@ -54,7 +55,7 @@ def write_completions(paths: Sequence[Path], out: Path) -> Path:
         f'<th scope="col">{escape(_name(path, each))}</th>' for path, each in zip(paths, answers, strict=True)
     )
     rows = "".join(
-        f'<tr><th scope="row">{escape(prompt)}</th>'
+        f'<tr><th scope="row">{escape(prompt[0])}</th>'
         + "".join(f"<td>{escape(each[prompt]['output'])}</td>" for each in answers)
         + "</tr>"
         for prompt in shared
@@ -68,10 +69,16 @@ def write_completions(paths: Sequence[Path], out: Path) -> Path:
     return path
 
 
-def _read(path: Path) -> dict[str, dict[str, Any]]:
+def _read(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
     try:
         rows = json.loads(path.read_text("utf-8"))
-        return {str(row["instruction"]): {"output": str(row["output"]), **row} for row in rows}
+        asked: Counter[str] = Counter()
+        found = {}
+        for row in rows:  # one instruction may come with several inputs
+            prompt = str(row["instruction"])
+            found[prompt, asked[prompt]] = row | {"output": str(row["output"])}
+            asked[prompt] += 1
+        return found
     except FileNotFoundError:
         raise InputError(f"expected a file of answers, as descend complete writes it; there is no {path}.") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -80,5 +87,5 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
         ) from None
 
 
-def _name(path: Path, answers: dict[str, dict[str, Any]]) -> str:
+def _name(path: Path, answers: dict[tuple[str, int], dict[str, Any]]) -> str:
     return f"{next(iter(answers.values())).get('generator', '')} ({path.name})" if answers else path.name

@@ -128,6 +128,28 @@ def exits(group: Group) -> go.Figure:
     return figure
 
 
+def speculation(group: Group) -> go.Figure:
+    """The share of drafted tokens that the whole model accepts, against the number of layers that draft."""
+    figure = go.Figure(layout=_layout("layers that draft", "accepted share of drafted tokens"))
+    for arm in group.arms:
+        run = next((run for run in arm.runs if run.speculation), None)
+        if run is None:
+            continue
+        points = run.speculation["layers"]
+        figure.add_scatter(
+            x=[point["layer"] for point in points],
+            y=[point["acceptance"] for point in points],
+            name=escape(arm.label),
+            mode="lines+markers",
+            line={"color": arm.style.light, "width": 2},
+            marker={"color": arm.style.light, "size": 8, "symbol": arm.style.symbol},
+            customdata=[point["speed"] for point in points],
+            meta=arm.style[:2],
+            hovertemplate="%{x} layers: %{y:.2f} accepted, %{customdata:.2f} of the plain speed<extra></extra>",
+        )
+    return figure
+
+
 def error_by_noise(group: Group) -> go.Figure:
     """The last layer's error against the noise level γ, with the training noise marked."""
     better = "higher" if group.runs[0].higher_is_better else "lower"

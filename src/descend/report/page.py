@@ -32,6 +32,8 @@ _SETTLED = """From which layer on the answer does not change any more. What sett
 _EXITS = """Accuracy left where a sample stops at the first layer that is sure enough (solid) or whose answer has stayed
 the same for some layers (dotted), on clean inputs. Large marks: the threshold chosen on validation data, and full
 depth."""
+_SPECULATION = """The first layers draft an answer and the whole network checks it, which changes nothing in the
+answer: how much of a draft is kept."""
 _LIMITS = """ A layer under a constraint must land on or below its short bar, at 1−α times the loss of the layer
 before."""
 _ERROR = """The last layer’s answer as the input gets noisier. To the right of the dashed line lies stronger
@@ -110,6 +112,9 @@ def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[str
     if any(run.exit for run in runs):
         plots["exits"] = figures.exits(group)
         blocks.append(_figure("exits", "Leaving early", _EXITS))
+    if any(run.speculation for run in runs):
+        plots["speculation"] = figures.speculation(group)
+        blocks.append(_figure("speculation", "Leaving early in generation", _SPECULATION))
     for arm in group.arms:
         run = next((run for run in arm.runs if run.history), None)
         if run and run.constrained:

@@ -53,8 +53,8 @@ class RunView:
     ``layer_metrics`` are the metric as ``layer_losses`` the loss, ``probe_…`` those of linear probes; ``auc`` is the
     area under the metric over γ. ``ratios`` holds, for each layer 1 … L, the quantiles of f_l / f_{l−1} over samples
     at ``quantiles``; ``ratio_mean`` and ``ratio_median`` are over layers too. ``settled`` is the share of samples whose
-    decision settles at each layer; ``exit`` is as the evaluation wrote it. ``note`` is what a reader should know of the
-    run.
+    decision settles at each layer; ``exit`` and ``speculation`` are as the evaluation wrote them. ``note`` is what a
+    reader should know of the run.
     ``settings`` are the run's own, without its seed. ``split`` and ``checkpoint`` say on which data
     which of the run's models was judged.
     """
@@ -92,6 +92,7 @@ class RunView:
     ratio_median: float | None = None
     settled: list[float] = field(default_factory=list)
     exit: Mapping[str, Any] = field(default_factory=dict)
+    speculation: Mapping[str, Any] = field(default_factory=dict)
     probe_losses: dict[float, list[float]] = field(default_factory=dict)
     probe_metrics: dict[float, list[float]] = field(default_factory=dict)
     note: str = ""
@@ -190,6 +191,7 @@ class RunView:
                 ratio_median=_maybe(summary.get("ratios", {}).get("median")),
                 settled=_floats(summary.get("settled_layer", {}).get("shares", [])),
                 exit=dict(summary.get("exit") or {}),
+                speculation=dict(summary.get("speculation") or {}),
                 probe_losses=_by_level(summary.get("probe", {}).get("layer_losses", {})),
                 probe_metrics=_by_level(summary.get("probe", {}).get("layer_metrics", {})),
                 note=str(summary.get("note") or ""),

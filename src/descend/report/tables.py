@@ -133,6 +133,16 @@ def left_early(summary: Mapping[str, Any]) -> str:
     )
 
 
+def drafted(summary: Mapping[str, Any]) -> str:
+    """What drafting by the first layers is worth, in words, of a ``summary.json`` with a ``speculation``."""
+    best = max(summary["speculation"]["layers"], key=lambda one: one["speed"])
+    return (
+        f"Drafting by the first {best['layer']} of {summary['depth']} layers writes {best['speed']:.2f} times the "
+        f"tokens per second of full depth ({summary['speculation']['tokens_per_second']:.0f}), with the same answers: "
+        f"{100 * best['acceptance']:.0f} % of what is drafted is kept."
+    )
+
+
 def _asked(arm: Arm) -> str:
     """What the constraints ask, in words; nothing where it is not known."""
     steps = {layer: 1 - limit for layer, limit in enumerate(arm.limits) if limit is not None}

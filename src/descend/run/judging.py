@@ -15,10 +15,12 @@ from descend.errors import InputError
 from descend.evaluation.exits import exits
 from descend.evaluation.probes import fit_probes
 from descend.evaluation.robustness import pictures, robustness
-from descend.models import LayeredClassifier, LayeredModel
+from descend.evaluation.speculation import speculation
+from descend.models import LayeredCausalLM, LayeredClassifier, LayeredModel
 from descend.recipes import PLAIN, RECIPES, SHIFTS, Recipe
 from descend.records import read_json, write_json
 from descend.run.training import CONFIG_FILE
+from descend.tasks.text.language import IGNORED
 from descend.trainer import DUAL_FILE
 
 SUMMARY_FILE, FRAMES_FILE = "summary.json", "frames.npz"
@@ -95,8 +97,10 @@ def evaluate(
     subject = of_run(folder, model) if task is None else _of_library(folder, task, dataset, data)
     recipe, network, args = subject.recipe, subject.network, subject.args
     if probe or exit:
-        if not isinstance(network, LayeredClassifier):
-            raise InputError("only classifiers can be probed or left early; leave out --probe and --exit.")
+        if not isinstance(network, LayeredClassifier | LayeredCausalLM):
+            raise InputError("only models of text can be probed or left early; leave out --probe and --exit.")
+        if probe and not isinstance(network, LayeredClassifier):
+            raise InputError("only classifiers can be probed; leave out --probe.")
         if split != "test":
             raise InputError(
                 f"--probe and --exit choose on validation data and are judged on test; got --split {split}."
@@ -145,6 +149,8 @@ def evaluate(
             summary["probe"] = {key: told[key] for key in ("values", "layer_losses", "layer_metrics")}
         if exit:
             summary["exit"] = exits(network, objective_task, parts().validation, samples, **settings)
+    if isinstance(network, LayeredCausalLM) and exit:
+        summary["speculation"] = speculation(network, samples, IGNORED, device=device)  # type: ignore[arg-type]
     if hasattr(objective_task, "picture"):
         shown = pictures(network, objective_task, samples, trained, levels=levels, count=frames, device=device)
         np.savez_compressed(folder / FRAMES_FILE, **shown)  # type: ignore[arg-type]

@@ -1,0 +1,136 @@
+"""Instructions: Alpaca's files as they are, what is refused by name, and the tokens they become."""
+
+import json
+
+import pytest
+from datasets import Dataset
+
+from descend.errors import InputError
+from descend.tasks.text import (
+    Instructions,
+    encode_prompt,
+    generate_instructions,
+    learn_tokenizer,
+    prompt,
+    read_instructions,
+    tokenize_instructions,
+)
+from descend.tasks.text.language import IGNORED
+
+ROWS = [
+    {"instruction": "say red", "input": "", "output": "red"},
+    {"instruction": "say it again", "input": "blue", "output": "blue blue"},
+    {"instruction": "say nothing", "input": "", "output": " "},
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    made = learn_tokenizer(["say red blue it again nothing ### Instruction Input Response :"])
+    made.eos_token = made.sep_token
+    return made
+
+
+def written(folder, rows, name="data.json"):
+    file = folder / name
+    file.write_text("\n".join(map(json.dumps, rows)) if name.endswith("l") else json.dumps(rows))
+    return file
+
+
+@pytest.mark.parametrize("name", ["data.json", "data.jsonl"])
+def test_an_empty_output_is_counted_and_left_out(tmp_path, name):
+    found = read_instructions(written(tmp_path, ROWS, name))
+    assert found.rows.to_list() == ROWS[:2] and found.skipped == {"empty output": 1}
+
+
+def test_an_input_may_be_missing(tmp_path):
+    (row,) = read_instructions(written(tmp_path, [{"instruction": "say red", "output": "red"}])).rows
+    assert row == {"instruction": "say red", "input": "", "output": "red"}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('[{"instruction": "a", "output": "b"}, {"out', "is not whole JSON: .*Was its download cut off"),
+        ('{"instruction": "a"}', "must hold a list of objects; got dict"),
+        ('[{"output": "b"}]', "row 0, must have the text 'instruction'; got none"),
+        ('[{"instruction": "a", "output": "b"}, {"instruction": "a"}]', "row 1, must have the text 'output'; got none"),
+        ('[{"instruction": 3, "output": "b"}]', "row 0, must have the text 'instruction'; got 3"),
+        ('[{"instruction": "a", "input": null, "output": "b"}]', "row 0, must have the text 'input'; got none"),
+        ('[{"instruction": " ", "output": "b"}]', "row 0, has an empty instruction"),
+        ('["a"]', "row 0, must be an object; got 'a'"),
+        ('[{"instruction": "a", "output": ""}]', "holds no instruction with an output"),
+        ("[]", "holds no instruction with an output"),
+    ],
+)
+def test_wrong_files_are_refused_by_row(tmp_path, content, words):
+    (tmp_path / "data.json").write_text(content)
+    with pytest.raises(InputError, match=words):
+        read_instructions(tmp_path / "data.json")
+
+
+def test_a_line_that_ends_early_is_named(tmp_path):
+    (tmp_path / "data.jsonl").write_text('{"instruction": "a", "output": "b"}\n{"instruc')
+    with pytest.raises(InputError, match=r"data.jsonl, line 2, must be one JSON object; got '\{\"instruc'"):
+        read_instructions(tmp_path / "data.jsonl")
+
+
+def test_no_file_and_no_text_are_refused(tmp_path):
+    with pytest.raises(InputError, match="there is none"):
+        read_instructions(tmp_path / "none.json")
+    (tmp_path / "data.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="is not UTF-8"):
+        read_instructions(tmp_path / "data.json")
+
+
+def test_only_the_answer_and_its_end_are_to_be_told(tokenizer):
+    rows, _ = tokenize_instructions(Instructions(Dataset.from_list(ROWS[:2]), {}), tokenizer, 64)
+    for row, (asked, answer) in zip(rows, [("say red", "red"), ("say it again", "blue blue")], strict=True):
+        told = [label for label in row["labels"] if label != IGNORED]
+        assert tokenizer.decode(told[:-1]) == answer and told[-1] == tokenizer.eos_token_id
+        assert row["input_ids"][-len(told) :] == told and len(row["labels"]) == len(row["input_ids"])
+        assert asked in tokenizer.decode(row["input_ids"][: -len(told)])
+        assert row["input_ids"][0] == tokenizer.cls_token_id and row["input_ids"].count(tokenizer.eos_token_id) == 1
+
+
+def test_a_long_answer_is_cut_and_a_long_prompt_left_out(tokenizer):
+    asked = len(encode_prompt(tokenizer, prompt(tokenizer, "say red")))
+    long = [ROWS[0] | {"output": "red " * 50}, ROWS[0] | {"instruction": "say " * 50}]
+    given = Instructions(Dataset.from_list(long), {"empty output": 2})
+    rows, skipped = tokenize_instructions(given, tokenizer, asked + 3)
+    assert len(rows) == 1 and len(rows[0]["input_ids"]) == asked + 3
+    assert tokenizer.eos_token_id not in rows[0]["input_ids"]
+    assert skipped == {"empty output": 2, f"prompt of {asked + 3} tokens or more": 1}
+
+
+def test_a_chat_template_is_used_where_there_is_one(tokenizer):
+    chat = learn_tokenizer(["say red blue user :"])
+    chat.eos_token = chat.sep_token
+    chat.chat_template = (
+        "[CLS]{% for m in messages %}{{ m.role }} : {{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %} red :{% endif %}"
+    )
+    text = prompt(chat, "say", "blue")
+    assert text == "[CLS]user : say\n\nblue red :"
+    # Its special tokens are the template's own: none is put twice.
+    assert encode_prompt(chat, text).count(chat.cls_token_id) == 1
+    assert encode_prompt(tokenizer, prompt(tokenizer, "say")).count(tokenizer.cls_token_id) == 1
+
+
+def test_a_tokenizer_without_an_end_is_refused(tokenizer):
+    endless = learn_tokenizer(["say red"])
+    with pytest.raises(InputError, match="no token for the end of a text"):
+        tokenize_instructions(Instructions(Dataset.from_list(ROWS[:1]), {}), endless, 30)
+
+
+def test_generated_instructions_do_not_depend_on_how_many_follow():
+    few, many = (generate_instructions(count).rows.to_list() for count in (5, 20))
+    assert few == many[:5] and len({row["instruction"] for row in many}) == 4
+
+
+def test_alpacas_own_files(real_data):
+    listed = read_instructions(real_data / "alpaca" / "alpaca_data.json")
+    lines = read_instructions(real_data / "alpaca" / "alpaca.jsonl")
+    assert listed.skipped == lines.skipped == {"empty output": 3} and len(listed.rows) == 5997
+    assert listed.rows.to_list() == lines.rows.to_list()
+    assert sum(1 for row in listed.rows if row["input"]) > 2300
