@@ -2,8 +2,11 @@
 
     python benchmarks/step_cost.py [--json] [--cases UT …] [--depth 7] [--repeats 20]
 
-Both steps run in turn in one process, so that a machine's mood meets both. An ERM step is plain training: the last
-layer's loss alone. A constrained step reads every layer, with every multiplier at work, and takes the dual step.
+All steps run in turn in one process, so that a machine's mood meets all. An ERM step is plain training: the last
+layer's loss alone. A constrained step reads every layer, with every multiplier at work, and takes the dual step. Of a
+language model there are three: obvious (a loop over exits, all their logits at once), exact (a tile of logits at a
+time) and sampled (the inner exits see a share of the tokens); the bound on their FLOPs is that of matrix products,
+(6P + 6HV(1 + (L−1)p)) / (6P + 6HV), with P the parameters of the blocks and HV those of the head.
 """
 
 import argparse
@@ -17,18 +20,32 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoModelForSequenceClassification, DistilBertConfig, RobertaConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    DistilBertConfig,
+    LlamaConfig,
+    Qwen3Config,
+    RobertaConfig,
+)
 
 from descend.core import DescentProblem, PrimalDual
-from descend.models import DUST, UT, DUSTConfig, LayeredClassifier, UTConfig
+from descend.models import DUST, UT, DUSTConfig, LayeredCausalLM, LayeredClassifier, UTConfig
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective
-from descend.tasks.text import Classification
+from descend.tasks.text import Classification, NextToken
 from descend.tasks.video import VideoDenoising
+from descend.tiles import TargetSample
+
+SHARE = 1 / 16
+"""Of the tokens that a language model's inner exits see in a sampled step."""
 
 
 class Case(NamedTuple):
-    """A model of a depth, its task and noise, a batch of so many samples, and how plain training runs it."""
+    """A model of a depth, its task and noise, a batch of so many samples, and how plain training runs it.
+
+    A language model has no ``predict``: its plain training goes through a tile of logits at a time, too.
+    """
 
     depth: int
     batch: int
@@ -36,7 +53,7 @@ class Case(NamedTuple):
     task: Any
     noise: Callable[[], Noise]
     samples: Callable[[int], dict[str, Tensor]]
-    predict: Callable[[Any, dict[str, Tensor]], Tensor]
+    predict: Callable[[Any, dict[str, Tensor]], Tensor] | None = None
 
 
 def windows(count: int) -> dict[str, Tensor]:
@@ -64,6 +81,26 @@ def roberta(depth: int) -> nn.Module:
     return LayeredClassifier(AutoModelForSequenceClassification.from_config(config))
 
 
+def prompts(count: int) -> dict[str, Tensor]:
+    """Texts of 128 tokens, every one but the first to be told."""
+    ids = torch.randint(5, 10_000, (count, 128), generator=torch.Generator().manual_seed(0))
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
+
+
+def llama(depth: int) -> nn.Module:
+    """An eighth of Llama-3.1-8B's width; its head has 2.4 times the parameters of a block."""
+    sizes = {"hidden_size": 512, "intermediate_size": 1792, "num_attention_heads": 8, "num_key_value_heads": 2}
+    config = LlamaConfig(vocab_size=16_032, num_hidden_layers=depth, **sizes)
+    return LayeredCausalLM(AutoModelForCausalLM.from_config(config))
+
+
+def qwen(depth: int) -> nn.Module:
+    """Half of Qwen3-0.6B's width; its head has 9.9 times the parameters of a block, and is its embedding."""
+    sizes = {"hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8, "num_key_value_heads": 4}
+    config = Qwen3Config(vocab_size=75_968, num_hidden_layers=depth, head_dim=128, tie_word_embeddings=True, **sizes)
+    return LayeredCausalLM(AutoModelForCausalLM.from_config(config))
+
+
 def video(model: Callable[[int], nn.Module]) -> Case:
     task, noise = VideoDenoising(), lambda: GaussianNoise(0.8, 0.18)
     return Case(7, 4, model, task, noise, windows, lambda model, inputs: model(inputs).reconstruction)
@@ -74,52 +111,76 @@ def text(model: Callable[[int], nn.Module], depth: int) -> Case:
     return Case(depth, 16, model, task, noise, texts, lambda model, inputs: model(**inputs).logits)
 
 
+def language(model: Callable[[int], nn.Module]) -> Case:
+    return Case(16, 8, model, NextToken(), lambda: GaussianNoise(1.5, 0.02), prompts)
+
+
 CASES = {
     "UT": video(lambda depth: UT(UTConfig(depth=depth))),
     "DUST": video(lambda depth: DUST(DUSTConfig(depth=depth))),
     "DistilBERT": text(distilbert, 6),
     "RoBERTa-large": text(roberta, 24),
+    "Llama-3.1-8B": language(llama),
+    "Qwen3-0.6B": language(qwen),
 }
 
 
 def steps(case: Case, depth: int, count: int, device: str) -> dict[str, Callable[[], None]]:
-    """An ERM step and a constrained one, each with a model and an optimiser of its own."""
+    """Plain training's step and the constrained ones, each with a model and an optimiser of its own."""
     batch = {name: value.to(device) for name, value in case.samples(count).items()}
-    task = case.task
 
-    def ready() -> tuple[Objective, torch.optim.Optimizer]:
-        objective = Objective(case.model(depth).to(device).train(), task, case.noise())
-        return objective, torch.optim.Adam(objective.parameters(), 1e-4)
-
-    plain, plain_optimizer = ready()
-
-    def erm() -> None:
-        with plain.noise.on(plain.model, mask=task.mask(batch)):
-            prediction = case.predict(plain.model, task.inputs(batch))
-        task.losses(prediction, task.target(batch)).mean().backward()
-        finish(plain, plain_optimizer)
-
-    constrained_objective, constrained_optimizer = ready()
-    # A step of the multipliers that none of them can undo within the benchmark: all stay at work.
-    dual = PrimalDual(DescentProblem(depth, 0.99, stop_gradient=True), lr=1e-3)
-    dual.observe(torch.ones(depth + 1))
-    dual.step()
-
-    def constrained() -> None:
-        weights = dual.weights
-        assert (weights[1:] > 0).all()
-        lagrangian, sums, count, _ = constrained_objective(weights=weights, **batch)
-        (lagrangian / count).backward()
-        dual.observe(sums / count, count)
-        finish(constrained_objective, constrained_optimizer)
+    def ready(sample: TargetSample | None = None) -> Callable[[Callable[[Objective, PrimalDual], Tensor]], Any]:
+        objective = Objective(case.model(depth).to(device).train(), case.task, case.noise(), sample)
+        optimizer = torch.optim.Adam(objective.parameters(), 1e-4)
+        # A step of the multipliers that none of them can undo within the benchmark: all stay at work.
+        dual = PrimalDual(DescentProblem(depth, 0.99, stop_gradient=True), lr=1e-3)
+        dual.observe(torch.ones(depth + 1))
         dual.step()
 
-    def finish(objective: Objective, optimizer: torch.optim.Optimizer) -> None:
-        torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        def step_of(loss: Callable[[Objective, PrimalDual], Tensor]) -> Callable[[], None]:
+            def step() -> None:
+                loss(objective, dual).backward()
+                torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+                dual.step()
 
-    return {"erm": erm, "constrained": constrained}
+            return step
+
+        return step_of
+
+    last = torch.eye(depth + 1)[-1]
+
+    def erm(objective: Objective, dual: PrimalDual) -> Tensor:
+        dual.observe(torch.ones(depth + 1))
+        if case.predict is None:
+            found = objective(weights=last, inner=False, **batch)
+            return found.lagrangian / found.targets
+        with objective.noise.on(objective.model, mask=case.task.mask(batch)):
+            prediction = case.predict(objective.model, case.task.inputs(batch))
+        return case.task.losses(prediction, case.task.target(batch)).mean()
+
+    def constrained(objective: Objective, dual: PrimalDual) -> Tensor:
+        weights = dual.weights
+        assert (weights[1:] > 0).all()
+        lagrangian, sums, targets, _ = objective(weights=weights, **batch)
+        dual.observe(sums / targets, targets)
+        return lagrangian / targets
+
+    def obvious(objective: Objective, dual: PrimalDual) -> Tensor:
+        target = case.task.target(batch)
+        with objective.noise.on(objective.model, mask=case.task.mask(batch)):
+            predictions = list(objective.model.predictions(case.task.inputs(batch)))
+        losses = torch.stack([case.task.losses(each, target).mean() for each in predictions])
+        dual.observe(losses.detach(), len(target))
+        return torch.dot(dual.weights.to(losses), losses)
+
+    found = {"erm": ready()(erm)}
+    if case.predict is None:
+        found["obvious"] = ready()(obvious)
+        found["sampled"] = ready(TargetSample(SHARE))(constrained)
+    found["exact"] = ready()(constrained)
+    return found
 
 
 def seconds(step: Callable[[], None], device: str) -> float:
@@ -153,28 +214,41 @@ def flops(step: Callable[[], None]) -> int:
     return counter.get_total_flops()
 
 
-def measure(name: str, options: argparse.Namespace) -> dict[str, float | str]:
+def bound(case: Case, depth: int, every: dict[str, Callable[[], None]], mode: str) -> float:
+    """FLOPs of matrix products against those of plain training: counted, or of a language model as they must be."""
+    if case.predict is not None:
+        return flops(every[mode]) / flops(every["erm"])
+    model = case.model(depth)
+    blocks = sum(each.numel() for each in model.library.base_model.layers.parameters())
+    head = model.library.get_output_embeddings().weight.numel()
+    share = SHARE if mode == "sampled" else 1
+    return (blocks + head * (1 + (depth - 1) * share)) / (blocks + head)
+
+
+def measure(name: str, options: argparse.Namespace) -> list[dict[str, float | str]]:
     case = CASES[name]
     depth = options.depth or case.depth
-    both = steps(case, depth, options.batch or case.batch, options.device)
-    for step in both.values():
+    every = steps(case, depth, options.batch or case.batch, options.device)
+    for step in every.values():
         step()
-    bound = flops(both["constrained"]) / flops(both["erm"])
-    memory = {mode: peak(step, options.device) for mode, step in both.items()}
-    times: dict[str, list[float]] = {mode: [] for mode in both}
+    memory = {mode: peak(step, options.device) for mode, step in every.items()}
+    times: dict[str, list[float]] = {mode: [] for mode in every}
     for turn in range(options.repeats):
-        for mode in ("erm", "constrained") if turn % 2 else ("constrained", "erm"):
-            times[mode].append(seconds(both[mode], options.device))
-    pairs = zip(times["constrained"], times["erm"], strict=True)
-    return {
-        "case": f"{name}-{depth}",
-        "mode": "exact",
-        "erm_s": statistics.median(times["erm"]),
-        "constrained_s": statistics.median(times["constrained"]),
-        "ratio": statistics.median(slow / fast for slow, fast in pairs),
-        "peak_ratio": memory["constrained"] / memory["erm"],
-        "flop_bound": bound,
-    }
+        for mode in sorted(every, reverse=bool(turn % 2)):
+            times[mode].append(seconds(every[mode], options.device))
+    return [
+        {
+            "case": f"{name}-{depth}",
+            "mode": mode,
+            "erm_s": statistics.median(times["erm"]),
+            "constrained_s": statistics.median(times[mode]),
+            "ratio": statistics.median(slow / fast for slow, fast in zip(times[mode], times["erm"], strict=True)),
+            "peak_ratio": memory[mode] / memory["erm"],
+            "flop_bound": bound(case, depth, every, mode),
+        }
+        for mode in every
+        if mode != "erm"
+    ]
 
 
 if __name__ == "__main__":
@@ -188,7 +262,7 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parsed = parser.parse_args()
     torch.set_num_threads(parsed.threads)
-    rows = [measure(name, parsed) for name in parsed.cases]
+    rows = [row for name in parsed.cases for row in measure(name, parsed)]
     if parsed.json:
         print(json.dumps(rows, indent=2))
     else:

@@ -152,7 +152,8 @@ class Objective(nn.Module):
             [weight * scale for weight, scale in zip(weights, scales, strict=True)][first:],
             lambda hidden, wanted: self.task.losses(model.readout(hidden), wanted),
             [parameter for parameter in model.head.parameters() if parameter.requires_grad],
-            rows=max(1, TILE // model.limits["vocabulary"]),
+            # A tile needs no more than the last exit alone, which is all that plain training has.
+            rows=max(1, min(count, TILE // model.limits["vocabulary"])),
         )
         return ExitLosses(lagrangian, sums * sums.new_tensor(scales[first:]), count, first)
 
