@@ -2,6 +2,7 @@
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -24,3 +25,8 @@ def carry_out(train: list[str], judge: list[str], out: Path) -> dict:
         for checkpoint in out.glob("checkpoint-*"):
             subprocess.run(["rm", "-r", checkpoint], check=True)
     return json.loads((out / "summary.json").read_text())
+
+
+def spread(values: list[float], digits: int) -> str:
+    """Mean ± standard deviation over seeds."""
+    return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"

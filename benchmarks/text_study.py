@@ -13,7 +13,7 @@ import statistics
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from runs import carry_out
+from runs import carry_out, spread
 
 SEEDS = (0, 1, 2)
 LEVELS = "0:4:0.5"
@@ -51,7 +51,7 @@ def tune(options: argparse.Namespace) -> None:
             (recipe, kind, name, flags, pool.submit(job, options, recipe, kind, name, flags, 0, "validation"))
             for recipe in options.recipes
             for kind in options.kinds
-            for name, rows in candidates[recipe][kind].items()
+            for name, rows in candidates[recipe].get(kind, {}).items()
             for flags in rows
         ]
         for recipe, kind, name, flags, run in runs:
@@ -72,9 +72,9 @@ def study(options: argparse.Namespace) -> None:
         for (_, kind, name), runs in arms.items():
             found = [run.result() for run in runs]
             columns = [
-                _spread([each["auc"] for each in found], 3),
+                spread([each["auc"] for each in found], 3),
                 *(
-                    _spread([100 * value for value in values], 1)
+                    spread([100 * value for value in values], 1)
                     for values in (
                         [each["values"][0] for each in found],
                         [each["train_value"] for each in found],
@@ -86,10 +86,6 @@ def study(options: argparse.Namespace) -> None:
                 f"{statistics.mean(each['seconds'] for each in found):.0f}",
             ]
             print(f"| {found[0]['model']} | {kind} | {name} | {' | '.join(columns)} |", flush=True)
-
-
-def _spread(values: list[float], digits: int) -> str:
-    return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
 
 
 if __name__ == "__main__":

@@ -207,6 +207,20 @@ def test_adapters_alone_are_trained_and_saved(tmp_path, tokenizer, data):
     assert head and head[0].abs().max() > 0
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_mixed_precision_learns_the_same(tmp_path, tokenizer, data, again):
+    """In bfloat16, with activations computed again: losses stay in single precision, and near those of float32."""
+    found = {}
+    for half in (False, True):
+        one = trainer(tmp_path / str(half), tokenizer, data, bf16=half, gradient_checkpointing=again, **ACTIVE)
+        one.train()
+        logs = [entry for entry in one.state.log_history if "loss/3" in entry]
+        found[half] = torch.tensor([[entry[f"loss/{layer}"] for layer in range(4)] for entry in logs])
+        assert all(parameter.dtype == torch.float32 for parameter in one.objective.parameters())
+    assert len(found[True]) == 3 and not torch.equal(found[True], found[False])
+    torch.testing.assert_close(found[True], found[False], rtol=0.02, atol=0.02)
+
+
 def test_plain_arguments_are_taken(tmp_path, tokenizer, data):
     args = SFTConfig(output_dir=str(tmp_path), max_steps=1, **PLAIN)
     one = DescentSFTTrainer(causal(vocab_size=len(tokenizer)), args, train_dataset=data, processing_class=tokenizer)

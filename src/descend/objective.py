@@ -92,8 +92,8 @@ class Objective(nn.Module):
         sample: TargetSample | None = None,
     ):
         if isinstance(getattr(model, "config", None), PreTrainedConfig) and not isinstance(model, LayeredModel):
-            causal = "ForCausalLM" in type(getattr(model, "get_base_model", lambda: model)()).__name__
-            model = LayeredCausalLM(model) if causal else LayeredClassifier(model)  # type: ignore[arg-type]
+            tells_tokens = model.get_output_embeddings() is not None  # type: ignore[operator]
+            model = LayeredCausalLM(model) if tells_tokens else LayeredClassifier(model)  # type: ignore[arg-type]
         if not isinstance(model, LayeredModel):
             raise InputError(
                 f"expected a LayeredModel, whose every layer's output can be read; got {type(model).__name__}."
