@@ -1,5 +1,6 @@
 """A language model from the command line: trained, judged, asked, on generated and on real data."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -119,8 +120,9 @@ def test_noise_moves_answers_and_an_interrupted_file_goes_on(run, prompts, tmp_p
     # As a kill leaves it: two whole batches, a third begun and a line cut in two.
     lines = [json.dumps(row) for row in read_json(tmp_path / "whole.json")]
     lines.insert(1, "null")
-    header = {"run": str(run.absolute()), "model": "model", "prompts": 7, "noise": 1.5, "max_new_tokens": 6}
-    header |= {"batch_size": 2, "seed": 0}
+    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in (run / "config.json", prompts)]
+    header = {"run": str(run.absolute()), "model": "model", "trained": digests[0], "prompts": 7}
+    header |= {"prompts_file": digests[1], "noise": 1.5, "max_new_tokens": 6, "batch_size": 2, "seed": 0}
     begun = "\n".join([json.dumps(header), *lines[:4], lines[4].replace("d", "x"), lines[5][:9]])
     (tmp_path / "half.json.partial").write_text(begun)
     _, err = ask("half.json", "--seed", "1", status=2)
@@ -129,6 +131,12 @@ def test_noise_moves_answers_and_an_interrupted_file_goes_on(run, prompts, tmp_p
     assert read_json(tmp_path / "half.json") == read_json(tmp_path / "whole.json")
     _, err = ask("half.json", status=2)
     assert "exists; choose another" in err
+    (tmp_path / "bad.json.partial").write_text("garbage\n")
+    _, err = ask("bad.json", status=2)
+    assert "is damaged. Remove it" in err
+    for flags, said in ((["--noise", "-1"], "noise must be a level"), (["--seed", str(10**20)], "seed must be")):
+        _, err = ask("none.json", *flags, status=2)
+        assert said in err and not (tmp_path / "none.json.partial").exists()
 
 
 @pytest.mark.parametrize(
@@ -149,7 +157,10 @@ def test_wrong_questions_are_refused(tmp_path, capsys, flags, said, run):
     ("flags", "said"),
     [
         (["--exit-share", "0"], "must lie in (0, 1]; got 0.0"),
-        (["--lora", "nothing"], "--lora must name modules of the model: "),
+        (["--lora", "q_proj"], "--lora needs a pretrained --model"),
+        (["--dataset-text-field", "foo"], "--dataset-text-field has no effect"),
+        (["--dataloader-num-workers", "-1"], "dataloader_num_workers must be at least 0"),
+        (["--report-to", "wandb"], "wandb"),
         (["--heads", "3"], "hidden_size must be a multiple of heads"),
         (["--max-length", "4"], "max_length must leave room"),
         (["--model", "nowhere/at/all"], "can't load a model"),
@@ -165,10 +176,42 @@ def test_wrong_settings_are_refused(tmp_path, capsys, flags, said):
 
 def test_adapters_are_trained_saved_and_judged(tmp_path, run, capsys):
     flags = ["--model", run / "model", "--lora", "q_proj,lm_head", "--noise", "0.5", "--packing", "true"]
+    flags += ["--learning-rate", "0.05", "--method", "erm"]
     words(capsys, "train", "llm-sft", "--out", tmp_path / "run", *SMALL, *flags)
     assert (tmp_path / "run" / "model" / "adapter_config.json").is_file()
-    out, _ = words(capsys, "evaluate", tmp_path / "run", "--noise", "0,0.5")
-    assert "Llama-3 constrained" in out
+    losses = []
+    for judged in (run, tmp_path / "run"):
+        words(capsys, "evaluate", judged, "--noise", "0")
+        losses.append(read_json(judged / "summary.json")["layer_losses"]["0.0"][-1])
+    assert losses[1] < losses[0] - 0.1  # it has learned more, and what it learned was loaded again
+    _, err = words(capsys, "train", "llm-sft", "--out", tmp_path / "no", *SMALL, *flags[:2], "--lora", "no", status=2)
+    assert "--lora must name modules of the model: " in err and "q_proj" in err
+
+
+def test_a_model_of_one_layer_drafts_nothing(tmp_path, capsys):
+    flags = ["--depth", "1", "--dual-warmup-steps", "0"]
+    words(capsys, "train", "llm-sft", "--out", tmp_path / "run", *SMALL, *flags)
+    out, _ = words(capsys, "evaluate", tmp_path / "run", "--noise", "0", "--exit")
+    assert "Drafting" not in out and "speculation" not in read_json(tmp_path / "run" / "summary.json")
+
+
+def test_other_data_without_a_usable_row_are_refused(run, tmp_path, capsys):
+    (tmp_path / "long.json").write_text(json.dumps([{"instruction": "say " * 100, "output": "x"}] * 3))
+    _, err = words(capsys, "evaluate", run, "--noise", "0", "--data", tmp_path / "long.json", status=2)
+    assert "has no two prompts that leave room" in err
+
+
+def test_an_answer_has_its_own_room_whatever_is_beside_it(tmp_path, capsys):
+    run = tmp_path / "run"  # of a model that has not learned to stop
+    words(capsys, "train", "llm-sft", "--out", run, *SMALL, "--learning-rate", "0", "--method", "erm")
+    rows = [{"instruction": "say these words again", "input": "red sun"}, {"instruction": "red " * 495}]
+    (tmp_path / "p.json").write_text(json.dumps(rows))
+    found = []
+    for size in (1, 2):
+        flags = ["--noise", "0", "--max-new-tokens", "20", "--batch-size", size, "--out", tmp_path / f"{size}.json"]
+        words(capsys, "complete", run, "--prompts", tmp_path / "p.json", *flags)
+        found.append([row["output"] for row in read_json(tmp_path / f"{size}.json")])
+    assert found[0] == found[1] and len(found[0][0].split()) > len(found[0][1].split())
 
 
 def convert(folder, out):

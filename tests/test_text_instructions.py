@@ -44,8 +44,9 @@ def test_an_empty_output_is_counted_and_left_out(tmp_path, name):
 
 
 def test_an_input_may_be_missing(tmp_path):
-    (row,) = read_instructions(written(tmp_path, [{"instruction": "say red", "output": "red"}])).rows
-    assert row == {"instruction": "say red", "input": "", "output": "red"}
+    rows = [{"instruction": "say red", "output": "red"}, {"instruction": "say red", "input": None, "output": "red"}]
+    row, other = read_instructions(written(tmp_path, rows)).rows
+    assert row == other == {"instruction": "say red", "input": "", "output": "red"}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_an_input_may_be_missing(tmp_path):
         ('[{"output": "b"}]', "row 0, must have the text 'instruction'; got none"),
         ('[{"instruction": "a", "output": "b"}, {"instruction": "a"}]', "row 1, must have the text 'output'; got none"),
         ('[{"instruction": 3, "output": "b"}]', "row 0, must have the text 'instruction'; got 3"),
-        ('[{"instruction": "a", "input": null, "output": "b"}]', "row 0, must have the text 'input'; got none"),
+        ('[{"instruction": "a", "input": 4, "output": "b"}]', "row 0, must have the text 'input'; got 4"),
         ('[{"instruction": " ", "output": "b"}]', "row 0, has an empty instruction"),
         ('["a"]', "row 0, must be an object; got 'a'"),
         ('[{"instruction": "a", "output": ""}]', "holds no instruction with an output"),

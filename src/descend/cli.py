@@ -29,6 +29,10 @@ descend: transformers whose every layer goes downhill
 """
 
 
+MOST_LEVELS = 1000
+"""γ that one command is judged at."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status: 0 done, 1 failed, 2 wrong input, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -250,9 +254,14 @@ def levels(text: str) -> list[float]:
     try:
         if ":" in text:
             start, stop, step = (float(part) for part in text.split(":"))
-            found = [round(start + step * place, 9) for place in range(math.floor((stop - start) / step + 1e-9) + 1)]
+            count = math.floor((stop - start) / step + 1e-9) + 1
+            if count > MOST_LEVELS:
+                raise InputError(f"noise must be at most {MOST_LEVELS} levels; {text} names {count}.")
+            found = [round(start + step * place, 9) for place in range(count)]
         else:
             found = [float(part) for part in text.split(",")]
+    except InputError:
+        raise
     except (ArithmeticError, ValueError):
         raise InputError(f"noise must be levels as 0,0.1,0.2 or start:stop:step as 0:2:0.25; got {text!r}.") from None
     if not found or not all(0 <= level < float("inf") for level in found):
@@ -316,7 +325,7 @@ def _recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
         args: Any = recipe.arguments()(**_fields(recipe.arguments(), chosen))
     except InputError:
         raise
-    except ValueError as error:
+    except (ValueError, ImportError) as error:
         # transformers' own checks of its arguments
         raise InputError(f"{error}") from None
     for key, value in settings.otherwise.items():

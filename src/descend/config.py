@@ -87,6 +87,8 @@ class DescentArguments:
         for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
             if getattr(args, name) < 1:
                 raise InputError(f"{name} must be at least 1; got {getattr(args, name)}.")
+        if args.dataloader_num_workers < 0:
+            raise InputError(f"dataloader_num_workers must be at least 0; got {args.dataloader_num_workers}.")
         if not 0 <= args.learning_rate < math.inf:
             raise InputError(f"learning_rate must be a number of at least 0; got {args.learning_rate}.")
         if args.seed < 0:

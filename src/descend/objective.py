@@ -122,7 +122,7 @@ class Objective(nn.Module):
         inputs, target = self.task.inputs(batch), self.task.target(batch)
         with self.noise.on(self.model, mask=self.task.mask(batch)) if self.noise else nullcontext():
             if isinstance(self.model, LayeredCausalLM):
-                return self._through_wide_head(self.model.states(inputs), target, weights.tolist(), inner)
+                return self._through_wide_head(self.model.states(inputs, inner), target, weights.tolist())
             # Where layers come one by one, a loss before the next layer: see `LayeredModel.predictions`.
             sums = torch.stack(
                 [
@@ -132,30 +132,26 @@ class Objective(nn.Module):
             )
         return ExitLosses(torch.dot(weights.to(sums), sums), sums.detach(), len(target))
 
-    def _through_wide_head(
-        self, states: tuple[Tensor, ...], target: Tensor, weights: list[float], inner: bool
-    ) -> ExitLosses:
+    def _through_wide_head(self, states: tuple[Tensor, ...], target: Tensor, weights: list[float]) -> ExitLosses:
         """The losses of exits through a head that is as dear as blocks are; the inner ones on a sample of targets."""
-        model, last = self.model, len(states) - 1
-        count = len(target)
-        chosen = None if self.sample is None or not inner else self.sample(count, target.device)
-        scale = 1.0 if chosen is None or not count else count / len(chosen)
-        if chosen is not None:
+        model, count, inner = self.model, len(target), len(states) - 1
+        targets, scales = [target] * len(states), [1.0] * len(states)
+        if self.sample is not None and inner and count:
+            chosen = self.sample(count, target.device)
             # The same targets at every inner exit: what they have in common cancels between neighbours.
             states = (*(state[chosen] for state in states[:-1]), states[-1])
-        targets = [target if chosen is None else target[chosen]] * last + [target]
-        first = 0 if inner else last
-        scales = [scale] * last + [1.0]
+            targets[:-1], scales[:-1] = [target[chosen]] * inner, [count / len(chosen)] * inner
+        first = model.depth - inner
         lagrangian, sums = tiled(
-            states[first:],
-            targets[first:],
-            [weight * scale for weight, scale in zip(weights, scales, strict=True)][first:],
+            states,
+            targets,
+            [weight * scale for weight, scale in zip(weights[first:], scales, strict=True)],
             lambda hidden, wanted: self.task.losses(model.readout(hidden), wanted),
             [parameter for parameter in model.head.parameters() if parameter.requires_grad],
             # A tile needs no more than the last exit alone, which is all that plain training has.
             rows=max(1, min(count, TILE // model.limits["vocabulary"])),
         )
-        return ExitLosses(lagrangian, sums * sums.new_tensor(scales[first:]), count, first)
+        return ExitLosses(lagrangian, sums * sums.new_tensor(scales), count, first)
 
     # What `Trainer` and its users ask of a model is that of the one that is trained and saved.
 

@@ -3,16 +3,18 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from peft import PeftModel
 from torch import nn
 from transformers import TrainingArguments
 from trl import SFTConfig, SFTTrainer
+from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from trl.trainer.utils import create_model_from_path
 
 from descend.config import DescentArguments
 from descend.errors import InputError, reason
+from descend.models import LayeredCausalLM
 from descend.noise import Noise
 from descend.objective import Objective
 from descend.tiles import TargetSample
@@ -36,13 +38,24 @@ class DescentSFTConfig(DescentArguments, SFTConfig):
         },
     )
 
+    @classmethod
+    def of(cls, args: TrainingArguments | None) -> Self:
+        """As `SFTTrainer` takes them: transformers' own arguments leave TRL's at their defaults."""
+        if args is not None and not isinstance(args, SFTConfig):
+            args = SFTConfig(**args.to_dict() | {"hub_token": args.hub_token})
+        return super().of(args)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check()  # what came as JSON is read now
+
     def _check(self) -> None:
         super()._check()
         TargetSample(self.exit_share)
         if self.loss_type != "nll":
             raise InputError(f"loss_type must be nll, the same loss at every layer; got {self.loss_type!r}.")
-        checkpointing: Any = self.gradient_checkpointing_kwargs or {}
-        if checkpointing.get("use_reentrant"):
+        checkpointing = self.gradient_checkpointing_kwargs
+        if isinstance(checkpointing, dict) and checkpointing.get("use_reentrant"):
             raise InputError(
                 "gradient_checkpointing_kwargs must leave use_reentrant off: no gradient would reach the inner exits."
             )
@@ -82,16 +95,23 @@ class DescentSFTTrainer(DescentMixin, SFTTrainer):
             raise InputError("expected a model, or its name or folder; got None.")
         args = DescentSFTConfig.of(args)
         self._refuse(args, kwargs)  # type: ignore[arg-type]
+        if args.eval_packing is None:  # a text's noise in evaluation is its own, whatever it would be packed with
+            args.eval_packing = False
         if isinstance(model, str):
             model = _loaded(model, args)
             args.model_init_kwargs = None
+        given: Any = getattr(model, "saved", model)  # of a layered model the one inside
+        model = LayeredCausalLM(given).saved  # or it is refused here
+        base = _base(model)
+        forward = {name: value for name, value in vars(base).items() if name == "forward"}
         with _any_head(model):
             try:
                 super(DescentMixin, self).__init__(model, args, *others, **kwargs)  # type: ignore[arg-type]
             except (ValueError, TypeError) as error:
                 raise error if isinstance(error, InputError) else InputError(reason(error)) from error
         # TRL puts its own exit, of the last layer alone, into the model's forward pass; ours are the objective's.
-        vars(_base(self.model)).pop("forward", None)
+        vars(base).pop("forward", None)
+        vars(base).update(forward)
         sample = TargetSample(args.exit_share, args.seed) if args.exit_share < 1 else None
         objective = Objective(self.model, None, self._noise(noise, args.seed), sample)  # type: ignore[arg-type]
         self._constrain(objective, args)  # type: ignore[arg-type]
@@ -117,6 +137,12 @@ class DescentSFTTrainer(DescentMixin, SFTTrainer):
             }
             eval_dataset = prepared if isinstance(eval_dataset, dict) else prepared[""]
         return DescentMixin.evaluate(self, eval_dataset, ignore_keys, metric_key_prefix)
+
+    @property
+    def _collate_evaluation(self) -> Any:
+        if self.padding_free and not self.args.eval_packing:
+            return DataCollatorForLanguageModeling(pad_token_id=self._tokenizer.pad_token_id)
+        return super()._collate_evaluation
 
     def _set_signature_columns_if_needed(self) -> None:
         SFTTrainer._set_signature_columns_if_needed(self)

@@ -58,7 +58,7 @@ class TargetSample:
             raise InputError(f"the share of targets that inner exits see must lie in (0, 1]; got {share}.")
         self.share = share
         rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
-        self._generator = torch.Generator().manual_seed(seed * 8191 + rank)
+        self._generator = torch.Generator().manual_seed((seed + 1) * 131_071 + rank)  # not the stream of the noise
 
     def __call__(self, count: int, device: torch.device) -> Tensor:
         """Places of the drawn ones among ``count`` targets, in order, (⌈p count⌉,)."""

@@ -112,6 +112,8 @@ class DescentMixin(Trainer):
             )
         if not first:
             self.dual.observe(sums / max(count, 1), count)
+        if not first and self._since_log[1, 0] < self._since_log[1, -1]:
+            self._since_log.zero_()  # warm-up is over: layers are compared over the same steps
         # On the host, where there is double precision on every machine.
         self._since_log[0, first:] += host.double()
         self._since_log[1, first:] += count
@@ -227,10 +229,15 @@ class DescentMixin(Trainer):
             dataset,
             noise.at(noise.level, seed=0, sigma=self.sigma or self._sigma(dataset)) if noise else None,
             batch_size=self.args.eval_batch_size,
-            collate=self._get_collator_with_removed_columns(self.data_collator, "evaluation"),
+            collate=self._collate_evaluation,
             device=self.args.device,
             keep_predictions=self.compute_metrics is not None,
         )
+
+    @property
+    def _collate_evaluation(self) -> Any:
+        """How samples become a batch where they are measured."""
+        return self._get_collator_with_removed_columns(self.data_collator, "evaluation")
 
     @property
     def sigma(self) -> float | None:
@@ -347,6 +354,10 @@ class DescentMixin(Trainer):
         self._best = state["best"]
         self._began, self._earlier = time.monotonic(), state["seconds"]
         for name, drawn in self._drawn.items():
+            if name not in state:
+                raise InputError(
+                    f"{checkpoint} is that of a run without {name}; go on with the settings that saved it."
+                )
             drawn.load_state_dict(state[name])
 
     @property

@@ -44,7 +44,7 @@ def speculation(
         _answer(network, asked[:1], model.limits["length"])  # warm before it is timed
         written, seconds = _answer(network, asked, model.limits["length"])
         layers = []
-        for layer in range(1, model.depth):
+        for layer in range(1, model.depth if written else 1):
             calls.update(first=0, last=0)
             drafted, spent = _answer(network, asked, model.limits["length"], assistant_early_exit=layer)
             # A check keeps what it accepts of a draft, and one token of its own.

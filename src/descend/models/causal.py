@@ -62,6 +62,8 @@ class LayeredCausalLM(LibraryModel):
     """
 
     def __init__(self, network: PreTrainedModel):
+        if not hasattr(network, "get_output_embeddings"):
+            raise InputError(f"expected a causal language model; got {type(network).__name__}.")
         super().__init__(network)
         kind = self.config.model_type
         if kind not in LOGITS:
@@ -102,10 +104,10 @@ class LayeredCausalLM(LibraryModel):
         norm, head = self.head
         return LOGITS[self.config.model_type](self.config, head(norm(hidden)))
 
-    def states(self, inputs: Mapping[str, Any]) -> tuple[Tensor, ...]:
-        """h_0 … h_L at the places (B, T) of ``inputs`` where a token is to be told, each (N, H)."""
-        places = inputs["places"]
-        return tuple(hidden[places] for hidden in self.layer_outputs(inputs))
+    def states(self, inputs: Mapping[str, Any], inner: bool = True) -> tuple[Tensor, ...]:
+        """h_0 … h_L, or h_L alone, at the places (B, T) of ``inputs`` where a token is to be told, each (N, H)."""
+        places, outputs = inputs["places"], self.layer_outputs(inputs)
+        return tuple(hidden[places] for hidden in (outputs if inner else outputs[-1:]))
 
     def predictions(self, inputs: Mapping[str, Any]) -> Iterator[Tensor]:
         """The logits of every layer: (N, V) at the ``places`` (B, T) if ``inputs`` name some, or (B, T, V)."""

@@ -1,6 +1,6 @@
 """Instruction tuning of causal language models."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,6 +27,12 @@ from descend.tasks.text import (
 )
 
 ADAPTERS = "adapter_config.json"
+
+# Of TRL's settings, those of a preparation that the recipe does itself.
+_PREPARED = {
+    *("completion_only_loss", "assistant_only_loss", "dataset_text_field", "dataset_kwargs", "dataset_num_proc"),
+    *("eos_token", "pad_token", "chat_template_path", "model_init_kwargs", "truncation_mode"),
+}
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,10 @@ class InstructionRecipe(Recipe):
         if not 0 < self.validation_share < 0.5:
             raise InputError(f"validation_share must lie between 0 and 0.5; got {self.validation_share}.")
         if self.model == SMALL:
+            if self.lora is not None:
+                raise InputError(
+                    "--lora needs a pretrained --model: adapters alone are saved, and a new model's weights lost."
+                )
             return
         config = library_config(self.model)
         if config.model_type not in LOGITS:
@@ -159,6 +169,10 @@ class InstructionRecipe(Recipe):
     def load_test(self) -> tuple[Dataset, str]:
         """All of other data."""
         rows, skipped = tokenize_instructions(read_instructions(str(self.data)), self._words, self.max_length)
+        if len(rows) < 2:
+            raise InputError(
+                f"{self.data} has no two prompts that leave room for an answer in {self.max_length} tokens."
+            )
         return rows, " ".join([self._name, *(f"({note})" for note in _notes(skipped))])
 
     @property
@@ -234,6 +248,12 @@ class InstructionRecipe(Recipe):
 
     def trainer(self, model: Any, args: Any, noise: Noise, data: Any, callbacks: list[Any]) -> DescentSFTTrainer:
         """TRL's trainer under the constraints."""
+        for one in fields(args):
+            if one.name in _PREPARED and getattr(args, one.name) != one.default:
+                raise InputError(
+                    f"--{one.name.replace('_', '-')} has no effect: the recipe prepares the data itself. Leave it out "
+                    "or use DescentSFTTrainer in a script."
+                )
         return DescentSFTTrainer(
             model.saved,
             args,

@@ -135,7 +135,10 @@ def left_early(summary: Mapping[str, Any]) -> str:
 
 def drafted(summary: Mapping[str, Any]) -> str:
     """What drafting by the first layers is worth, in words, of a ``summary.json`` with a ``speculation``."""
-    best = max(summary["speculation"]["layers"], key=lambda one: one["speed"])
+    layers = summary["speculation"]["layers"]
+    if not layers:
+        return "No prompt leaves room for an answer to draft."
+    best = max(layers, key=lambda one: one["speed"])
     return (
         f"Drafting by the first {best['layer']} of {summary['depth']} layers writes {best['speed']:.2f} times the "
         f"tokens per second of full depth ({summary['speculation']['tokens_per_second']:.0f}), with the same answers: "

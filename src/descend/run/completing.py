@@ -1,5 +1,6 @@
 """Completing prompts: what a run's language model answers, in AlpacaEval's own form."""
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from descend.errors import InputError
 from descend.noise import GaussianNoise
 from descend.records import read_json, write_json
 from descend.run.judging import of_run
+from descend.run.training import CONFIG_FILE
 from descend.tasks.text import encode_prompt, prompt
 
 PARTIAL = ".partial"
@@ -55,6 +57,8 @@ def complete(
     """
     if max_new_tokens < 1 or batch_size < 1 or (limit is not None and limit < 1):
         raise InputError("max_new_tokens, batch_size and limit must be at least 1.")
+    if not 0 <= seed < 2**32:
+        raise InputError(f"seed must be from 0 to 2^32 - 1; got {seed}.")
     rows = list(_prompts(prompts))[:limit]
     partial = out.with_name(out.name + PARTIAL)
     if out.exists():
@@ -63,11 +67,15 @@ def complete(
     if not subject.network.limits.get("length") or subject.recipe.task().metric != "token_accuracy":
         raise InputError(f"{folder} is no run of a language model; expected one of llm-sft.")
     level = subject.recipe.noise if noise is None else noise
+    if not 0 <= level < float("inf"):
+        raise InputError(f"noise must be a level γ of at least 0, in std of the clean embedding; got {level}.")
     generator = f"{subject.facts['model']} {subject.facts['method']}, γ = {level:g}"
     settings = {
         "run": str(folder.absolute()),
         "model": model,
+        "trained": _digest(folder / CONFIG_FILE),
         "prompts": len(rows),
+        "prompts_file": _digest(prompts),
         "noise": level,
         "max_new_tokens": max_new_tokens,
         "batch_size": batch_size,
@@ -124,6 +132,8 @@ def _answers(
     if not asked:
         return []
     width = max(map(len, asked))
+    # Each has the room that its own prompt leaves: its neighbours' are no matter, since padding takes no positions.
+    rooms = [min(max_new_tokens, longest - len(each)) for each in asked]
     ids = torch.full((len(asked), width), tokenizer.pad_token_id, device=device)
     mask = torch.zeros_like(ids)
     for place, each in enumerate(asked):  # the answer begins where the longest prompt ends
@@ -133,12 +143,13 @@ def _answers(
         told = network.generate(
             input_ids=ids,
             attention_mask=mask,
-            max_new_tokens=min(max_new_tokens, longest - width),
+            max_new_tokens=max(rooms),
             do_sample=False,
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.eos_token_id,
         )
-    return [text.strip() for text in tokenizer.batch_decode(told[:, width:], skip_special_tokens=True)]
+    answers = [each[width : width + room] for each, room in zip(told, rooms, strict=True)]
+    return [text.strip() for text in tokenizer.batch_decode(answers, skip_special_tokens=True)]
 
 
 def _entry(row: dict[str, Any], answer: str, generator: str) -> dict[str, str]:
@@ -164,6 +175,10 @@ def _prompts(path: Path) -> Iterator[dict[str, Any]]:
         yield row
 
 
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _begun(partial: Path, settings: dict[str, Any]) -> list[dict[str, str] | None]:
     """The answers that an interrupted run has written, a half-written last line dropped."""
     if not partial.exists():
@@ -172,7 +187,13 @@ def _begun(partial: Path, settings: dict[str, Any]) -> list[dict[str, str] | Non
     if not lines:
         partial.unlink()
         return []
-    before = json.loads(lines[0])
+    try:
+        before, *entries = map(json.loads, lines)
+        whole = isinstance(before, dict) and all(one is None or isinstance(one, dict) for one in entries)
+    except ValueError:
+        whole = False
+    if not whole:
+        raise InputError(f"{partial} is damaged. Remove it to begin again.")
     if before != settings:
         differing = ", ".join(
             f"{name} (was {before.get(name)}, now {value})"
@@ -181,8 +202,7 @@ def _begun(partial: Path, settings: dict[str, Any]) -> list[dict[str, str] | Non
         )
         raise InputError(f"{partial} was begun with other settings: {differing}. Give the same command, or remove it.")
     # Noise is drawn by batch: only whole ones are kept.
-    whole = (len(lines) - 1) // settings["batch_size"] * settings["batch_size"]
-    finished = len(lines) - 1 == settings["prompts"]
-    kept = lines[1:] if finished else lines[1 : 1 + whole]
-    partial.write_text("\n".join([lines[0], *kept]) + "\n", "utf-8")
-    return [json.loads(line) for line in kept]
+    if len(entries) < settings["prompts"]:
+        entries = entries[: len(entries) // settings["batch_size"] * settings["batch_size"]]
+    partial.write_text("\n".join(lines[: 1 + len(entries)]) + "\n", "utf-8")
+    return entries

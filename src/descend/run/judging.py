@@ -149,7 +149,7 @@ def evaluate(
             summary["probe"] = {key: told[key] for key in ("values", "layer_losses", "layer_metrics")}
         if exit:
             summary["exit"] = exits(network, objective_task, parts().validation, samples, **settings)
-    if isinstance(network, LayeredCausalLM) and exit:
+    if isinstance(network, LayeredCausalLM) and exit and network.depth > 1:
         summary["speculation"] = speculation(network, samples, IGNORED, device=device)  # type: ignore[arg-type]
     if hasattr(objective_task, "picture"):
         shown = pictures(network, objective_task, samples, trained, levels=levels, count=frames, device=device)

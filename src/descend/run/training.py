@@ -15,7 +15,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging as transformers_logging
 
 from descend.config import DescentConfig
-from descend.errors import InputError, Interrupted
+from descend.errors import InputError, Interrupted, reason
 from descend.recipes import Recipe
 from descend.records import read_json, write_json
 from descend.trainer import DUAL_FILE, DescentMixin
@@ -72,8 +72,8 @@ def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = Fals
         _same_run(out / CONFIG_FILE, config)
     try:
         trainer = recipe.trainer(model, args, noise, data, [stop := _StopOnSignal()])
-    except (ValueError, ImportError) as error:  # transformers' own checks of its arguments
-        raise InputError(f"{error}") from error
+    except (ValueError, ImportError, RuntimeError, OSError) as error:  # the libraries' own checks of their arguments
+        raise error if isinstance(error, InputError) else InputError(reason(error)) from error
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / CONFIG_FILE, config)
     trainer.remove_callback(ProgressCallback)
@@ -82,7 +82,10 @@ def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = Fals
         trainer.add_callback(_Bar)
     checkpoint = _last_checkpoint(out) if resume else None
     with stop:
-        trainer.train(resume_from_checkpoint=checkpoint)
+        try:
+            trainer.train(resume_from_checkpoint=checkpoint)
+        except ImportError as error:  # a setting that needs a library which is not there
+            raise InputError(reason(error)) from error
         step, steps = trainer.state.global_step, trainer.state.max_steps
         if stop.asked and step < steps:
             raise Interrupted(f"stopped at step {step} of {steps}; saved in {out}.")

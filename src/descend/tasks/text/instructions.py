@@ -42,7 +42,8 @@ def read_instructions(path: str | Path) -> Instructions:
         raise InputError(f"{file} must be a file of instructions, such as alpaca_data.json; there is none.")
     rows, skipped = [], Counter[str]()
     for place, row in _objects(file):
-        values = {name: row.get(name, "" if name == "input" else None) for name in ("instruction", "input", "output")}
+        values = {name: row.get(name) for name in ("instruction", "input", "output")}
+        values["input"] = values["input"] or ""  # as some have written it where there is none
         for name, value in values.items():
             if not isinstance(value, str):
                 got = "none" if value is None else repr(value)[:60]
