@@ -70,7 +70,7 @@ def fit_probes(
         train: Samples to fit to; the first `MOST` are used.
         validation: Samples to choose each layer's ridge on, of `RIDGES`: a classifier has seen its training samples,
             and tells them apart better than others.
-        noise: That of the classifier's own training, at its level.
+        noise: That of the verdict: the kind that is judged, at the training's level.
         batch_size: Samples at a time.
         device: Where to compute.
         collate: How samples become a batch; torch's way unless given.

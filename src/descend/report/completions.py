@@ -64,6 +64,8 @@ def write_completions(paths: Sequence[Path], out: Path) -> Path:
     css = files("descend.report").joinpath("page.css").read_text(encoding="utf-8")
     page = _PAGE.format(css=css, words=words, heads=heads, rows=rows)
     path = out if out.suffix == ".html" else out / "completions.html"
+    if out.is_file() and path != out:
+        raise InputError(f"{out} is a file; give --out a folder for the page, or a name that ends in .html.")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
     return path

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from descend.errors import InputError
 from descend.noise import GaussianNoise
-from descend.records import read_json, write_json
+from descend.records import write_json
 from descend.run.judging import of_run
 from descend.run.training import CONFIG_FILE
 from descend.tasks.text import encode_prompt, prompt
@@ -164,7 +164,10 @@ def _entry(row: dict[str, Any], answer: str, generator: str) -> dict[str, str]:
 def _prompts(path: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         raise InputError(f"{path} must be a JSON file of prompts, as alpaca_eval.json; there is none.")
-    rows = read_json(path)
+    try:
+        rows = json.loads(path.read_text("utf-8-sig"))
+    except ValueError as error:
+        raise InputError(f"{path} must hold a JSON list of prompts, as alpaca_eval.json: {error}.") from None
     if not isinstance(rows, list) or not rows:
         raise InputError(f"{path} must hold a JSON list of prompts, as alpaca_eval.json; got {type(rows).__name__}.")
     for number, row in enumerate(rows):

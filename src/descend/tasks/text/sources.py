@@ -106,10 +106,10 @@ def _pairs(file: Path) -> Iterator[dict[str, Any]]:
         place = f"{file}, line {number}"
         values = {}
         for name, columns in _COLUMNS.items():
-            value = next((row[column] for column in columns if column in row), None)
-            if value is None:
+            column = next((each for each in columns if each in row), None)
+            if column is None:
                 raise InputError(f"{place} has no column {' or '.join(columns)}; it has {', '.join(row)}.")
-            values[name] = str(value).strip()
+            values[name] = "" if row[column] is None else str(row[column]).strip()
         if values["label"] == "-":
             continue
         if values["label"] not in MNLI_LABELS:
