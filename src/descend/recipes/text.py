@@ -283,7 +283,7 @@ class TextUTRecipe(TextRecipe):
     model_type = TextUTConfig.model_type
     about = "text classification with the unrolled transformer UT on word embeddings"
     # Chosen on a validation split of IMDb: docs/results.md.
-    training = TextRecipe.training | {"learning_rate": 3e-3, "alpha": "0.1"}
+    training = TextRecipe.training | {"learning_rate": 3e-3, "alpha": "0.02"}
 
     def _check_pretrained(self, config: PreTrainedConfig) -> None:
         """Any model has word embeddings."""
