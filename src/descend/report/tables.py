@@ -112,8 +112,8 @@ def _measured(arm: Arm, group: Group) -> list[str]:
     words = []
     if run.ratio_mean is not None and run.ratio_median is not None:
         words.append(
-            f"{who}{'a' if who else 'A'} layer changes the loss of a single sample by a factor of {_number(run.ratio_mean)} in the mean, "
-            f"{_number(run.ratio_median)} in the median."
+            f"{who}{'a' if who else 'A'} layer changes the loss of a single sample by a factor of "
+            f"{_number(run.ratio_mean)} in the mean, {_number(run.ratio_median)} in the median."
         )
     if run.exit:
         words.append(who + escape(left_early({"exit": run.exit, "metric": run.metric})))
