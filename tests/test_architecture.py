@@ -22,7 +22,7 @@ ARROWS: dict[str, set[str]] = {
     "objective": {"models", "tasks", "noise", "tiles"},
     "config": {"core"},
     "trainer": {"config", "objective", "core", "evaluation", "noise", "records"},
-    "sft": {"config", "objective", "noise", "tiles", "trainer"},
+    "sft": {"config", "models", "objective", "noise", "tiles", "trainer"},
     "evaluation": {"objective", "core", "models", "noise"},
     "inference": {"models"},
     "records": set(),

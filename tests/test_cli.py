@@ -19,6 +19,7 @@ from PIL import Image
 
 from descend import DescentConfig, InputError
 from descend.cli import COMMANDS, _recipe, levels, main
+from descend.config import DescentArguments
 from descend.recipes import RECIPES
 
 # Two steps on a handful of windows: what is tested is the command line.
@@ -81,7 +82,10 @@ def test_train_help_shows_every_setting_with_its_default(capsys, name):
     for field in [*fields(recipe), *fields(DescentConfig)]:
         assert not field.init or f"--{field.name}" in out, field.name
         assert not field.init or f"--{field.name.replace('_', '-')}" in out, field.name
-    ours = [*fields(recipe), *(field for field in fields(DescentConfig) if field.name in DescentConfig.__annotations__)]
+    ours = [
+        *fields(recipe),
+        *(field for field in fields(DescentConfig) if field.name in DescentArguments.__annotations__),
+    ]
     for field in ours:
         help = field.metadata["help"]
         default = field.default if field.default_factory is MISSING else field.default_factory()

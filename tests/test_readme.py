@@ -1,5 +1,6 @@
 """What the README tells people to type does what it says."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -12,7 +13,7 @@ from PIL import Image
 from transformers import TrainingArguments
 
 from descend.cli import main
-from descend.tasks.text import generate_reviews, learn_tokenizer
+from descend.tasks.text import generate_instructions, generate_reviews, learn_tokenizer
 from networks import network
 
 ROOT = Path(__file__).parents[1]
@@ -114,13 +115,21 @@ def test_the_commands(clips, reviews, tmp_path, monkeypatch, capsys):
     """Every `descend` line in its order, on three small clips and forty reviews, with fewer steps."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DESCEND_CACHE", str(tmp_path / "cache"))
+    rows = generate_instructions(60).rows.to_list()
+    for name in ("alpaca_data.json", "alpaca_eval.json"):
+        (tmp_path / name).write_text(json.dumps(rows))
     lines = [line for line in COMMANDS if line.startswith("descend")]
     assert len(lines) >= 6
     for line in lines:
-        line = line.replace("MODEL_FOLDER", "runs/imdb/model").replace("FOLDER", str(tmp_path / "words"))
+        line = line.replace("NAME_OR_FOLDER", "small").replace("MODEL_FOLDER", "runs/imdb/model")
+        line = line.replace("FOLDER", str(tmp_path / "words"))
         words = shlex.split(line.replace("PATH", str(reviews if "imdb" in line else clips)))[1:]
         if words[0] == "train":
             words += ["--max-steps", "4"]
+        if "llm-sft" in words:
+            words += ["--depth", "2", "--hidden-size", "16"]
+        if words[0] == "complete":
+            words += ["--max-new-tokens", "4"]
         assert main(words) == 0, capsys.readouterr().err
     for folder in ("page", "runs/imdb", "runs/imdb/model"):
         assert (tmp_path / folder / "report.html").stat().st_size > 1_000_000

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from descend import UT, DescentConfig, GaussianNoise, InputError, PrimalDual, run
 from descend.cli import main
+from descend.config import DescentArguments
 from descend.evaluation.layers import measure
 from descend.recipes import RECIPES
 from descend.tasks.video import VideoDenoising, load_test, load_video
@@ -151,7 +152,7 @@ def test_what_binds_is_told_by_its_multiplier_the_cap_too(tmp_path):
 
 def test_the_config_names_every_setting_of_descends_own(finished):
     config = json.loads((finished / "config.json").read_text())
-    own = set(DescentConfig.__annotations__) - {"remove_unused_columns", "dataloader_pin_memory"}
+    own = set(DescentArguments.__annotations__) - {"remove_unused_columns", "dataloader_pin_memory"}
     assert len(own) > 10 and own <= config["training"].keys()
     assert (config["training"]["form"], config["training"]["slack_optimizer"]) == ("difference", None)  # defaults too
     assert config["training"]["alpha_decay"] == 1  # the recipe's own is that of its own α

@@ -73,7 +73,9 @@ def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = Fals
     try:
         trainer = recipe.trainer(model, args, noise, data, [stop := _StopOnSignal()])
     except (ValueError, ImportError, RuntimeError, OSError) as error:  # the libraries' own checks of their arguments
-        raise error if isinstance(error, InputError) else InputError(reason(error)) from error
+        if isinstance(error, InputError) or (isinstance(error, OSError) and error.errno):
+            raise
+        raise InputError(reason(error)) from error
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / CONFIG_FILE, config)
     trainer.remove_callback(ProgressCallback)
