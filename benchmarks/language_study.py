@@ -13,7 +13,7 @@ import statistics
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from runs import carry_out, spread
+from runs import accuracy_columns, carry_out, spread
 
 SEEDS = (0, 1, 2)
 LEVELS = "0:4:0.5"
@@ -63,15 +63,7 @@ def study(options: argparse.Namespace) -> None:
             found = [run.result() for run in runs]
             layers = zip(*(each["layer_losses"][str(each["train_noise"])] for each in found), strict=True)
             columns = [
-                spread([each["auc"] for each in found], 3),
-                *(
-                    spread([100 * value for value in values], 1)
-                    for values in (
-                        [each["values"][0] for each in found],
-                        [each["train_value"] for each in found],
-                        [each["values"][-1] for each in found],
-                    )
-                ),
+                *accuracy_columns(found),
                 spread([max(each["violations"]) for each in found], 3),
                 f"{sum(each['feasible'] for each in found)}/{len(found)}",
                 " ".join(f"{statistics.mean(each):.2f}" for each in layers),

@@ -30,3 +30,16 @@ def carry_out(train: list[str], judge: list[str], out: Path) -> dict:
 def spread(values: list[float], digits: int) -> str:
     """Mean ± standard deviation over seeds."""
     return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
+
+
+def accuracy_columns(found: list[dict]) -> list[str]:
+    """Of several seeds: the area, and the metric in % on clean inputs, at the training noise and at the most noise."""
+    measured = (
+        [each["values"][0] for each in found],
+        [each["train_value"] for each in found],
+        [each["values"][-1] for each in found],
+    )
+    return [
+        spread([each["auc"] for each in found], 3),
+        *(spread([100 * value for value in values], 1) for values in measured),
+    ]

@@ -13,7 +13,7 @@ import statistics
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from runs import carry_out, spread
+from runs import accuracy_columns, carry_out
 
 SEEDS = (0, 1, 2)
 LEVELS = "0:4:0.5"
@@ -72,15 +72,7 @@ def study(options: argparse.Namespace) -> None:
         for (_, kind, name), runs in arms.items():
             found = [run.result() for run in runs]
             columns = [
-                spread([each["auc"] for each in found], 3),
-                *(
-                    spread([100 * value for value in values], 1)
-                    for values in (
-                        [each["values"][0] for each in found],
-                        [each["train_value"] for each in found],
-                        [each["values"][-1] for each in found],
-                    )
-                ),
+                *accuracy_columns(found),
                 f"{sum(each['feasible'] for each in found)}/{len(found)}",
                 f"{100 * statistics.mean(each['descending_share'] for each in found):.1f} %",
                 f"{statistics.mean(each['seconds'] for each in found):.0f}",

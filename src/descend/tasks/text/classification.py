@@ -3,33 +3,27 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from descend.errors import InputError, reason
-from descend.tasks.text.tokens import at_least_single, column, embedding_sigma, fields, refuse_rows, stored
+from descend.tasks.text.logits import LogitTask
+from descend.tasks.text.tokens import column, fields, refuse_rows, stored
 
 # Of a sample, what is not the tokenizer's.
 _OURS = ("labels", "group")
 
 
-class Classification:
+class Classification(LogitTask):
     """Tell a text's class.
 
     The loss is the cross-entropy; the metric is the accuracy over a data set, in [0, 1].
     """
 
     metric = "accuracy"
-    higher_is_better = True
 
     def inputs(self, batch: dict[str, Any]) -> dict[str, Tensor]:
         """What a tokenizer gives: ``input_ids`` (B, T), ``attention_mask`` (B, T) and what else the model takes."""
         return {name: value for name, value in batch.items() if name not in _OURS}
-
-    def mask(self, batch: dict[str, Any]) -> Tensor | None:
-        """What is no padding, (B, T)."""
-        mask = batch.get("attention_mask")
-        return None if mask is None else mask.bool()
 
     def target(self, batch: dict[str, Any]) -> Tensor:
         """The classes, (B,)."""
@@ -38,23 +32,6 @@ class Classification:
     def owners(self, batch: dict[str, Any]) -> Tensor:
         """Which text of the batch each class belongs to, (B,)."""
         return torch.arange(len(batch["labels"]))
-
-    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """The cross-entropy of every sample's logits (B, C), shape (B,)."""
-        return F.cross_entropy(at_least_single(prediction), target, reduction="none")
-
-    def score(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Whether each sample's class is told, shape (B,)."""
-        return (prediction.argmax(-1) == target).float()
-
-    def decide(self, prediction: Tensor) -> tuple[Tensor, Tensor]:
-        """The class that logits (B, C) decide for and its probability, both (B,)."""
-        confidence, decision = at_least_single(prediction).softmax(-1).max(-1)
-        return decision, confidence
-
-    def metric_value(self, total: float, count: float) -> float:
-        """The accuracy over a data set."""
-        return total / count
 
     def check(self, dataset: Any, limits: dict[str, int]) -> None:
         """Refuse samples that a classifier can't take.
@@ -93,7 +70,3 @@ class Classification:
                 f"has {limits['labels']} labels. Choose a model with another head, or correct the label."
             )
         refuse_rows(dataset, limits)
-
-    def sigma(self, embedding: nn.Module, dataset: Any) -> float:
-        """σ_x: the standard deviation over the embeddings of all tokens of a data set, padding left out."""
-        return embedding_sigma(embedding, dataset)

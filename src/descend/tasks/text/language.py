@@ -4,17 +4,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from descend.errors import InputError
-from descend.tasks.text.tokens import at_least_single, column, embedding_sigma, fields, refuse_rows, row_lengths, stored
+from descend.tasks.text.logits import LogitTask
+from descend.tasks.text.tokens import column, fields, refuse_rows, row_lengths, stored
 
 IGNORED = -100
 """The label of a token that is not to be told, as the library has it."""
 
 
-class NextToken:
+class NextToken(LogitTask):
     """Tell the next token, where the labels ask for it.
 
     A target is a token, and a loss a sum over target tokens divided by their number. The loss is the cross-entropy;
@@ -22,18 +23,12 @@ class NextToken:
     """
 
     metric = "token_accuracy"
-    higher_is_better = True
 
     def inputs(self, batch: dict[str, Any]) -> dict[str, Any]:
         """What a collator gives but the labels, and ``places`` (B, T): where the next token is to be told."""
         labels = batch["labels"]
         places = F.pad(labels[:, 1:] != IGNORED, (0, 1))  # nothing follows the last
         return {name: value for name, value in batch.items() if name != "labels"} | {"places": places}
-
-    def mask(self, batch: dict[str, Any]) -> Tensor | None:
-        """What is no padding, (B, T)."""
-        mask = batch.get("attention_mask")
-        return None if mask is None else mask.bool()
 
     def target(self, batch: dict[str, Any]) -> Tensor:
         """The tokens to tell, (N,), of one text after the other."""
@@ -48,23 +43,6 @@ class NextToken:
         else:  # packed: a text begins where positions do
             texts = (positions == 0).flatten().cumsum(0).reshape(labels.shape) - 1
         return texts[:, 1:][labels[:, 1:] != IGNORED]
-
-    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """The cross-entropy of every target's logits (N, V), shape (N,)."""
-        return F.cross_entropy(at_least_single(prediction), target, reduction="none")
-
-    def score(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Whether each token is told, shape (N,)."""
-        return (prediction.argmax(-1) == target).float()
-
-    def decide(self, prediction: Tensor) -> tuple[Tensor, Tensor]:
-        """The token that logits (N, V) decide for and its probability, both (N,)."""
-        confidence, decision = at_least_single(prediction).softmax(-1).max(-1)
-        return decision, confidence
-
-    def metric_value(self, total: float, count: float) -> float:
-        """The share of tokens that are told."""
-        return total / count
 
     def check(self, dataset: Any, limits: dict[str, int]) -> None:
         """Refuse samples that a language model can't take.
@@ -96,7 +74,3 @@ class NextToken:
             )
         if not (labels != IGNORED).any():
             raise InputError(f"no token of {len(dataset)} samples is to be told: every label is {IGNORED}.")
-
-    def sigma(self, embedding: nn.Module, dataset: Any) -> float:
-        """σ_x: the standard deviation over the embeddings of all tokens of a data set, padding left out."""
-        return embedding_sigma(embedding, dataset)

@@ -193,11 +193,6 @@ def token_counts(dataset: Any) -> Tensor:
     return torch.from_numpy(np.bincount(np.concatenate(kept)))
 
 
-def at_least_single(logits: Tensor) -> Tensor:
-    """Logits in single precision where they come in half."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
 @torch.no_grad()
 def embedding_sigma(embedding: nn.Module, dataset: Any) -> float:
     """σ_x: the standard deviation over the embeddings of all tokens of a data set, padding left out.
