@@ -17,7 +17,8 @@ WEIGHTS = (0.5, 0.0, -0.25, 1.0)
 
 def setup(dtype=torch.float64):
     generator = torch.Generator().manual_seed(0)
-    states = [torch.randn(size, 5, generator=generator, dtype=dtype).requires_grad_() for size in SIZES]
+    states = [torch.randn(size + 2, 5, generator=generator, dtype=dtype).requires_grad_() for size in SIZES]
+    rows = [torch.randperm(size + 2, generator=generator)[:size] for size in SIZES]  # two that nothing is told from
     targets = [torch.randint(9, (size,), generator=generator) for size in SIZES]
     head = torch.randn(9, 5, generator=generator, dtype=dtype).requires_grad_()
     scale = torch.rand(5, generator=generator, dtype=dtype).requires_grad_()
@@ -25,17 +26,19 @@ def setup(dtype=torch.float64):
     def losses(hidden, target):
         return F.cross_entropy(F.linear(hidden * scale, head), target, reduction="none")
 
-    return states, targets, losses, [head, scale]
+    return states, rows, targets, losses, [head, scale]
 
 
-@pytest.mark.parametrize("rows", [1, 4, 7, 1000])
-def test_sums_and_gradients_are_those_of_plain_autograd(rows):
-    states, targets, losses, parameters = setup()
-    total, sums = tiled(states, targets, WEIGHTS, losses, parameters, rows)
+@pytest.mark.parametrize("size", [1, 4, 7, 1000])
+def test_sums_and_gradients_are_those_of_plain_autograd(size):
+    states, rows, targets, losses, parameters = setup()
+    total, sums = tiled(states, rows, targets, WEIGHTS, losses, parameters, size)
     (3 * total).backward()
     found = [each.grad for each in (*states, *parameters)]
-    states, targets, losses, parameters = setup()
-    plain = torch.stack([losses(state, target).sum() for state, target in zip(states, targets, strict=True)])
+    states, rows, targets, losses, parameters = setup()
+    plain = torch.stack(
+        [losses(state[row], target).sum() for state, row, target in zip(states, rows, targets, strict=True)]
+    )
     expected = plain @ torch.tensor(WEIGHTS, dtype=torch.float64)
     (3 * expected).backward()
     torch.testing.assert_close(sums, plain.detach())
@@ -46,14 +49,14 @@ def test_sums_and_gradients_are_those_of_plain_autograd(rows):
 
 
 def test_no_more_logits_than_a_tile():
-    states, targets, losses, parameters = setup()
+    states, rows, targets, losses, parameters = setup()
     seen = []
 
     def watched(hidden, target):
         seen.append((len(hidden), torch.is_grad_enabled()))
         return losses(hidden, target)
 
-    tiled(states, targets, WEIGHTS, watched, parameters, 4)
+    tiled(states, rows, targets, WEIGHTS, watched, parameters, 4)
     assert max(size for size, _ in seen) == 4
     # 21 rows weigh something and fill five tiles and a bit; the seven that weigh nothing are apart, without gradient.
     assert [size for size, graded in seen if graded] == [4, 4, 4, 4, 4, 1]
@@ -61,36 +64,35 @@ def test_no_more_logits_than_a_tile():
 
 
 def test_an_exit_that_weighs_nothing_has_no_gradient():
-    states, targets, losses, parameters = setup()
-    total, _ = tiled(states, targets, WEIGHTS, losses, parameters, 4)
+    states, rows, targets, losses, parameters = setup()
+    total, _ = tiled(states, rows, targets, WEIGHTS, losses, parameters, 4)
     total.backward()
     assert [state.grad is None for state in states] == [False, True, False, False]
 
 
 def test_nothing_to_tell_gives_zeros():
-    _, _, losses, parameters = setup()
-    states = [torch.zeros(0, 5, dtype=torch.float64, requires_grad=True)] * 2
-    targets = [torch.zeros(0, dtype=torch.long)] * 2
-    total, sums = tiled(states, targets, (1.0, 1.0), losses, parameters, 4)
+    states, _, _, losses, parameters = setup()
+    none = [torch.zeros(0, dtype=torch.long)] * 2
+    total, sums = tiled(states[:2], none, none, (1.0, 1.0), losses, parameters, 4)
     total.backward()
     assert total == 0 and sums.tolist() == [0, 0]
     assert all(torch.equal(each.grad, torch.zeros_like(each)) for each in parameters)
 
 
 def test_frozen_heads_and_states_that_need_no_gradient():
-    states, targets, losses, parameters = setup()
+    states, rows, targets, losses, parameters = setup()
     with torch.no_grad():
-        total, sums = tiled(states, targets, WEIGHTS, losses, parameters, 4)
+        total, sums = tiled(states, rows, targets, WEIGHTS, losses, parameters, 4)
     assert not total.requires_grad and sums.isfinite().all()
     frozen = [state.detach() for state in states]
-    total, _ = tiled(frozen, targets, WEIGHTS, losses, parameters, 4)
+    total, _ = tiled(frozen, rows, targets, WEIGHTS, losses, parameters, 4)
     total.backward()
     assert all(each.grad is not None for each in parameters)
 
 
 def test_half_precision_is_summed_in_single():
-    states, targets, losses, parameters = setup(torch.bfloat16)
-    _, sums = tiled(states, targets, WEIGHTS, losses, parameters, 4)
+    states, rows, targets, losses, parameters = setup(torch.bfloat16)
+    _, sums = tiled(states, rows, targets, WEIGHTS, losses, parameters, 4)
     assert sums.dtype == torch.float32
 
 

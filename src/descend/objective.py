@@ -122,7 +122,7 @@ class Objective(nn.Module):
         inputs, target = self.task.inputs(batch), self.task.target(batch)
         with self.noise.on(self.model, mask=self.task.mask(batch)) if self.noise else nullcontext():
             if isinstance(self.model, LayeredCausalLM):
-                return self._through_wide_head(self.model.states(inputs, inner), target, weights.tolist())
+                return self._through_wide_head(inputs, target, weights.tolist(), inner)
             # Where layers come one by one, a loss before the next layer: see `LayeredModel.predictions`.
             sums = torch.stack(
                 [
@@ -132,24 +132,29 @@ class Objective(nn.Module):
             )
         return ExitLosses(torch.dot(weights.to(sums), sums), sums.detach(), len(target))
 
-    def _through_wide_head(self, states: tuple[Tensor, ...], target: Tensor, weights: list[float]) -> ExitLosses:
+    def _through_wide_head(self, inputs: Any, target: Tensor, weights: list[float], inner: bool) -> ExitLosses:
         """The losses of exits through a head that is as dear as blocks are; the inner ones on a sample of targets."""
-        model, count, inner = self.model, len(target), len(states) - 1
-        targets, scales = [target] * len(states), [1.0] * len(states)
+        model, count = self.model, len(target)
+        states = [state.flatten(0, 1) for state in model.layer_outputs(inputs)][0 if inner else -1 :]
+        exits = len(states)
+        rows = [inputs["places"].flatten().nonzero().flatten()] * exits
+        targets, scales = [target] * exits, [1.0] * exits
         if self.sample is not None and inner and count:
             chosen = self.sample(count, target.device)
             # The same targets at every inner exit: what they have in common cancels between neighbours.
-            states = (*(state[chosen] for state in states[:-1]), states[-1])
-            targets[:-1], scales[:-1] = [target[chosen]] * inner, [count / len(chosen)] * inner
-        first = model.depth - inner
+            rows[:-1], targets[:-1] = [rows[-1][chosen]] * (exits - 1), [target[chosen]] * (exits - 1)
+            scales[:-1] = [count / len(chosen)] * (exits - 1)
+        first = model.depth + 1 - exits
         lagrangian, sums = tiled(
             states,
+            rows,
             targets,
             [weight * scale for weight, scale in zip(weights[first:], scales, strict=True)],
             lambda hidden, wanted: self.task.losses(model.readout(hidden), wanted),
             [parameter for parameter in model.head.parameters() if parameter.requires_grad],
-            # A tile needs no more than the last exit alone, which is all that plain training has.
-            rows=max(1, min(count, TILE // model.limits["vocabulary"])),
+            # Plain training holds the last exit's logits at once. Where several exits share the head, half of them:
+            # that leaves room for the head's gradient, which is held from tile to tile.
+            size=max(1, min(-(-count // min(exits, 2)), TILE // model.limits["vocabulary"])),
         )
         return ExitLosses(lagrangian, sums * sums.new_tensor(scales), count, first)
 

@@ -16,29 +16,31 @@ TILE = 2**26
 
 def tiled(
     states: Sequence[Tensor],
+    rows: Sequence[Tensor],
     targets: Sequence[Tensor],
     weights: Sequence[float],
     losses: Callable[[Tensor, Tensor], Tensor],
     parameters: Sequence[Tensor],
-    rows: int,
+    size: int,
 ) -> tuple[Tensor, Tensor]:
     """The weighted sum of all exits' losses, to differentiate, and the sum of each.
 
     Gradients are taken tile by tile while the loss is, and only scaled in the backward pass: no logits outlive their
-    tile, and nothing is computed twice. An exit that weighs nothing has none.
+    tile, no state is copied whole, and nothing is computed twice. An exit that weighs nothing has no gradient.
 
     Args:
-        states: h_l of each exit, E tensors (N_l, H).
-        targets: What each is held against, E tensors (N_l,).
+        states: h_l of each exit, E tensors (M, H).
+        rows: Which rows of each are looked at, no row twice, E tensors (N_l,).
+        targets: What those are held against, E tensors (N_l,).
         weights: Of each exit's sum in the weighted one, E numbers.
         losses: Of states (R, H) and targets (R,): their R losses.
         parameters: What ``losses`` depends on besides the states and is trained.
-        rows: How many tokens make a tile.
+        size: How many rows make a tile.
 
     Returns:
         The weighted sum, a scalar; and the E sums, without gradient.
     """
-    plan = (tuple(targets), tuple(weights), losses, rows)
+    plan = (tuple(rows), tuple(targets), tuple(weights), losses, size)
     return _Tiled.apply(plan, len(states), *states, *parameters)
 
 
@@ -77,7 +79,7 @@ class TargetSample:
 class _Tiled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: tuple, exits: int, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        targets, weights, losses, rows = plan
+        rows, targets, weights, losses, size = plan
         states, parameters = tensors[:exits], tensors[exits:]
         asked = ctx.needs_input_grad[2:]
         sums = states[0].new_zeros(exits, dtype=torch.promote_types(states[0].dtype, torch.float32))
@@ -87,16 +89,16 @@ class _Tiled(torch.autograd.Function):
             chosen = [number for number, weight in enumerate(weights) if (weight != 0 and any(asked)) == learns]
             for number in chosen:
                 if learns and asked[number]:
-                    gradients[number] = torch.empty_like(states[number])
-            for pieces in _tiles([(number, len(states[number])) for number in chosen], rows):
-                hidden = torch.cat([states[number][start:stop] for number, start, stop in pieces])
+                    gradients[number] = torch.zeros_like(states[number])
+            for pieces in _tiles([(number, len(rows[number])) for number in chosen], size):
+                hidden = torch.cat([states[number][rows[number][start:stop]] for number, start, stop in pieces])
                 target = torch.cat([targets[number][start:stop] for number, start, stop in pieces])
                 sizes = [stop - start for _, start, stop in pieces]
                 with torch.set_grad_enabled(learns):
                     found = losses(hidden.requires_grad_(learns), target)
                     if learns:
                         row_weights = torch.cat(
-                            [found.new_full((size,), weights[n]) for (n, _, _), size in zip(pieces, sizes, strict=True)]
+                            [found.new_full((stop - start,), weights[n]) for n, start, stop in pieces]
                         )
                         trained = [place for place, one in enumerate(parameters, start=exits) if asked[place]]
                         slopes = torch.autograd.grad(
@@ -108,7 +110,7 @@ class _Tiled(torch.autograd.Function):
                                 gradients[place] = slope if old is None else old.add_(slope)
                         for (number, start, stop), slope in zip(pieces, slopes[0].split(sizes), strict=True):
                             if gradients[number] is not None:
-                                gradients[number][start:stop] = slope  # type: ignore[index]
+                                gradients[number][rows[number][start:stop]] = slope  # type: ignore[index]
                 parts = found.detach().to(sums).split(sizes)
                 for (number, _, _), part in zip(pieces, parts, strict=True):
                     sums[number] += part.sum()
@@ -128,17 +130,17 @@ class _Tiled(torch.autograd.Function):
         return None, None, *(None if each is None else each.mul_(slope) for each in gradients)
 
 
-def _tiles(exits: list[tuple[int, int]], rows: int) -> list[list[tuple[int, int, int]]]:
+def _tiles(exits: list[tuple[int, int]], size: int) -> list[list[tuple[int, int, int]]]:
     """Pieces (exit, start, stop) of each tile: the exits' rows one after the other, cut where a tile is full."""
     tiles: list[list[tuple[int, int, int]]] = []
     free = 0
-    for number, size in exits:
+    for number, count in exits:
         start = 0
-        while start < size:
+        while start < count:
             if not free:
                 tiles.append([])
-                free = rows
-            stop = min(size, start + free)
+                free = size
+            stop = min(count, start + free)
             tiles[-1].append((number, start, stop))
             free -= stop - start
             start = stop

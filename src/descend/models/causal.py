@@ -104,12 +104,7 @@ class LayeredCausalLM(LibraryModel):
         norm, head = self.head
         return LOGITS[self.config.model_type](self.config, head(norm(hidden)))
 
-    def states(self, inputs: Mapping[str, Any], inner: bool = True) -> tuple[Tensor, ...]:
-        """h_0 … h_L, or h_L alone, at the places (B, T) of ``inputs`` where a token is to be told, each (N, H)."""
-        places, outputs = inputs["places"], self.layer_outputs(inputs)
-        return tuple(hidden[places] for hidden in (outputs if inner else outputs[-1:]))
-
     def predictions(self, inputs: Mapping[str, Any]) -> Iterator[Tensor]:
         """The logits of every layer: (N, V) at the ``places`` (B, T) if ``inputs`` name some, or (B, T, V)."""
-        hidden = self.states(inputs) if "places" in inputs else self.layer_outputs(inputs)
-        return (self.readout(each) for each in hidden)
+        places = inputs.get("places", slice(None))
+        return (self.readout(hidden[places]) for hidden in self.layer_outputs(inputs))
