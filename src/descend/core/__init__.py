@@ -1,6 +1,7 @@
 """Layerwise descent constraints and their primal-dual solution, in terms of a vector of layer losses only."""
 
+from descend.core.outlook import Outlook
 from descend.core.primal_dual import PrimalDual
 from descend.core.problem import DescentProblem
 
-__all__ = ["DescentProblem", "PrimalDual"]
+__all__ = ["DescentProblem", "Outlook", "PrimalDual"]

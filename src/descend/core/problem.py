@@ -102,6 +102,11 @@ class DescentProblem:
         descent = rates * losses[:-1] if self.form == "difference" else rates
         return torch.cat([losses.new_tensor([self.cap or 0.0]), descent])
 
+    def floor(self, losses: Tensor) -> Tensor:
+        """What the constraints together ask of the last loss: f_first Π_l (1−α_l), a scalar."""
+        self._check(losses)
+        return losses[self.first] * self._rates.to(losses)[self.first :].prod()
+
     @property
     def limits(self) -> list[float | None]:
         """1−α_l, which f_l / f_{l−1} must not exceed, at index l; None where no constraint is in force."""

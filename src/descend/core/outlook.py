@@ -1,0 +1,67 @@
+"""Whether a run is on its way to meet its constraints, told while there is time to stop it."""
+
+from itertools import pairwise
+
+from torch import Tensor
+
+from descend.core.problem import DescentProblem
+
+
+class Outlook:
+    """Tells, each thing once, what the losses and multipliers of a run say about its end.
+
+    Two signs are known. Constraints multiply: together they ask f_L ≤ f_first Π_l (1−α_l), and a last loss that noise
+    in the labels keeps above that meets them with no model. And a multiplier that nothing holds back: on an
+    infeasible problem λ_l grows without end, and outweighs the loss it was to help with.
+
+    Args:
+        problem: What the run is held to.
+        patience: Reports in a row over which a multiplier must grow and its violation not shrink.
+    """
+
+    def __init__(self, problem: DescentProblem, patience: int = 10):
+        self.problem = problem
+        self.patience = patience
+        self._told: set[object] = set()
+        self._seen: list[tuple[Tensor, Tensor]] = []
+
+    def start(self, losses: Tensor) -> list[str]:
+        """What is said where warm-up ends.
+
+        Args:
+            losses: f_first … f_L or all of f_0 … f_L, as plain training has left them, shape (L+1,).
+        """
+        asked, reached = self.problem.floor(losses).item(), losses[-1].item()
+        if not self.problem.in_force.any() or asked >= reached or "floor" in self._told:
+            return []
+        self._told.add("floor")
+        first, start = self.problem.first, losses[self.problem.first].item()
+        return [
+            f"the constraints ask a last loss of at most {asked:.4g}: {start:.4g} at layer {first} times the product "
+            f"of all 1 - alpha, {asked / start:.4g}. So far it is {reached:.4g}. If noise in the data keeps it above "
+            "what is asked, no model meets them: lower alpha."
+        ]
+
+    def report(self, losses: Tensor, multipliers: Tensor) -> list[str]:
+        """What is said of losses f_0 … f_L, shape (L+1,), and λ_1 … λ_L, shape (L,), at regular intervals."""
+        self._seen = [*self._seen[-self.patience :], (multipliers, self.problem.violations(losses))]
+        if len(self._seen) <= self.patience:
+            return []
+        found = []
+        for layer in range(1, self.problem.depth + 1):
+            weights = [each[0][layer - 1].item() for each in self._seen]
+            violations = [each[1][layer - 1].item() for each in self._seen]
+            half = len(violations) // 2
+            grows = all(later > earlier for earlier, later in pairwise(weights))
+            # Below 1 a multiplier has not outweighed the loss yet, and may only be slow.
+            if layer in self._told or not grows or weights[-1] < 1 or min(violations) <= 0:
+                continue
+            if sum(violations[-half:]) >= 0.9 * sum(violations[:half]):
+                self._told.add(layer)
+                found.append(
+                    f"constraint {layer} is violated by {violations[-1]:.3g}, and does not come closer though its "
+                    f"multiplier has grown from {weights[0]:.3g} to {weights[-1]:.3g}: it asks layer {layer} for a "
+                    f"loss of at most {self.problem.bounds(losses)[layer].item():.4g}, and seems out of reach. Lower "
+                    "its alpha, or allow slack by resilience."
+                )
+        return found

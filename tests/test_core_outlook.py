@@ -1,0 +1,61 @@
+"""What a run is told of its end, on problems whose end is known."""
+
+import pytest
+import torch
+
+from descend.core import DescentProblem, Outlook, PrimalDual
+
+
+def train(alpha, noise, steps=400):
+    """Two numbers learn to be small: f_0 = 1, f_l = x_l² + noise, which no x takes below ``noise``."""
+    problem = DescentProblem(2, alpha, stop_gradient=True)
+    dual, outlook = PrimalDual(problem, lr=0.05), Outlook(problem)
+    places = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.SGD([places], 0.05)
+    told = []
+    for step in range(steps):
+        losses = torch.cat([torch.ones(1), places**2 + noise])
+        if not step:
+            told += outlook.start(losses.detach())
+        dual.lagrangian(losses).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        dual.observe(losses.detach())
+        dual.step()
+        if not step % 10:
+            told += outlook.report(losses.detach(), dual.multipliers)
+    return told, dual
+
+
+def test_a_problem_that_can_be_solved_is_told_nothing_of():
+    told, dual = train(alpha=0.3, noise=0.01)
+    assert [each for each in told if "out of reach" in each] == []
+    assert dual.multipliers.max() < 1
+
+
+def test_a_constraint_that_no_model_meets_is_named_once_and_early():
+    told, dual = train(alpha=0.6, noise=0.3)  # f_1 ≤ .4 can be met, f_2 ≤ .16 not
+    (found,) = [each for each in told if "out of reach" in each]
+    assert found.startswith("constraint 2 is violated by 0.1")
+    assert "at most 0.1" in found
+    early, _ = train(alpha=0.6, noise=0.3, steps=200)
+    assert [each for each in early if "out of reach" in each]
+    assert dual.multipliers[1] > 5  # and grows on
+
+
+def test_what_all_constraints_ask_together_is_told_beside_what_is_reached():
+    problem = DescentProblem(3, [0.5, 0.2, 0.1])
+    losses = torch.tensor([2.0, 1.5, 1.2, 1.0])
+    assert problem.floor(losses).item() == pytest.approx(2 * 0.5 * 0.8 * 0.9)
+    outlook = Outlook(problem)
+    (found,) = outlook.start(losses)
+    assert "at most 0.72" in found and "2 at layer 0" in found and "So far it is 1." in found
+    assert outlook.start(losses) == []
+    assert Outlook(problem).start(torch.tensor([2.0, 1.5, 1.2, 0.7])) == []
+    assert DescentProblem(3, 0.5, first=1).floor(losses).item() == pytest.approx(1.5 * 0.25)
+
+
+def test_nothing_is_asked_of_plain_training():
+    outlook = Outlook(DescentProblem(2))
+    assert outlook.start(torch.tensor([1.0, 2.0, 3.0])) == []
+    assert [outlook.report(torch.tensor([1.0, 2.0, 3.0]), torch.zeros(2)) for _ in range(30)] == [[]] * 30
