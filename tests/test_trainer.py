@@ -342,6 +342,16 @@ def test_violations_and_weights_are_those_of_the_problem(tmp_path, data):
 # --- logs and records
 
 
+def test_a_run_is_told_of_constraints_that_ask_too_much(tmp_path, data, caplog):
+    build(tmp_path / "much", data, alpha="0.9", dual_lr=0.3, max_steps=14).train()
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("descend")]
+    assert [sentence.split(":")[0] for sentence in told] == ["step 1", "step 11", "step 11"], told
+    assert "ask a last loss of at most" in told[0] and told[2].endswith("allow more slack by resilience.")
+    caplog.clear()
+    build(tmp_path / "little", data, alpha="0.01", max_steps=14).train()
+    assert not [record for record in caplog.records if record.name.startswith("descend")]
+
+
 @pytest.mark.parametrize("method", ["constrained", "erm"])
 def test_logs_name_every_layer(tmp_path, data, method):
     trainer = build(tmp_path, data, method=method, logging_steps=2, max_steps=4)

@@ -5,6 +5,7 @@
 
 import inspect
 import json
+import logging
 import math
 import shutil
 import time
@@ -21,12 +22,15 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import has_length, speed_metrics
 
 from descend.config import DescentConfig
+from descend.core import Outlook
 from descend.errors import InputError, NonFiniteLossError
 from descend.evaluation.layers import LayerLosses, measure
 from descend.evaluation.satisfaction import Verdict, verdict
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective, Task
 from descend.records import Records
+
+logger = logging.getLogger(__name__)
 
 DUAL_FILE = "dual.safetensors"
 STATE_FILE = "descent_{}.pt"  # of each process: its own noise, and its own losses since the last dual step
@@ -69,6 +73,7 @@ class DescentMixin(Trainer):
         self.dual = args.primal_dual(objective.model.depth)
         self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
         self.verdict: Verdict | None = None
+        self._outlook = Outlook(self.dual.problem)
         # Σ loss and Σ count of every exit.
         self._since_log = torch.zeros(2, objective.model.depth + 1, dtype=torch.float64)
         self._best = float("inf")
@@ -293,6 +298,9 @@ class DescentMixin(Trainer):
                 found["slack"] = 1, self.dual.slack.tolist()
                 if not first:
                     found["violation"] = 1, self.dual.problem.violations(losses).tolist()
+                    if self.dual.warm and self.is_world_process_zero() and losses.isfinite().all():
+                        for sentence in self._outlook.report(losses, self.dual.multipliers):
+                            logger.warning(f"step {self.state.global_step}: {sentence}")
             for name, (start, values) in found.items():
                 if self.is_world_process_zero():
                     place: dict[str, Any] = {"step": self.state.global_step, "split": "train", "noise": self._level}

@@ -22,19 +22,30 @@ class Outlook:
     def __init__(self, problem: DescentProblem, patience: int = 10):
         self.problem = problem
         self.patience = patience
-        self._told: set[object] = set()
+        self._told: set[int] = set()
         self._seen: list[tuple[Tensor, Tensor]] = []
 
-    def start(self, losses: Tensor) -> list[str]:
-        """What is said where warm-up ends.
+    def report(self, losses: Tensor, multipliers: Tensor) -> list[str]:
+        """What there is to say; to be asked at regular intervals from the end of warm-up on.
 
         Args:
-            losses: f_first … f_L or all of f_0 … f_L, as plain training has left them, shape (L+1,).
+            losses: f_0 … f_L, shape (L+1,).
+            multipliers: λ_1 … λ_L, shape (L,).
+
+        Returns:
+            Sentences, none twice in the life of a run.
         """
-        asked, reached = self.problem.floor(losses).item(), losses[-1].item()
-        if not self.problem.in_force.any() or asked >= reached or "floor" in self._told:
+        if not self.problem.in_force[1:].any():
             return []
-        self._told.add("floor")
+        began = not self._seen
+        self._seen = [*self._seen[-self.patience :], (multipliers, self.problem.violations(losses))]
+        return (self._floor(losses) if began else []) + self._growth(losses)
+
+    def _floor(self, losses: Tensor) -> list[str]:
+        """Whether the constraints ask for less than plain training has reached."""
+        asked, reached = self.problem.floor(losses).item(), losses[-1].item()
+        if asked >= reached:
+            return []
         first, start = self.problem.first, losses[self.problem.first].item()
         return [
             f"the constraints ask a last loss of at most {asked:.4g}: {start:.4g} at layer {first} times the product "
@@ -42,9 +53,8 @@ class Outlook:
             "what is asked, no model meets them: lower alpha."
         ]
 
-    def report(self, losses: Tensor, multipliers: Tensor) -> list[str]:
-        """What is said of losses f_0 … f_L, shape (L+1,), and λ_1 … λ_L, shape (L,), at regular intervals."""
-        self._seen = [*self._seen[-self.patience :], (multipliers, self.problem.violations(losses))]
+    def _growth(self, losses: Tensor) -> list[str]:
+        """Which multipliers grow and grow, and bring nothing."""
         if len(self._seen) <= self.patience:
             return []
         found = []
@@ -62,6 +72,6 @@ class Outlook:
                     f"constraint {layer} is violated by {violations[-1]:.3g}, and does not come closer though its "
                     f"multiplier has grown from {weights[0]:.3g} to {weights[-1]:.3g}: it asks layer {layer} for a "
                     f"loss of at most {self.problem.bounds(losses)[layer].item():.4g}, and seems out of reach. Lower "
-                    "its alpha, or allow slack by resilience."
+                    "its alpha, or allow more slack by resilience."
                 )
         return found

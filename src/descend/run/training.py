@@ -1,5 +1,6 @@
 """Training: a recipe carried out in a folder, so that it can be repeated and resumed."""
 
+import logging
 import math
 import signal
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import datasets
 from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging as transformers_logging
@@ -83,7 +85,7 @@ def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = Fals
     if not args.disable_tqdm:
         trainer.add_callback(_Bar)
     checkpoint = _last_checkpoint(out) if resume else None
-    with stop:
+    with stop, logging_redirect_tqdm([logging.getLogger("descend")]):
         try:
             trainer.train(resume_from_checkpoint=checkpoint)
         except ImportError as error:  # a setting that needs a library which is not there
