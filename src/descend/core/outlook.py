@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import torch
 from torch import Tensor
 
 from descend.core.problem import DescentProblem
@@ -49,7 +50,7 @@ class Outlook:
         first, start = self.problem.first, losses[self.problem.first].item()
         return [
             f"the constraints ask a last loss of at most {asked:.4g}: {start:.4g} at layer {first} times the product "
-            f"of all 1 - alpha, {asked / start:.4g}. So far it is {reached:.4g}. If noise in the data keeps it above "
+            f"of all 1 - alpha, {self.problem.floor(torch.ones_like(losses)).item():.4g}. So far it is {reached:.4g}. If noise in the data keeps it above "
             "what is asked, no model meets them: lower alpha."
         ]
 
