@@ -47,11 +47,11 @@ class Outlook:
         asked, reached = self.problem.floor(losses).item(), losses[-1].item()
         if asked >= reached:
             return []
-        first, start = self.problem.first, losses[self.problem.first].item()
+        first, share = self.problem.first, self.problem.floor(torch.ones_like(losses)).item()
         return [
-            f"the constraints ask a last loss of at most {asked:.4g}: {start:.4g} at layer {first} times the product "
-            f"of all 1 - alpha, {self.problem.floor(torch.ones_like(losses)).item():.4g}. So far it is {reached:.4g}. If noise in the data keeps it above "
-            "what is asked, no model meets them: lower alpha."
+            f"the constraints ask a last loss of at most {asked:.4g}: {losses[first].item():.4g} at layer {first} "
+            f"times the product of all 1 - alpha, {share:.4g}. So far it is {reached:.4g}. If noise in the data keeps "
+            "it above what is asked, no model meets them: lower alpha."
         ]
 
     def _growth(self, losses: Tensor) -> list[str]:
