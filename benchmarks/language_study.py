@@ -1,4 +1,4 @@
-"""Instruction tuning of a small pretrained model: ERM against constrained, exact and sampled.
+"""Instruction tuning of a small pretrained model: ERM against constrained, exact and sampled, adapters, packed texts.
 
     python examples/convert_llama2c.py FOLDER MODEL      a llama2.c checkpoint, such as stories260K
     python benchmarks/language_study.py tune  --model MODEL --data alpaca_data.json --out DIR    on the validation split
@@ -51,11 +51,12 @@ def tune(options: argparse.Namespace) -> None:
 
 
 def study(options: argparse.Namespace) -> None:
-    chosen = json.loads(options.settings.read_text())["chosen"]
+    settings = json.loads(options.settings.read_text())
     with ThreadPoolExecutor(options.jobs) as pool:
         arms = {
-            name: [pool.submit(job, options, name, flags, seed, "test") for seed in SEEDS]
-            for name, flags in chosen.items()
+            name: [pool.submit(job, options, name, flags, seed, "test") for seed in seeds]
+            for part, seeds in (("chosen", SEEDS), ("once", SEEDS[:1]))
+            for name, flags in settings[part].items()
         }
         print("| method | AUC | clean | at γ = 1.5 | at γ = 4 | worst violation | feasible | loss by layer | seconds |")
         print("|---|---|---|---|---|---|---|---|---|")

@@ -28,7 +28,9 @@ def carry_out(train: list[str], judge: list[str], out: Path) -> dict:
 
 
 def spread(values: list[float], digits: int) -> str:
-    """Mean ± standard deviation over seeds."""
+    """Mean ± standard deviation over seeds; of one seed its value."""
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
     return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
 
 
