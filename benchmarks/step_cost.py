@@ -149,7 +149,7 @@ def steps(case: Case, depth: int, count: int, device: str) -> dict[str, Callable
 
         return step_of
 
-    last = torch.eye(depth + 1)[-1]
+    last = [*[0.0] * depth, 1.0]
 
     def erm(objective: Objective, dual: PrimalDual) -> Tensor:
         dual.observe(torch.ones(depth + 1))
@@ -163,8 +163,8 @@ def steps(case: Case, depth: int, count: int, device: str) -> dict[str, Callable
     def constrained(objective: Objective, dual: PrimalDual) -> Tensor:
         weights = dual.weights
         assert (weights[1:] > 0).all()
-        lagrangian, sums, targets, _ = objective(weights=weights, **batch)
-        dual.observe(sums / targets, targets)
+        lagrangian, sums, targets, _ = objective(weights=weights.tolist(), **batch)
+        dual.observe(torch.tensor(sums) / targets, targets)
         return lagrangian / targets
 
     def obvious(objective: Objective, dual: PrimalDual) -> Tensor:

@@ -11,7 +11,7 @@ from descend.models import LayeredClassifier
 from networks import network
 
 RANKS = 2
-EVEN = torch.ones(network("distilbert").config.num_hidden_layers + 1)
+EVEN = [1.0] * (network("distilbert").config.num_hidden_layers + 1)
 
 
 def batch(rank: int) -> dict[str, torch.Tensor]:

@@ -136,7 +136,7 @@ def test_a_sample_goes_on_where_it_stood():
 
 def test_losses_and_gradients_of_a_sample_are_unbiased():
     """Over many draws the mean estimate is the exact value, within 4 standard errors of each of its numbers."""
-    weights = torch.tensor([0.7, -0.4, 1.0], dtype=torch.float64)
+    weights = [0.7, -0.4, 1.0]
     exact = language()
     whole = exact(weights, **texts())
     slope = gradient(exact, whole)
@@ -145,9 +145,9 @@ def test_losses_and_gradients_of_a_sample_are_unbiased():
     for _ in range(400):
         found = drawn(weights, **texts())
         assert found.sums[-1] == whole.sums[-1]  # the last exit sees all
-        sums.append(found.sums)
+        sums.append(torch.tensor(found.sums, dtype=torch.float64))
         slopes.append(gradient(drawn, found))
-    for estimates, truth in ((sums, whole.sums), (slopes, slope)):
+    for estimates, truth in ((sums, torch.tensor(whole.sums, dtype=torch.float64)), (slopes, slope)):
         estimates = torch.stack(estimates)
         error = estimates.std(0) / len(estimates) ** 0.5
         assert estimates.std(0)[:-1].max() > 0
@@ -163,7 +163,7 @@ def test_inner_exits_share_their_sample():
     for layer in objective.model.library.base_model.layers:
         torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
         torch.nn.init.zeros_(layer.mlp.down_proj.weight)
-    found = objective(torch.ones(3, dtype=torch.float64), **texts())
+    found = objective([1.0] * 3, **texts())
     assert found.sums[0] == found.sums[1] != found.sums[2]
 
 
@@ -171,7 +171,7 @@ def test_inner_exits_are_left_out_where_nobody_asks():
     objective = language()
     called = []
     objective.model.library.get_output_embeddings().register_forward_hook(lambda *call: called.append(call[2].shape[0]))
-    found = objective(torch.tensor([0.0, 0.0, 1.0]), inner=False, **texts())
+    found = objective([0.0, 0.0, 1.0], inner=False, **texts())
     assert found.first == 2 and len(found.sums) == 1 and called == [found.targets]
 
 

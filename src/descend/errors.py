@@ -17,6 +17,10 @@ class NonFiniteLossError(ArithmeticError):
     """A layer's loss is NaN or infinite: raised before any parameter or multiplier moves."""
 
 
+class RanksDifferError(RuntimeError):
+    """Processes that train one model hold different multipliers: raised on all of them, before any moves."""
+
+
 def reason(error: BaseException) -> str:
     """The first line of what a library says, or its kind where it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,5 +1,6 @@
 """noise ∘ model ∘ readout ∘ loss: what a batch's layer losses are."""
 
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
@@ -58,13 +59,14 @@ class ExitLosses(NamedTuple):
 
     Attributes:
         lagrangian: Σ_l w_l S_l, a scalar to differentiate.
-        sums: S_first … S_L, each exit's losses summed over the targets, without gradient.
+        sums: S_first … S_L, each exit's losses summed over the targets. Numbers: FSDP2 in mixed precision rounds the
+            tensors that a forward pass takes and gives to half precision.
         targets: The number of targets.
         first: The first exit that was looked at: 0, or L where only the last was.
     """
 
     lagrangian: Tensor
-    sums: Tensor
+    sums: tuple[float, ...]
     targets: int
     first: int = 0
 
@@ -110,11 +112,11 @@ class Objective(nn.Module):
         self.noise = noise
         self.sample = sample
 
-    def forward(self, weights: Tensor, inner: bool = True, **batch: Any) -> ExitLosses:
+    def forward(self, weights: Sequence[float], inner: bool = True, **batch: Any) -> ExitLosses:
         """The layer losses of a batch of training data.
 
         Args:
-            weights: What each layer's loss weighs in the step, w, shape (L+1,): one that weighs nothing is computed
+            weights: What each layer's loss weighs in the step, w, L+1 numbers: one that weighs nothing is computed
                 without a gradient.
             inner: Whether the inner exits are asked for. A language model's are not cheap, and left out where not.
             **batch: As the data set's samples, batched.
@@ -122,17 +124,18 @@ class Objective(nn.Module):
         inputs, target = self.task.inputs(batch), self.task.target(batch)
         with self.noise.on(self.model, mask=self.task.mask(batch)) if self.noise else nullcontext():
             if isinstance(self.model, LayeredCausalLM):
-                return self._through_wide_head(inputs, target, weights.tolist(), inner)
+                return self._through_wide_head(inputs, target, weights, inner)
             # Where layers come one by one, a loss before the next layer: see `LayeredModel.predictions`.
             sums = torch.stack(
                 [
-                    self.task.losses(prediction if weight else prediction.detach(), target).sum()
-                    for prediction, weight in zip(self.model.predictions(inputs), weights.tolist(), strict=True)
+                    _summed(self.task.losses(prediction if weight else prediction.detach(), target))
+                    for prediction, weight in zip(self.model.predictions(inputs), weights, strict=True)
                 ]
             )
-        return ExitLosses(torch.dot(weights.to(sums), sums), sums.detach(), len(target))
+        # One transfer to the host, of L+1 numbers.
+        return ExitLosses(torch.dot(sums.new_tensor(weights), sums), tuple(sums.tolist()), len(target))
 
-    def _through_wide_head(self, inputs: Any, target: Tensor, weights: list[float], inner: bool) -> ExitLosses:
+    def _through_wide_head(self, inputs: Any, target: Tensor, weights: Sequence[float], inner: bool) -> ExitLosses:
         """The losses of exits through a head that is as dear as blocks are; the inner ones on a sample of targets."""
         model, count = self.model, len(target)
         states = [state.flatten(0, 1) for state in model.layer_outputs(inputs)][0 if inner else -1 :]
@@ -145,18 +148,24 @@ class Objective(nn.Module):
             rows[:-1], targets[:-1] = [rows[-1][chosen]] * (exits - 1), [target[chosen]] * (exits - 1)
             scales[:-1] = [count / len(chosen)] * (exits - 1)
         first = model.depth + 1 - exits
+        trained = [parameter for parameter in model.head.parameters() if parameter.requires_grad]
+        if any(hasattr(parameter, "placements") for parameter in trained):
+            raise InputError(
+                "expected the final norm and the head whole in the forward pass; they are sharded by themselves. Shard "
+                "the blocks, then the objective around them, which takes the rest."
+            )
         lagrangian, sums = tiled(
             states,
             rows,
             targets,
             [weight * scale for weight, scale in zip(weights[first:], scales, strict=True)],
             lambda hidden, wanted: self.task.losses(model.readout(hidden), wanted),
-            [parameter for parameter in model.head.parameters() if parameter.requires_grad],
+            trained,
             # Plain training holds the last exit's logits at once. Where several exits share the head, half of them:
             # that leaves room for the head's gradient, which is held from tile to tile.
             size=max(1, min(-(-count // min(exits, 2)), TILE // model.limits["vocabulary"])),
         )
-        return ExitLosses(lagrangian, sums * sums.new_tensor(scales), count, first)
+        return ExitLosses(lagrangian, tuple((sums * sums.new_tensor(scales)).tolist()), count, first)
 
     # What `Trainer` and its users ask of a model is that of the one that is trained and saved.
 
@@ -164,6 +173,15 @@ class Objective(nn.Module):
     def config(self) -> Any:
         """The model's configuration."""
         return self.model.saved.config
+
+    @property
+    def _no_split_modules(self) -> Any:
+        """The classes of blocks, by which Accelerate shards: the library's own list has embeddings among them."""
+        return sorted({type(block).__name__ for block in self.model.blocks})
+
+    def aside(self, look: Callable[[], None]) -> None:
+        """Call something that reads the model outside its forward pass: FSDP2 can be told that this is one too."""
+        look()
 
     def get_input_embeddings(self) -> nn.Module:
         """The model's input embedding."""
@@ -180,3 +198,8 @@ class Objective(nn.Module):
     def gradient_checkpointing_enable(self, **options: Any) -> None:
         """The same by its older name."""
         self.model.saved.gradient_checkpointing_enable(**options)
+
+
+def _summed(losses: Tensor) -> Tensor:
+    """Σ over the targets, at least in single precision."""
+    return losses.sum(dtype=torch.promote_types(losses.dtype, torch.float32))

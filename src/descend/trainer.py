@@ -9,14 +9,16 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.data_loader import BatchSamplerShard
 from datasets import Dataset
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.utils.data import BatchSampler, DataLoader, Sampler
 from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import has_length, speed_metrics
@@ -36,6 +38,7 @@ DUAL_FILE = "dual.safetensors"
 STATE_FILE = "descent_{}.pt"  # of each process: its own noise, and its own losses since the last dual step
 RECORDS_FILE = "records.jsonl"
 FEASIBLE_FOLDER = "best_feasible"
+IDLE = "idle"  # marks a micro-batch that counts nothing
 
 
 class DescentMixin(Trainer):
@@ -76,6 +79,9 @@ class DescentMixin(Trainer):
         self._outlook = Outlook(self.dual.problem)
         # Σ loss and Σ count of every exit.
         self._since_log = torch.zeros(2, objective.model.depth + 1, dtype=torch.float64)
+        self._in_step: Tensor | None = None  # the same of the step that is being taken, all exits
+        self._scale_before = 1.0
+        self._idles = False  # whether this rank has no sample left in the last micro-batch of an epoch
         self._best = float("inf")
         self._began, self._earlier = time.monotonic(), 0.0
 
@@ -84,6 +90,7 @@ class DescentMixin(Trainer):
         for data in (self.train_dataset, *self._evaluated(self.eval_dataset).values()):
             self.objective.task.check(data, self.objective.model.limits)
         self.loss_is_scaled_for_ga = True
+        self.model_accepts_loss_kwargs = False  # targets are counted here, once
         self.add_callback(_DualStep(self))
 
     # The step.
@@ -91,10 +98,12 @@ class DescentMixin(Trainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list, Tensor | int | None]:
-        """The micro-batches of a step, and the number of samples in them over all ranks."""
+        """The micro-batches of a step, and the number of targets in them over all ranks."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        count = sum(len(self.objective.task.target(batch)) for batch in batches)
-        return batches, self.accelerator.gather(torch.tensor(count, device=device)).sum()
+        if self._idles and batches and self.accelerator.gradient_state.end_of_dataloader:
+            batches[-1][IDLE] = True
+        count = sum(len(self.objective.task.target(batch)) for batch in batches if IDLE not in batch)
+        return batches, self.accelerator.reduce(torch.tensor(count, device=device))
 
     def compute_loss(
         self,
@@ -104,35 +113,77 @@ class DescentMixin(Trainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """A micro-batch's share of the Lagrangian, w·(f_0 … f_L)."""
-        weights = self.dual.weights
         inner = self.args.method == "constrained" and self.dual.warm
-        lagrangian, sums, count, first = model(weights=weights, inner=inner, **inputs)
-        host = sums.cpu()  # one transfer, of L+1 numbers
-        if not host.isfinite().all():
-            layers = [first + int(layer) for layer in (~host.isfinite()).nonzero()]
+        idle = inputs.pop(IDLE, False)
+        lagrangian, sums, count, first = model(weights=self.dual.weights.tolist(), inner=inner, **inputs)
+        # On the host, where there is double precision on every machine.
+        found = torch.tensor([sums, [float(count)] * len(sums)], dtype=torch.float64)
+        if not found.isfinite().all():
+            layers = [first + int(layer) for layer in (~found[0].isfinite()).nonzero()]
             raise NonFiniteLossError(
                 f"step {self.state.global_step + 1}: the loss of layer {layers} is not finite "
-                f"({host.tolist()}). No parameter has moved in this step. Lower learning_rate or dual_lr and train "
+                f"({list(sums)}). No parameter has moved in this step. Lower learning_rate or dual_lr and train "
                 "into another folder, or go on from the last checkpoint with --resume."
             )
+        if idle:
+            # It is computed all the same: other ranks wait for this one's part in every collective.
+            found, lagrangian = torch.zeros_like(found), lagrangian * 0
         if not first:
-            self.dual.observe(sums / max(count, 1), count)
+            self._in_step = found if self._in_step is None else self._in_step + found
         if not first and self._since_log[1, 0] < self._since_log[1, -1]:
             self._since_log.zero_()  # warm-up is over: layers are compared over the same steps
-        # On the host, where there is double precision on every machine.
-        self._since_log[0, first:] += host.double()
-        self._since_log[1, first:] += count
+        self._since_log[:, first:] += found
         total = count if num_items_in_batch is None else num_items_in_batch
         # Parallel training averages gradients over ranks; the sum over ranks is what a global mean needs.
         loss = lagrangian * (self.accelerator.num_processes / torch.as_tensor(total).clamp(min=1))
         return (loss, sums) if return_outputs else loss
+
+    def _dual_step(self) -> None:
+        """The multipliers' step after the primal one, on the losses that it was taken with.
+
+        Where a gradient scaler skipped that, nothing has moved: there is no dual step either, and its losses, those of
+        a pass that went wrong, are dropped.
+        """
+        found, self._in_step = self._in_step, None
+        if self.accelerator.optimizer_step_was_skipped or self._scale < self._scale_before:
+            return
+        if found is not None:
+            sums, count = found[0], found[1, 0].item()
+            # Ranks add their sums where the process group can.
+            device = self.args.device if self.accelerator.num_processes > 1 else "cpu"
+            self.dual.observe((sums / max(count, 1)).to(device), count)
+        self.dual.step()
+
+    @property
+    def _scale(self) -> float:
+        """The gradient scaler's, which falls where it skips a step: a fused optimizer doesn't tell Accelerate."""
+        scaler = self.accelerator.scaler
+        return 1.0 if scaler is None else scaler.get_scale()
+
+    def get_train_dataloader(self) -> DataLoader:
+        """The library's loader, in which no sample of an epoch comes twice.
+
+        Where the ranks can't share an epoch's last samples evenly, the library fills up with the first ones. Here the
+        last micro-batches are short, and a rank that has none left runs one that counts nothing. A stream, whose
+        length is not known, and ``batch_rebalance`` are filled up as ever.
+        """
+        loader = super().get_train_dataloader()
+        shard = getattr(loader, "batch_sampler", None)
+        if isinstance(shard, BatchSamplerShard) and type(shard.batch_sampler) is BatchSampler and shard.even_batches:
+            share = _Share(shard)
+            self._idles = share.idles
+            # As the library hands over to a sampler that knows of ranks itself.
+            shard.batch_sampler, shard.batch_size, shard.split_batches = share, None, False
+            shard.num_processes, shard.process_index = 1, 0
+            shard.sampler = share.sampler  # where a resumed run looks for what must know its epoch
+        return loader
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         """The library's; one that groups by length is made to depend on seed and epoch alone, as its others do."""
         sampler = super()._get_train_sampler(train_dataset)
         if isinstance(sampler, LengthGroupedSampler):
             seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-            return _LengthGrouped(sampler.batch_size, sampler.lengths, seed)
+            return _LengthGrouped(sampler.batch_size * self.args.world_size, sampler.lengths, seed)
         return sampler
 
     def _run_epoch(self, **kwargs: Any) -> None:  # type: ignore[override]
@@ -228,16 +279,32 @@ class DescentMixin(Trainer):
         noise = self.objective.noise
         if isinstance(dataset, Dataset):
             dataset = self._remove_unused_columns(dataset, "evaluation")
-        return measure(
-            self.objective.model,
-            self.objective.task,
-            dataset,
-            noise.at(noise.level, seed=0, sigma=self.sigma or self._sigma(dataset)) if noise else None,
-            batch_size=self.args.eval_batch_size,
-            collate=self._collate_evaluation,
-            device=self.args.device,
-            keep_predictions=self.compute_metrics is not None,
+        own = noise.at(noise.level, seed=0, sigma=self.sigma or self._sigma(dataset)) if noise else None
+        return self._seen(
+            lambda: measure(
+                self.objective.model,
+                self.objective.task,
+                dataset,
+                own,
+                batch_size=self.args.eval_batch_size,
+                collate=self._collate_evaluation,
+                device=self.args.device,
+                keep_predictions=self.compute_metrics is not None,
+            )
         )
+
+    def _seen(self, look: Callable[[], Any]) -> Any:
+        """What ``look`` finds in the model outside its forward pass, for which FSDP2 must gather parameters too."""
+        if not hasattr(self.objective, "reshard"):
+            return look()
+        from torch.distributed.fsdp import register_fsdp_forward_method
+
+        if "aside" not in vars(self.objective):
+            register_fsdp_forward_method(self.objective, "aside")
+        found: list[Any] = []  # what a forward pass returns might be rounded
+        self.objective.aside(lambda: found.append(look()))
+        self.objective.reshard()  # type: ignore[operator]
+        return found[0]
 
     @property
     def _collate_evaluation(self) -> Any:
@@ -258,7 +325,7 @@ class DescentMixin(Trainer):
         return None if data is None else self._sigma(data)
 
     def _sigma(self, dataset: Any) -> float:
-        return self.objective.task.sigma(self.objective.model.get_input_embeddings(), dataset)
+        return self._seen(lambda: self.objective.task.sigma(self.objective.model.get_input_embeddings(), dataset))
 
     def prediction_step(
         self,
@@ -270,7 +337,7 @@ class DescentMixin(Trainer):
         """The mean loss, the predictions and the targets of a batch, clean, at the last layer: for `predict`."""
         task, batch = self.objective.task, self._prepare_inputs(inputs)
         with torch.no_grad():
-            *_, prediction = self.objective.model.predictions(task.inputs(batch))
+            prediction = self._seen(lambda: list(self.objective.model.predictions(task.inputs(batch)))[-1])
         try:
             target = task.target(batch)
         except KeyError:  # what is not labelled can be predicted all the same
@@ -441,6 +508,32 @@ class DescentTrainer(DescentMixin):
             self._signature_columns: Any = [*taken, "label", "label_ids", "labels", "group"]
 
 
+class _Share(BatchSampler):
+    """One rank's micro-batches: of every R·B samples, B on each of R ranks; the last ones may be fewer.
+
+    Args:
+        shard: What the library would deal out an epoch by.
+    """
+
+    sampler: Sampler  # accelerate's and torch's loaders look for it here
+
+    def __init__(self, shard: BatchSamplerShard):
+        ranks, whole = shard.num_processes, shard.batch_sampler
+        size = whole.batch_size // ranks if shard.split_batches else whole.batch_size
+        super().__init__(whole.sampler, size * ranks, whole.drop_last)
+        self._own = slice(size * shard.process_index, size * (shard.process_index + 1))
+
+    @property
+    def idles(self) -> bool:
+        """Whether none of an epoch's last samples are this rank's."""
+        last = len(self.sampler) % self.batch_size  # type: ignore[arg-type]
+        return not self.drop_last and 0 < last <= self._own.start
+
+    def __iter__(self) -> Iterator[list[int]]:
+        # A loader must have something to load: a rank that idles gets a sample that another one counts.
+        return (samples[self._own] or samples[:1] for samples in super().__iter__())
+
+
 class _LengthGrouped(LengthGroupedSampler):
     """Samples of like length together, in an order that a resumed run, or another method, meets again.
 
@@ -479,5 +572,8 @@ class _DualStep(TrainerCallback):
         if state.global_step and state.global_step % self.steps == 0:
             self.trainer.dual.end_epoch()
 
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.trainer._scale_before = self.trainer._scale
+
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self.trainer.dual.step()
+        self.trainer._dual_step()

@@ -9,7 +9,7 @@ from torch import Tensor, distributed
 from descend.core.multipliers import Multipliers
 from descend.core.problem import DescentProblem
 from descend.core.slack import ExplicitSlack, ImplicitSlack
-from descend.errors import InputError, NonFiniteLossError
+from descend.errors import InputError, NonFiniteLossError, RanksDifferError
 
 
 class PrimalDual:
@@ -24,7 +24,8 @@ class PrimalDual:
 
     With accumulation call `observe` once per micro-batch, with its count, and `step` once per optimiser step.
     In a process group the observed sums and counts are added over the ranks: every rank holds the same
-    multipliers.
+    multipliers, which is checked on the way, at the cost of two more numbers. Where a gradient scaler skips the primal
+    step, leave out `observe` and `step` too: nothing has moved.
 
     Args:
         problem: The constrained problem.
@@ -155,6 +156,7 @@ class PrimalDual:
 
         Raises:
             NonFiniteLossError: If a loss is NaN or infinite; the multipliers have not moved.
+            RanksDifferError: If the ranks of a process group hold different multipliers or slack; none has moved.
             InputError: If nothing was observed, or the ratio form meets a loss of 0.
         """
         warm = self.warm
@@ -212,9 +214,10 @@ class PrimalDual:
         """Take the dual step, on the mean losses over all ranks; False if no rank has observed any."""
         totals, self._totals = self._totals, torch.zeros_like(self._totals)
         if distributed.is_available() and distributed.is_initialized():
-            shared = totals.to(self._device)  # NCCL adds on the GPU
+            shared = torch.cat([totals, self._fingerprint()]).to(self._device)  # NCCL adds on the GPU
             distributed.all_reduce(shared)
-            totals = shared.cpu()
+            totals, prints = shared.cpu().split([len(totals), 2])
+            self._compare(*prints.tolist())
         if not totals[-1] > 0:
             return False
         losses = totals[:-1] / totals[-1]
@@ -229,3 +232,26 @@ class PrimalDual:
         self._multipliers.ascend(gap - self._slack.values(values))
         self._slack.descend(values)
         return True
+
+    def _fingerprint(self) -> Tensor:
+        """A number s that tells λ and u from others, and s², shape (2,)."""
+        values = self._multipliers.values
+        state = torch.cat([values, self._slack.values(values)])
+        # All of them are ≥ 0, and none weighs as much as another: nothing cancels.
+        number = state @ torch.linspace(1, 2, len(state), dtype=torch.float64)
+        return torch.stack([number, number.square()])
+
+    def _compare(self, total: float, squares: float) -> None:
+        """Refuse to go on where ranks differ: R Σs² = (Σs)² only where each of R ranks has the same s.
+
+        Both sums are over the ranks, and so is what every rank concludes from them. What rounding on unlike processors
+        may do, some 1e-15, passes; a rank that is off by more than √R millionths of s does not.
+        """
+        ranks = distributed.get_world_size()
+        if not ranks * squares - total**2 <= 1e-12 * total**2:
+            values = [f"{value:.6g}" for value in self._multipliers.values.tolist()]
+            raise RanksDifferError(
+                f"expected the same multipliers on all {ranks} processes; they differ, and process "
+                f"{distributed.get_rank()} holds {', '.join(values)} (the cap's first). Give every process the same "
+                "settings, and go on from a checkpoint that all of them can read."
+            )

@@ -1,6 +1,6 @@
 """Causal language models of the library with every layer read by the model's own final norm and head."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -81,6 +81,11 @@ class LayeredCausalLM(LibraryModel):
     def limits(self) -> dict[str, int]:
         """Words of the vocabulary, and tokens of the longest text."""
         return {"vocabulary": self.config.vocab_size, "length": self.config.max_position_embeddings}
+
+    @property
+    def blocks(self) -> Iterable[nn.Module]:
+        """The library's blocks."""
+        return self.library.base_model.layers
 
     @property
     def head(self) -> nn.ModuleList:

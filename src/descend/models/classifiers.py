@@ -1,6 +1,6 @@
 """Hugging Face classifiers with every layer read by the model's own head."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -113,6 +113,11 @@ class LayeredClassifier(LibraryModel):
         longest = {} if self.family.longest is None else {"length": self.family.longest(self.config)}
         return {"labels": self.config.num_labels, "vocabulary": self.config.vocab_size, **longest}
 
+    @property
+    def blocks(self) -> Iterable[nn.Module]:
+        """The library's blocks."""
+        return self.library.base_model.get_submodule(self.family.blocks)
+
     def layer_outputs(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """h_0 … h_L, each (B, T, H), of a tokenizer's ``input_ids``, ``attention_mask`` and what else it gives."""
         return self.library.base_model(**inputs, output_hidden_states=True).hidden_states
@@ -172,7 +177,7 @@ class LayeredClassifier(LibraryModel):
             return hidden
 
         handles = []
-        for block in self.library.base_model.get_submodule(self.family.blocks):
+        for block in self.blocks:
             handles += [
                 block.register_forward_pre_hook(before, with_kwargs=True),
                 block.register_forward_hook(after),

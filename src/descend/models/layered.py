@@ -1,7 +1,7 @@
 """The one definition of "layer l's output": the contract that every model passes."""
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,11 @@ class LayeredModel:
     def limits(self) -> dict[str, int]:
         """What a sample must keep to, where that can be told: ``labels``, ``vocabulary``, ``length``."""
         return {}
+
+    @property
+    def blocks(self) -> Iterable[nn.Module]:
+        """The layers' modules, by which parallel training shards a model; none where layers are not modules."""
+        return ()
 
     @abstractmethod
     def get_input_embeddings(self) -> nn.Module:
