@@ -409,6 +409,14 @@ class DescentMixin(Trainer):
         step = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())["global_step"]
         self.records.truncate_after(step)
 
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Refuse the weights of another model, instead of a warning; a tied weight is stored once."""
+        saved = self.objective.model.saved
+        left_out = {*(getattr(saved, "all_tied_weights_keys", None) or ()), *(saved._keys_to_ignore_on_save or ())}
+        strange = sorted({*load_result.missing_keys, *load_result.unexpected_keys} - left_out)
+        if strange:
+            raise InputError(f"the checkpoint is that of another model: they do not share {', '.join(strange[:3])}.")
+
     def _load_best_model(self) -> None:
         """The best model, and the multipliers that it was trained with."""
         best = str(self.state.best_model_checkpoint)
