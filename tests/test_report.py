@@ -317,7 +317,7 @@ def test_errors_say_what_to_do(runs: list[Path], tmp_path: Path) -> None:
     assert "descend evaluate" in message(lambda folder: (folder / "summary.json").unlink())
     assert "line 2" in message(lambda folder: (folder / "summary.json").write_text('{"a": 1,\n oops}'))
     assert "lacks recipe, method" in message(lambda folder: (folder / "summary.json").write_text("[]"))
-    assert "line 3" in message(lambda folder: (folder / "records.jsonl").write_text('{}\n\n{"step": 1'))
+    assert "line 3" in message(lambda folder: (folder / "records.jsonl").write_text('{}\n\n{"step": 1\n'))
     assert "frames.npz is damaged" in message(lambda folder: (folder / "frames.npz").write_bytes(b"PK no"))
     assert "one value per noise level" in message(lambda folder: change(folder, values=[1.0]))
     assert "training noise 9.0" in message(lambda folder: change(folder, train_noise=9))

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertModel
 
 from descend import run
+from descend.checkpoints import load_state
 from descend.cli import main
 from descend.errors import InputError
 from descend.recipes import RECIPES
@@ -78,7 +80,7 @@ def test_the_model_that_is_kept_is_the_best_one_and_its_multipliers_are_its_own(
     best = json.loads(states[-1].read_text())["best_model_checkpoint"]
     kept, chosen = load_file(finished / "model" / "model.safetensors"), load_file(f"{best}/model.safetensors")
     assert all(torch.equal(kept[name], value) for name, value in chosen.items())
-    values = torch.load(f"{best}/descent_0.pt", weights_only=True)["dual"]["multipliers"]
+    values = load_state(Path(best, "descent_0.safetensors"))["dual"]["multipliers"]
     dual = load_file(finished / "dual.safetensors")
     stored = next(value for value in values.values() if isinstance(value, torch.Tensor) and value.shape == (3,))
     assert torch.equal(dual["multipliers"], stored[1:])

@@ -7,13 +7,15 @@ import math
 import os
 import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
-from descend.errors import InputError, Interrupted, NonFiniteLossError
+from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError
 
 ABOUT = """\
 descend: transformers whose every layer goes downhill
@@ -39,6 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(ABOUT, end="")
         return 0
+    # What a scheduler sends is what Ctrl-C is.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return _carried_out(words)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _carried_out(words: list[str]) -> int:
+    again = ""
+    if words[0] in ("train", "demo"):
+        again = f" Go on with: {shlex.join(['descend', *(word for word in words if word != '--resume'), '--resume'])}"
     try:
         if words[0] not in COMMANDS:
             raise InputError(f"no command {words[0]!r}{_nearest(words[0], COMMANDS)}; descend --help lists them.")
@@ -47,11 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(str(error), 2)
     except NonFiniteLossError as error:
         return _complain(str(error), 1)
+    except SaveError as error:
+        return _complain(f"{error}{again}", 1)
     except KeyboardInterrupt:
-        return _complain("interrupted.", 130)
+        return _complain(f"interrupted.{again}", 130)
     except Interrupted as error:
-        again = shlex.join(["descend", *(word for word in words if word != "--resume"), "--resume"])
-        return _complain(f"{error} Go on with: {again}", 130)
+        return _complain(f"{error}{again}", 130)
     except BrokenPipeError:  # whoever read the output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -100,10 +115,12 @@ def evaluate(words: Sequence[str]) -> None:
     if options["noise"] is not None:
         options["noise"] = levels(options["noise"])
     from descend import run
+    from descend.records import locked
     from descend.report import drafted, left_early, write_page
 
     folder = options.pop("run")
-    summary = run.evaluate(folder, **options)
+    with locked(folder) if folder.is_dir() else nullcontext():
+        summary = run.evaluate(folder, **options)
     print(_line(summary))
     if "exit" in summary:
         print(left_early(summary))
@@ -177,6 +194,7 @@ def demo(words: Sequence[str]) -> None:
     parser.add_argument("--resume", action="store_true", help="go on with a demo that was interrupted")
     options = parser.parse_args(words)
     from descend import run
+    from descend.records import locked
 
     folders = [options.out / method for method in ("erm", "constrained")]
     mark = options.out / ".descend-demo"  # what a demo made, the next one may replace; nothing else
@@ -190,10 +208,11 @@ def demo(words: Sequence[str]) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     mark.touch()
     for folder, (name, recipe, args, _) in zip(folders, built, strict=True):
-        if not options.resume:
-            shutil.rmtree(folder, ignore_errors=True)
+        if not options.resume and folder.is_dir():
+            with locked(folder):
+                shutil.rmtree(folder)
         print(f"training {folder.name} …", flush=True)
-        _finish(run.train(name, recipe, args, resume=options.resume and folder.is_dir()))
+        _finish(run.train(name, recipe, args, resume=options.resume))
         print(_line(run.evaluate(folder)), flush=True)
     print(f"\nopen {_compare(folders, options.out)}")
 
@@ -312,8 +331,8 @@ def _recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         conflict_handler="resolve",
     )
-    parser.add_argument("--out", required=True, dest="output_dir", help="folder of the run; must not exist yet")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
+    parser.add_argument("--out", required=True, dest="output_dir", help="folder of the run; must not hold one yet")
+    parser.add_argument("--resume", action="store_true", help="go on from the last whole checkpoint in --out")
     quiet = {"disable_tqdm": not sys.stderr.isatty()}
     # A schedule and where it starts belong to the recipe's own α: --alpha 0.1 alone means that step at every layer.
     given = {word.split("=")[0].replace("-", "_").strip("_") for word in words if word.startswith("--")}

@@ -1,5 +1,8 @@
 """Errors that Descend raises on purpose: expected, got, what to do."""
 
+import shutil
+from pathlib import Path
+
 
 class InputError(ValueError):
     """Input that Descend can't use.
@@ -19,6 +22,21 @@ class NonFiniteLossError(ArithmeticError):
 
 class RanksDifferError(RuntimeError):
     """Processes that train one model hold different multipliers: raised on all of them, before any moves."""
+
+
+class SaveError(Exception):
+    """A file or folder of a run could not be written, for want of space or for a fault of the disk.
+
+    What stood there before is as it was.
+    """
+
+    def __init__(self, path: Path, error: BaseException):
+        said = (error.strerror if isinstance(error, OSError) else None) or reason(error)
+        try:
+            free = f"; {shutil.disk_usage(path.parent).free / 1e6:,.1f} MB free on its disk"
+        except OSError:
+            free = ""
+        super().__init__(f"{path} can't be written: {said.rstrip('.')}{free}.")
 
 
 def reason(error: BaseException) -> str:

@@ -1,23 +1,128 @@
 """The folder of a run: what was asked, what was measured, in formats that anything can read."""
 
+import fcntl
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from descend.errors import InputError
+from safetensors import SafetensorError
+
+from descend.errors import InputError, SaveError
+
+PART = ".part"
+"""In a run's folder: where its own folders are written, before they are put in place."""
+
+LOCK_FILE = ".lock"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Inside the ``with`` block no other process may write into a run's folder; the lock dies with this process.
+
+    Raises:
+        InputError: If another process holds it.
+    """
+    path = folder / LOCK_FILE
+    while True:
+        with path.open("a+", encoding="utf-8") as file:
+            try:
+                # A lock of the process alone: workers that it forks and that outlive it do not hold it.
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                file.seek(0)
+                raise InputError(
+                    f"{folder} is in use by process {file.read().strip()}; wait for its end or stop it, or choose "
+                    "another folder."
+                ) from None
+            except OSError:  # a file system without locks
+                pass
+            try:
+                if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    continue  # its holder has removed it since it was opened
+            except FileNotFoundError:
+                continue
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+@contextmanager
+def aside(folder: Path) -> Iterator[Path]:
+    """Write a folder in one piece: inside the ``with`` block what it gives, after it the folder as a whole.
+
+    Raises:
+        SaveError: If it can't be written; the folder is as it was.
+    """
+    part = folder.parent / PART / folder.name
+    try:
+        shutil.rmtree(part.parent, ignore_errors=True)  # what a kill has left
+        part.mkdir(parents=True)
+        yield part
+        for path in (*part.rglob("*"), part):
+            _flush(path)
+        if folder.exists():
+            folder.rename(old := part.parent / "old")
+            try:
+                part.rename(folder)
+            except OSError:
+                old.rename(folder)
+                raise
+        else:
+            part.rename(folder)
+        _flush(folder.parent)
+    except (OSError, RuntimeError, SafetensorError) as error:  # torch's and safetensors' own words for a full disk
+        raise SaveError(folder, error) from error
+    finally:
+        shutil.rmtree(part.parent, ignore_errors=True)
+
+
+def put(path: Path, write: Callable[[Path], Any]) -> None:
+    """Write a file in one piece: a reader sees the old file or the new one, never half of it.
+
+    Args:
+        path: The file.
+        write: Writes the file that it is given.
+
+    Raises:
+        SaveError: If it can't be written; the file is as it was.
+    """
+    part = path.with_name(f"{path.stem}{PART}{path.suffix}")
+    try:
+        write(part)
+        _flush(part)
+        os.replace(part, path)
+    except (OSError, SafetensorError) as error:
+        with suppress(OSError):
+            part.unlink()
+        raise SaveError(path, error) from error
+
+
+def _flush(path: Path) -> None:
+    """To the disk itself: else a power cut could leave the name without the content."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON in one piece: a reader sees the old file or the new one, never half of it.
+    """Write JSON in one piece.
 
     A number that is not finite, as a diverged model has, becomes null.
     """
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(_finite(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(part, path)
+    text = json.dumps(_finite(content), indent=2, allow_nan=False) + "\n"
+    put(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def _finite(content: Any) -> Any:
@@ -52,7 +157,7 @@ class Records:
 
     def __init__(self, path: Path, run: str):
         self.path, self.run = path, run
-        self._written: set[tuple[int, str, str]] = set()
+        self._written: set[tuple[int, str, str]] = set()  # of the last step
 
     def rows(
         self, values: Mapping[str, Iterable[float]], *, step: int, split: str, noise: float | None, first: int = 0
@@ -66,36 +171,48 @@ class Records:
             noise: γ.
             first: The layer of each metric's first value.
         """
-        with self.path.open("a", encoding="utf-8") as file:
-            for metric, series in values.items():
-                if (step, split, metric) in self._written:
-                    continue
-                self._written.add((step, split, metric))
-                for layer, value in enumerate(series, start=first):
-                    row = {
-                        "run": self.run,
-                        "step": step,
-                        "split": split,
-                        "layer": layer,
-                        "noise": noise,
-                        "metric": metric,
-                        "value": _finite(float(value)),
-                    }
-                    file.write(json.dumps(row) + "\n")
+        if self._written and step > next(iter(self._written))[0]:
+            self._written.clear()  # steps don't go back
+        lines = []
+        for metric, series in values.items():
+            if (step, split, metric) in self._written:
+                continue
+            self._written.add((step, split, metric))
+            for layer, value in enumerate(series, start=first):
+                row = {
+                    "run": self.run,
+                    "step": step,
+                    "split": split,
+                    "layer": layer,
+                    "noise": noise,
+                    "metric": metric,
+                    "value": _finite(float(value)),
+                }
+                lines.append(json.dumps(row) + "\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.writelines(lines)
+        except OSError as error:
+            raise SaveError(self.path, error) from error
 
     def truncate_after(self, step: int) -> None:
         """Drop rows later than ``step``: what a resumed run will measure again, and a half-written last line."""
+        self._written.clear()
         if not self.path.exists():
             return
         kept = []
-        for line in self.path.read_text(encoding="utf-8").splitlines():
+        for line in self.path.read_bytes().split(b"\n"):
             try:
                 row = json.loads(line)
             except ValueError:
                 continue
             if row["step"] <= step:
-                kept.append(line)
-                self._written.add((row["step"], row["split"], row["metric"]))
-        part = self.path.with_name(self.path.name + ".part")
-        part.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-        os.replace(part, self.path)
+                kept.append(line + b"\n")
+                if row["step"] == step:
+                    self._written.add((step, row["split"], row["metric"]))
+        put(self.path, lambda part: part.write_bytes(b"".join(kept)))
+
+    def flush(self) -> None:
+        """Bring the rows to the disk itself, before a checkpoint that counts on them."""
+        if self.path.exists():
+            _flush(self.path)

@@ -10,19 +10,30 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from accelerate.data_loader import BatchSamplerShard
+from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import has_length, speed_metrics
+from transformers.trainer_utils import (
+    PREFIX_CHECKPOINT_DIR,
+    IntervalStrategy,
+    has_length,
+    rotate_checkpoints,
+    speed_metrics,
+)
 
+from descend.checkpoints import DAMAGED, damage, load_state, newest_whole, save_state, seal
 from descend.config import DescentConfig
 from descend.core import Outlook
 from descend.errors import InputError, NonFiniteLossError
@@ -30,12 +41,12 @@ from descend.evaluation.layers import LayerLosses, measure
 from descend.evaluation.satisfaction import Verdict, verdict
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective, Task
-from descend.records import Records
+from descend.records import PART, Records, aside, put
 
 logger = logging.getLogger(__name__)
 
 DUAL_FILE = "dual.safetensors"
-STATE_FILE = "descent_{}.pt"  # of each process: its own noise, and its own losses since the last dual step
+STATE_FILE = "descent_{}.safetensors"  # of each process: its own noise, and its own losses since the last dual step
 RECORDS_FILE = "records.jsonl"
 FEASIBLE_FOLDER = "best_feasible"
 IDLE = "idle"  # marks a micro-batch that counts nothing
@@ -84,6 +95,7 @@ class DescentMixin(Trainer):
         self._idles = False  # whether this rank has no sample left in the last micro-batch of an epoch
         self._best = float("inf")
         self._began, self._earlier = time.monotonic(), 0.0
+        self._aside: Path | None = None  # where a checkpoint is being written
 
     def _ready(self) -> None:
         """Check the data, and listen to the loop."""
@@ -267,8 +279,9 @@ class DescentMixin(Trainer):
         """Keep a model that meets the constraints on all the trainer's evaluation data, if none was better."""
         if self.args.method == "constrained" and loss < self._best:
             self._best = loss
-            self.save_pretrained(self.args.folder / FEASIBLE_FOLDER)
-            self.save_dual(self.args.folder / FEASIBLE_FOLDER / DUAL_FILE)
+            with aside(self.args.folder / FEASIBLE_FOLDER) as folder:
+                self.save_pretrained(folder)
+                self.save_dual(folder / DUAL_FILE)
 
     @staticmethod
     def _evaluated(dataset: Any) -> dict[str, Any]:
@@ -377,6 +390,75 @@ class DescentMixin(Trainer):
 
     # Saving and going on.
 
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
+        """Train, as the library's Trainer does.
+
+        Args:
+            resume_from_checkpoint: A checkpoint to go on from, or True for the newest that is whole.
+            **kwargs: As the library's.
+
+        Raises:
+            InputError: If the checkpoint is damaged, or there is none.
+            SaveError: If a checkpoint or the records can't be written; earlier checkpoints are whole.
+        """
+        checkpoint = resume_from_checkpoint or None
+        if checkpoint is True:
+            checkpoint = self.last_checkpoint()
+            if checkpoint is None:
+                raise InputError(f"{self.args.folder} has no whole checkpoint to go on from.")
+        elif checkpoint is not None:
+            _check(checkpoint)
+        try:
+            return super().train(checkpoint, **kwargs)
+        except UnpicklingError as error:
+            raise InputError(f"{checkpoint} holds a pickle that is more than tensors; it is not loaded.") from error
+
+    def last_checkpoint(self) -> str | None:
+        """The newest checkpoint of the run that is whole; damaged ones after it are named, and put aside."""
+        found: list[Any] = [None]
+        if self.is_world_process_zero():
+            found[0], damaged = newest_whole(self.args.folder)
+            for checkpoint, fault in damaged.items():
+                kept = checkpoint.with_name(DAMAGED + checkpoint.name)
+                shutil.rmtree(kept, ignore_errors=True)
+                checkpoint.rename(kept)
+                logger.warning("%s is damaged: %s. It is now %s and is not used.", checkpoint, fault, kept.name)
+        broadcast_object_list(found)
+        return None if found[0] is None else str(found[0])
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return super()._get_output_dir(trial) if self._aside is None else str(self._aside)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """The library's checkpoint, written aside: its folder appears whole, with a manifest, or not at all."""
+        run, wait = Path(self._get_output_dir(trial)), self.accelerator.wait_for_everyone
+        checkpoint = run / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        with aside(checkpoint) if self.args.should_save else nullcontext():
+            wait()  # for the folder
+            self._aside = run / PART
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                self._aside = None
+            part = run / PART / checkpoint.name
+            if self.state.best_model_checkpoint == str(part):
+                self.state.best_model_checkpoint = str(checkpoint)
+            wait()  # for what each process has of its own
+            if self.args.should_save:
+                self.state.save_to_json(str(part / TRAINER_STATE_NAME))
+                self.records.flush()
+                seal(part)
+        wait()  # for its name
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(checkpoint))
+        if self.args.should_save:
+            best = self.state.best_model_checkpoint
+            rotate_checkpoints(str(run), self.args.save_total_limit, best_model_checkpoint=best, use_mtime=True)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if self._aside is None:  # not before it has its name
+            super()._push_from_checkpoint(checkpoint_folder)
+
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         """Save the model by itself, as `from_pretrained` reads it, not the objective around it."""
         if not self.args.should_save:
@@ -385,8 +467,7 @@ class DescentMixin(Trainer):
         if state_dict is not None:
             (place,) = (name for name, module in self.objective.named_modules() if module is self.objective.model.saved)
             state_dict = {name.removeprefix(f"{place}."): value for name, value in state_dict.items()}
-        self.save_pretrained(folder, state_dict)
-        torch.save(self.args, folder / "training_args.bin")
+        self.save_pretrained(folder, state_dict)  # without the library's training_args.bin, a pickle
 
     def save_pretrained(self, folder: Path, state_dict: dict | None = None) -> None:
         """Write the model, and the tokenizer if there is one, as `from_pretrained` reads them."""
@@ -400,9 +481,18 @@ class DescentMixin(Trainer):
         step = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())["global_step"]
         self.records.truncate_after(step)
 
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Refuse the weights of another model, instead of a warning; a tied weight is stored once."""
+        saved = self.objective.model.saved
+        left_out = {*(getattr(saved, "all_tied_weights_keys", None) or ()), *(saved._keys_to_ignore_on_save or ())}
+        strange = sorted({*load_result.missing_keys, *load_result.unexpected_keys} - left_out)
+        if strange:
+            raise InputError(f"the checkpoint is that of another model: they do not share {', '.join(strange[:3])}.")
+
     def _load_best_model(self) -> None:
         """The best model, and the multipliers that it was trained with."""
         best = str(self.state.best_model_checkpoint)
+        _check(best)
         super()._load_from_checkpoint(best, self.objective.model.saved)
         self.dual.load_state_dict(self._descent_state(best)["dual"])
 
@@ -417,7 +507,7 @@ class DescentMixin(Trainer):
         }
         for name, drawn in self._drawn.items():
             state[name] = drawn.state_dict()
-        torch.save(state, Path(output_dir) / STATE_FILE.format(self.args.process_index))
+        save_state(Path(output_dir) / STATE_FILE.format(self.args.process_index), state)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -442,7 +532,7 @@ class DescentMixin(Trainer):
         return {name: one for name, one in found.items() if one is not None}
 
     def _descent_state(self, checkpoint: str) -> dict[str, Any]:
-        return torch.load(Path(checkpoint) / STATE_FILE.format(self.args.process_index), weights_only=True)
+        return load_state(Path(checkpoint) / STATE_FILE.format(self.args.process_index))
 
     @property
     def seconds(self) -> float:
@@ -459,7 +549,12 @@ class DescentMixin(Trainer):
         sigma = self.sigma
         if sigma is not None:
             tensors["sigma"] = torch.tensor(sigma, dtype=torch.float64)
-        save_file(tensors, path)
+        put(path, lambda part: save_file(tensors, part))
+
+
+def _check(checkpoint: str) -> None:
+    if fault := damage(Path(checkpoint)):
+        raise InputError(f"{checkpoint} is damaged: {fault}. Go on from another checkpoint.")
 
 
 class DescentTrainer(DescentMixin):
@@ -562,7 +657,10 @@ class _DualStep(TrainerCallback):
         batches = len(loader) if has_length(loader) else state.max_steps * args.gradient_accumulation_steps
         self.steps = math.ceil(batches / args.gradient_accumulation_steps)
         self.trainer.dual.warmup = args.warmup(state.max_steps)
-        if state.global_step == 0 and state.is_world_process_zero:  # what an earlier run left in the folder
+        self.postponed = False
+        if state.global_step:
+            args.eval_on_start = False  # it was done where the run began
+        elif state.is_world_process_zero:  # what an earlier run left in the folder
             self.trainer.records.truncate_after(-1)
             shutil.rmtree(args.folder / FEASIBLE_FOLDER, ignore_errors=True)
 
@@ -577,3 +675,12 @@ class _DualStep(TrainerCallback):
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.trainer._dual_step()
+        # What is measured where an epoch ends belongs into the checkpoint of its last step: a resumed run would not
+        # take it up.
+        measured = IntervalStrategy.EPOCH in (args.eval_strategy, args.logging_strategy)
+        if control.should_save and measured and state.global_step % self.steps == 0:
+            control.should_save, self.postponed = False, True
+
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.postponed:
+            control.should_save, self.postponed = True, False

@@ -330,14 +330,14 @@ def format_alpha(alpha: Sequence[float] | None) -> str:
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Read ``records.jsonl`` row by row.
+    """Read ``records.jsonl`` row by row; a last line that was cut off, as by a kill, is left out.
 
     Raises:
-        InputError: If a line is not a JSON object, with its number.
+        InputError: If another line is not a JSON object, with its number.
     """
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
-            if not line.strip():
+            if not line.strip() or not line.endswith("\n"):
                 continue
             try:
                 row = json.loads(line)

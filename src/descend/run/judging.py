@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch.utils.data import Dataset
 
+from descend.checkpoints import PICKLES
 from descend.config import DescentArguments, DescentConfig
 from descend.errors import InputError
 from descend.evaluation.exits import exits
@@ -18,7 +19,7 @@ from descend.evaluation.robustness import pictures, robustness
 from descend.evaluation.speculation import speculation
 from descend.models import LayeredCausalLM, LayeredClassifier, LayeredModel
 from descend.recipes import PLAIN, RECIPES, SHIFTS, Recipe
-from descend.records import read_json, write_json
+from descend.records import put, read_json, write_json
 from descend.run.training import CONFIG_FILE
 from descend.tasks.text.language import IGNORED
 from descend.trainer import DUAL_FILE
@@ -153,7 +154,7 @@ def evaluate(
         summary["speculation"] = speculation(network, samples, IGNORED, device=device)  # type: ignore[arg-type]
     if hasattr(objective_task, "picture"):
         shown = pictures(network, objective_task, samples, trained, levels=levels, count=frames, device=device)
-        np.savez_compressed(folder / FRAMES_FILE, **shown)  # type: ignore[arg-type]
+        put(folder / FRAMES_FILE, lambda part: np.savez_compressed(part, **shown))  # type: ignore[arg-type]
     write_json(folder / SUMMARY_FILE, summary)
     return summary
 
@@ -180,6 +181,12 @@ def of_run(folder: Path, model: str) -> Subject:
     if not any((folder / model / name).is_file() for name in ("config.json", "adapter_config.json")):
         todo = "finish the run first: the same descend train with --resume"
         raise InputError(f"{folder} has no {model}; {todo if model == 'model' else 'judge its model instead'}.")
+    if not any((folder / model).glob("*.safetensors")):
+        for path in (folder / model).iterdir():
+            if path.suffix in PICKLES:
+                raise InputError(
+                    f"{path} is a pickle, and is not loaded; expected model.safetensors. Train the run again."
+                )
     network = _restored(recipe, folder / model)
     if network.depth != recipe.depth:
         raise InputError(

@@ -4,6 +4,7 @@ import logging
 import math
 import signal
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -16,11 +17,12 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging as transformers_logging
 
+from descend.checkpoints import DAMAGED, checkpoints
 from descend.config import DescentConfig
 from descend.errors import InputError, Interrupted, reason
 from descend.recipes import Recipe
-from descend.records import read_json, write_json
-from descend.trainer import DUAL_FILE, DescentMixin
+from descend.records import LOCK_FILE, PART, aside, locked, read_json, write_json
+from descend.trainer import DUAL_FILE, FEASIBLE_FOLDER, DescentMixin
 
 # Loading and saving a small model is no news; training and evaluation have bars of their own.
 transformers_logging.disable_progress_bar()
@@ -36,17 +38,24 @@ def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = Fals
         name: The recipe's name.
         recipe: Its settings.
         args: Its training arguments.
-        resume: Go on from the folder's last checkpoint; from the start if it has none.
+        resume: Go on from the folder's last whole checkpoint; from the start if it has none.
 
     Raises:
-        InputError: If the folder exists (without ``resume``), or was made with other settings (with it).
+        InputError: If the folder holds a run (without ``resume``), or one of other settings that has come to a
+            checkpoint (with it), or another process writes there.
         Interrupted: On Ctrl-C or SIGTERM, after a checkpoint was saved.
+        KeyboardInterrupt: On the same where there is nothing new to save.
+        SaveError: If the disk takes no more.
     """
+    with _StopOnSignal() as stop:
+        return _train(name, recipe, args, resume, stop)
+
+
+def _train(name: str, recipe: Recipe, args: DescentConfig, resume: bool, stop: "_StopOnSignal") -> DescentMixin:
     out = args.folder
     recipe.check()
     args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
-    if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"the output folder {out} exists; choose another with --out, or go on with --resume.")
+    _claim(out, resume)
     measured = {"loss", "violation", "feasible", recipe.task().metric}
     chosen = (args.metric_for_best_model or "loss").removeprefix("eval_")
     if chosen not in measured:
@@ -70,34 +79,63 @@ def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = Fals
         "training": _stored(args),
         "versions": {each: version(each) for each in ("torch", "transformers", "accelerate")},
     }
-    if resume:
+    if resume and _begun(out):
         _same_run(out / CONFIG_FILE, config)
     try:
-        trainer = recipe.trainer(model, args, noise, data, [stop := _StopOnSignal()])
+        trainer = recipe.trainer(model, args, noise, data, [stop])
     except (ValueError, ImportError, RuntimeError, OSError) as error:  # the libraries' own checks of their arguments
         if isinstance(error, InputError) or (isinstance(error, OSError) and error.errno):
             raise
         raise InputError(reason(error)) from error
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / CONFIG_FILE, config)
     trainer.remove_callback(ProgressCallback)
     trainer.remove_callback(PrinterCallback)
     if not args.disable_tqdm:
         trainer.add_callback(_Bar)
-    checkpoint = _last_checkpoint(out) if resume else None
-    with stop, logging_redirect_tqdm([logging.getLogger("descend")]):
+    out.mkdir(parents=True, exist_ok=True)
+    console = logging_redirect_tqdm([logging.getLogger("descend")])
+    with locked(out) if args.should_save else nullcontext(), console:
+        if args.should_save:
+            _claim(out, resume)  # once more, now that no other can
+            write_json(out / CONFIG_FILE, config)
+        checkpoint = trainer.last_checkpoint() if resume else None
+        if resume and checkpoint is None and args.should_save:
+            tqdm.write(f"{out} has no whole checkpoint to go on from: training from the start.", file=sys.stderr)
         try:
             trainer.train(resume_from_checkpoint=checkpoint)
         except ImportError as error:  # a setting that needs a library which is not there
             raise InputError(reason(error)) from error
-        step, steps = trainer.state.global_step, trainer.state.max_steps
-        if stop.asked and step < steps:
+        if stop.saved:
+            step, steps = trainer.state.global_step, trainer.state.max_steps
             raise Interrupted(f"stopped at step {step} of {steps}; saved in {out}.")
         trainer.evaluate()
-        trainer.save_pretrained(out / "model")
-        trainer.save_dual(out / DUAL_FILE)
-        write_json(out / CONFIG_FILE, config | {"sigma": trainer.sigma, "seconds": round(trainer.seconds, 1)})
+        if args.should_save:
+            with aside(out / "model") as folder:
+                trainer.save_pretrained(folder)
+            trainer.save_dual(out / DUAL_FILE)
+            write_json(out / CONFIG_FILE, config | {"sigma": trainer.sigma, "seconds": round(trainer.seconds, 1)})
     return trainer
+
+
+def _claim(out: Path, resume: bool) -> None:
+    """Refuse a folder that a new run would spoil, or that holds no run to go on with."""
+    left = {LOCK_FILE, PART, f"config{PART}.json"}  # by a run that was killed before it wrote anything
+    if not out.exists() or (out.is_dir() and {path.name for path in out.iterdir()} <= left):
+        return
+    if resume:
+        read_json(out / CONFIG_FILE)
+    elif (out / CONFIG_FILE).is_file() and not _begun(out):
+        raise InputError(
+            f"the output folder {out} holds a run that came to no checkpoint; start it over, with these settings or "
+            "others, by --resume, or choose another with --out."
+        )
+    else:
+        raise InputError(f"the output folder {out} exists; choose another with --out, or go on with --resume.")
+
+
+def _begun(out: Path) -> bool:
+    """Whether a run has come to anything that other settings would spoil."""
+    kept = [out / "model", out / FEASIBLE_FOLDER, *out.glob(f"{DAMAGED}*"), *checkpoints(out)]
+    return any(path.exists() for path in kept)
 
 
 def _steps(args: DescentConfig, windows: int) -> int:
@@ -128,37 +166,46 @@ def _same_run(path: Path, config: dict[str, Any]) -> None:
         raise InputError(f"{path.parent} was made with other settings: {pairs}. Give the same command to resume.")
 
 
-def _last_checkpoint(out: Path) -> str | None:
-    """The newest whole checkpoint: the trainer writes its state last."""
-    found = [path.parent for path in out.glob("checkpoint-*/trainer_state.json")]
-    return str(max(found, key=lambda path: int(path.name.split("-")[1]))) if found else None
-
-
 class _StopOnSignal(TrainerCallback):
-    """On the first Ctrl-C or SIGTERM finish the step, save and stop; on the second stop at once."""
+    """On the first Ctrl-C or SIGTERM finish the step or the evaluation, save and stop; on the second stop at once.
+
+    At once, too, where there is nothing new to save: before the first step and after the last.
+    """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.asked = self.saved = self.stepping = False
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> "_StopOnSignal":
         self._before = {each: signal.signal(each, self._ask) for each in (signal.SIGINT, signal.SIGTERM)}
+        return self
 
     def __exit__(self, *error: object) -> None:
         for each, handler in self._before.items():
             signal.signal(each, handler)
 
     def _ask(self, *_: object) -> None:
-        if self.asked:
+        if self.asked or not self.stepping:
             raise KeyboardInterrupt
         self.asked = True
 
-    def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
-        if not self.asked:
-            return None
-        control.should_save = control.should_training_stop = True
-        return control
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.stepping = True
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        control.should_save |= self.asked
+
+    on_evaluate = on_step_end
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.saved = self.asked
+        control.should_training_stop |= self.asked
+
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.asked and (state.epoch or 0) % 1:  # not at its end: what is measured there is not due
+            control.should_log = control.should_evaluate = control.should_save = False
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.stepping = False
 
 
 class _Bar(ProgressCallback):

@@ -1,0 +1,111 @@
+"""Checkpoints to be trusted: what was written is hashed, what is read is checked, nothing of ours is pickled."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, contiguous_format
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+MANIFEST_FILE = "manifest.json"
+PICKLES = {".bin", ".pkl", ".pickle", ".pt", ".pth", ".ckpt"}
+DAMAGED = "damaged-"
+"""Before the name of a checkpoint that was put aside."""
+
+
+def seal(checkpoint: Path) -> None:
+    """Write the manifest: the SHA-256 of each file."""
+    digests = {str(path.relative_to(checkpoint)): _digest(path) for path in _files(checkpoint)}
+    (checkpoint / MANIFEST_FILE).write_text(json.dumps({"sha256": digests}, indent=2) + "\n", encoding="utf-8")
+
+
+def damage(checkpoint: Path) -> str | None:
+    """What is wrong with a checkpoint, in words; None if it is as it was written."""
+    try:
+        digests = dict(json.loads((checkpoint / MANIFEST_FILE).read_text(encoding="utf-8"))["sha256"])
+        strange = [path.name for path in _files(checkpoint) if str(path.relative_to(checkpoint)) not in digests]
+        for name in sorted(strange):
+            if Path(name).suffix in PICKLES:
+                return f"{name} in it is a pickle that training did not write there"
+        for name, digest in digests.items():
+            if _digest(checkpoint / name) != digest:
+                return f"{name} in it is not what was written"
+    except (FileNotFoundError, NotADirectoryError) as error:
+        return f"it has no {Path(error.filename).name}"
+    except OSError as error:
+        return f"{Path(error.filename or checkpoint).name} in it can't be read: {error.strerror}"
+    except (ValueError, KeyError, TypeError):
+        return f"its {MANIFEST_FILE} can't be read"
+    return None
+
+
+def newest_whole(folder: Path) -> tuple[Path | None, dict[Path, str]]:
+    """The newest checkpoint of a run that is whole, None if none is; and those after it with what is wrong."""
+    damaged: dict[Path, str] = {}
+    for checkpoint in sorted(checkpoints(folder), key=_step, reverse=True):
+        fault = damage(checkpoint)
+        if fault is None:
+            return checkpoint, damaged
+        damaged[checkpoint] = fault
+    return None, damaged
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """A run's checkpoints, whole or not."""
+    return [path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir() and _step(path) >= 0]
+
+
+def save_state(path: Path, state: Any) -> None:
+    """Write tensors in dicts, lists and tuples of numbers and words: safetensors, the rest as JSON in its header."""
+    tensors: dict[str, Tensor] = {}
+    save_file(tensors, path, {"state": json.dumps(_take_out(state, tensors))})
+
+
+def load_state(path: Path) -> Any:
+    """Read what `save_state` wrote."""
+    with safe_open(path, framework="pt") as file:
+        return _put_back(
+            json.loads(file.metadata()["state"]), {name: file.get_tensor(name) for name in file.offset_keys()}
+        )
+
+
+def _take_out(state: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(state, Tensor):
+        name = str(len(tensors))
+        tensors[name] = state.clone(memory_format=contiguous_format)
+        return {"tensor": name}
+    if isinstance(state, dict):  # as pairs: a key may be a number
+        return {"dict": [[key, _take_out(value, tensors)] for key, value in state.items()]}
+    if isinstance(state, tuple):
+        return {"tuple": [_take_out(value, tensors) for value in state]}
+    return [_take_out(value, tensors) for value in state] if isinstance(state, list) else state
+
+
+def _put_back(state: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(state, list):
+        return [_put_back(value, tensors) for value in state]
+    if not isinstance(state, dict):
+        return state
+    ((kind, content),) = state.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {key: _put_back(value, tensors) for key, value in content}
+    return tuple(_put_back(value, tensors) for value in content)
+
+
+def _step(checkpoint: Path) -> int:
+    number = checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
+    return int(number) if number.isdecimal() else -1
+
+
+def _files(checkpoint: Path) -> list[Path]:
+    return sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != MANIFEST_FILE)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
