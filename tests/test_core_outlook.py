@@ -21,7 +21,7 @@ def train(alpha, noise, steps=400):
         dual.observe(losses.detach())
         dual.step()
         if not step % 10:
-            told += outlook.report(losses.detach(), dual.multipliers)
+            told += outlook.report(losses.detach(), dual.multipliers, warmed=False)
     return told, dual
 
 
@@ -46,13 +46,14 @@ def test_what_all_constraints_ask_together_is_told_beside_what_is_reached():
     losses = torch.tensor([2.0, 1.5, 1.2, 1.0])
     assert problem.floor(losses).item() == pytest.approx(2 * 0.5 * 0.8 * 0.9)
     outlook = Outlook(problem)
-    (found,) = outlook.report(losses, torch.zeros(3))
+    (found,) = outlook.report(losses, torch.zeros(3), warmed=True)
     assert "at most 0.72" in found and "2 at layer 0" in found and "So far it is 1." in found
-    assert outlook.report(losses, torch.zeros(3)) == []
-    assert Outlook(problem).report(torch.tensor([2.0, 1.5, 1.2, 0.7]), torch.zeros(3)) == []
+    assert outlook.report(losses, torch.zeros(3), warmed=True) == []
+    assert Outlook(problem).report(losses, torch.zeros(3), warmed=False) == []  # nothing to hold it against
+    assert Outlook(problem).report(torch.tensor([2.0, 1.5, 1.2, 0.7]), torch.zeros(3), warmed=True) == []
     assert DescentProblem(3, 0.5, first=1).floor(losses).item() == pytest.approx(1.5 * 0.25)
 
 
 def test_nothing_is_asked_of_plain_training():
     outlook = Outlook(DescentProblem(2))
-    assert [outlook.report(torch.tensor([1.0, 2.0, 3.0]), torch.zeros(2)) for _ in range(30)] == [[]] * 30
+    assert [outlook.report(torch.tensor([1.0, 2.0, 3.0]), torch.zeros(2), warmed=True) for _ in range(30)] == [[]] * 30

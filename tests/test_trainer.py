@@ -343,7 +343,7 @@ def test_violations_and_weights_are_those_of_the_problem(tmp_path, data):
 
 
 def test_a_run_is_told_of_constraints_that_ask_too_much(tmp_path, data, caplog):
-    build(tmp_path / "much", data, alpha="0.9", dual_lr=0.3, max_steps=14).train()
+    build(tmp_path / "much", data, alpha="0.9", dual_lr=0.3, max_steps=15, dual_warmup_steps=1).train()
     told = [record.getMessage() for record in caplog.records if record.name.startswith("descend")]
     assert [sentence.split(":")[0] for sentence in told] == ["step 1", "step 11", "step 11"], told
     assert "ask a last loss of at most" in told[0] and told[2].endswith("allow more slack by resilience.")

@@ -379,7 +379,9 @@ class DescentMixin(Trainer):
                 if not first:
                     found["violation"] = 1, self.dual.problem.violations(losses).tolist()
                     if self.dual.warm and self.is_world_process_zero() and losses.isfinite().all():
-                        for sentence in self._outlook.report(losses, self.dual.multipliers):
+                        for sentence in self._outlook.report(
+                            losses, self.dual.multipliers, warmed=self.dual.warmup > 0
+                        ):
                             logger.warning(f"step {self.state.global_step}: {sentence}")
             for name, (start, values) in found.items():
                 if self.is_world_process_zero():

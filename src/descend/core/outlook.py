@@ -26,12 +26,13 @@ class Outlook:
         self._told: set[int] = set()
         self._seen: list[tuple[Tensor, Tensor]] = []
 
-    def report(self, losses: Tensor, multipliers: Tensor) -> list[str]:
+    def report(self, losses: Tensor, multipliers: Tensor, *, warmed: bool) -> list[str]:
         """What there is to say; to be asked at regular intervals from the end of warm-up on.
 
         Args:
             losses: f_0 … f_L, shape (L+1,).
             multipliers: λ_1 … λ_L, shape (L,).
+            warmed: Whether there was a warm-up: plain training, whose last loss the constraints can be held against.
 
         Returns:
             Sentences, none twice in the life of a run.
@@ -40,7 +41,7 @@ class Outlook:
             return []
         began = not self._seen
         self._seen = [*self._seen[-self.patience :], (multipliers, self.problem.violations(losses))]
-        return (self._floor(losses) if began else []) + self._growth(losses)
+        return (self._floor(losses) if began and warmed else []) + self._growth(losses)
 
     def _floor(self, losses: Tensor) -> list[str]:
         """Whether the constraints ask for less than plain training has reached."""
