@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from descend import UT, DescentConfig, GaussianNoise, InputError, PrimalDual, run
+from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, InputError, run
 from descend.checkpoints import load_state
 from descend.cli import main
 from descend.config import DescentArguments
@@ -70,14 +70,14 @@ def assert_same_end(one: Path, other: Path, last: str = "checkpoint-8") -> None:
 
 def stop_after(monkeypatch, step: int) -> None:
     """A real Ctrl-C while a step is being taken."""
-    original, signals = PrimalDual.observe, [signal.SIGINT]
+    original, signals = DescentTrainer.compute_loss, [signal.SIGINT]
 
-    def interrupted(self, *args):
-        if self.steps + 1 == step and signals:
+    def interrupted(self, *args, **kwargs):
+        if self.dual.steps + 1 == step and signals:
             signal.raise_signal(signals.pop())
-        return original(self, *args)
+        return original(self, *args, **kwargs)
 
-    monkeypatch.setattr(PrimalDual, "observe", interrupted)
+    monkeypatch.setattr(DescentTrainer, "compute_loss", interrupted)
 
 
 @pytest.fixture(scope="module")
