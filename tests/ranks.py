@@ -139,6 +139,18 @@ def trained(name: str, folder: Path, size: int, accumulation: int, **args) -> di
     return outcome(trainer)
 
 
+def resumed(folder: Path) -> list[dict]:
+    """A run, and one that goes on from its checkpoint in the second epoch."""
+    found = []
+    for name, start in (("whole", None), ("half", str(folder / "whole" / "checkpoint-4"))):
+        settings = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+        trainer = video(folder / name, save_strategy="steps", save_steps=4, **settings)
+        trainer.objective.double()
+        trainer.train(resume_from_checkpoint=start)
+        found.append(outcome(trainer))
+    return found
+
+
 # --- shards
 
 
@@ -259,6 +271,7 @@ def main(folder: Path) -> None:
         found[f"{name} in shards"] = sharded(name, folder / f"{name} in shards", True, 4)
     found["sampled"] = trained("language", folder / "sampled", 1, 4, exit_share=0.5)
     found["sampled in shards"] = sharded("language", folder / "sampled in shards", True, 4, exit_share=0.5)
+    found["resumed"] = resumed(folder / "resumed")
     found["perturbed"] = perturbed(folder / "perturbed", 1e-4)
     found["rounded"] = perturbed(folder / "rounded", 1e-15)
     found["traffic"] = traffic(folder / "traffic", logging_strategy="no")

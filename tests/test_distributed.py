@@ -80,6 +80,12 @@ def test_a_sample_of_targets_is_drawn_by_each_rank_and_the_multipliers_are_one(t
     assert not torch.equal(two[0]["sampled"]["λ"], exact["λ"])
 
 
+def test_a_run_of_two_processes_goes_on_in_the_middle_of_an_epoch(two):
+    for rank in range(2):
+        whole, half = two[rank]["resumed"]
+        same(half, whole, 0)
+
+
 def test_multipliers_that_differ_between_ranks_stop_the_run_on_both(two):
     for rank in range(2):
         found = two[rank]["perturbed"]

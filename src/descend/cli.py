@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
-from descend.errors import InputError, Interrupted, NonFiniteLossError
+from descend.errors import InputError, Interrupted, NonFiniteLossError, RanksDifferError
 
 ABOUT = """\
 descend: transformers whose every layer goes downhill
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         COMMANDS[words[0]](words[1:])
     except InputError as error:
         return _complain(str(error), 2)
-    except NonFiniteLossError as error:
+    except (NonFiniteLossError, RanksDifferError) as error:
         return _complain(str(error), 1)
     except KeyboardInterrupt:
         return _complain("interrupted.", 130)
@@ -79,7 +79,9 @@ def train(words: Sequence[str]) -> None:
     from descend import run
 
     name, recipe, args, resume = _recipe(words)
-    _finish(run.train(name, recipe, args, resume=resume))
+    trainer = run.train(name, recipe, args, resume=resume)
+    if args.process_index == 0:
+        _finish(trainer)
 
 
 def evaluate(words: Sequence[str]) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import torch
+from torch import distributed
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
@@ -40,7 +42,7 @@ def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = Fals
         InputError: If the folder exists (without ``resume``), or was made with other settings (with it).
         Interrupted: On Ctrl-C or SIGTERM, after a checkpoint was saved.
     """
-    out = args.folder
+    out, first = args.folder, args.process_index == 0
     recipe.check()
     args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
     if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -49,8 +51,10 @@ def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = Fals
     chosen = (args.metric_for_best_model or "loss").removeprefix("eval_")
     if chosen not in measured:
         raise InputError(f"metric_for_best_model must be one of {', '.join(sorted(measured))}; got {chosen!r}.")
-    data = recipe.load()
-    for note in getattr(data, "notes", ()):
+    # What one process of a machine decodes, or has made into tokens, the others read.
+    with args.main_process_first(desc="reading the data"):
+        data = recipe.load()
+    for note in getattr(data, "notes", ()) if first else ():
         tqdm.write(f"{data.name}: {note}", file=sys.stderr)
     args.warmup(_steps(args, len(data.train)))  # type: ignore[arg-type]
     set_seed(args.seed)
@@ -76,8 +80,10 @@ def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = Fals
         if isinstance(error, InputError) or (isinstance(error, OSError) and error.errno):
             raise
         raise InputError(reason(error)) from error
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / CONFIG_FILE, config)
+    # All have looked at the folder by now.
+    if first:
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / CONFIG_FILE, config)
     trainer.remove_callback(ProgressCallback)
     trainer.remove_callback(PrinterCallback)
     if not args.disable_tqdm:
@@ -92,9 +98,11 @@ def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = Fals
         if stop.asked and step < steps:
             raise Interrupted(f"stopped at step {step} of {steps}; saved in {out}.")
         trainer.evaluate()
-        trainer.save_pretrained(out / "model")
-        trainer.save_dual(out / DUAL_FILE)
-        write_json(out / CONFIG_FILE, config | {"sigma": trainer.sigma, "seconds": round(trainer.seconds, 1)})
+        sigma = trainer.sigma  # on all processes: they may hold a part of the model each
+        if first:
+            trainer.save_pretrained(out / "model")
+            trainer.save_dual(out / DUAL_FILE)
+            write_json(out / CONFIG_FILE, config | {"sigma": sigma, "seconds": round(trainer.seconds, 1)})
     return trainer
 
 
@@ -102,7 +110,8 @@ def _steps(args: DescentConfig, windows: int) -> int:
     """How many steps a run will take."""
     if args.max_steps > 0:
         return args.max_steps
-    return math.ceil(args.num_train_epochs * windows / (args.train_batch_size * args.gradient_accumulation_steps))
+    step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    return math.ceil(args.num_train_epochs * windows / step)
 
 
 def _stored(args: DescentConfig) -> dict[str, Any]:
@@ -153,6 +162,10 @@ class _StopOnSignal(TrainerCallback):
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
+        if args.world_size > 1:  # whoever was asked, all stop at the same step
+            asked = torch.tensor(float(self.asked), device=args.device)
+            distributed.all_reduce(asked)
+            self.asked = bool(asked)
         if not self.asked:
             return None
         control.should_save = control.should_training_stop = True
