@@ -5,7 +5,11 @@
 Data sets of 19 samples: steps take 8, 8 and 3 of them, which two ranks can't share evenly.
 """
 
+import os
+import signal
 import sys
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -18,7 +22,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
-from descend import UT, DescentConfig, DescentTrainer, UTConfig
+from descend import UT, DescentConfig, DescentTrainer, UTConfig, cli
 from descend.errors import InputError, RanksDifferError
 from descend.noise import Corruption
 from descend.sft import DescentSFTConfig, DescentSFTTrainer
@@ -139,6 +143,18 @@ def trained(name: str, folder: Path, size: int, accumulation: int, **args) -> di
     return outcome(trainer)
 
 
+def resumed(folder: Path) -> list[dict]:
+    """A run, and one that goes on from its checkpoint in the second epoch."""
+    found = []
+    for name, start in (("whole", None), ("half", str(folder / "whole" / "checkpoint-4"))):
+        settings = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+        trainer = classifier(folder / name, save_strategy="steps", save_steps=4, **settings)
+        trainer.objective.double()
+        trainer.train(resume_from_checkpoint=start)
+        found.append(outcome(trainer))
+    return found
+
+
 # --- shards
 
 
@@ -252,6 +268,32 @@ def halved(folder: Path) -> dict:
     }
 
 
+TRAIN = (
+    "train video-ut --use-cpu --depth 2 --window 2 --stride 10 --per-device-train-batch-size 3 --alpha 0.6 "
+    "--dual-warmup-steps 0 --logging-steps 2 --eval-steps 1000 --save-steps 1000"
+)
+
+
+def commanded(out: Path) -> list[int]:
+    """`descend train`: stopped by a signal to the second process alone, refused, resumed. How each ended."""
+
+    def train(steps: int, *flags: str) -> int:
+        return cli.main([*TRAIN.split(), "--out", str(out), "--max-steps", str(steps), *flags])
+
+    def interrupt() -> None:
+        while not (out / "records.jsonl").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if distributed.get_rank() == 1:
+        threading.Thread(target=interrupt, daemon=True).start()
+    ended = [train(2000)]
+    step = max(int(path.name.split("-")[1]) for path in out.glob("checkpoint-*"))
+    distributed.barrier()
+    ended.append(train(2000))
+    return [*ended, train(step + 2, "--resume"), step]
+
+
 def main(folder: Path) -> None:
     found = {}
     for name, size in SIZES.items():
@@ -259,12 +301,14 @@ def main(folder: Path) -> None:
         found[f"{name} in shards"] = sharded(name, folder / f"{name} in shards", True, 4)
     found["sampled"] = trained("language", folder / "sampled", 1, 4, exit_share=0.5)
     found["sampled in shards"] = sharded("language", folder / "sampled in shards", True, 4, exit_share=0.5)
+    found["resumed"] = resumed(folder / "resumed")
     found["perturbed"] = perturbed(folder / "perturbed", 1e-4)
     found["rounded"] = perturbed(folder / "rounded", 1e-15)
     found["traffic"] = traffic(folder / "traffic", logging_strategy="no")
     found["traffic of logs"] = traffic(folder / "traffic of logs")
     found["halved"] = halved(folder / "halved")
     found["torn"] = torn(folder / "torn")
+    found["commanded"] = commanded(folder / "commanded")
     torch.save(found, folder / f"{distributed.get_rank()}.pt")
     distributed.barrier()
     distributed.destroy_process_group()

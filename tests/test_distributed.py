@@ -1,7 +1,9 @@
 """The same answer everywhere: two processes that torchrun started against one, on DDP and in shards of FSDP2."""
 
+import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 from torch.distributed import checkpoint
 
 import ranks
+from descend import UT
 
 FILE = Path(ranks.__file__)
 
@@ -78,6 +81,23 @@ def test_a_sample_of_targets_is_drawn_by_each_rank_and_the_multipliers_are_one(t
         assert two[0][name]["λ"].max() > 0.01
     assert (two[0]["sampled"]["losses"] - exact["losses"]).abs().max() > 1e-3
     assert not torch.equal(two[0]["sampled"]["λ"], exact["λ"])
+
+
+def test_a_run_of_two_processes_goes_on_in_the_middle_of_an_epoch(two):
+    for rank in range(2):
+        whole, half = two[rank]["resumed"]
+        same(half, whole, 0)
+
+
+def test_the_command_stops_refuses_and_goes_on_in_two_processes_as_in_one(two):
+    assert two[0]["commanded"] == two[1]["commanded"]
+    *ended, step = two[0]["commanded"]
+    assert ended == [130, 2, 0]
+    out = two["folder"] / "commanded"
+    rows = [json.loads(line) for line in (out / "records.jsonl").read_text().splitlines()]
+    assert max(Counter((row["step"], row["split"], row["metric"], row["layer"]) for row in rows).values()) == 1
+    assert max(row["step"] for row in rows) == step + 2
+    assert UT.from_pretrained(out / "model").depth == 2 and (out / "dual.safetensors").exists()
 
 
 def test_multipliers_that_differ_between_ranks_stop_the_run_on_both(two):

@@ -15,7 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
-from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError
+from descend.errors import InputError, Interrupted, NonFiniteLossError, RanksDifferError, SaveError
 
 ABOUT = """\
 descend: transformers whose every layer goes downhill
@@ -59,7 +59,7 @@ def _carried_out(words: list[str]) -> int:
         COMMANDS[words[0]](words[1:])
     except InputError as error:
         return _complain(str(error), 2)
-    except NonFiniteLossError as error:
+    except (NonFiniteLossError, RanksDifferError) as error:
         return _complain(str(error), 1)
     except SaveError as error:
         return _complain(f"{error}{again}", 1)
@@ -94,7 +94,9 @@ def train(words: Sequence[str]) -> None:
     from descend import run
 
     name, recipe, args, resume = _recipe(words)
-    _finish(run.train(name, recipe, args, resume=resume))
+    trainer = run.train(name, recipe, args, resume=resume)
+    if args.process_index == 0:
+        _finish(trainer)
 
 
 def evaluate(words: Sequence[str]) -> None:

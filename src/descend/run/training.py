@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import torch
+from torch import distributed
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, set_seed
@@ -52,16 +54,19 @@ def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = Fals
 
 
 def _train(name: str, recipe: Recipe, args: DescentConfig, resume: bool, stop: "_StopOnSignal") -> DescentMixin:
-    out = args.folder
+    out, first = args.folder, args.should_save
     recipe.check()
     args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
-    _claim(out, resume)
+    if first:
+        _claim(out, resume)
     measured = {"loss", "violation", "feasible", recipe.task().metric}
     chosen = (args.metric_for_best_model or "loss").removeprefix("eval_")
     if chosen not in measured:
         raise InputError(f"metric_for_best_model must be one of {', '.join(sorted(measured))}; got {chosen!r}.")
-    data = recipe.load()
-    for note in getattr(data, "notes", ()):
+    # What one process of a machine decodes, or has made into tokens, the others read.
+    with args.main_process_first(desc="reading the data"):
+        data = recipe.load()
+    for note in getattr(data, "notes", ()) if first else ():
         tqdm.write(f"{data.name}: {note}", file=sys.stderr)
     args.warmup(_steps(args, len(data.train)))  # type: ignore[arg-type]
     set_seed(args.seed)
@@ -93,12 +98,12 @@ def _train(name: str, recipe: Recipe, args: DescentConfig, resume: bool, stop: "
         trainer.add_callback(_Bar)
     out.mkdir(parents=True, exist_ok=True)
     console = logging_redirect_tqdm([logging.getLogger("descend")])
-    with locked(out) if args.should_save else nullcontext(), console:
-        if args.should_save:
+    with locked(out) if first else nullcontext(), console:
+        if first:
             _claim(out, resume)  # once more, now that no other can
             write_json(out / CONFIG_FILE, config)
         checkpoint = trainer.last_checkpoint() if resume else None
-        if resume and checkpoint is None and args.should_save:
+        if resume and checkpoint is None and first:
             tqdm.write(f"{out} has no whole checkpoint to go on from: training from the start.", file=sys.stderr)
         try:
             trainer.train(resume_from_checkpoint=checkpoint)
@@ -108,11 +113,12 @@ def _train(name: str, recipe: Recipe, args: DescentConfig, resume: bool, stop: "
             step, steps = trainer.state.global_step, trainer.state.max_steps
             raise Interrupted(f"stopped at step {step} of {steps}; saved in {out}.")
         trainer.evaluate()
-        if args.should_save:
+        sigma = trainer.sigma  # on all processes: they may hold a part of the model each
+        if first:
             with aside(out / "model") as folder:
                 trainer.save_pretrained(folder)
             trainer.save_dual(out / DUAL_FILE)
-            write_json(out / CONFIG_FILE, config | {"sigma": trainer.sigma, "seconds": round(trainer.seconds, 1)})
+            write_json(out / CONFIG_FILE, config | {"sigma": sigma, "seconds": round(trainer.seconds, 1)})
     return trainer
 
 
@@ -142,7 +148,8 @@ def _steps(args: DescentConfig, windows: int) -> int:
     """How many steps a run will take."""
     if args.max_steps > 0:
         return args.max_steps
-    return math.ceil(args.num_train_epochs * windows / (args.train_batch_size * args.gradient_accumulation_steps))
+    step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    return math.ceil(args.num_train_epochs * windows / step)
 
 
 def _stored(args: DescentConfig) -> dict[str, Any]:
@@ -169,11 +176,12 @@ def _same_run(path: Path, config: dict[str, Any]) -> None:
 class _StopOnSignal(TrainerCallback):
     """On the first Ctrl-C or SIGTERM finish the step or the evaluation, save and stop; on the second stop at once.
 
-    At once, too, where there is nothing new to save: before the first step and after the last.
+    At once, too, where there is nothing new to save: before the first step and after the last. Of several processes
+    all stop after the same step, whichever was asked.
     """
 
     def __init__(self) -> None:
-        self.asked = self.saved = self.stepping = False
+        self.asked = self.stopping = self.saved = self.stepping = False
 
     def __enter__(self) -> "_StopOnSignal":
         self._before = {each: signal.signal(each, self._ask) for each in (signal.SIGINT, signal.SIGTERM)}
@@ -192,16 +200,21 @@ class _StopOnSignal(TrainerCallback):
         self.stepping = True
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        control.should_save |= self.asked
+        if args.world_size > 1:
+            asked = torch.tensor(int(self.asked), device=args.device)
+            distributed.all_reduce(asked, distributed.ReduceOp.MAX)
+            self.asked = bool(asked)
+        self.stopping = self.asked
+        control.should_save |= self.stopping
 
     on_evaluate = on_step_end
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self.saved = self.asked
-        control.should_training_stop |= self.asked
+        self.saved = self.stopping
+        control.should_training_stop |= self.stopping
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self.asked and (state.epoch or 0) % 1:  # not at its end: what is measured there is not due
+        if self.stopping and (state.epoch or 0) % 1:  # not at its end: what is measured there is not due
             control.should_log = control.should_evaluate = control.should_save = False
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
