@@ -248,8 +248,7 @@ def test_a_signal_while_videos_are_decoded_leaves_nothing_and_says_how_to_go_on(
     ("evaluation", "signals", "words"),
     [
         (1, [signal.SIGTERM], "stopped at step 3 of 8; saved in"),
-        (1, [signal.SIGINT] * 2, "interrupted. Go on with"),  # the second stops at once
-        (4, [signal.SIGTERM], "interrupted. Go on with"),  # after training: all is saved
+        (4, [signal.SIGINT], "interrupted. Go on with"),  # after training: all is saved
     ],
 )
 def test_a_signal_in_an_evaluation_stops_the_run(finished, tmp_path, monkeypatch, capsys, evaluation, signals, words):
@@ -337,7 +336,7 @@ def small_disk(tmp_path):
     if mount is None or subprocess.run([mount, "-t", "tmpfs", "-o", "size=3M", "tmpfs", folder]).returncode:
         pytest.skip("a disk of its own can be mounted by root alone")
     yield folder
-    subprocess.run(["umount", folder], check=True)
+    subprocess.run(["umount", "--lazy", folder], check=True)  # a file of it may still be mapped
 
 
 def test_a_full_disk_ends_the_run_with_one_line_and_costs_nothing(finished, small_disk, capsys):
