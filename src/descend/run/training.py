@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import torch
+from torch import distributed
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
@@ -53,7 +55,8 @@ def _train(name: str, recipe: Recipe, args: DescentConfig, resume: bool, stop: "
     out = args.folder
     recipe.check()
     args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
-    _claim(out, resume)
+    if args.should_save:
+        _claim(out, resume)
     measured = {"loss", "violation", "feasible", recipe.task().metric}
     chosen = (args.metric_for_best_model or "loss").removeprefix("eval_")
     if chosen not in measured:
@@ -166,11 +169,12 @@ def _same_run(path: Path, config: dict[str, Any]) -> None:
 class _StopOnSignal(TrainerCallback):
     """On the first Ctrl-C or SIGTERM finish the step or the evaluation, save and stop; on the second stop at once.
 
-    At once, too, where there is nothing new to save: before the first step and after the last.
+    At once, too, where there is nothing new to save: before the first step and after the last. Of several processes
+    all stop after the same step, whichever was asked.
     """
 
     def __init__(self) -> None:
-        self.asked = self.saved = self.stepping = False
+        self.asked = self.stopping = self.saved = self.stepping = False
 
     def __enter__(self) -> "_StopOnSignal":
         self._before = {each: signal.signal(each, self._ask) for each in (signal.SIGINT, signal.SIGTERM)}
@@ -189,16 +193,21 @@ class _StopOnSignal(TrainerCallback):
         self.stepping = True
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        control.should_save |= self.asked
+        if args.world_size > 1:
+            asked = torch.tensor(int(self.asked), device=args.device)
+            distributed.all_reduce(asked, distributed.ReduceOp.MAX)
+            self.asked = bool(asked)
+        self.stopping = self.asked
+        control.should_save |= self.stopping
 
     on_evaluate = on_step_end
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self.saved = self.asked
-        control.should_training_stop |= self.asked
+        self.saved = self.stopping
+        control.should_training_stop |= self.stopping
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self.asked and (state.epoch or 0) % 1:  # not at its end: what is measured there is not due
+        if self.stopping and (state.epoch or 0) % 1:  # not at its end: what is measured there is not due
             control.should_log = control.should_evaluate = control.should_save = False
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
