@@ -31,8 +31,8 @@ from descend.checkpoints import load_state
 
 COMMON = """--use-cpu --dual-warmup-steps 0.1 --logging-steps 2 --save-total-limit 2 --disable-tqdm true"""
 VIDEO = """--depth 2 --window 2 --stride 3 --validation-share 0.3 --per-device-train-batch-size 4 --alpha 0.05
-    --max-steps 24 --eval-steps 3 --save-steps 3 --slack explicit --attention-size 8"""
-LANGUAGE = """--depth 2 --hidden-size 16 --per-device-train-batch-size 4 --alpha 0.05 --exit-share 0.3 --max-steps 24
+    --eval-steps 3 --save-steps 3 --slack explicit --attention-size 8"""
+LANGUAGE = """--depth 2 --hidden-size 16 --per-device-train-batch-size 4 --alpha 0.05 --exit-share 0.3
     --eval-strategy steps --save-strategy steps --eval-steps 3 --save-steps 3"""
 
 
@@ -128,6 +128,7 @@ def plain(state: object) -> object:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tries", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=24, help="of a run")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--recipe", choices=("video-ut", "llm-sft"), default="video-ut")
     parser.add_argument("--slow", type=float, default=0.002, help="seconds that a flush to the disk takes longer")
@@ -142,7 +143,8 @@ def main() -> int:
         data = clips(folder / "clips") if options.recipe == "video-ut" else None
 
         def command(arm: str, *flags: str) -> Callable[[], int]:
-            words = ["train", options.recipe, *COMMON.split(), "--out", str(folder / arm / "run"), *flags]
+            words = ["train", options.recipe, *COMMON.split(), "--max-steps", str(options.steps), *flags]
+            words += ["--out", str(folder / arm / "run")]
             if data is None:
                 return lambda: cli.main([*words, *LANGUAGE.split()])
             caches = ["--data", str(data), "--cache-dir", str(folder / arm / "cache")]
@@ -156,12 +158,8 @@ def main() -> int:
                 raise SystemExit(f"a run that was not killed ended with {code}:\n{log.read_text()}")
             return time.monotonic() - began
 
-        # The first is warm-up for the machine, the second tells how long a life is.
-        for arm in ("first", "whole"):
-            life = wait(start(command(arm), folder / f"{arm}.log"), folder / f"{arm}.log")
+        life = wait(start(command("whole"), folder / "whole.log"), folder / "whole.log")
         whole = folder / "whole" / "run"
-        if found := differences(whole, folder / "first" / "run"):
-            raise SystemExit(f"two undisturbed runs differ: {found}")
         for number in range(options.tries):
             arm = folder / f"try{number}"
             log = folder / f"try{number}.log"

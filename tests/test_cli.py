@@ -227,7 +227,7 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
         (["train", "video-ut", "--out", "FILE"], "exists; choose another with --out"),
         (["train", "video-ut", "--out", "FILE", "--resume"], "FILE/config.json can't be read"),
         (["train", "video-ut", "--out", "FILE/run"], "Not a directory"),
-        (["train", "video-ut", "--out", "OUT", "--resume"], "expected a run folder with config.json"),
+        (["train", "video-ut", "--out", ".", "--resume"], "expected a run folder with config.json"),
         (["evaluate"], "the following arguments are required: run"),
         (["evaluate", "NOWHERE"], "expected a run folder with config.json; NOWHERE has none"),
         (["evaluate", "FILE"], "FILE/config.json can't be read"),

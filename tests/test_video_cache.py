@@ -1,10 +1,12 @@
 """The cache of decoded frames: reused, never stale, never half there."""
 
 import errno
+import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import namedtuple
 from pathlib import Path
 
@@ -141,6 +143,34 @@ print([view[:, 0, 0].tolist() for view in views])
         assert (process.returncode, err) == (0, "")  # no bar either, where there is no terminal
         assert out.strip() == str(EXPECTED)
     assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_what_a_killed_builder_left_is_removed_and_what_another_writes_is_not(collection, tmp_path, monkeypatch):
+    """One builder is killed while it decodes, another goes on decoding meanwhile."""
+    clips = find_clips(collection, None)
+    fork = multiprocessing.get_context("fork")
+    decoding = fork.Queue()
+
+    def build():
+        monkeypatch.setattr(Clip, "frames", lambda clip: decoding.put(clip.name) or time.sleep(600))
+        cached(clips, tmp_path / "cache")
+
+    builders = [fork.Process(target=build) for _ in range(2)]
+    try:
+        for builder in builders:
+            builder.start()
+            assert decoding.get(timeout=60) == "1"
+        builders[0].kill()
+        builders[0].join()
+        left = list((tmp_path / "cache").iterdir())
+        for part in left:
+            os.utime(part, (0, 0))
+        assert levels(cached(clips, tmp_path / "cache")) == EXPECTED
+        assert len(left) == 2 and sum(part.exists() for part in left) == 1
+    finally:
+        for builder in builders:
+            builder.kill()
+            builder.join()
 
 
 def test_no_space_is_seen_before_decoding(collection, tmp_path, monkeypatch):

@@ -46,9 +46,9 @@ def locked(folder: Path) -> Iterator[None]:
                     continue  # its holder has removed it since it was opened
             except FileNotFoundError:
                 continue
-            file.truncate(0)
-            file.write(f"{os.getpid()}\n")
-            file.flush()
+            with suppress(OSError):  # a full disk: the lock holds, and who holds it is not told
+                os.ftruncate(file.fileno(), 0)
+                os.write(file.fileno(), f"{os.getpid()}\n".encode())
             try:
                 yield
             finally:

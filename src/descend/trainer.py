@@ -534,7 +534,10 @@ class DescentMixin(Trainer):
         return {name: one for name, one in found.items() if one is not None}
 
     def _descent_state(self, checkpoint: str) -> dict[str, Any]:
-        return load_state(Path(checkpoint) / STATE_FILE.format(self.args.process_index))
+        file = Path(checkpoint) / STATE_FILE.format(self.args.process_index)
+        if not file.is_file():
+            raise InputError(f"{checkpoint} is that of fewer processes; go on with as many as saved it.")
+        return load_state(file)
 
     @property
     def seconds(self) -> float:

@@ -7,10 +7,12 @@ the same, so that a changed source replaces its old frames instead of leaving th
 """
 
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +30,7 @@ FORMAT = 1
 
 _FRAME_BYTES = SIZE * SIZE
 _STAMP_BYTES = hashlib.sha256().digest_size
+_JUST_MADE = 60  # seconds; a part that young may be on its way to its lock
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -110,12 +113,15 @@ def _build(file: Path, clips: Sequence[Clip], stamp: bytes, progress: bool) -> N
     needed = announced * _FRAME_BYTES
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _clear(file)
         free = shutil.disk_usage(folder).free
         if free < needed:
             raise _no_space(folder, needed, free)
         descriptor, name = tempfile.mkstemp(dir=folder, prefix=f"{file.stem}-", suffix=".part")
         try:
             with open(descriptor, "wb") as part:
+                with suppress(OSError):  # a file system without locks
+                    fcntl.lockf(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 bar = tqdm(
                     total=announced or None,
                     desc="decoding",
@@ -140,6 +146,15 @@ def _build(file: Path, clips: Sequence[Clip], stamp: bytes, progress: bool) -> N
             f"the cache of decoded frames can't be written to {folder}: {error.strerror}. "
             "Choose another folder with --cache-dir"
         ) from error
+
+
+def _clear(file: Path) -> None:
+    """Remove what builders of FILE that were killed have left; one at work holds a lock on its own."""
+    for part in file.parent.glob(f"{file.stem}-*.part"):
+        with suppress(OSError), part.open("r+b") as left:
+            fcntl.lockf(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if time.time() - part.stat().st_mtime > _JUST_MADE:
+                part.unlink()
 
 
 def _write(clip: Clip, part: BinaryIO, bar: tqdm) -> int:
