@@ -559,3 +559,10 @@ def test_the_plain_loop_meets_the_constraints_that_erm_does_not(seed):
     assert constrained[-1] < 1.02 * unconstrained[-1]
     assert (constrained[1:] < constrained[:-1]).all()
     assert dual.weights.shape == (8,) and dual.slack.shape == (7,) and dual.cap_multiplier == 0
+
+
+def test_multipliers_beyond_all_numbers_stop_the_run():
+    dual = PrimalDual(DescentProblem(1, 0.5), lr=1e308, optimizer="sgd")
+    dual.observe(torch.tensor([1.0, 100.0]))
+    with pytest.raises(NonFiniteLossError, match=r"beyond all numbers: \[0.0, inf\].*from \[0.0, 0.0\]"):
+        dual.step()

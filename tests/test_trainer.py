@@ -4,15 +4,18 @@ Interruption and resuming are tested through the command line, in `test_run`.
 """
 
 import json
+import re
 from collections import Counter
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import Dataset, Subset
 from transformers import Trainer, TrainingArguments, set_seed
 
 from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, InputError, NonFiniteLossError, UTConfig
+from descend.checkpoints import damage
 from descend.tasks.video import VideoData, VideoDenoising, load_video
 
 QUIET = {
@@ -200,8 +203,54 @@ def test_a_loss_that_is_not_finite_stops_before_anything_moves(tmp_path, data, a
     with pytest.raises(NonFiniteLossError, match=r"step 1: the loss of layer \[1, 2, 3\] is not finite") as error:
         trainer.train()
     assert "\n" not in str(error.value)
+    numbers = re.search(r"; samples ([\d, ]+)\.", str(error.value))[1].split(", ")
+    assert len(set(numbers)) == 2 * accumulation
     assert torch.equal(weights(trainer).nan_to_num(), start.nan_to_num())
     assert torch.equal(trainer.dual.multipliers, multipliers)
+
+
+class Poisoned(Dataset):
+    """Windows of which one has a pixel that is no number."""
+
+    def __init__(self, windows, number):
+        self.windows, self.number = windows, number
+
+    def __len__(self):
+        return len(self.windows)
+
+    def __getitem__(self, number):
+        window = {name: torch.as_tensor(value).clone() for name, value in self.windows[number].items()}
+        if number == self.number:
+            window["patches"].view(-1)[5] = float("nan")
+        return window
+
+
+def test_the_samples_of_a_step_that_goes_wrong_are_named_and_the_state_before_it_is_kept(tmp_path, data):
+    settings = {"per_device_train_batch_size": 3, "save_strategy": "steps", "save_steps": 100, "max_steps": 12}
+    trainer = build(tmp_path / "bad", data, train=Poisoned(data.train, 7), **settings)
+    with pytest.raises(NonFiniteLossError) as error:
+        trainer.train()
+    step, numbers = re.search(r"step (\d+): .*; samples ([\d, ]+)\.", str(error.value)).groups()
+    assert "7" in numbers.split(", ") and len(numbers.split(", ")) == 3
+    before = int(step) - 1
+    kept = tmp_path / "bad" / f"checkpoint-{before}"
+    if before:
+        good = build(tmp_path / "good", data, **settings | {"max_steps": before, "save_steps": before})
+        good.train()
+        assert damage(kept) is None
+        one, other = (load_file(folder / "model.safetensors") for folder in (kept, tmp_path / f"good/{kept.name}"))
+        assert all(torch.equal(one[name], other[name]) for name in one)
+        assert torch.equal(trainer.dual.multipliers, good.dual.multipliers)
+    assert before or not kept.exists()
+
+
+def test_a_gradient_that_is_not_finite_stops_before_anything_moves(tmp_path, data):
+    trainer = build(tmp_path, data)
+    trainer.objective.model.feedforward.register_hook(lambda slope: slope + float("inf"))
+    start = weights(trainer)
+    with pytest.raises(NonFiniteLossError, match=r"step 1: the gradient is not finite \(its norm is (nan|inf)\)"):
+        trainer.train()
+    assert torch.equal(weights(trainer), start)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from accelerate.data_loader import BatchSamplerShard
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -90,7 +91,8 @@ class DescentMixin(Trainer):
         self._outlook = Outlook(self.dual.problem)
         # Σ loss and Σ count of every exit.
         self._since_log = torch.zeros(2, objective.model.depth + 1, dtype=torch.float64)
-        self._in_step: Tensor | None = None  # the same of the step that is being taken, all exits
+        self._in_step = torch.zeros_like(self._since_log)  # of the step that is being taken alone
+        self._fault: str | None = None  # what went wrong in it on this rank
         self._scale_before = 1.0
         self._idles = False  # whether this rank has no sample left in the last micro-batch of an epoch
         self._best = float("inf")
@@ -130,21 +132,14 @@ class DescentMixin(Trainer):
         lagrangian, sums, count, first = model(weights=self.dual.weights.tolist(), inner=inner, **inputs)
         # On the host, where there is double precision on every machine.
         found = torch.tensor([sums, [float(count)] * len(sums)], dtype=torch.float64)
-        if not found.isfinite().all():
-            layers = [first + int(layer) for layer in (~found[0].isfinite()).nonzero()]
-            raise NonFiniteLossError(
-                f"step {self.state.global_step + 1}: the loss of layer {layers} is not finite "
-                f"({list(sums)}). No parameter has moved in this step. Lower learning_rate or dual_lr and train "
-                "into another folder, or go on from the last checkpoint with --resume."
-            )
         if idle:
             # It is computed all the same: other ranks wait for this one's part in every collective.
             found, lagrangian = torch.zeros_like(found), lagrangian * 0
-        if not first:
-            self._in_step = found if self._in_step is None else self._in_step + found
-        if not first and self._since_log[1, 0] < self._since_log[1, -1]:
-            self._since_log.zero_()  # warm-up is over: layers are compared over the same steps
-        self._since_log[:, first:] += found
+        if not found.isfinite().all() and self._fault is None:
+            # Where the step would be taken all ranks stop together: here others may still be computing.
+            layers = [first + int(layer) for layer in (~found[0].isfinite()).nonzero()]
+            self._fault = f"the loss of layer {layers} is not finite ({list(sums)})"
+        self._in_step[:, first:] += found
         total = count if num_items_in_batch is None else num_items_in_batch
         # Parallel training averages gradients over ranks; the sum over ranks is what a global mean needs.
         loss = lagrangian * (self.accelerator.num_processes / torch.as_tensor(total).clamp(min=1))
@@ -156,15 +151,58 @@ class DescentMixin(Trainer):
         Where a gradient scaler skipped that, nothing has moved: there is no dual step either, and its losses, those of
         a pass that went wrong, are dropped.
         """
-        found, self._in_step = self._in_step, None
+        found, self._in_step = self._in_step, torch.zeros_like(self._in_step)
         if self.accelerator.optimizer_step_was_skipped or self._scale < self._scale_before:
             return
-        if found is not None:
-            sums, count = found[0], found[1, 0].item()
-            # Ranks add their sums where the process group can.
-            device = self.args.device if self.accelerator.num_processes > 1 else "cpu"
-            self.dual.observe((sums / max(count, 1)).to(device), count)
+        sums, count = found[0], found[1, 0].item()
+        # Ranks add their sums where the process group can.
+        device = self.args.device if self.accelerator.num_processes > 1 else "cpu"
+        # Where inner exits were not asked for the multipliers rest, and take no note of this.
+        self.dual.observe((sums / max(count, 1)).to(device), count)
+        if count and self._since_log[1, 0] < self._since_log[1, -1]:
+            self._since_log.zero_()  # warm-up is over: layers are compared over the same steps
+        self._since_log += found
         self.dual.step()
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """The library's, and the last look before a step: one that went wrong on any rank is not taken on any."""
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        fault, self._fault = self._fault, None
+        # A gradient scaler looks at the gradients itself, and skips the step.
+        if fault is None and norm is not None and self.accelerator.scaler is None and not math.isfinite(_number(norm)):
+            fault = f"the gradient is not finite (its norm is {_number(norm)}), though every loss is"
+        failed = self.accelerator.reduce(torch.tensor(float(fault is not None), device=self.args.device))
+        if failed:
+            self._stop(model, fault)
+        return norm
+
+    def _stop(self, model: nn.Module, fault: str | None) -> None:
+        """End training on all ranks in the state before the step, which is saved."""
+        self._in_step.zero_()
+        rank = f"process {self.args.process_index}: " if self.args.world_size > 1 else ""
+        own = [f"{rank}{fault}; samples {', '.join(map(str, self._samples())) or 'unknown'}"] if fault else []
+        said = "; ".join(gather_object(own) if self.args.world_size > 1 else own)
+        step, kept = self.state.global_step, "."
+        if step and self.args.save_strategy != "no":
+            self._save_checkpoint(model, None)
+            kept = f", and the state before it is saved in {PREFIX_CHECKPOINT_DIR}-{step}."
+        raise NonFiniteLossError(
+            f"step {step + 1}: {said}. No parameter has moved in this step{kept} Look at these samples, or lower "
+            "learning_rate or dual_lr and train into another folder."
+        )
+
+    def _samples(self) -> list[int]:
+        """The numbers of the samples of this step on this rank; none where the data are a stream."""
+        loader: Any = self.callback_handler.train_dataloader
+        batches = getattr(loader, "batch_sampler", None)
+        if batches is None or not has_length(loader):
+            return []
+        size = self.args.gradient_accumulation_steps
+        epoch, step = divmod(self.state.global_step, math.ceil(len(loader) / size))
+        sampler: Any = getattr(batches, "sampler", None)
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+        return [number for batch in islice(batches, step * size, (step + 1) * size) for number in batch]
 
     @property
     def _scale(self) -> float:
@@ -632,6 +670,11 @@ class _Share(BatchSampler):
     def __iter__(self) -> Iterator[list[int]]:
         # A loader must have something to load: a rank that idles gets a sample that another one counts.
         return (samples[self._own] or samples[:1] for samples in super().__iter__())
+
+
+def _number(norm: Any) -> float:
+    """A norm as a number; FSDP2 gives its parts."""
+    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
 
 class _LengthGrouped(LengthGroupedSampler):

@@ -155,7 +155,7 @@ class PrimalDual:
             since the last dual step had anything to count.
 
         Raises:
-            NonFiniteLossError: If a loss is NaN or infinite; the multipliers have not moved.
+            NonFiniteLossError: If a loss is NaN or infinite, and the multipliers have not moved; or if one of these is.
             RanksDifferError: If the ranks of a process group hold different multipliers or slack; none has moved.
             InputError: If nothing was observed, or the ratio form meets a loss of 0.
         """
@@ -230,6 +230,11 @@ class PrimalDual:
         self._last = losses
         values = self._multipliers.values.clone()
         self._multipliers.ascend(gap - self._slack.values(values))
+        if not self._multipliers.values.isfinite().all():
+            raise NonFiniteLossError(
+                f"the multipliers have grown beyond all numbers: {self._multipliers.values.tolist()} (the cap's first), "
+                f"from {values.tolist()}. Lower the dual learning rate, and go on from the last checkpoint."
+            )
         self._slack.descend(values)
         return True
 
