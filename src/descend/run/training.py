@@ -98,10 +98,11 @@ def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = Fals
         if stop.asked and step < steps:
             raise Interrupted(f"stopped at step {step} of {steps}; saved in {out}.")
         trainer.evaluate()
-        sigma = trainer.sigma  # on all processes: they may hold a part of the model each
+        # On all processes: each may hold a part of the model.
+        trainer.save_pretrained(out / "model")
+        trainer.save_dual(out / DUAL_FILE)
+        sigma = trainer.sigma
         if first:
-            trainer.save_pretrained(out / "model")
-            trainer.save_dual(out / DUAL_FILE)
             write_json(out / CONFIG_FILE, config | {"sigma": sigma, "seconds": round(trainer.seconds, 1)})
     return trainer
 
