@@ -183,6 +183,8 @@ def sharded(name: str, folder: Path, shards: bool, size: int, **args) -> dict:
     if shards:
         assert all(isinstance(each, DTensor) for each in trainer.objective.parameters())
         checkpoint.save({"model": trainer.objective.state_dict()}, checkpoint_id=folder / "shards")
+    trainer.save_pretrained(folder / "model")
+    trainer.save_dual(folder / "dual.safetensors")
     seen = [row[f"eval_{what}"] for row in (before, after) for what in ("loss", "violation")]
     return outcome(trainer) | {"verdicts": torch.tensor(seen, dtype=torch.float64)}
 

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.distributed import checkpoint
 
 import ranks
 from descend import UT
 
+WRITTEN = {"lora": "adapter_model.safetensors"}
 FILE = Path(ranks.__file__)
 
 
@@ -72,6 +74,14 @@ def test_shards_of_two_processes_are_one_model(two, alone, name):
     for place, each in trainer.objective.named_parameters():
         if each.requires_grad:
             assert torch.equal(each, found[f"θ {place}"])
+    # And what they wrote together, the library reads.
+    read = load_file(two["folder"] / f"{name} in shards" / "model" / WRITTEN.get(name, "model.safetensors"))
+    written = {
+        place.replace(".default", ""): each for place, each in trainer.objective.model.saved.state_dict().items()
+    }
+    assert read and all(torch.equal(each, written[place]) for place, each in read.items() if place in written)
+    assert sum(place in written for place in read) >= len(read) - 1  # adapters bring the base weight of a head
+    assert load_file(two["folder"] / f"{name} in shards" / "dual.safetensors")["multipliers"].equal(found["λ"])
 
 
 def test_a_sample_of_targets_is_drawn_by_each_rank_and_the_multipliers_are_one(two, alone):

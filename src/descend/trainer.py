@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import (
@@ -104,6 +105,11 @@ class DescentMixin(Trainer):
         for data in (self.train_dataset, *self._evaluated(self.eval_dataset).values()):
             self.objective.task.check(data, self.objective.model.limits)
         self.loss_is_scaled_for_ga = True
+        if is_deepspeed_zero3_enabled():
+            raise InputError(
+                "ZeRO's stage 3 keeps parameters apart outside the modules' own calls, and every layer is read there. "
+                "Choose stage 2, or FSDP2."
+            )
         self.model_accepts_loss_kwargs = False  # targets are counted here, once
         self.add_callback(_DualStep(self))
 
@@ -291,7 +297,7 @@ class DescentMixin(Trainer):
                     noise=self._level,
                 )
         self.verdict = max(verdicts, key=lambda one: one.worst)
-        if own and self.is_world_process_zero() and all(one.feasible for one in verdicts):
+        if own and all(one.feasible for one in verdicts):
             self._keep_best_feasible(sum(losses) / len(losses))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -510,7 +516,17 @@ class DescentMixin(Trainer):
         self.save_pretrained(folder, state_dict)  # without the library's training_args.bin, a pickle
 
     def save_pretrained(self, folder: Path, state_dict: dict | None = None) -> None:
-        """Write the model, and the tokenizer if there is one, as `from_pretrained` reads them."""
+        """Write the model, and the tokenizer if there is one, as `from_pretrained` reads them.
+
+        Where each process holds a shard, all must call this; one writes.
+        """
+        if state_dict is None and hasattr(self.objective, "reshard"):
+            from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+            whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+            state_dict = get_model_state_dict(self.objective.model.saved, options=whole)
+        if not self.args.should_save:
+            return
         self.objective.model.saved.save_pretrained(folder, state_dict=state_dict)
         tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)
         if tokenizer is not None:
@@ -583,7 +599,7 @@ class DescentMixin(Trainer):
         return self._earlier + time.monotonic() - self._began
 
     def save_dual(self, path: Path) -> None:
-        """Write λ, the cap's multiplier, the slack, and σ_x as the model embeds the data now."""
+        """Write λ, the cap's multiplier, the slack, and σ_x as the model embeds the data now; as `save_pretrained`."""
         tensors = {
             "multipliers": self.dual.multipliers,
             "cap_multiplier": self.dual.cap_multiplier,
@@ -592,7 +608,8 @@ class DescentMixin(Trainer):
         sigma = self.sigma
         if sigma is not None:
             tensors["sigma"] = torch.tensor(sigma, dtype=torch.float64)
-        put(path, lambda part: save_file(tensors, part))
+        if self.args.should_save:
+            put(path, lambda part: save_file(tensors, part))
 
 
 def _check(checkpoint: str) -> None:

@@ -232,8 +232,8 @@ class PrimalDual:
         self._multipliers.ascend(gap - self._slack.values(values))
         if not self._multipliers.values.isfinite().all():
             raise NonFiniteLossError(
-                f"the multipliers have grown beyond all numbers: {self._multipliers.values.tolist()} (the cap's first), "
-                f"from {values.tolist()}. Lower the dual learning rate, and go on from the last checkpoint."
+                f"the multipliers have grown beyond all numbers: {self._multipliers.values.tolist()}, from "
+                f"{values.tolist()} (the cap's first). Lower the dual learning rate, and go on from the last checkpoint."
             )
         self._slack.descend(values)
         return True

@@ -113,11 +113,12 @@ def _train(name: str, recipe: Recipe, args: DescentConfig, resume: bool, stop: "
             step, steps = trainer.state.global_step, trainer.state.max_steps
             raise Interrupted(f"stopped at step {step} of {steps}; saved in {out}.")
         trainer.evaluate()
-        sigma = trainer.sigma  # on all processes: they may hold a part of the model each
+        # On all processes: each may hold a part of the model.
+        with aside(out / "model") if first else nullcontext(out / "model") as folder:
+            trainer.save_pretrained(folder)
+        trainer.save_dual(out / DUAL_FILE)
+        sigma = trainer.sigma
         if first:
-            with aside(out / "model") as folder:
-                trainer.save_pretrained(folder)
-            trainer.save_dual(out / DUAL_FILE)
             write_json(out / CONFIG_FILE, config | {"sigma": sigma, "seconds": round(trainer.seconds, 1)})
     return trainer
 
