@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from descend import reading
 from descend.errors import InputError
 
 
@@ -34,12 +35,9 @@ def read_json(path: Path) -> Any:
     Raises:
         InputError: If it is missing or not JSON.
     """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"expected a run folder with {path.name}; {path.parent} has none.") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} can't be read: {error}.") from None
+    if not path.exists():
+        raise InputError(f"expected a run folder with {path.name}; {path.parent} has none.")
+    return reading.read_json(path)
 
 
 class Records:

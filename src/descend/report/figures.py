@@ -70,7 +70,7 @@ def ratios(group: Group) -> go.Figure:
             marker={"color": arm.style.light, "size": 9, "symbol": arm.style.symbol},
             customdata=[[layer, row[1], row[-2], row[0], row[-1]] for layer, row in enumerate(run.ratios, start=1)],
             meta=arm.style[:2],
-            hovertemplate=f"{escape(arm.label)}, layer %{{customdata[0]}}: median %{{y:.3g}}<br>"
+            hovertemplate="%{fullData.name}, layer %{customdata[0]}: median %{y:.3g}<br>"
             "half from %{customdata[1]:.3g} to %{customdata[2]:.3g}, "
             "nine in ten from %{customdata[3]:.3g} to %{customdata[4]:.3g}<extra></extra>",
         )
@@ -211,7 +211,7 @@ def violations(group: Group) -> go.Figure:
         figure.add_scatter(
             x=[layer + offset for layer in layers],
             y=values,
-            name=arm.label,
+            name=escape(arm.label),
             mode="markers",
             legendgroup=arm.label,
             showlegend=run is arm.runs[0],
@@ -231,7 +231,7 @@ def violations(group: Group) -> go.Figure:
             },
             customdata=[[layer, *pair] for layer, pair in zip(layers, pairs, strict=True)],
             meta=arm.style[:2],
-            hovertemplate=f"{escape(arm.label)}, seed {run.seed}, layer %{{customdata[0]}}<br>"
+            hovertemplate=f"%{{fullData.name}}, seed {run.seed}, layer %{{customdata[0]}}<br>"
             "%{y:.3g} (from %{customdata[1]:.3g} to %{customdata[2]:.3g})<extra></extra>",
         )
     figure.update_xaxes(_layer_ticks(1, group.depth))
@@ -365,8 +365,9 @@ def _log_ticks(group: Group) -> list[float]:
         return []
     widest = max(high / low for low, high in spans)
     steps = (1, 1.5, 2, 3, 5, 7) if widest < 30 else (1, 2, 5) if widest < 1000 else (1,)
-    first = floor(log10(min(low for low, _ in spans)))
-    last = ceil(log10(max(high for _, high in spans)))
+    # Within what a float holds.
+    first = max(-300, floor(log10(min(low for low, _ in spans))))
+    last = min(300, ceil(log10(max(high for _, high in spans))))
     return [step * 10.0**power for power in range(first, last + 1) for step in steps]
 
 
