@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "descend"
 
-# A room (a package or a module directly in src/descend) → the rooms it may import. `errors` and `reading` are everyone's.
+# A room (a package or a module directly in src/descend) → the rooms it may import, beside EVERYONES.
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "reading": set(),

@@ -86,7 +86,9 @@ class DescentClassifier:
         folder = Path(source).expanduser()
         # A run folder has a config.json too, the run's.
         place = next((str(each) for each in (folder / "model", folder) if each.is_dir()), str(source))
-        expected = "a run folder, a folder with a model and its tokenizer, or a name on the Hub, which needs a network at first"
+        expected = (
+            "a run folder, a folder with a model and its tokenizer, or a name on the Hub (with a network at first)"
+        )
         model, loading = load_model(
             AutoModelForSequenceClassification, place, "a classifier", expected, output_loading_info=True
         )

@@ -113,7 +113,7 @@ def parse_json(text: str) -> Any:
     except RecursionError:
         raise ValueError("nested too deep") from None
     level = [content]
-    for _ in range(MOST_DEPTH + 1):
+    for _ in range(MOST_DEPTH):
         level = [
             inner
             for outer in level

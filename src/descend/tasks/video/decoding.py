@@ -75,9 +75,9 @@ def _reading(file: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (InputError, MemoryError):
+    except InputError:
         raise
-    except Exception as error:
+    except Exception as error:  # MemoryError too: a header asks for more than there is
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise InputError(
             f"{file} can't be decoded: {reason}. Is it truncated or damaged? Copy or download it again, or move it away"
