@@ -5,6 +5,7 @@
 FOLDER holds one checkpoint (``*.bin``, version 0: seven int32, then float32) and its tokenizer (``tok*.bin``).
 """
 
+import math
 import struct
 import sys
 from pathlib import Path
@@ -38,8 +39,11 @@ def read_model(path: Path) -> LlamaForCausalLM:
     if len(data) < 28:
         raise SystemExit(f"{path} ends within its header.")
     dim, hidden, layers, heads, kv_heads, vocabulary, context = struct.unpack("<7i", data[:28])
-    if min(dim, hidden, layers, heads, kv_heads, context) < 1 or vocabulary == 0 or dim % heads:
+    sizes = (dim, hidden, layers, heads, kv_heads, context, abs(vocabulary))
+    if min(sizes) < 1 or dim % heads or dim // heads % 2 or heads % kv_heads or max(sizes) > len(data):
         raise SystemExit(f"{path} is no llama2.c checkpoint of version 0.")
+    if len(data) % 4:
+        raise SystemExit(f"{path} ends within a number.")
     tied = vocabulary > 0  # a negative size says that the head has weights of its own
     vocabulary = abs(vocabulary)
     config = LlamaConfig(
@@ -55,13 +59,17 @@ def read_model(path: Path) -> LlamaForCausalLM:
         bos_token_id=1,
         eos_token_id=2,
     )
+    # Before any of it is made: the model as it is announced must fit the file.
+    per_layer = 2 * dim + 2 * dim * dim + 2 * dim * kv_heads * (dim // heads) + 3 * dim * hidden
+    if vocabulary * dim + layers * per_layer > len(data) // 4:
+        raise SystemExit(f"{path} ends early: {len(data)} bytes for a model that has more.")
     size, kv = dim // heads, kv_heads * (dim // heads)
     values = np.frombuffer(data, dtype="<f4", offset=28)
     place = 0
 
     def take(*shape: int) -> torch.Tensor:
         nonlocal place
-        count = int(np.prod(shape))
+        count = math.prod(shape)
         if place + count > len(values):
             raise SystemExit(f"{path} ends early: {len(values)} numbers for a model that has more.")
         found = torch.from_numpy(values[place : place + count].reshape(shape).copy())
@@ -104,10 +112,18 @@ def read_tokenizer(path: Path, vocabulary: int, context: int) -> PreTrainedToken
         if place + 8 > len(data):
             raise SystemExit(f"{path} ends early: {len(pieces)} tokens of {vocabulary}.")
         score, length = struct.unpack_from("<fi", data, place)
-        pieces.append((data[place + 8 : place + 8 + length].decode("utf-8"), score))
+        if not 0 <= length <= len(data) - place - 8:
+            raise SystemExit(f"{path} ends early: token {len(pieces)} has {length} bytes.")
+        try:
+            piece = data[place + 8 : place + 8 + length].decode("utf-8")
+        except UnicodeDecodeError:
+            raise SystemExit(f"{path}: token {len(pieces)} is not UTF-8.") from None
+        pieces.append((piece, score))
         place += 8 + length
     names = [UNKNOWN, BOS, EOS] + [piece.replace(" ", "▁") for piece, _ in pieces[3:]]
     ids = {name: number for number, name in enumerate(names)}
+    if len(ids) < len(names):
+        raise SystemExit(f"{path} has a token twice.")
     scores = {name: score for name, (_, score) in zip(names, pieces, strict=True)}
     # Every way to put a piece together, in the order of SentencePiece: the piece of the best score first.
     merges = sorted(

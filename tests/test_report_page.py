@@ -1,5 +1,6 @@
 """The page, seen by a real browser."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from descend.report import write_page
+from descend.report import write_completions, write_page
 from test_report import NOISE, fake_run
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -252,3 +253,72 @@ def test_another_shift_is_another_section(browser: Browser, tmp_path: Path) -> N
             False,
             True,
         ]
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "</script><script>alert(1)</script>",
+    "--><img src=x onerror=alert(1)>",
+    "\u2028\u2029'\"`${alert(1)}",
+    "<!--<script>",
+    "]]><svg/onload=alert(1)>",
+    "<a href='javascript:alert(1)'>x</a>",
+)
+
+
+class Guarded(Visit):
+    """A visit that knows of dialogs, and of elements that no page of ours has."""
+
+    def __init__(self, browser: Browser, file: Path, ready: str = "html[data-ready]"):
+        self.context = browser.new_context()
+        self.page = self.context.new_page()
+        self.complaints, self.requests = [], []
+        self.page.on("dialog", lambda dialog: (self.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        self.page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(file.as_uri())
+        self.page.wait_for_selector(ready, state="attached")
+
+    def assert_quiet(self) -> None:
+        strange = "body script:not(footer ~ script), [onerror], [onload], a[href^=javascript], svg a, img:not([alt])"
+        assert self.complaints == []
+        assert self.page.locator(strange).count() == 0
+        assert [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+def test_whatever_a_run_is_called_is_text(browser: Browser, tmp_path: Path) -> None:
+    hostile = " ".join(HOSTILE)
+    names = ("dataset", "model", "verdict", "note", "recipe", "shift", "split", "checkpoint")
+    folders = []
+    for method in ("erm", hostile, hostile):  # two of one method are told apart by a setting, in their labels
+        settings = {hostile: f"{hostile} {len(folders)}", "same": hostile}
+        entries = classifier() | dict.fromkeys(names, hostile) | {"settings": settings}
+        name = f"{len(folders)} {HOSTILE[2]}".replace("/", "∕")
+        folders.append(fake_run(tmp_path / name, method, seed=len(folders), frames=method == "erm", **entries))
+    with Guarded(browser, write_page(folders, tmp_path / "report.html", hostile)) as visit:
+        visit.assert_quiet()
+        said = " ".join(hostile.split())
+        assert " ".join(visit.page.title().split()) == said
+        for place in ("h1", ".subtitle", ".verdict", "table"):
+            assert said in " ".join(visit.page.locator(place).first.text_content().split())
+        # What plotly makes of a name in its own kind of HTML.
+        names = visit.page.locator("[data-plot=violations] .legendtext").all_text_contents()
+        assert any(name == f"{hostile}, {hostile} {hostile} 2" for name in names), names
+        visit.page.locator("[data-plot=violations] .point").first.hover(force=True)
+        visit.assert_quiet()
+
+
+def test_whatever_a_model_answers_is_text(browser: Browser, tmp_path: Path) -> None:
+    rows = [
+        {"instruction": f"prompt {hostile}", "output": f"answer {hostile} \ud800", "generator": HOSTILE[1]}
+        for hostile in HOSTILE
+    ]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    page = write_completions([tmp_path / "a.json", tmp_path / "a.json"], tmp_path / "page.html")
+    with Guarded(browser, page, ready="table") as visit:
+        visit.assert_quiet()
+        assert visit.page.locator("tbody th").all_text_contents() == [row["instruction"] for row in rows]
+        answers = [f"answer {hostile} ?" for hostile in HOSTILE for _ in range(2)]
+        assert visit.page.locator("td").all_text_contents() == answers
+        assert HOSTILE[1] in visit.page.locator("thead th").nth(1).text_content()

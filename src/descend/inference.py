@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import (
     AutoModelForSequenceClassification,
@@ -19,6 +18,7 @@ from transformers import (
 
 from descend.errors import InputError, reason
 from descend.models import LayeredClassifier
+from descend.models.loading import load_model
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,17 @@ class DescentClassifier:
         folder = Path(source).expanduser()
         # A run folder has a config.json too, the run's.
         place = next((str(each) for each in (folder / "model", folder) if each.is_dir()), str(source))
+        expected = (
+            "a run folder, a folder with a model and its tokenizer, or a name on the Hub (with a network at first)"
+        )
+        model, loading = load_model(
+            AutoModelForSequenceClassification, place, "a classifier", expected, output_loading_info=True
+        )
         try:
-            model, loading = AutoModelForSequenceClassification.from_pretrained(place, output_loading_info=True)
-            tokenizer = AutoTokenizer.from_pretrained(place)
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        except Exception as error:  # the library of tokenizers has no kinds of errors
             raise InputError(
-                f"can't load a classifier from {str(source)!r}: expected a run folder, a folder with a model and its "
-                f"tokenizer, or a name on the Hub, which needs a network at first. {reason(error)}"
+                f"can't load a classifier from {str(source)!r}: expected {expected}. {reason(error)}"
             ) from None
         if loading["missing_keys"]:
             raise InputError(

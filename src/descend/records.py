@@ -12,6 +12,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from descend import reading
 from descend.errors import InputError, SaveError
 
 PART = ".part"
@@ -139,12 +140,9 @@ def read_json(path: Path) -> Any:
     Raises:
         InputError: If it is missing or not JSON.
     """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"expected a run folder with {path.name}; {path.parent} has none.") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} can't be read: {error}.") from None
+    if not path.exists():
+        raise InputError(f"expected a run folder with {path.name}; {path.parent} has none.")
+    return reading.read_json(path)
 
 
 class Records:

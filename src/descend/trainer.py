@@ -323,7 +323,8 @@ class DescentMixin(Trainer):
         """Keep a model that meets the constraints on all the trainer's evaluation data, if none was better."""
         if self.args.method == "constrained" and loss < self._best:
             self._best = loss
-            with aside(self.args.folder / FEASIBLE_FOLDER) as folder:
+            kept = self.args.folder / FEASIBLE_FOLDER
+            with aside(kept) if self.args.should_save else nullcontext(kept) as folder:
                 self.save_pretrained(folder)
                 self.save_dual(folder / DUAL_FILE)
 

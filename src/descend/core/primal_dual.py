@@ -233,7 +233,7 @@ class PrimalDual:
         if not self._multipliers.values.isfinite().all():
             raise NonFiniteLossError(
                 f"the multipliers have grown beyond all numbers: {self._multipliers.values.tolist()}, from "
-                f"{values.tolist()} (the cap's first). Lower the dual learning rate, and go on from the last checkpoint."
+                f"{values.tolist()} (the cap's first). Lower the dual learning rate."
             )
         self._slack.descend(values)
         return True

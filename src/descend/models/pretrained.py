@@ -12,6 +12,7 @@ from transformers import initialization as init
 
 from descend.errors import InputError, reason
 from descend.models.layered import LayeredModel, Reconstruction
+from descend.models.loading import refuse_unsafe
 
 FILTERS = {2: "bilinear", 3: "bicubic"}
 """Pillow's numbers of the filters that torch has too."""
@@ -100,6 +101,7 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
             InputError: If there is no such ViT, it has fewer blocks, or its processing can't be reproduced.
         """
         try:
+            refuse_unsafe(source)
             kind = PreTrainedConfig.get_config_dict(source)[0].get("model_type")
             if kind is None:
                 raise FileNotFoundError("There is no config.json that says a model_type.")
@@ -112,9 +114,16 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
             config.num_hidden_layers = depth or blocks
             processing = _processing(ViTImageProcessorPil.from_pretrained(source), config.image_size)
             loaded: Any = ViTModel.from_pretrained(
-                source, config=config, add_pooling_layer=False, dtype=torch.float32, output_loading_info=True
+                source,
+                config=config,
+                add_pooling_layer=False,
+                dtype=torch.float32,
+                output_loading_info=True,
+                use_safetensors=True,
             )
-        except OSError as error:
+        except InputError:
+            raise
+        except Exception as error:
             raise InputError(
                 f"can't load a ViT from {str(source)!r}: expected a name on the Hub, which needs a network at "
                 "first, or a folder with config.json, model.safetensors and preprocessor_config.json, as the "

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 from datasets import Dataset, DatasetDict
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -21,10 +20,11 @@ from transformers import (
     RobertaConfig,
 )
 
-from descend.errors import InputError, reason
+from descend.errors import InputError
 from descend.inference import DescentClassifier
 from descend.models import LayeredClassifier, TextUTConfig
 from descend.models.classifiers import FAMILIES
+from descend.models.loading import load_config, load_model
 from descend.recipes.base import Recipe, absolute, setting
 from descend.tasks.text import (
     IMDB_LABELS,
@@ -43,6 +43,8 @@ from descend.tasks.text import (
 )
 
 SMALL = "small"
+
+_EXPECTED = "a folder with config.json and model.safetensors, or a name on the Hub, which needs a network at first"
 
 USUAL_FOLDERS = {"imdb", "aclimdb", "mnli", "glue_format", "glue_data", "jsonl", "nyu_tsv", "multinli_1.0"}
 """Names of folders that say no more than the name of the data set."""
@@ -377,18 +379,12 @@ class RoBERTaRecipe(TextRecipe):
 
 def library_config(source: str) -> PreTrainedConfig:
     """The configuration in a folder or by a name on the Hub."""
-    return loaded(AutoConfig, source)
+    return load_config(AutoConfig, source, _EXPECTED)
 
 
 def loaded(kind: Any, source: str, **settings: Any) -> Any:
     """What one of the library's Auto classes makes of a folder or a name on the Hub."""
-    try:
-        return kind.from_pretrained(source, **settings)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise InputError(
-            f"can't load a model from {source!r}: expected a folder with config.json and model.safetensors, or a name "
-            f"on the Hub, which needs a network at first. {reason(error)}"
-        ) from None
+    return load_model(kind, source, "a model", _EXPECTED, **settings)
 
 
 @dataclass

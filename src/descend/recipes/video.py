@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 
 from descend.errors import InputError
 from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, ViTDenoiser, ViTDenoiserConfig
+from descend.models.loading import refuse_unsafe
 from descend.recipes.base import Recipe, absolute, setting
 from descend.tasks.video import VideoData, VideoDenoising, VideoWindows, load_test, load_video
 
@@ -68,7 +69,8 @@ class VideoRecipe(Recipe):
 
     def restore(self, folder: str) -> LayeredModel:
         """The model that `save_pretrained` put into a folder."""
-        return self.architecture.from_pretrained(folder)  # type: ignore[return-value]
+        refuse_unsafe(folder)
+        return self.architecture.from_pretrained(folder, use_safetensors=True)  # type: ignore[return-value]
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """Answers side by side: one page over the files that ``descend complete`` wrote."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
@@ -9,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from descend.errors import InputError
+from descend.reading import read_json
 
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>Descend: completions</title>
 <style>{css}
 table.answers {{ table-layout: fixed; width: 100%; }}
@@ -67,26 +68,26 @@ def write_completions(paths: Sequence[Path], out: Path) -> Path:
     if out.is_file() and path != out:
         raise InputError(f"{out} is a file; give --out a folder for the page, or a name that ends in .html.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
+    path.write_text(page, encoding="utf-8", errors="replace")  # half a surrogate pair, as JSON may hold
     return path
 
 
 def _read(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
-    try:
-        rows = json.loads(path.read_text("utf-8"))
-        asked: Counter[str] = Counter()
-        found = {}
-        for row in rows:  # one instruction may come with several inputs
-            prompt = str(row["instruction"])
-            found[prompt, asked[prompt]] = row | {"output": str(row["output"])}
-            asked[prompt] += 1
-        return found
-    except FileNotFoundError:
-        raise InputError(f"expected a file of answers, as descend complete writes it; there is no {path}.") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path} holds no answers, as descend complete writes them: {type(error).__name__} {error}."
-        ) from None
+    if not path.exists():
+        raise InputError(f"expected a file of answers, as descend complete writes it; there is no {path}.")
+    rows = read_json(path)
+    asked: Counter[str] = Counter()
+    found = {}
+    for number, row in enumerate(rows if isinstance(rows, list) else [rows]):
+        if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("instruction", "output")):
+            raise InputError(
+                f"{path}, row {number}, is no answer as descend complete writes it, with the texts instruction and "
+                f"output; got {repr(row)[:60]}."
+            )
+        prompt = row["instruction"]  # one may come with several inputs
+        found[prompt, asked[prompt]] = row
+        asked[prompt] += 1
+    return found
 
 
 def _name(path: Path, answers: dict[tuple[str, int], dict[str, Any]]) -> str:

@@ -37,7 +37,7 @@ def layer_losses(group: Group, noise: float | None = None) -> go.Figure:
 
 def layer_metrics(group: Group, noise: float | None = None) -> go.Figure:
     """The metric along the layers, as `layer_losses` shows the loss."""
-    return _along_layers(group, noise, escape(group.metric), _metric_traces)
+    return _along_layers(group, noise, _text(group.metric), _metric_traces)
 
 
 def ratios(group: Group) -> go.Figure:
@@ -64,13 +64,13 @@ def ratios(group: Group) -> go.Figure:
         figure.add_scatter(
             x=layers,
             y=[row[middle] for row in run.ratios],
-            name=escape(arm.label),
+            name=_text(arm.label),
             legendgroup=arm.label,
             mode="markers",
             marker={"color": arm.style.light, "size": 9, "symbol": arm.style.symbol},
             customdata=[[layer, row[1], row[-2], row[0], row[-1]] for layer, row in enumerate(run.ratios, start=1)],
             meta=arm.style[:2],
-            hovertemplate=f"{escape(arm.label)}, layer %{{customdata[0]}}: median %{{y:.3g}}<br>"
+            hovertemplate="%{fullData.name}, layer %{customdata[0]}: median %{y:.3g}<br>"
             "half from %{customdata[1]:.3g} to %{customdata[2]:.3g}, "
             "nine in ten from %{customdata[3]:.3g} to %{customdata[4]:.3g}<extra></extra>",
         )
@@ -94,7 +94,7 @@ def settled(group: Group) -> go.Figure:
 
 def exits(group: Group) -> go.Figure:
     """The metric against the mean number of layers used, where samples leave early; the chosen threshold is larger."""
-    figure = go.Figure(layout=_layout("layers used, on average", escape(group.metric)))
+    figure = go.Figure(layout=_layout("layers used, on average", _text(group.metric)))
     figure.update_layout(hovermode="closest")
     for arm in group.arms:
         run = next((run for run in arm.runs if run.exit), None)
@@ -106,7 +106,7 @@ def exits(group: Group) -> go.Figure:
             figure.add_scatter(
                 x=[point["layers"] for point in points],
                 y=[point[run.metric] for point in points],
-                name=f"{escape(arm.label)}, {kind}",
+                name=f"{_text(arm.label)}, {kind}",
                 mode="lines+markers",
                 line={"color": arm.style.light, "width": 2, "dash": dash},
                 marker={"color": arm.style.light, "size": 6, "symbol": arm.style.symbol},
@@ -119,7 +119,7 @@ def exits(group: Group) -> go.Figure:
             customdata=[f"threshold {chosen['threshold']:g}", "full depth"],
             x=[chosen["layers"], run.exit["depth"]],
             y=[chosen[run.metric], run.exit["full"]],
-            name=f"{escape(arm.label)}, chosen and full depth",
+            name=f"{_text(arm.label)}, chosen and full depth",
             mode="markers",
             marker={"color": arm.style.light, "size": 13, "symbol": arm.style.symbol},
             meta=arm.style[:2],
@@ -139,7 +139,7 @@ def speculation(group: Group) -> go.Figure:
         figure.add_scatter(
             x=[point["layer"] for point in points],
             y=[point["acceptance"] for point in points],
-            name=escape(arm.label),
+            name=_text(arm.label),
             mode="lines+markers",
             line={"color": arm.style.light, "width": 2},
             marker={"color": arm.style.light, "size": 8, "symbol": arm.style.symbol},
@@ -153,7 +153,7 @@ def speculation(group: Group) -> go.Figure:
 def error_by_noise(group: Group) -> go.Figure:
     """The last layer's error against the noise level γ, with the training noise marked."""
     better = "higher" if group.runs[0].higher_is_better else "lower"
-    figure = go.Figure(layout=_layout("noise level γ", f"{escape(group.metric)} ({better} is better)"))
+    figure = go.Figure(layout=_layout("noise level γ", f"{_text(group.metric)} ({better} is better)"))
     for arm in group.arms:
         table: dict[float, list[float]] = {}
         for run in arm.runs:
@@ -211,7 +211,7 @@ def violations(group: Group) -> go.Figure:
         figure.add_scatter(
             x=[layer + offset for layer in layers],
             y=values,
-            name=arm.label,
+            name=_text(arm.label),
             mode="markers",
             legendgroup=arm.label,
             showlegend=run is arm.runs[0],
@@ -231,7 +231,7 @@ def violations(group: Group) -> go.Figure:
             },
             customdata=[[layer, *pair] for layer, pair in zip(layers, pairs, strict=True)],
             meta=arm.style[:2],
-            hovertemplate=f"{escape(arm.label)}, seed {run.seed}, layer %{{customdata[0]}}<br>"
+            hovertemplate=f"%{{fullData.name}}, seed {run.seed}, layer %{{customdata[0]}}<br>"
             "%{y:.3g} (from %{customdata[1]:.3g} to %{customdata[2]:.3g})<extra></extra>",
         )
     figure.update_xaxes(_layer_ticks(1, group.depth))
@@ -273,7 +273,7 @@ def _probe_line(arm: Arm, rows: Sequence[list[float]]) -> list[go.Scatter]:
     line = go.Scatter(
         x=list(range(len(values))),
         y=values,
-        name=f"{escape(arm.label)}, linear probe",
+        name=f"{_text(arm.label)}, linear probe",
         mode="lines+markers",
         line={"color": arm.style.light, "width": 2, "dash": "dot"},
         marker={"color": arm.style.light, "size": 6},
@@ -316,7 +316,7 @@ def _line_with_band(arm: Arm, x: list[Any], values: Sequence[list[float]]) -> li
     line = go.Scatter(
         x=x,
         y=[_mean(column) for column in values],
-        name=escape(arm.label),
+        name=_text(arm.label),
         legendgroup=arm.label,
         mode="lines+markers",
         line={"color": light, "width": 2.5},
@@ -338,6 +338,11 @@ def _line_with_band(arm: Arm, x: list[Any], values: Sequence[list[float]]) -> li
         meta=arm.style[:2],
     )
     return [band, line]
+
+
+def _text(words: str) -> str:
+    """Words for plotly, whose text has tags too; of HTML's entities it knows those of <, > and & alone."""
+    return escape(words, quote=False)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -365,8 +370,9 @@ def _log_ticks(group: Group) -> list[float]:
         return []
     widest = max(high / low for low, high in spans)
     steps = (1, 1.5, 2, 3, 5, 7) if widest < 30 else (1, 2, 5) if widest < 1000 else (1,)
-    first = floor(log10(min(low for low, _ in spans)))
-    last = ceil(log10(max(high for _, high in spans)))
+    # Within what a float holds.
+    first = max(-300, floor(log10(min(low for low, _ in spans))))
+    last = min(300, ceil(log10(max(high for _, high in spans))))
     return [step * 10.0**power for power in range(first, last + 1) for step in steps]
 
 

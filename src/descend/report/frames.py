@@ -5,6 +5,7 @@ import io
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from descend.errors import InputError
 
 # WebP at this quality keeps a noisy 160×160 frame near 12 kB and cannot be told from the original by eye.
 QUALITY = 80
+
+# Of frames.npz: what an evaluation keeps of a few frames of 160×160 is some MB.
+MOST_BYTES = 2**28
+MOST_SIDE = 4096
 
 
 @dataclass(frozen=True)
@@ -37,10 +42,12 @@ class Frames:
             InputError: If the file is damaged or its arrays do not fit together.
         """
         try:
-            with np.load(path) as arrays:
-                clean, noisy, reconstruction = (arrays[name] for name in ("clean", "noisy", "reconstruction"))
-                noise = [float(level) for level in arrays["noise"]]
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            clean, noisy, reconstruction, found = _arrays(path)
+            noise = [float(level) for level in found]
+        except InputError:
+            raise
+        # All exceptions: numpy's and zipfile's readers meet damage with a dozen kinds, depending on where it is.
+        except Exception as error:
             raise InputError(f"{path} is damaged; run `descend evaluate` again.") from error
         levels = len(noise)
         if (
@@ -49,11 +56,14 @@ class Frames:
             or reconstruction.ndim != 5
             or reconstruction.shape[:1] + reconstruction.shape[2:] != noisy.shape
             or any(array.dtype != np.uint8 for array in (clean, noisy, reconstruction))
+            or not reconstruction.size
+            or max(clean.shape) > MOST_SIDE
+            or not all(map(isfinite, noise))
         ):
             raise InputError(
                 f"{path} must hold uint8 clean (K,H,W), noisy (G,K,H,W) and reconstruction (G,L+1,K,H,W), "
-                f"G = {levels} noise levels; got {clean.shape}, {noisy.shape} and {reconstruction.shape}. "
-                "Run `descend evaluate` again."
+                f"G = {levels} noise levels, none empty and no side above {MOST_SIDE}; got {clean.shape}, "
+                f"{noisy.shape} and {reconstruction.shape}. Run `descend evaluate` again."
             )
         return cls(noise, clean, noisy, reconstruction)
 
@@ -70,6 +80,15 @@ class Frames:
             self.noisy[index, :clips],
             self.reconstruction[index, :, :clips],
         )
+
+
+def _arrays(path: Path) -> list[np.ndarray]:
+    """The arrays of ``frames.npz``, never a pickle; an archive unpacks to much more than it is."""
+    with zipfile.ZipFile(path) as archive:
+        if (size := sum(member.file_size for member in archive.infolist())) > MOST_BYTES:
+            raise InputError(f"{path} unpacks to {size} bytes; expected at most {MOST_BYTES}. Keep fewer --frames.")
+    with np.load(path, allow_pickle=False) as arrays:
+        return [arrays[name] for name in ("clean", "noisy", "reconstruction", "noise")]
 
 
 def embed(frames: Mapping[str, Frames], budget: int) -> dict[str, Any] | None:

@@ -86,7 +86,7 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str) -> P
     )
     path = out / "report.html" if out.is_dir() else out
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
+    path.write_text(page, encoding="utf-8", errors="replace")  # a folder's name need not be UTF-8
     return path
 
 

@@ -1,18 +1,22 @@
 """What the page knows of a run, and which runs belong side by side."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from descend.errors import InputError
+from descend.errors import InputError, reason
+from descend.reading import json_lines, read_json
 from descend.report.frames import Frames
 
 REQUIRED = (
     *("recipe", "method", "seed", "model", "dataset", "metric", "higher_is_better"),
     *("noise", "values", "mean", "train_noise", "layer_losses"),
 )
+
+# Of what a page can show.
+MOST_LEVELS, MOST_LAYERS = 1000, 1024
 
 METHOD_NAMES = {"erm": "ERM", "constrained": "Constrained", "plain": "As given"}
 
@@ -133,17 +137,13 @@ class RunView:
         if not path.is_file():
             what = "is not a run folder" if not folder.is_dir() else "has no summary.json"
             raise InputError(f"{folder} {what}; run `descend evaluate {folder} --data PATH` first.")
-        try:
-            summary = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            line = getattr(error, "lineno", 1)
-            raise InputError(f"{path}, line {line}, is not JSON; run `descend evaluate` again.") from error
+        summary = read_json(path)
         records, frames = folder / "records.jsonl", folder / "frames.npz"
         return cls.from_summary(
             summary,
             name=folder.name or str(folder),
             source=str(path),
-            history=multiplier_history(read_records(records)) if records.is_file() else {},
+            history=multiplier_history(read_records(records), str(records)) if records.is_file() else {},
             frames=Frames.load(frames) if frames.is_file() else None,
         )
 
@@ -190,8 +190,8 @@ class RunView:
                 ratio_mean=_maybe(summary.get("ratios", {}).get("mean")),
                 ratio_median=_maybe(summary.get("ratios", {}).get("median")),
                 settled=_floats(summary.get("settled_layer", {}).get("shares", [])),
-                exit=dict(summary.get("exit") or {}),
-                speculation=dict(summary.get("speculation") or {}),
+                exit=_exit(summary.get("exit"), str(summary["metric"])),
+                speculation=_speculation(summary.get("speculation")),
                 probe_losses=_by_level(summary.get("probe", {}).get("layer_losses", {})),
                 probe_metrics=_by_level(summary.get("probe", {}).get("layer_metrics", {})),
                 note=str(summary.get("note") or ""),
@@ -213,18 +213,10 @@ class RunView:
                 history=history or {},
                 frames=frames,
             )
-        except (TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"{source} holds an entry of the wrong type: {error}.") from error
-        if len(run.noise) != len(run.values):
-            counts = f"{len(run.noise)} noise levels but {len(run.values)} values"
-            raise InputError(f"{source} must have one value per noise level; got {counts}.")
-        if run.train_noise not in run.layer_losses:
-            raise InputError(f"{source}: layer_losses must contain the training noise {run.train_noise}.")
-        if len({len(row) for row in run.layer_losses.values()}) != 1:
-            raise InputError(f"{source}: layer_losses must have as many layers at every noise level.")
-        if run.limits and len(run.limits) != run.depth + 1:
-            counts = f"{len(run.limits)} limits but {run.depth + 1} layer losses"
-            raise InputError(f"{source} must have one limit per layer, from layer 0 on; got {counts}.")
+        except (TypeError, ValueError, AttributeError, KeyError, OverflowError) as error:
+            kind = type(error).__name__
+            raise InputError(f"{source} holds an entry of the wrong type: {kind}: {reason(error)}.") from error
+        _refuse(run, source)
         return run
 
 
@@ -329,32 +321,67 @@ def format_alpha(alpha: Sequence[float] | None) -> str:
     return f"{low:g}" if low == high else f"{low:g}–{high:g}"
 
 
+def _refuse(run: RunView, source: str) -> None:
+    """Refuse a run whose entries do not fit each other, so that no figure need ask."""
+    if not run.noise or len(run.noise) != len(run.values):
+        counts = f"{len(run.noise)} noise levels but {len(run.values)} values"
+        raise InputError(f"{source} must have one value per noise level; got {counts}.")
+    by_level = (run.layer_losses, run.layer_metrics, run.probe_losses, run.probe_metrics)
+    levels = [run.train_noise, *run.noise, *(level for rows in by_level for level in rows)]
+    if not all(map(isfinite, levels)) or len(set(levels)) > MOST_LEVELS:
+        raise InputError(f"{source} must have finite noise levels, at most {MOST_LEVELS}; got {str(levels)[:60]}.")
+    if run.train_noise not in run.layer_losses:
+        raise InputError(f"{source}: layer_losses must contain the training noise {run.train_noise}.")
+    if len({len(row) for row in run.layer_losses.values()}) != 1:
+        raise InputError(f"{source}: layer_losses must have as many layers at every noise level.")
+    if not 1 <= run.depth <= MOST_LAYERS:
+        raise InputError(f"{source}: layer_losses must have 2 to {MOST_LAYERS + 1} layers; got {run.depth + 1}.")
+    if run.limits and len(run.limits) != run.depth + 1:
+        counts = f"{len(run.limits)} limits but {run.depth + 1} layer losses"
+        raise InputError(f"{source} must have one limit per layer, from layer 0 on; got {counts}.")
+    fits = {
+        "violations": not run.violations or len(run.violations) == run.depth,
+        "violation_intervals": not run.violation_intervals
+        or (len(run.violation_intervals) == run.depth and all(len(pair) == 2 for pair in run.violation_intervals)),
+        "ratios": not run.ratios
+        or (
+            len(run.ratios) == run.depth
+            and len(run.quantiles) >= 2
+            and all(len(row) == len(run.quantiles) for row in run.ratios)
+        ),
+        "settled_layer": len(run.settled) in (0, run.depth + 1),
+        "layer_metrics and probe": all(len(row) == run.depth + 1 for rows in by_level[1:] for row in rows.values()),
+        "multipliers": all(0 <= layer <= run.depth for layer in run.history),
+    }
+    wrong = ", ".join(name for name, fitting in fits.items() if not fitting)
+    if wrong:
+        raise InputError(f"{source} must have one entry per layer, of {run.depth} layers; got others in {wrong}.")
+
+
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """Read ``records.jsonl`` row by row; a last line that was cut off, as by a kill, is left out.
 
     Raises:
         InputError: If another line is not a JSON object, with its number.
     """
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip() or not line.endswith("\n"):
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError:
-                row = None
-            if not isinstance(row, dict):
-                got = line.strip()[:60]
-                raise InputError(f"{path}, line {number}, must be one JSON object; got {got!r}. Remove it.")
-            yield row
+    return (row for _, row in json_lines(path, appended=True))
 
 
-def multiplier_history(records: Iterable[Mapping[str, Any]]) -> History:
-    """The multipliers over time by layer, 0 the cap's; a resumed run's later rows win."""
+def multiplier_history(records: Iterable[Mapping[str, Any]], source: str = "records") -> History:
+    """The multipliers over time by layer, 0 the cap's; a resumed run's later rows win.
+
+    Raises:
+        InputError: If a row of theirs has no numbers.
+    """
     layers: dict[int, dict[float, float]] = {}
     for row in records:
         if row.get("split") == "train" and row.get("metric") == "multiplier" and row.get("layer") is not None:
-            layers.setdefault(int(row["layer"]), {})[float(row["step"])] = float(row["value"])
+            try:
+                layer, step, value = int(row["layer"]), float(row["step"]), _float(row["value"])
+            except (KeyError, TypeError, ValueError, OverflowError):
+                got = repr(dict(row))[:100]
+                raise InputError(f"{source}: a multiplier's row must have numbers; got {got}. Remove it.") from None
+            layers.setdefault(layer, {})[step] = value
     history: History = {}
     for layer, values in sorted(layers.items()):
         steps = sorted(values)
@@ -365,6 +392,36 @@ def multiplier_history(records: Iterable[Mapping[str, Any]]) -> History:
 def _by_level(rows: Any) -> dict[float, list[float]]:
     """Rows by noise level, from JSON's words for numbers."""
     return {float(level): _floats(row) for level, row in rows.items()}
+
+
+def _exit(found: Any, metric: str) -> dict[str, Any]:
+    """What the page and the sentences use of an evaluation's ``exit``, in numbers."""
+    if not found:
+        return {}
+
+    def point(one: Any, setting: str) -> dict[str, float]:
+        return {name: _float(one[name]) for name in (setting, "layers", metric)}
+
+    chosen = {**point(found["chosen"], "threshold"), "time_ratio": _float(found["chosen"]["time_ratio"])}
+    return {
+        "full": _float(found["full"]),
+        "depth": int(found["depth"]),
+        "confidence": [point(one, "threshold") for one in found["confidence"]],
+        "patience": [point(one, "patience") for one in found["patience"]],
+        "chosen": chosen,
+    }
+
+
+def _speculation(found: Any) -> dict[str, Any]:
+    """The same of ``speculation``."""
+    if not found:
+        return {}
+    return {
+        "layers": [
+            {"layer": int(one["layer"]), **{name: _float(one[name]) for name in ("acceptance", "speed")}}
+            for one in found["layers"]
+        ]
+    }
 
 
 def _floats(values: Any) -> list[float]:

@@ -229,7 +229,7 @@ def _every_run(groups: Sequence[Group]) -> str:
 def _arm_cells(arm: Arm) -> list[str]:
     seeds = f" <small>{len(arm.runs)} seeds</small>" if len(arm.runs) > 1 else ""
     shares = [run.descending_share for run in arm.runs if run.descending_share is not None]
-    seconds = [run.seconds for run in arm.runs if run.seconds is not None]
+    seconds = [run.seconds for run in arm.runs if run.seconds is not None and isfinite(run.seconds)]
     return [
         escape(arm.label) + seeds,
         _spread([run.mean for run in arm.runs]),

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from descend.errors import InputError
 from descend.noise import GaussianNoise
+from descend.reading import parse_json, plain_text, read_json, read_text
 from descend.records import write_json
 from descend.run.judging import of_run
 from descend.run.training import CONFIG_FILE
@@ -164,16 +165,16 @@ def _entry(row: dict[str, Any], answer: str, generator: str) -> dict[str, str]:
 def _prompts(path: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         raise InputError(f"{path} must be a JSON file of prompts, as alpaca_eval.json; there is none.")
-    try:
-        rows = json.loads(path.read_text("utf-8-sig"))
-    except ValueError as error:
-        raise InputError(f"{path} must hold a JSON list of prompts, as alpaca_eval.json: {error}.") from None
+    rows = read_json(path)
     if not isinstance(rows, list) or not rows:
         raise InputError(f"{path} must hold a JSON list of prompts, as alpaca_eval.json; got {type(rows).__name__}.")
     for number, row in enumerate(rows):
-        if not isinstance(row, dict) or not isinstance(row.get("instruction"), str) or not row["instruction"].strip():
+        texts = row if isinstance(row, dict) else {}
+        told = [texts.get("instruction"), texts.get("input") or "", texts.get("dataset") or ""]
+        if not all(map(plain_text, told)) or not texts["instruction"].strip():
             raise InputError(
-                f"{path}, row {number}, must be an object with the text 'instruction'; got {repr(row)[:60]}."
+                f"{path}, row {number}, must be an object with the text 'instruction', and 'input' and 'dataset' as "
+                f"texts if there are any; got {repr(row)[:60]}."
             )
         yield row
 
@@ -186,12 +187,12 @@ def _begun(partial: Path, settings: dict[str, Any]) -> list[dict[str, str] | Non
     """The answers that an interrupted run has written, a half-written last line dropped."""
     if not partial.exists():
         return []
-    lines = partial.read_text("utf-8").split("\n")[:-1]
+    lines = read_text(partial).split("\n")[:-1]
     if not lines:
         partial.unlink()
         return []
     try:
-        before, *entries = map(json.loads, lines)
+        before, *entries = map(parse_json, lines)
         whole = isinstance(before, dict) and all(one is None or isinstance(one, dict) for one in entries)
     except ValueError:
         whole = False

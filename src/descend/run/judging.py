@@ -3,16 +3,15 @@
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch.utils.data import Dataset
 
 from descend.checkpoints import PICKLES
 from descend.config import DescentArguments, DescentConfig
-from descend.errors import InputError
+from descend.errors import InputError, reason
 from descend.evaluation.exits import exits
 from descend.evaluation.probes import fit_probes
 from descend.evaluation.robustness import pictures, robustness
@@ -168,16 +167,24 @@ def of_run(folder: Path, model: str) -> Subject:
     """A model of a run folder."""
     config = read_json(folder / CONFIG_FILE)
     given = config.get("architectures") if isinstance(config, dict) else None
-    if any("ForSequenceClassification" in name for name in given or ()):
+    if "ForSequenceClassification" in str(given):
         raise InputError(
-            f"{folder} is no run but a model of {config['model_type']}; judge it by --task classification."
+            f"{folder} is no run but a model of {config.get('model_type')}; judge it by --task classification."
         )
     try:
-        recipe = RECIPES[config["recipe"]](**config["settings"])
+        recipe = _recipe(config)
         kind: Any = recipe.arguments()
         args = kind(output_dir=str(folder), **config["training"])
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{folder / CONFIG_FILE} is not that of a run of this version of descend: {error}.") from None
+        facts = {key: config[key] for key in ("recipe", "method", "seed", "model")}
+        told = _settings(config)
+        args.problem(recipe.depth)
+    except InputError:
+        raise
+    # All exceptions: a wrong value shows wherever the libraries first use it.
+    except Exception as error:
+        raise InputError(
+            f"{folder / CONFIG_FILE} is not that of a run of this version of descend: {reason(error)}."
+        ) from None
     if not any((folder / model / name).is_file() for name in ("config.json", "adapter_config.json")):
         todo = "finish the run first: the same descend train with --resume"
         raise InputError(f"{folder} has no {model}; {todo if model == 'model' else 'judge its model instead'}.")
@@ -192,14 +199,14 @@ def of_run(folder: Path, model: str) -> Subject:
         raise InputError(
             f"{folder / model} has {network.depth} layers, but {folder / CONFIG_FILE} says depth {recipe.depth}."
         )
-    dual = _dual((folder if model == "model" else folder / model) / DUAL_FILE)
+    dual = _dual((folder if model == "model" else folder / model) / DUAL_FILE, network.depth)
     binding = [layer for layer, value in enumerate([dual["cap_multiplier"], *dual["multipliers"]]) if value > 0]
     facts = {
-        **{key: config[key] for key in ("recipe", "method", "seed", "model")},
+        **facts,
         "checkpoint": model,
         **dual,
         "binding": binding,
-        "settings": _settings(config),
+        "settings": told,
         "seconds": config.get("seconds"),
     }
     return Subject(recipe, network, args, dual["sigma"], facts)
@@ -230,10 +237,22 @@ def _of_library(folder: Path, task: str, dataset: str | None, data: str | None) 
 def _restored(recipe: Recipe, folder: Path) -> LayeredModel:
     try:
         return recipe.restore(str(folder))
-    except (SafetensorError, OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{folder} can't be loaded: {error}. Train the run again.") from None
+    except InputError:
+        raise
+    except Exception as error:  # of a config.json whose values no model has
+        raise InputError(f"{folder} can't be loaded: {reason(error)}. Train the run again.") from None
+
+
+def _recipe(config: Any) -> Recipe:
+    """The recipe of a run, each of its settings of the type it is declared with."""
+    kind, settings = RECIPES[config["recipe"]], config["settings"]
+    types = get_type_hints(kind)
+    for name, value in settings.items():
+        # A whole number is a float too, but no truth value is a number.
+        allowed = float | int if types[name] is float else types[name]
+        if not isinstance(value, allowed) or (isinstance(value, bool) and types[name] is not bool):
+            raise TypeError(f"{name} is {str(value)[:60]}")
+    return kind(**settings)
 
 
 def _others(recipe: Recipe, data: str | None, split: str) -> tuple[Dataset, str]:
@@ -244,13 +263,18 @@ def _others(recipe: Recipe, data: str | None, split: str) -> tuple[Dataset, str]
     return recipe.load_test()
 
 
-def _dual(path: Path) -> dict[str, Any]:
-    """λ, the cap's multiplier and the slack that `DescentTrainer.save_dual` wrote."""
+def _dual(path: Path, depth: int) -> dict[str, Any]:
+    """λ, the cap's multiplier and the slack that `DescentTrainer.save_dual` wrote, of a model of this depth."""
+    shapes = {"multipliers": (depth,), "cap_multiplier": (), "slack": (depth,), "sigma": ()}
     try:
-        found = {name: tensor.tolist() for name, tensor in load_file(path).items()}
-        return {name: found[name] for name in ("multipliers", "cap_multiplier", "slack", "sigma")}
-    except (SafetensorError, OSError, KeyError) as error:
-        raise InputError(f"{path} can't be loaded: {error}. Train the run again.") from None
+        tensors = load_file(path)
+        for name, shape in shapes.items():
+            found = tensors[name]
+            if found.shape != shape or not found.is_floating_point() or not found.isfinite().all():
+                raise ValueError(f"{name} is no {shape} of finite numbers")
+        return {name: tensors[name].tolist() for name in shapes}
+    except Exception as error:  # the library's, and what torch makes of types it does not know
+        raise InputError(f"{path} can't be loaded: {reason(error)}. Train the run again.") from None
 
 
 def _binding(constraints: list[int]) -> list[str]:

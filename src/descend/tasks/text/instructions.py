@@ -1,6 +1,5 @@
 """Instructions and their answers: Alpaca's files, generated ones, and the tokens that a model is trained on."""
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,8 +9,8 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from descend.errors import InputError
+from descend.reading import json_lines, plain_text, read_json
 from descend.tasks.text.language import IGNORED
-from descend.tasks.text.sources import jsonl
 
 WORDS = ["red", "blue", "green", "one", "two", "three", "sun", "moon", "star", "cat", "dog", "fox", "old", "new", "big"]
 COUNT = 2500
@@ -45,7 +44,7 @@ def read_instructions(path: str | Path) -> Instructions:
         values = {name: row.get(name) for name in ("instruction", "input", "output")}
         values["input"] = values["input"] or ""  # as some have written it where there is none
         for name, value in values.items():
-            if not isinstance(value, str):
+            if not plain_text(value):
                 got = "none" if value is None else repr(value)[:60]
                 raise InputError(f"{place} must have the text {name!r}; got {got}. Correct or remove the row.")
         if not values["instruction"].strip():
@@ -120,15 +119,10 @@ def tokenize_instructions(
 
 def _objects(file: Path) -> Any:
     if file.suffix == ".jsonl":
-        for number, row in jsonl(file):
+        for number, row in json_lines(file):
             yield f"{file}, line {number},", row
         return
-    try:
-        rows = json.loads(file.read_text("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise InputError(f"{file} is not UTF-8 text. Convert it.") from None
-    except ValueError as error:
-        raise InputError(f"{file} is not whole JSON: {error}. Was its download cut off?") from None
+    rows = read_json(file)
     if not isinstance(rows, list):
         raise InputError(f"{file} must hold a list of objects; got {type(rows).__name__}.")
     for number, row in enumerate(rows):

@@ -1,7 +1,6 @@
 """IMDb and MNLI as people have them on disk, or by their names on the Hub, as `datasets`."""
 
 import csv
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,10 @@ from typing import Any
 from datasets import Dataset, DatasetDict, load_dataset
 
 from descend.errors import InputError, reason
+from descend.reading import json_lines, lines, plain_text, read_text, refuse_ways_out
+
+MOST_REVIEW = 2**24
+"""Bytes of a review's file."""
 
 IMDB_LABELS = ("neg", "pos")
 MNLI_LABELS = ("entailment", "neutral", "contradiction")
@@ -37,7 +40,7 @@ def read_imdb(path: str | Path) -> DatasetDict:
         return _of_hub(path, {"text": "text"})
     if (root / "aclImdb").is_dir():
         root = root / "aclImdb"
-    return DatasetDict({side: Dataset.from_list(list(_reviews(root / side))) for side in ("train", "test")})
+    return DatasetDict({side: Dataset.from_list(list(_reviews(root / side, root))) for side in ("train", "test")})
 
 
 def read_mnli(path: str | Path) -> DatasetDict:
@@ -65,6 +68,7 @@ def read_mnli(path: str | Path) -> DatasetDict:
     files = sorted(file for file in root.rglob("*") if file.suffix in (".tsv", ".jsonl"))
     # GLUE's own archive keeps the files that its were made of in a folder beside them.
     files = [file for file in files if file.parent == root] or files
+    refuse_ways_out(root, files)
     sides = {
         "train": [file for file in files if re.search(r"train", file.stem)],
         "test": [file for file in files if re.search(r"(dev|validation)_matched|val$|test$|dev$", file.stem)],
@@ -79,7 +83,7 @@ def read_mnli(path: str | Path) -> DatasetDict:
     return DatasetDict({side: Dataset.from_list(list(_pairs(file))) for side, (file,) in sides.items()})
 
 
-def _reviews(folder: Path) -> Iterator[dict[str, Any]]:
+def _reviews(folder: Path, root: Path) -> Iterator[dict[str, Any]]:
     found = False
     for label, name in enumerate(IMDB_LABELS):
         if not (folder / name).is_dir():
@@ -87,11 +91,10 @@ def _reviews(folder: Path) -> Iterator[dict[str, Any]]:
                 f"{folder.parent} must be laid out as aclImdb, with train/pos, train/neg, test/pos and test/neg; there "
                 f"is no {folder.name}/{name}."
             )
-        for file in sorted((folder / name).glob("*.txt")):
-            try:
-                text = file.read_text("utf-8").replace("<br />", " ").strip()
-            except UnicodeDecodeError:
-                raise InputError(f"{file} is not UTF-8 text. Convert or remove it.") from None
+        files = sorted((folder / name).glob("*.txt"))
+        refuse_ways_out(root, files)
+        for file in files:
+            text = read_text(file, MOST_REVIEW).replace("<br />", " ").strip()
             if not text:
                 raise InputError(f"{file} is empty; expected a review. Remove it.")
             found = True
@@ -102,14 +105,17 @@ def _reviews(folder: Path) -> Iterator[dict[str, Any]]:
 
 def _pairs(file: Path) -> Iterator[dict[str, Any]]:
     found = False
-    for number, row in _tsv(file) if file.suffix == ".tsv" else jsonl(file):
+    for number, row in _tsv(file) if file.suffix == ".tsv" else json_lines(file):
         place = f"{file}, line {number}"
         values = {}
         for name, columns in _COLUMNS.items():
             column = next((each for each in columns if each in row), None)
             if column is None:
                 raise InputError(f"{place} has no column {' or '.join(columns)}; it has {', '.join(row)}.")
-            values[name] = "" if row[column] is None else str(row[column]).strip()
+            value = "" if row[column] is None else row[column]
+            if not plain_text(value):
+                raise InputError(f"{place}: {column} must be text; got {repr(value)[:60]}. Correct or remove the row.")
+            values[name] = value.strip()
         if values["label"] == "-":
             continue
         if values["label"] not in MNLI_LABELS:
@@ -125,43 +131,20 @@ def _pairs(file: Path) -> Iterator[dict[str, Any]]:
 
 def _tsv(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
     # A quote in a sentence is a quote, not the start of a field that goes on over lines.
-    with file.open(encoding="utf-8-sig", newline="") as lines:
-        rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-        number = 1
-        try:
-            header = next(rows, [])
-            for number, row in enumerate(rows, start=2):
-                if not row:  # an empty line
-                    continue
-                if len(row) != len(header):
-                    raise InputError(
-                        f"{file}, line {number}, must have the {len(header)} columns of the header; got {len(row)}."
-                    )
-                yield number, dict(zip(header, row, strict=True))
-        except UnicodeDecodeError:
-            raise InputError(f"{file} is not UTF-8 text. Convert it.") from None
-        except csv.Error as error:
-            raise InputError(
-                f"{file}, line {number + 1}, can't be read: {reason(error)}. Correct or remove it."
-            ) from None
-
-
-def jsonl(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a file with one on each line, and their lines."""
-    with file.open(encoding="utf-8-sig") as lines:
-        try:
-            for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    row = None
-                if not isinstance(row, dict):
-                    raise InputError(f"{file}, line {number}, must be one JSON object; got {line.strip()[:60]!r}.")
-                yield number, row
-        except UnicodeDecodeError:
-            raise InputError(f"{file} is not UTF-8 text. Convert it.") from None
+    rows = csv.reader(lines(file, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
+    number = 1
+    try:
+        header = next(rows, [])
+        for number, row in enumerate(rows, start=2):
+            if not row:  # an empty line
+                continue
+            if len(row) != len(header):
+                raise InputError(
+                    f"{file}, line {number}, must have the {len(header)} columns of the header; got {len(row)}."
+                )
+            yield number, dict(zip(header, row, strict=True))
+    except csv.Error as error:
+        raise InputError(f"{file}, line {number + 1}, can't be read: {reason(error)}. Correct or remove it.") from None
 
 
 def _of_hub(name: str | Path, columns: dict[str, str], test: str = "test") -> DatasetDict:

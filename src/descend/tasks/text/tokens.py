@@ -129,7 +129,7 @@ def load_tokenizer(source: str | Path, *, padding: bool = True) -> PreTrainedTok
     folder = Path(source).expanduser()
     try:
         if (folder / "tokenizer.json").is_file() or (folder / "tokenizer_config.json").is_file() or not folder.is_dir():
-            tokenizer = AutoTokenizer.from_pretrained(source)
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         elif (folder / "vocab.txt").is_file():
             tokenizer = BertTokenizer.from_pretrained(folder)
         elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():

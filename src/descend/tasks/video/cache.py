@@ -100,7 +100,7 @@ def _open(file: Path, clips: int, stamp: bytes) -> list[np.ndarray] | None:
     if end < 0 or content[-_STAMP_BYTES:].tobytes() != stamp:
         return None
     lengths = np.frombuffer(content[end:-_STAMP_BYTES].tobytes(), dtype="<i8")
-    if lengths.min() < 1 or lengths.sum() * _FRAME_BYTES != end:
+    if lengths.min() < 1 or sum(lengths.tolist()) * _FRAME_BYTES != end:  # in numbers that don't wrap
         return None
     frames = content[:end].reshape(-1, SIZE, SIZE)
     return np.split(frames, np.cumsum(lengths)[:-1])

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from descend.errors import InputError
+from descend.reading import refuse_ways_out
 from descend.tasks.video.decoding import announced_frames, image_frames, video_frames
 
 VIDEO_SUFFIXES = frozenset({".avi", ".mp4", ".mkv", ".mov"})
@@ -90,7 +91,7 @@ def find_clips(path: str | Path, split: Literal["train", "test"] | None) -> list
 
     Raises:
         InputError: PATH is missing, empty or of another layout; it lacks the side that was asked for; a
-            clip folder holds no frame; videos and clip folders lie side by side.
+            clip folder holds no frame; videos and clip folders lie side by side; a link leads out of PATH.
     """
     path = _existing(path)
     sides = _side_folders(path)
@@ -103,6 +104,7 @@ def find_clips(path: str | Path, split: Literal["train", "test"] | None) -> list
         clips = _clips_in(path if path.is_file() else _collection(path))
         if not clips:
             raise InputError(_nothing_found(path))
+        refuse_ways_out(path, (file for clip in clips for file in clip.files))
         return clips
 
     side = SIDE_OF_SPLIT[split]
@@ -123,6 +125,7 @@ def find_clips(path: str | Path, split: Literal["train", "test"] | None) -> list
             f"{folder} holds no clips; expected videos ({', '.join(sorted(VIDEO_SUFFIXES))}) or "
             f"folders of frames ({', '.join(sorted(IMAGE_SUFFIXES))})"
         )
+    refuse_ways_out(path, (file for clip in clips for file in clip.files))
     return clips
 
 

@@ -1,0 +1,118 @@
+"""Models from folders and from the Hub: their sizes and their weights, no code and no pickles."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+from descend.errors import InputError, reason
+from descend.reading import read_json
+
+MOST_LAYERS = 1024
+MOST_LABELS = 2**16
+MOST_SIZE = 2**24
+"""Of any other whole number in a ``config.json``, such as the words of a vocabulary."""
+
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth")
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
+
+
+def load_model(kind: Any, source: str | Path, what: str, expected: str, **settings: Any) -> Any:
+    """What a class's `from_pretrained` makes of a folder or a name on the Hub.
+
+    Args:
+        kind: The class, of the library or one's own.
+        source: The folder or the name.
+        what: What to call it in an error, such as "a model".
+        expected: What the folder must hold, in words.
+        **settings: For `from_pretrained`.
+
+    Raises:
+        InputError: If it can't be loaded, by its ``config.json`` is larger than any model, or has its weights in
+            pickles.
+    """
+    try:
+        refuse_unsafe(source)
+        # Unless it is told not to, the library asks the terminal whether to run a folder's code.
+        return kind.from_pretrained(source, trust_remote_code=False, use_safetensors=True, **settings)
+    except InputError:
+        raise
+    # All exceptions: what is wrong in a config.json shows wherever its value is first used.
+    except Exception as error:
+        raise InputError(f"can't load {what} from {str(source)!r}: expected {expected}. {_said(error)}") from None
+
+
+def load_config(kind: Any, source: str | Path, expected: str) -> Any:
+    """The configuration in a folder or by a name on the Hub, as `load_model` a model."""
+    try:
+        refuse_unsafe(source)
+        return kind.from_pretrained(source, trust_remote_code=False)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"can't load a model from {str(source)!r}: expected {expected}. {_said(error)}") from None
+
+
+def refuse_unsafe(source: str | Path) -> None:
+    """Refuse a model before any of it is made: by what its ``config.json`` asks, and what its weights lie in.
+
+    Raises:
+        InputError: If a size is none or of no model, or the weights are pickles, which can run code when opened.
+    """
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        return _refuse_sizes(PreTrainedConfig.get_config_dict(source)[0], str(source))
+    weights = sorted(folder.glob("*.safetensors"))
+    pickles = sorted(file for file in folder.iterdir() if file.suffix in _PICKLES and file.name != "training_args.bin")
+    if pickles and not weights:
+        raise InputError(
+            f"{pickles[0]} is no safetensors; a pickle can run code when it is opened. Where you trust it, convert it: "
+            "load the model in a script and save_pretrained it again."
+        )
+    if (folder / "adapter_config.json").is_file():
+        adapter = read_json(folder / "adapter_config.json")
+        base = adapter.get("base_model_name_or_path") if isinstance(adapter, dict) else None
+        if not isinstance(base, str) or not (folder / "adapter_model.safetensors").is_file():
+            raise InputError(f"{folder} must hold adapter_model.safetensors, and the name of the model it is for.")
+        if not (Path(base) / "adapter_config.json").exists():  # adapters on adapters would go round
+            refuse_unsafe(base)
+    if (folder / "config.json").is_file():
+        config = read_json(folder / "config.json")
+        _refuse_sizes(config, str(folder / "config.json"))
+        layers = max((config[name] for name in _LAYERS if name in config), default=0)
+        tensors = sum(map(_tensors, weights))
+        # Layers may share their weights, but not many do; and a missing layer would be made anew, in memory.
+        if weights and not config.get("tied") and layers > max(64, tensors):
+            raise InputError(
+                f"{folder / 'config.json'} asks for {layers} layers; the weights beside it are {tensors} tensors. "
+                "Correct it or copy the model again."
+            )
+
+
+def _refuse_sizes(config: Any, source: str) -> None:
+    if not isinstance(config, dict):
+        raise InputError(f"{source} must hold an object; got {type(config).__name__}.")
+    for name, value in config.items():
+        most = MOST_LAYERS if name in _LAYERS else MOST_LABELS if name == "num_labels" else MOST_SIZE
+        if name in _LAYERS and (not isinstance(value, int) or value < 1):
+            raise InputError(f"{source}: {name} must be a whole number of at least 1; got {str(value)[:60]}.")
+        if isinstance(value, int) and abs(value) > most and "theta" not in name:
+            raise InputError(f"{source}: {name} must be at most {most}; got {str(value)[:60]}.")
+        if name.endswith("attn_implementation") and "/" in str(value):
+            raise InputError(f"{source}: {name} asks for code from the Hub, {str(value)[:60]}. Remove the entry.")
+
+
+def _tensors(file: Path) -> int:
+    """How many tensors a safetensors file announces; 0 where its header can't be read, as loading it will say."""
+    try:
+        with file.open("rb") as content:
+            (size,) = struct.unpack("<Q", content.read(8))
+            return len(json.loads(content.read(min(size, 2**27))))
+    except (OSError, ValueError, TypeError, struct.error, RecursionError):
+        return 0
+
+
+def _said(error: Exception) -> str:
+    return reason(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {reason(error)}"

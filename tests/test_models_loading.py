@@ -1,0 +1,111 @@
+"""Models from folders: no code, no pickles, and no more memory than their weights."""
+
+import json
+
+import pytest
+import torch
+from transformers import BertTokenizer, DistilBertConfig, DistilBertForSequenceClassification
+
+from descend.errors import InputError
+from descend.inference import DescentClassifier
+from descend.models.loading import MOST_LAYERS, refuse_unsafe
+from descend.recipes import RECIPES
+from descend.tasks.text import load_tokenizer
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    config = DistilBertConfig(vocab_size=len(WORDS), dim=8, n_layers=2, n_heads=2, hidden_dim=8, num_labels=2)
+    model = DistilBertForSequenceClassification(config)
+    model.save_pretrained(tmp_path / "model")
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
+    BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def change(folder, name="config.json", **entries):
+    content = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps(content | entries))
+
+
+def test_a_folder_of_pickles_is_refused_by_name_and_not_opened(folder, tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "ran"), "w"))
+
+    assert DescentClassifier.from_pretrained(folder).predict("good")
+    (folder / "model.safetensors").unlink()
+    torch.save({"weight": Bomb()}, folder / "pytorch_model.bin")
+    for load in (
+        DescentClassifier.from_pretrained,
+        RECIPES["video-ut"]().restore,
+        lambda place: RECIPES["text-distilbert"](model=str(place)).check(),
+        lambda place: RECIPES["video-vit"](pretrained=str(place)).network(None),
+        lambda place: RECIPES["llm-sft"](model=str(place)).check(),
+    ):
+        with pytest.raises(InputError, match=r"pytorch_model\.bin is no safetensors; a pickle can run code"):
+            load(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_folders_own_code_is_neither_run_nor_asked_about(folder, tmp_path, monkeypatch):
+    (folder / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Config: ...\nclass Model: ...\n")
+    entry = {"AutoConfig": "theirs.Config", "AutoModelForSequenceClassification": "theirs.Model"}
+    change(folder, model_type="theirs", auto_map=entry)
+    change(
+        folder, "tokenizer_config.json", tokenizer_class="Theirs", auto_map={"AutoTokenizer": ["theirs.Model", None]}
+    )
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda question="": asked.append(question) or "y")
+    for load in (
+        DescentClassifier.from_pretrained,
+        load_tokenizer,
+        lambda place: RECIPES["text-distilbert"](model=str(place)).check(),
+        lambda place: RECIPES["llm-sft"](model=str(place)).check(),
+    ):
+        with pytest.raises(InputError, match="custom code"):
+            load(folder)
+    assert not asked and not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"n_layers": 10**9}, f"n_layers must be at most {MOST_LAYERS}"),
+        ({"n_layers": 900}, "asks for 900 layers; the weights beside it are"),
+        ({"n_layers": "2"}, "n_layers must be a whole number"),
+        ({"n_layers": -1}, "n_layers must be a whole number"),
+        ({"num_labels": 10**9}, "num_labels must be at most"),
+        ({"vocab_size": 10**12}, "vocab_size must be at most"),
+        ({"max_position_embeddings": 2**40}, "max_position_embeddings must be at most"),
+        ({"dim": 2**20}, "can't load a classifier"),
+        ({"dim": None}, "can't load a classifier"),
+        ({"attn_implementation": "somebody/kernels"}, "asks for code from the Hub"),
+        ({"activation": "no such thing"}, "can't load a classifier"),
+    ],
+)
+def test_a_config_that_asks_for_more_than_there_is_is_refused(folder, entries, message):
+    change(folder, **entries)
+    with pytest.raises(InputError, match=message):
+        DescentClassifier.from_pretrained(folder)
+
+
+def test_adapters_are_held_to_the_same(folder, tmp_path):
+    (tmp_path / "lora").mkdir()
+    (tmp_path / "lora" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder)}))
+    (tmp_path / "lora" / "adapter_model.bin").write_bytes(b"")
+    with pytest.raises(InputError, match=r"adapter_model\.bin is no safetensors"):
+        refuse_unsafe(tmp_path / "lora")
+    (tmp_path / "lora" / "adapter_model.bin").rename(tmp_path / "lora" / "adapter_model.safetensors")
+    refuse_unsafe(tmp_path / "lora")
+    change(folder, n_layers=10**9)
+    with pytest.raises(InputError, match="n_layers must be at most"):
+        refuse_unsafe(tmp_path / "lora")
+
+
+def test_a_damaged_tokenizer_is_refused(folder):
+    (folder / "tokenizer.json").write_text('{"version": "1.0", "model": {"type": "BPE", "vocab": 3}}')
+    with pytest.raises(InputError, match="can't load a tokenizer"):
+        load_tokenizer(folder)

@@ -1,0 +1,341 @@
+"""Files of unknown origin: whatever is in them, a reader gives what was written or one `InputError`, within bounds.
+
+`benchmarks/fuzz.py` does the same to whole inputs, many times over.
+"""
+
+import json
+import os
+import random
+import struct
+import zlib
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from descend import reading
+from descend.errors import InputError
+from descend.reading import FOLLOW_LINKS, json_lines, parse_json, read_json, read_text, refuse_ways_out
+from descend.report import RunView, write_completions
+from descend.report.frames import Frames
+from descend.report.runs import multiplier_history
+from descend.run.completing import _prompts
+from descend.run.judging import _dual
+from descend.tasks.text import read_imdb, read_instructions, read_mnli
+from descend.tasks.video import Clip, find_clips
+from test_text_sources import imdb, mnli
+from test_video_sources import write_frames, write_video
+
+quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+brief = settings(quick, max_examples=25)
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=()))
+trees = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12)
+words = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
+
+
+def refused_or(call, *given):
+    """What a call gives; None where it refuses its input, and nothing else may be raised."""
+    try:
+        return call(*given)
+    except InputError:
+        return None
+
+
+@contextmanager
+def little_memory():
+    """What is done inside takes less than 50 MB, at any time."""
+
+    def memory(kind: str) -> int:
+        return int(Path("/proc/self/status").read_text().split(f"{kind}:")[1].split()[0]) // 1024
+
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew
+    before = memory("VmRSS")
+    yield
+    assert memory("VmHWM") - before < 50
+
+
+# --- JSON and text
+
+
+@quick
+@given(trees)
+def test_json_is_read_as_it_was_written(tmp_path, tree):
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(tree))
+    assert json.dumps(read_json(file)) == json.dumps(tree)
+
+
+@quick
+@given(st.binary() | st.text().map(str.encode))
+def test_no_bytes_get_past_the_readers_of_text(tmp_path, content):
+    for name in ("a.json", "a.jsonl", "train.tsv", "dev_matched.tsv"):
+        (tmp_path / name).write_bytes(content)
+    refused_or(read_json, tmp_path / "a.json")
+    refused_or(lambda file: list(json_lines(file)), tmp_path / "a.jsonl")
+    refused_or(read_instructions, tmp_path / "a.jsonl")
+    refused_or(read_text, tmp_path / "a.json")
+    refused_or(lambda folder: read_mnli(folder), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[" * 100_000, "[" * 900 + "]" * 900, '{"a":' * 100 + "1" + "}" * 100, "1" * 5000, "", "\0", "[1,", "\ufeff{"],
+)
+def test_json_that_is_none_or_too_deep_is_refused(tmp_path, content):
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(InputError, match=r"a.json can't be read: it is not whole JSON"):
+        read_json(tmp_path / "a.json")
+    (tmp_path / "a.jsonl").write_text(f'{{"a": 1}}\n{{"b": {content}\n')
+    with pytest.raises(InputError, match=r"a.jsonl, line 2, must be one JSON object"):
+        list(json_lines(tmp_path / "a.jsonl"))
+
+
+def test_deep_json_up_to_the_bound_is_read():
+    deep = "[" * reading.MOST_DEPTH + "]" * reading.MOST_DEPTH
+    assert json.dumps(parse_json(deep)) == deep
+    with pytest.raises(ValueError, match="too deep"):
+        parse_json(f"[{deep}]")
+
+
+def test_absurd_lines_files_and_things_that_are_no_files_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "MOST_LINE", 100)
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n' + "x" * 101)
+    with pytest.raises(InputError, match="line 2, is longer than 100 characters"):
+        list(json_lines(tmp_path / "a.jsonl"))
+    with pytest.raises(InputError, match="has 110 bytes; expected at most 100"):
+        read_text(tmp_path / "a.jsonl", 100)
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for ever
+    for place in (tmp_path, tmp_path / "pipe", tmp_path / "nowhere", Path("/dev/zero")):
+        with pytest.raises(InputError, match="must be a file"):
+            read_text(place)
+    os.mkfifo(tmp_path / "pipe.avi")
+    with pytest.raises(InputError, match="must be a file of a video"):
+        list(Clip("pipe", (tmp_path / "pipe.avi",)).frames())
+
+
+@quick
+@given(st.lists(st.fixed_dictionaries({"instruction": words, "input": words | st.none(), "output": words}), min_size=1))
+def test_instructions_are_read_as_they_were_written(tmp_path, rows):
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for name in ("a.json", "a.jsonl"):
+        assert read_instructions(tmp_path / name).rows.to_list() == [
+            {**row, "input": row["input"] or ""} for row in rows
+        ]
+
+
+@quick
+@given(trees | st.lists(st.dictionaries(st.sampled_from(["instruction", "input", "output", "dataset"]), trees)))
+def test_no_json_gets_past_the_readers_of_instructions_prompts_and_answers(tmp_path, tree):
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(tree))
+    refused_or(read_instructions, file)
+    refused_or(lambda file: list(_prompts(file)), file)
+    refused_or(write_completions, [file, file], tmp_path / "page.html")
+
+
+@brief
+@given(st.binary(max_size=200), st.lists(st.tuples(leaves, leaves, st.sampled_from(["neutral", "-", 3]))))
+def test_no_review_and_no_pair_gets_past(tmp_path_factory, review, rows):
+    folder = imdb(tmp_path_factory.mktemp("imdb"))
+    (folder / "train" / "pos" / "0_1.txt").write_bytes(review)
+    found = refused_or(read_imdb, folder)
+    assert found is None or found["train"].num_rows == 2
+    refused_or(read_mnli, mnli(tmp_path_factory.mktemp("mnli"), "jsonl", rows))
+
+
+# --- the files of a run
+
+
+@quick
+@given(st.dictionaries(st.sampled_from(["layer", "step", "value", "split", "metric"]), trees))
+def test_no_record_gets_past(row):
+    refused_or(
+        multiplier_history, [{"split": "train", "metric": "multiplier", "layer": 1, "step": 1, "value": 0} | row]
+    )
+
+
+SUMMARY = {
+    **{"recipe": "text-ut", "method": "constrained", "seed": 0, "model": "UT-2", "dataset": "d", "metric": "accuracy"},
+    **{"higher_is_better": True, "noise": [0.0, 1.0], "values": [0.9, 0.8], "mean": 0.85, "train_noise": 1.0},
+    **{"layer_losses": {"0.0": [1, 0.9, 0.8], "1.0": [1, 0.9, 0.8]}, "limits": [None, 0.9, 0.9], "violations": [0, 0]},
+    **{"alpha": 0.1, "seconds": 3.0, "settings": {"a": 1}, "auc": 0.8, "exit": None, "speculation": None, "note": ""},
+}
+
+
+@quick
+@given(st.dictionaries(st.sampled_from([*SUMMARY, "ratios", "probe", "settled_layer"]), trees))
+def test_no_summary_gets_past(damage):
+    assert RunView.from_summary(SUMMARY).depth == 2
+    refused_or(RunView.from_summary, SUMMARY | damage)
+
+
+def frames_file(**arrays) -> bytes:
+    content = BytesIO()
+    whole = {"clean": np.zeros((1, 4, 4), np.uint8), "noisy": np.zeros((2, 1, 4, 4), np.uint8)}
+    whole |= {"reconstruction": np.zeros((2, 3, 1, 4, 4), np.uint8), "noise": np.array([0.0, 1.0])}
+    np.savez_compressed(content, **(whole | arrays))
+    return content.getvalue()
+
+
+@quick
+@given(st.data())
+def test_no_damaged_pictures_and_no_damaged_multipliers_get_past(tmp_path, data):
+    content = bytearray(frames_file())
+    for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=4)):
+        content[place] = data.draw(st.integers(0, 255))
+    (tmp_path / "frames.npz").write_bytes(content[: data.draw(st.integers(1, len(content)))])
+    refused_or(Frames.load, tmp_path / "frames.npz")
+    (tmp_path / "dual.safetensors").write_bytes(struct.pack("<Q", data.draw(st.integers(0, 200))) + content)
+    refused_or(_dual, tmp_path / "dual.safetensors", 2)
+
+
+def test_pictures_that_hold_a_pickle_or_unpack_to_more_than_there_is_are_refused(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "ran",))
+
+    file = tmp_path / "frames.npz"
+    file.write_bytes(frames_file())
+    assert Frames.load(file).noise == [0, 1]
+    for array in (np.array([Bomb(), Bomb()], object), np.array([0.0, np.nan])):
+        file.write_bytes(frames_file(noise=array))
+        with pytest.raises(InputError):
+            Frames.load(file)
+    assert not (tmp_path / "ran").exists()
+    file.write_bytes(frames_file(clean=np.zeros(2**28 + 1, np.uint8)))
+    assert file.stat().st_size < 2**20
+    with little_memory(), pytest.raises(InputError, match="unpacks to 26843"):
+        Frames.load(file)
+
+
+# --- pictures
+
+
+def claims(folder: Path, suffix: str, side: int) -> Path:
+    """A small picture whose header claims to be large."""
+    file = folder / f"0{suffix}"
+    Image.new("L", (16, 16)).save(file)
+    content = bytearray(file.read_bytes())
+    if suffix == ".png":
+        content[16:24] = struct.pack(">II", side, side)
+        content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    elif suffix == ".jpg":
+        place = content.index(b"\xff\xc0") + 5
+        content[place : place + 4] = struct.pack(">HH", side, side)
+    else:
+        for tag in (256, 257):
+            entry = struct.pack("<HHI", tag, 4, 1)
+            content = content.replace(entry + struct.pack("<I", 16), entry + struct.pack("<I", side))
+    file.write_bytes(content)
+    return file
+
+
+@pytest.mark.parametrize("side", [9000, 60_000])
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".tif"])
+def test_a_picture_that_claims_to_be_huge_takes_no_memory(tmp_path, suffix, side):
+    file = claims(tmp_path, suffix, side)
+    with little_memory(), pytest.raises(InputError, match=r"expected at most 67108864 pixels|decompression bomb"):
+        list(Clip("huge", (file,)).frames())
+
+
+def test_a_video_that_claims_to_be_huge_or_endless_takes_no_memory(tmp_path):
+    file = tmp_path / "a.avi"
+    with av.open(str(file), "w") as container:
+        stream = container.add_stream("mjpeg", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuvj420p"
+        for _ in range(3):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")))
+        container.mux(stream.encode(None))
+    whole = file.read_bytes()
+    assert len(list(Clip("whole", (file,)).frames())) == 3
+    header = b"\xff\xc0\x00\x11\x08"
+    assert header + struct.pack(">HH", 48, 64) in whole
+    file.write_bytes(whole.replace(header + struct.pack(">HH", 48, 64), header + struct.pack(">HH", 30_000, 30_000)))
+    with little_memory(), pytest.raises(InputError, match=r"a\.avi"):
+        list(Clip("huge", (file,)).frames())
+    place = whole.index(b"strh") + 8 + 32  # dwLength
+    assert struct.unpack_from("<I", whole, place) == (3,)
+    file.write_bytes(whole[:place] + struct.pack("<I", 2**31 - 1) + whole[place + 4 :])
+    with little_memory(), pytest.raises(InputError, match="announces 2147483647 frames"):
+        Clip("endless", (file,)).announced()
+
+
+def test_a_playlist_by_the_name_of_a_video_opens_no_other_file(tmp_path):
+    write_video(tmp_path / "secret" / "other.avi", 4)
+    listed = tmp_path / "list.avi"
+    listed.write_text("ffconcat version 1.0\nfile secret/other.avi\n")
+    with av.open(str(listed)) as container:  # the library alone would
+        assert container.format.name == "concat" and len(list(container.decode(video=0))) == 4
+    with pytest.raises(InputError, match=r"list\.avi can't be decoded"):
+        list(Clip("list", (listed,)).frames())
+    postscript = tmp_path / "0.png"
+    Image.new("L", (16, 16)).save(postscript, format="EPS")  # which Pillow hands to another program
+    with pytest.raises(InputError, match=r"0\.png can't be decoded"):
+        list(Clip("postscript", (postscript,)).frames())
+
+
+@brief
+@given(st.integers(0, 2**32), st.sampled_from([".avi", ".mp4", ".jpg", ".png", ".tif"]))
+def test_no_damaged_clip_gets_past(tmp_path_factory, seed, suffix):
+    folder, rng = tmp_path_factory.mktemp("clip"), random.Random(seed)
+    if suffix in (".avi", ".mp4"):
+        file = write_video(folder / f"a{suffix}", 3)
+    else:
+        file = write_frames(folder / "a", suffix=suffix) / f"1{suffix}"
+    content = bytearray(file.read_bytes())
+    for _ in range(rng.randrange(1, 30)):
+        content[rng.randrange(len(content))] = rng.randrange(256)
+    file.write_bytes(content[: rng.choice([None, rng.randrange(len(content))])])
+    for clip in find_clips(folder, None):
+        frames = refused_or(lambda clip=clip: list(clip.frames()))
+        assert frames is None or {frame.shape for frame in frames} == {(160, 160)}
+
+
+# --- links
+
+
+def test_a_data_set_may_be_a_link_and_one_inside_it_may_not_lead_out(tmp_path, monkeypatch):
+    real = imdb(tmp_path / "real")
+    (tmp_path / "link").symlink_to(real)
+    assert read_imdb(tmp_path / "link")["train"].num_rows == 2
+    (tmp_path / "secret.txt").write_text("a key")
+    (real / "train" / "pos" / "1.txt").symlink_to(real / "train" / "neg" / "0_1.txt")
+    assert read_imdb(real)["train"].num_rows == 3  # it stays inside
+    (real / "train" / "pos" / "2.txt").symlink_to(tmp_path / "secret.txt")
+    with pytest.raises(InputError, match=rf"pos/2\.txt leads out of .*real, to {tmp_path}/secret\.txt") as caught:
+        read_imdb(real)
+    assert "a key" not in str(caught.value)
+    monkeypatch.setenv(FOLLOW_LINKS, "1")
+    assert read_imdb(real)["train"].num_rows == 4
+
+
+def test_no_reader_of_data_sets_is_led_out(tmp_path):
+    outside = tmp_path / "outside"
+    write_frames(outside / "01")
+    write_video(outside / "a.avi", 3)
+    mnli(outside / "mnli")
+    frames, videos, pairs = (tmp_path / name for name in ("frames", "videos", "pairs"))
+    for folder in (frames / "training", frames / "testing", videos, pairs):
+        folder.mkdir(parents=True)
+    (frames / "training" / "01").symlink_to(outside / "01")
+    (frames / "testing" / "frames").symlink_to(outside)
+    (videos / "a.avi").symlink_to(outside / "a.avi")
+    for name in ("train.tsv", "dev_matched.tsv"):
+        (pairs / name).symlink_to(outside / "mnli" / name)
+    for call in (
+        lambda: find_clips(frames, "train"),
+        lambda: find_clips(videos, None),
+        lambda: read_mnli(pairs),
+    ):
+        with pytest.raises(InputError, match="leads out of"):
+            call()
+    assert find_clips(videos / "a.avi", None)[0].name == "a"  # named by the person
+    assert find_clips(frames / "training" / "01", None)[0].announced() == 3
+    refuse_ways_out(tmp_path, [outside / "01" / "0.jpg"])
