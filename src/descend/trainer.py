@@ -75,7 +75,6 @@ class DescentMixin(Trainer):
         self.verdict: Verdict | None = None
         # Σ loss and Σ count of every exit.
         self._since_log = torch.zeros(2, objective.model.depth + 1, dtype=torch.float64)
-        self._in_step: Tensor | None = None  # the same of the step that is being taken, all exits
         self._scale_before = 1.0
         self._idles = False  # whether this rank has no sample left in the last micro-batch of an epoch
         self._best = float("inf")
@@ -130,7 +129,10 @@ class DescentMixin(Trainer):
             # It is computed all the same: other ranks wait for this one's part in every collective.
             found, lagrangian = torch.zeros_like(found), lagrangian * 0
         if not first:
-            self._in_step = found if self._in_step is None else self._in_step + found
+            # Ranks add their sums where the process group can.
+            device = self.args.device if self.accelerator.num_processes > 1 else "cpu"
+            seen = found[1, 0].item()
+            self.dual.observe((found[0] / max(seen, 1)).to(device), seen)
         if not first and self._since_log[1, 0] < self._since_log[1, -1]:
             self._since_log.zero_()  # warm-up is over: layers are compared over the same steps
         self._since_log[:, first:] += found
@@ -140,20 +142,11 @@ class DescentMixin(Trainer):
         return (loss, sums) if return_outputs else loss
 
     def _dual_step(self) -> None:
-        """The multipliers' step after the primal one, on the losses that it was taken with.
-
-        Where a gradient scaler skipped that, nothing has moved: there is no dual step either, and its losses, those of
-        a pass that went wrong, are dropped.
-        """
-        found, self._in_step = self._in_step, None
+        """The multipliers' step after the primal one, which a gradient scaler may have skipped: nothing has moved."""
         if self.accelerator.optimizer_step_was_skipped or self._scale < self._scale_before:
-            return
-        if found is not None:
-            sums, count = found[0], found[1, 0].item()
-            # Ranks add their sums where the process group can.
-            device = self.args.device if self.accelerator.num_processes > 1 else "cpu"
-            self.dual.observe((sums / max(count, 1)).to(device), count)
-        self.dual.step()
+            self.dual.skip()
+        else:
+            self.dual.step()
 
     @property
     def _scale(self) -> float:
