@@ -164,7 +164,7 @@ def shard(objective: nn.Module, **options) -> None:
     for module in objective.modules():
         if type(module).__name__ in blocks:
             fully_shard(module, **options)
-    fully_shard(objective, **options)
+    fully_shard(objective, reshard_after_forward=True, **options)
 
 
 def sharded(name: str, folder: Path, shards: bool, size: int, **args) -> dict:

@@ -23,7 +23,7 @@ def two(tmp_path_factory) -> dict:
     """What each of two processes found, and where."""
     folder = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", FILE, folder]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
     return {"folder": folder} | {rank: torch.load(folder / f"{rank}.pt") for rank in range(2)}
 

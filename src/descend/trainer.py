@@ -92,8 +92,7 @@ class DescentMixin(Trainer):
         self._outlook = Outlook(self.dual.problem)
         # Σ loss and Σ count of every exit.
         self._since_log = torch.zeros(2, objective.model.depth + 1, dtype=torch.float64)
-        self._in_step = torch.zeros_like(self._since_log)  # of the step that is being taken alone
-        self._fault: str | None = None  # what went wrong in it on this rank
+        self._fault: str | None = None  # what went wrong on this rank in the step that is being taken
         self._scale_before = 1.0
         self._idles = False  # whether this rank has no sample left in the last micro-batch of an epoch
         self._best = float("inf")
@@ -141,34 +140,30 @@ class DescentMixin(Trainer):
         if idle:
             # It is computed all the same: other ranks wait for this one's part in every collective.
             found, lagrangian = torch.zeros_like(found), lagrangian * 0
-        if not found.isfinite().all() and self._fault is None:
+        if not found.isfinite().all():
             # Where the step would be taken all ranks stop together: here others may still be computing.
             layers = [first + int(layer) for layer in (~found[0].isfinite()).nonzero()]
-            self._fault = f"the loss of layer {layers} is not finite ({list(sums)})"
-        self._in_step[:, first:] += found
+            self._fault = self._fault or f"the loss of layer {layers} is not finite ({list(sums)})"
+            found = torch.zeros_like(found)
+        if not first:
+            # Ranks add their sums where the process group can.
+            device = self.args.device if self.accelerator.num_processes > 1 else "cpu"
+            seen = found[1, 0].item()
+            self.dual.observe((found[0] / max(seen, 1)).to(device), seen)
+        if not first and self._since_log[1, 0] < self._since_log[1, -1]:
+            self._since_log.zero_()  # warm-up is over: layers are compared over the same steps
+        self._since_log[:, first:] += found
         total = count if num_items_in_batch is None else num_items_in_batch
         # Parallel training averages gradients over ranks; the sum over ranks is what a global mean needs.
         loss = lagrangian * (self.accelerator.num_processes / torch.as_tensor(total).clamp(min=1))
         return (loss, sums) if return_outputs else loss
 
     def _dual_step(self) -> None:
-        """The multipliers' step after the primal one, on the losses that it was taken with.
-
-        Where a gradient scaler skipped that, nothing has moved: there is no dual step either, and its losses, those of
-        a pass that went wrong, are dropped.
-        """
-        found, self._in_step = self._in_step, torch.zeros_like(self._in_step)
+        """The multipliers' step after the primal one, which a gradient scaler may have skipped: nothing has moved."""
         if self.accelerator.optimizer_step_was_skipped or self._scale < self._scale_before:
-            return
-        sums, count = found[0], found[1, 0].item()
-        # Ranks add their sums where the process group can.
-        device = self.args.device if self.accelerator.num_processes > 1 else "cpu"
-        # Where inner exits were not asked for the multipliers rest, and take no note of this.
-        self.dual.observe((sums / max(count, 1)).to(device), count)
-        if count and self._since_log[1, 0] < self._since_log[1, -1]:
-            self._since_log.zero_()  # warm-up is over: layers are compared over the same steps
-        self._since_log += found
-        self.dual.step()
+            self.dual.skip()
+        else:
+            self.dual.step()
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """The library's, and the last look before a step: one that went wrong on any rank is not taken on any."""
@@ -184,7 +179,7 @@ class DescentMixin(Trainer):
 
     def _stop(self, model: nn.Module, fault: str | None) -> None:
         """End training on all ranks in the state before the step, which is saved."""
-        self._in_step.zero_()
+        self.dual.skip()
         rank = f"process {self.args.process_index}: " if self.args.world_size > 1 else ""
         own = [f"{rank}{fault}; samples {', '.join(map(str, self._samples())) or 'unknown'}"] if fault else []
         said = "; ".join(gather_object(own) if self.args.world_size > 1 else own)

@@ -25,7 +25,7 @@ class PrimalDual:
     With accumulation call `observe` once per micro-batch, with its count, and `step` once per optimiser step.
     In a process group the observed sums and counts are added over the ranks: every rank holds the same
     multipliers, which is checked on the way, at the cost of two more numbers. Where a gradient scaler skips the primal
-    step, leave out `observe` and `step` too: nothing has moved.
+    step, call `skip` in place of `step`.
 
     Args:
         problem: The constrained problem.
@@ -84,6 +84,8 @@ class PrimalDual:
         self._last = torch.ones(problem.depth + 1, dtype=torch.float64)
         # Σ count · losses and Σ count of this rank since the last dual step.
         self._totals = torch.zeros(problem.depth + 2, dtype=torch.float64)
+        # The same of the primal step that is being taken.
+        self._pending = torch.zeros_like(self._totals)
         self._observed = False
         self._device = torch.device("cpu")
 
@@ -144,8 +146,8 @@ class PrimalDual:
         # On the host, where there is double precision on every machine.
         self._observed = True
         self._device = losses.device
-        self._totals[:-1] += losses.cpu().double() * float(count)
-        self._totals[-1] += float(count)
+        self._pending[:-1] += losses.cpu().double() * float(count)
+        self._pending[-1] += float(count)
 
     def step(self) -> bool:
         """Count a primal step, and take the dual step if it is due.
@@ -161,6 +163,8 @@ class PrimalDual:
         """
         warm = self.warm
         self.steps += 1
+        self._totals += self._pending
+        self._pending.zero_()
         if not warm:
             self._totals.zero_()
             return False
@@ -171,6 +175,11 @@ class PrimalDual:
         if not moved and not observed:
             raise InputError("no losses to step on: call observe(losses.detach()) before step().")
         return moved
+
+    def skip(self) -> None:
+        """Drop what was observed since the last step: that primal step was not taken, and neither is the dual one."""
+        self._pending.zero_()
+        self._observed = False
 
     def end_epoch(self) -> None:
         """Take the dual step of an epoch's schedule, and restart explicit slack at 0."""
@@ -188,6 +197,7 @@ class PrimalDual:
                 "slack": self._slack.state_dict(),
                 "steps": self.steps,
                 "totals": self._totals,
+                "pending": self._pending,
                 "last": self._last,
             }
         )
@@ -208,6 +218,7 @@ class PrimalDual:
         self._slack.load_state_dict(state["slack"])
         self.steps = state["steps"]
         self._totals = state["totals"]
+        self._pending = state.get("pending", torch.zeros_like(self._totals))  # older ones have none
         self._last = state["last"]
 
     def _ascend(self) -> bool:
