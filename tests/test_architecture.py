@@ -22,7 +22,7 @@ ARROWS: dict[str, set[str]] = {
     "tiles": set(),
     "objective": {"models", "tasks", "noise", "tiles"},
     "config": {"core"},
-    "checkpoints": set(),
+    "checkpoints": {"records"},
     "trainer": {"checkpoints", "config", "objective", "core", "evaluation", "noise", "records"},
     "sft": {"config", "models", "objective", "noise", "tiles", "trainer"},
     "evaluation": {"objective", "core", "models", "noise"},

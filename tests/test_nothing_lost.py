@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, InputError, UTConfig, run
-from descend.checkpoints import damage, load_state, save_state, seal
+from descend.checkpoints import damage, load_state, rotate, save_state, seal
 from descend.cli import main
 from descend.records import locked
 from descend.tasks.video import VideoDenoising, cache, load_video
@@ -147,6 +147,18 @@ def test_going_on_from_a_damaged_checkpoint_is_refused_in_a_script_too(finished,
         flip(unfinished / f"checkpoint-{step}" / "optimizer.pt")
     with pytest.raises(InputError, match="has no whole checkpoint to go on from"):
         trainer.train(resume_from_checkpoint=True)
+
+
+def test_what_is_left_of_a_checkpoint_that_was_being_deleted_outlives_no_whole_one(finished, tmp_path):
+    """As the library's rotation leaves it, killed; and none is ever left so by ours."""
+    out = shutil.copytree(finished, tmp_path / "run")
+    (out / "checkpoint-3" / "manifest.json").unlink()
+    rotate(out, 2, None)
+    assert sorted(path.name for path in out.glob("checkpoint-*")) == ["checkpoint-6", "checkpoint-8"]
+    shutil.copytree(finished / "checkpoint-3", out / "checkpoint-3")
+    rotate(out, 1, str(out / "checkpoint-3"))
+    assert sorted(path.name for path in out.glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-8"]
+    assert not (out / ".part").exists()
 
 
 def test_state_is_read_as_it_was_written(tmp_path):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, contiguous_format
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from descend.records import PART
 
 MANIFEST_FILE = "manifest.json"
 PICKLES = {".bin", ".pkl", ".pickle", ".pt", ".pth", ".ckpt"}
@@ -51,6 +54,26 @@ def newest_whole(folder: Path) -> tuple[Path | None, dict[Path, str]]:
             return checkpoint, damaged
         damaged[checkpoint] = fault
     return None, damaged
+
+
+def rotate(folder: Path, limit: int | None, best: str | None) -> None:
+    """Delete all but a run's newest checkpoints and its best, as the library does; none is ever half there.
+
+    Args:
+        folder: The run's.
+        limit: How many to keep; None for all.
+        best: One that stays, among these or beside them.
+    """
+    newest = sorted(checkpoints(folder), key=_sealed, reverse=True)
+    if not newest or not limit or limit < 0:
+        return
+    kept = {newest[0]} | ({Path(best)} if best else set())
+    kept |= set([one for one in newest if one not in kept][: max(0, limit - len(kept))])
+    (folder / PART).mkdir(exist_ok=True)
+    for checkpoint in newest:
+        if checkpoint not in kept:
+            shutil.rmtree(checkpoint.rename(folder / PART / checkpoint.name), ignore_errors=True)
+    shutil.rmtree(folder / PART, ignore_errors=True)
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -100,6 +123,12 @@ def _put_back(state: Any, tensors: dict[str, Tensor]) -> Any:
 def _step(checkpoint: Path) -> int:
     number = checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
     return int(number) if number.isdecimal() else -1
+
+
+def _sealed(checkpoint: Path) -> tuple[int, int]:
+    """When a checkpoint was written; of two at once the later step's is the later."""
+    manifest = checkpoint / MANIFEST_FILE
+    return manifest.stat().st_mtime_ns if manifest.is_file() else 0, _step(checkpoint)
 
 
 def _files(checkpoint: Path) -> list[Path]:

@@ -31,11 +31,10 @@ from transformers.trainer_utils import (
     PREFIX_CHECKPOINT_DIR,
     IntervalStrategy,
     has_length,
-    rotate_checkpoints,
     speed_metrics,
 )
 
-from descend.checkpoints import DAMAGED, damage, load_state, newest_whole, save_state, seal
+from descend.checkpoints import DAMAGED, damage, load_state, newest_whole, rotate, save_state, seal
 from descend.config import DescentConfig
 from descend.core import Outlook
 from descend.errors import InputError, NonFiniteLossError
@@ -494,8 +493,7 @@ class DescentMixin(Trainer):
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
         if self.args.should_save:
-            best = self.state.best_model_checkpoint
-            rotate_checkpoints(str(run), self.args.save_total_limit, best_model_checkpoint=best, use_mtime=True)
+            rotate(run, self.args.save_total_limit, self.state.best_model_checkpoint)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         if self._aside is None:  # not before it has its name
