@@ -2,8 +2,9 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TOOLS := .tools
 
-.PHONY: install demo test lint clean
+.PHONY: install demo test lint sbom audit clean
 
 install: $(READY)
 
@@ -25,5 +26,21 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# In an environment of their own: they look at the project's, and are no part of it.
+$(TOOLS)/.ready:
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/pip install --quiet 'cyclonedx-bom>=7,<8' 'pip-audit>=2.9'
+	touch $@
+
+sbom: install $(TOOLS)/.ready
+	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON -o sbom.json $(BIN)/python
+	@echo "sbom.json: $$(grep -c '"purl"' sbom.json) packages of $(VENV), CycloneDX"
+
+audit: install $(TOOLS)/.ready
+	@$(TOOLS)/bin/pip-audit --skip-editable --timeout 5 --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+		>audit.txt 2>&1; found=$$?; cat audit.txt; skipped=$$(grep -c 'could not be audited' audit.txt); \
+	if [ $$skipped -gt 5 ]; then echo "make audit: PyPI's advisories can't be reached: $$skipped packages are not audited." >&2; exit 1; fi; \
+	exit $$found
+
 clean:
-	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TOOLS) sbom.json audit.txt demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -140,6 +140,8 @@ def read_json(path: Path) -> Any:
     Raises:
         InputError: If it is missing or not JSON.
     """
+    if path.parent.is_file():
+        raise InputError(f"{path} can't be read: {path.parent} is a file.")
     if not path.exists():
         raise InputError(f"expected a run folder with {path.name}; {path.parent} has none.")
     return reading.read_json(path)

@@ -177,7 +177,6 @@ def of_run(folder: Path, model: str) -> Subject:
         args = kind(output_dir=str(folder), **config["training"])
         facts = {key: config[key] for key in ("recipe", "method", "seed", "model")}
         told = _settings(config)
-        args.problem(recipe.depth)
     except InputError:
         raise
     # All exceptions: a wrong value shows wherever the libraries first use it.
@@ -199,6 +198,10 @@ def of_run(folder: Path, model: str) -> Subject:
         raise InputError(
             f"{folder / model} has {network.depth} layers, but {folder / CONFIG_FILE} says depth {recipe.depth}."
         )
+    try:  # of a depth that there is
+        args.problem(network.depth)
+    except (TypeError, OverflowError) as error:
+        raise InputError(f"{folder / CONFIG_FILE} holds no problem: {reason(error)}.") from None
     dual = _dual((folder if model == "model" else folder / model) / DUAL_FILE, network.depth)
     binding = [layer for layer, value in enumerate([dual["cap_multiplier"], *dual["multipliers"]]) if value > 0]
     facts = {
