@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from descend import UT, DescentConfig, DescentTrainer, UTConfig, cli
-from descend.errors import InputError, RanksDifferError
+from descend.errors import InputError, NonFiniteLossError, RanksDifferError
 from descend.noise import Corruption
 from descend.sft import DescentSFTConfig, DescentSFTTrainer
 from descend.tasks.text import learn_tokenizer
@@ -213,6 +213,19 @@ def perturbed(folder: Path, by: float) -> dict:
     return {"step": trainer.state.global_step, "error": ""}
 
 
+def poisoned(folder: Path) -> dict:
+    """One sample of the second step's is no number: on one rank alone, with a sampler in order."""
+    trainer = video(folder, per_device_train_batch_size=4, save_strategy="steps", save_steps=100)
+    trainer.objective.double()
+    trainer.train_dataset[9]["patches"][0, 0, 0] = float("nan")
+    trainer.args.train_sampling_strategy = "sequential"
+    try:
+        trainer.train()
+    except NonFiniteLossError as error:
+        return {"step": trainer.state.global_step, "error": str(error)}
+    return {"step": trainer.state.global_step, "error": ""}
+
+
 def traffic(folder: Path, **args) -> dict:
     """Bytes of every collective that Python calls in three steps of plain DDP, whose gradients go another way."""
     seen: Counter = Counter()
@@ -306,6 +319,7 @@ def main(folder: Path) -> None:
     found["resumed"] = resumed(folder / "resumed")
     found["perturbed"] = perturbed(folder / "perturbed", 1e-4)
     found["rounded"] = perturbed(folder / "rounded", 1e-15)
+    found["poisoned"] = poisoned(folder / "poisoned")
     found["traffic"] = traffic(folder / "traffic", logging_strategy="no")
     found["traffic of logs"] = traffic(folder / "traffic of logs")
     found["halved"] = halved(folder / "halved")

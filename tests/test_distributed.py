@@ -13,6 +13,7 @@ from torch.distributed import checkpoint
 
 import ranks
 from descend import UT
+from descend.checkpoints import damage
 
 WRITTEN = {"lora": "adapter_model.safetensors"}
 FILE = Path(ranks.__file__)
@@ -119,11 +120,20 @@ def test_multipliers_that_differ_between_ranks_stop_the_run_on_both(two):
     assert two[0]["rounded"] == {"step": 6, "error": ""}, "what rounding may do is not told from nothing"
 
 
+def test_a_step_that_goes_wrong_on_one_rank_is_taken_on_none(two):
+    assert two[0]["poisoned"] == two[1]["poisoned"]
+    assert two[0]["poisoned"]["step"] == 1
+    said = two[0]["poisoned"]["error"]
+    assert said.startswith("step 2: process 0: the loss of layer [0, 1, 2] is not finite")
+    assert "; samples 8, 9, 10, 11. No parameter has moved" in said and "saved in checkpoint-1." in said
+    assert damage(two["folder"] / "poisoned" / "checkpoint-1") is None
+
+
 def test_a_step_adds_up_one_count_and_one_vector(two):
-    """L+2 sums, one fingerprint and its square in double precision; before the step how many targets it has."""
+    """L+2 sums, a fingerprint and its square; before it the count of targets, after it whether anything went wrong."""
     depth = 3
     assert two[0]["traffic"] == two[1]["traffic"]
-    step = {f"all_reduce of {8 * (depth + 2 + 2)} bytes": 3, "all_reduce of 8 bytes": 3}
+    step = {f"all_reduce of {8 * (depth + 2 + 2)} bytes": 3, "all_reduce of 8 bytes": 3, "all_reduce of 4 bytes": 3}
     assert two[0]["traffic"] == step
     # A log adds the losses and counts of L+1 exits; the 4 bytes are the library's own.
     logs = two[0]["traffic of logs"]

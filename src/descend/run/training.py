@@ -57,13 +57,12 @@ def _train(name: str, recipe: Recipe, args: DescentConfig, resume: bool, stop: "
     out, first = args.folder, args.should_save
     recipe.check()
     args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
-    if first:
-        _claim(out, resume)
+    _claim(out, resume)
     measured = {"loss", "violation", "feasible", recipe.task().metric}
     chosen = (args.metric_for_best_model or "loss").removeprefix("eval_")
     if chosen not in measured:
         raise InputError(f"metric_for_best_model must be one of {', '.join(sorted(measured))}; got {chosen!r}.")
-    # What one process of a machine decodes, or has made into tokens, the others read.
+    # What one process of a machine decodes, or has made into tokens, the others read. All have looked at the folder.
     with args.main_process_first(desc="reading the data"):
         data = recipe.load()
     for note in getattr(data, "notes", ()) if first else ():
