@@ -529,7 +529,8 @@ class DescentMixin(Trainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, self.objective.model.saved)
         step = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())["global_step"]
-        self.records.truncate_after(step)
+        if self.is_world_process_zero():
+            self.records.truncate_after(step)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Refuse the weights of another model, instead of a warning; a tied weight is stored once."""
