@@ -354,8 +354,8 @@ def test_no_space_is_one_line_and_leaves_no_half_file(capsys, tmp_path, monkeypa
 
     monkeypatch.setattr(os, "replace", full)
     message = one_line(capsys, "train", "video-ut", *BRIEF, "--out", str(tmp_path / "run"), status=1)
-    assert message.startswith(f"descend: no space left on the disk of {tmp_path / 'run'}")
-    assert message.endswith("free some or use --out.")
+    assert message.startswith(f"descend: {tmp_path / 'run' / 'config.json'} can't be written: No space left on device")
+    assert message.endswith("--resume")
     assert not (tmp_path / "run" / "config.json").exists()
 
 

@@ -125,8 +125,8 @@ def test_a_step_that_goes_wrong_on_one_rank_is_taken_on_none(two):
     assert two[0]["poisoned"]["step"] == 1
     said = two[0]["poisoned"]["error"]
     assert said.startswith("step 2: process 0: the loss of layer [0, 1, 2] is not finite")
-    assert "; samples 8, 9, 10, 11. No parameter has moved" in said and "saved in checkpoint-1." in said
-    assert damage(two["folder"] / "poisoned" / "checkpoint-1") is None
+    assert "; samples 8, 9, 10, 11. No parameter has moved" in said and "saved in stopped-1." in said
+    assert damage(two["folder"] / "poisoned" / "stopped-1") is None
 
 
 def test_a_step_adds_up_one_count_and_one_vector(two):

@@ -233,12 +233,14 @@ def test_the_samples_of_a_step_that_goes_wrong_are_named_and_the_state_before_it
     step, numbers = re.search(r"step (\d+): .*; samples ([\d, ]+)\.", str(error.value)).groups()
     assert "7" in numbers.split(", ") and len(numbers.split(", ")) == 3
     before = int(step) - 1
-    kept = tmp_path / "bad" / f"checkpoint-{before}"
+    kept = tmp_path / "bad" / f"stopped-{before}"
     if before:
         good = build(tmp_path / "good", data, **settings | {"max_steps": before, "save_steps": before})
         good.train()
         assert damage(kept) is None
-        one, other = (load_file(folder / "model.safetensors") for folder in (kept, tmp_path / f"good/{kept.name}"))
+        one, other = (
+            load_file(folder / "model.safetensors") for folder in (kept, tmp_path / f"good/checkpoint-{before}")
+        )
         assert all(torch.equal(one[name], other[name]) for name in one)
         assert torch.equal(trainer.dual.multipliers, good.dual.multipliers)
     assert before or not kept.exists()

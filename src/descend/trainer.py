@@ -50,6 +50,7 @@ DUAL_FILE = "dual.safetensors"
 STATE_FILE = "descent_{}.safetensors"  # of each process: its own noise, and its own losses since the last dual step
 RECORDS_FILE = "records.jsonl"
 FEASIBLE_FOLDER = "best_feasible"
+GRADIENT = "the gradient"  # how a fault begins that is none of a loss
 IDLE = "idle"  # marks a micro-batch that counts nothing
 
 
@@ -170,7 +171,7 @@ class DescentMixin(Trainer):
         fault, self._fault = self._fault, None
         # A gradient scaler looks at the gradients itself, and skips the step.
         if fault is None and norm is not None and self.accelerator.scaler is None and not math.isfinite(_number(norm)):
-            fault = f"the gradient is not finite (its norm is {_number(norm)}), though every loss is"
+            fault = f"{GRADIENT} is not finite (its norm is {_number(norm)})"
         failed = self.accelerator.reduce(torch.tensor(float(fault is not None), device=self.args.device))
         if failed:
             self._stop(model, fault)
@@ -180,15 +181,24 @@ class DescentMixin(Trainer):
         """End training on all ranks in the state before the step, which is saved."""
         self.dual.skip()
         rank = f"process {self.args.process_index}: " if self.args.world_size > 1 else ""
-        own = [f"{rank}{fault}; samples {', '.join(map(str, self._samples())) or 'unknown'}"] if fault else []
-        said = "; ".join(gather_object(own) if self.args.world_size > 1 else own)
+        said = [f"{rank}{fault}; samples {', '.join(map(str, self._samples())) or 'unknown'}"] if fault else []
+        if self.args.world_size > 1:
+            said = gather_object(said)
+        # What is wrong with one rank's loss is wrong with every rank's gradient.
+        said = [each for each in said if GRADIENT not in each] or said
         step, kept = self.state.global_step, "."
-        if step and self.args.save_strategy != "no":
+        checkpoint = self.args.folder / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+        stopped = checkpoint.with_name(f"stopped-{step}")
+        if step and self.args.save_strategy != "no" and not checkpoint.exists():
             self._save_checkpoint(model, None)
-            kept = f", and the state before it is saved in {PREFIX_CHECKPOINT_DIR}-{step}."
+            # Not among the checkpoints: where training has diverged, an earlier one is the better start.
+            if self.args.should_save:
+                shutil.rmtree(stopped, ignore_errors=True)
+                checkpoint.rename(stopped)
+            kept = f", and the state before it is saved in {stopped.name}."
         raise NonFiniteLossError(
-            f"step {step + 1}: {said}. No parameter has moved in this step{kept} Look at these samples, or lower "
-            "learning_rate or dual_lr and train into another folder."
+            f"step {step + 1}: {'; '.join(said)}. No parameter has moved in this step{kept} Look at these samples, or "
+            "lower learning_rate or dual_lr and train into another folder; --resume goes on from the last checkpoint."
         )
 
     def _samples(self) -> list[int]:

@@ -183,6 +183,8 @@ class PrimalDual:
 
     def end_epoch(self) -> None:
         """Take the dual step of an epoch's schedule, and restart explicit slack at 0."""
+        self._totals += self._pending
+        self._pending.zero_()
         if self.every == "epoch":
             self._ascend()
         self._slack.restart()
