@@ -149,7 +149,12 @@ def report(words: Sequence[str]) -> None:
     from descend.report import write_page
 
     summary = read_json(folder / "summary.json")
-    runs = [folder / each for each in summary["folders"]] if "folders" in summary else [folder]
+    runs = [folder]
+    if isinstance(summary, dict) and "folders" in summary:
+        named = summary["folders"]
+        if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
+            raise InputError(f"{folder / 'summary.json'}: folders must be a list of names; got {str(named)[:60]}.")
+        runs = [folder / each for each in named]
     print(write_page(runs, folder, f"Descend: {folder.absolute().name}"))
 
 

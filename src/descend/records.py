@@ -206,10 +206,12 @@ class Records:
                 row = json.loads(line)
             except ValueError:
                 continue
+            if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+                continue
             if row["step"] <= step:
                 kept.append(line + b"\n")
                 if row["step"] == step:
-                    self._written.add((step, row["split"], row["metric"]))
+                    self._written.add((step, row.get("split", ""), row.get("metric", "")))
         put(self.path, lambda part: part.write_bytes(b"".join(kept)))
 
     def flush(self) -> None:

@@ -7,6 +7,7 @@ import inspect
 import json
 import logging
 import math
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -77,6 +78,12 @@ class DescentMixin(Trainer):
             raise InputError("compute_loss_func must be left out: the loss is the task's. Give a task of your own.")
         if "inputs" in (args.include_for_metrics or ()):
             raise InputError("include_for_metrics can't hold inputs: those of a text differ in length. Leave it out.")
+        started = int(os.environ.get("WORLD_SIZE", "1"))
+        if started > 1 and args.world_size == 1:
+            raise InputError(
+                f"{started} processes were started, and none knows of the others: there is no GPU for each. Add "
+                "--use-cpu (use_cpu=True) to train on CPUs."
+            )
         if args.n_gpu > 1:
             raise InputError(
                 f"one process must have one GPU; got {args.n_gpu}. Start one process for each with torchrun, or choose "
@@ -92,6 +99,7 @@ class DescentMixin(Trainer):
         self._outlook = Outlook(self.dual.problem)
         # Σ loss and Σ count of every exit.
         self._since_log = torch.zeros(2, objective.model.depth + 1, dtype=torch.float64)
+        self._in_step = torch.zeros_like(self._since_log)  # of the step that is being taken alone
         self._fault: str | None = None  # what went wrong on this rank in the step that is being taken
         self._scale_before = 1.0
         self._idles = False  # whether this rank has no sample left in the last micro-batch of an epoch
@@ -150,9 +158,7 @@ class DescentMixin(Trainer):
             device = self.args.device if self.accelerator.num_processes > 1 else "cpu"
             seen = found[1, 0].item()
             self.dual.observe((found[0] / max(seen, 1)).to(device), seen)
-        if not first and self._since_log[1, 0] < self._since_log[1, -1]:
-            self._since_log.zero_()  # warm-up is over: layers are compared over the same steps
-        self._since_log[:, first:] += found
+        self._in_step[:, first:] += found
         total = count if num_items_in_batch is None else num_items_in_batch
         # Parallel training averages gradients over ranks; the sum over ranks is what a global mean needs.
         loss = lagrangian * (self.accelerator.num_processes / torch.as_tensor(total).clamp(min=1))
@@ -162,8 +168,13 @@ class DescentMixin(Trainer):
         """The multipliers' step after the primal one, which a gradient scaler may have skipped: nothing has moved."""
         if self.accelerator.optimizer_step_was_skipped or self._scale < self._scale_before:
             self.dual.skip()
-        else:
-            self.dual.step()
+            self._in_step.zero_()
+            return
+        if self._in_step[1, 0] and self._since_log[1, 0] < self._since_log[1, -1]:
+            self._since_log.zero_()  # warm-up is over: layers are compared over the same steps
+        self._since_log += self._in_step
+        self._in_step.zero_()
+        self.dual.step()
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """The library's, and the last look before a step: one that went wrong on any rank is not taken on any."""
@@ -180,6 +191,7 @@ class DescentMixin(Trainer):
     def _stop(self, model: nn.Module, fault: str | None) -> None:
         """End training on all ranks in the state before the step, which is saved."""
         self.dual.skip()
+        self._in_step.zero_()
         rank = f"process {self.args.process_index}: " if self.args.world_size > 1 else ""
         said = [f"{rank}{fault}; samples {', '.join(map(str, self._samples())) or 'unknown'}"] if fault else []
         if self.args.world_size > 1:
@@ -492,8 +504,9 @@ class DescentMixin(Trainer):
             finally:
                 self._aside = None
             part = run / PART / checkpoint.name
-            if self.state.best_model_checkpoint == str(part):
-                self.state.best_model_checkpoint = str(checkpoint)
+            if self.state.best_model_checkpoint and self.state.best_global_step is not None:
+                # Where it stands now: not where it was written, nor where an earlier command had its folder.
+                self.state.best_model_checkpoint = str(run / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}")
             wait()  # for what each process has of its own
             if self.args.should_save:
                 self.state.save_to_json(str(part / TRAINER_STATE_NAME))
@@ -565,6 +578,8 @@ class DescentMixin(Trainer):
             "since_log": self._since_log.cpu(),
             "best": self._best,
             "seconds": self.seconds,
+            "outlook": self._outlook.state_dict(),
+            "processes": self.args.world_size,
         }
         for name, drawn in self._drawn.items():
             state[name] = drawn.state_dict()
@@ -578,6 +593,7 @@ class DescentMixin(Trainer):
         self.dual.load_state_dict(state["dual"])
         self._since_log = state["since_log"]
         self._best = state["best"]
+        self._outlook.load_state_dict(state["outlook"])
         self._began, self._earlier = time.monotonic(), state["seconds"]
         for name, drawn in self._drawn.items():
             if name not in state:
@@ -596,7 +612,13 @@ class DescentMixin(Trainer):
         file = Path(checkpoint) / STATE_FILE.format(self.args.process_index)
         if not file.is_file():
             raise InputError(f"{checkpoint} is that of fewer processes; go on with as many as saved it.")
-        return load_state(file)
+        state = load_state(file)
+        if state["processes"] != self.args.world_size:
+            raise InputError(
+                f"{checkpoint} is that of {state['processes']} processes, each with noise and losses of its own; go on "
+                f"with as many. Got {self.args.world_size}."
+            )
+        return state
 
     @property
     def seconds(self) -> float:

@@ -1,6 +1,7 @@
 """Whether a run is on its way to meet its constraints, told while there is time to stop it."""
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,6 +43,14 @@ class Outlook:
         began = not self._seen
         self._seen = [*self._seen[-self.patience :], (multipliers, self.problem.violations(losses))]
         return (self._floor(losses) if began and warmed else []) + self._growth(losses)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was seen and told, so that a resumed run does not say it again."""
+        return {"told": sorted(self._told), "seen": list(self._seen)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        self._told, self._seen = set(state["told"]), list(state["seen"])
 
     def _floor(self, losses: Tensor) -> list[str]:
         """Whether the constraints ask for less than plain training has reached."""

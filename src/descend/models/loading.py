@@ -81,7 +81,7 @@ def refuse_unsafe(source: str | Path) -> None:
     if (folder / "config.json").is_file():
         config = read_json(folder / "config.json")
         _refuse_sizes(config, str(folder / "config.json"))
-        layers = max((config[name] for name in _LAYERS if name in config), default=0)
+        layers = max((config[name] for name in _LAYERS if config.get(name)), default=0)
         tensors = sum(map(_tensors, weights))
         # Layers may share their weights, but not many do; and a missing layer would be made anew, in memory.
         if weights and not config.get("tied") and layers > max(64, tensors):
@@ -95,8 +95,10 @@ def _refuse_sizes(config: Any, source: str) -> None:
     if not isinstance(config, dict):
         raise InputError(f"{source} must hold an object; got {type(config).__name__}.")
     for name, value in config.items():
+        if isinstance(value, dict):
+            _refuse_sizes(value, f"{source}, {name}")
         most = MOST_LAYERS if name in _LAYERS else MOST_LABELS if name == "num_labels" else MOST_SIZE
-        if name in _LAYERS and (not isinstance(value, int) or value < 1):
+        if name in _LAYERS and value is not None and (type(value) is not int or value < 1):
             raise InputError(f"{source}: {name} must be a whole number of at least 1; got {str(value)[:60]}.")
         if isinstance(value, int) and abs(value) > most and "theta" not in name:
             raise InputError(f"{source}: {name} must be at most {most}; got {str(value)[:60]}.")

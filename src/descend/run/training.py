@@ -200,11 +200,12 @@ class _StopOnSignal(TrainerCallback):
         self.stepping = True
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if args.world_size > 1:
-            asked = torch.tensor(int(self.asked), device=args.device)
-            distributed.all_reduce(asked, distributed.ReduceOp.MAX)
-            self.asked = bool(asked)
         self.stopping = self.asked
+        if args.world_size > 1:
+            # `asked` stays this process's own: its second signal is the second one that it was sent.
+            asked = torch.tensor(float(self.asked), device=args.device)
+            distributed.all_reduce(asked, distributed.ReduceOp.MAX)
+            self.stopping = bool(asked)
         control.should_save |= self.stopping
 
     on_evaluate = on_step_end

@@ -38,9 +38,8 @@ def read_imdb(path: str | Path) -> DatasetDict:
     root = Path(path).expanduser()
     if not root.exists():
         return _of_hub(path, {"text": "text"})
-    if (root / "aclImdb").is_dir():
-        root = root / "aclImdb"
-    return DatasetDict({side: Dataset.from_list(list(_reviews(root / side, root))) for side in ("train", "test")})
+    inside = root / "aclImdb" if (root / "aclImdb").is_dir() else root
+    return DatasetDict({side: Dataset.from_list(list(_reviews(inside / side, root))) for side in ("train", "test")})
 
 
 def read_mnli(path: str | Path) -> DatasetDict:
