@@ -472,9 +472,12 @@ class DescentMixin(Trainer):
         elif checkpoint is not None:
             _check(checkpoint)
         try:
-            return super().train(checkpoint, **kwargs)
+            found = super().train(checkpoint, **kwargs)
         except UnpicklingError as error:
             raise InputError(f"{checkpoint} holds a pickle that is more than tensors; it is not loaded.") from error
+        if self.args.should_save:  # a run that was killed after its last checkpoint has one too many
+            rotate(self.args.folder, self.args.save_total_limit, self.state.best_model_checkpoint)
+        return found
 
     def last_checkpoint(self) -> str | None:
         """The newest checkpoint of the run that is whole; damaged ones after it are named, and put aside."""
