@@ -63,3 +63,16 @@ def causal(family: str = "llama", attention: str = "sdpa", **settings: object) -
     }
     config = AutoConfig.for_model(family, **sizes | CAUSAL[family] | settings)
     return AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
+
+
+QUIET = {
+    "use_cpu": True,
+    "report_to": "none",
+    "disable_tqdm": True,
+    "dataloader_pin_memory": False,
+    "save_strategy": "no",
+    "logging_steps": 1,
+    "seed": 0,
+    "lr_scheduler_type": "constant",
+}
+"""Settings of a trainer in a test."""

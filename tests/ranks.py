@@ -28,22 +28,14 @@ from descend.noise import Corruption
 from descend.sft import DescentSFTConfig, DescentSFTTrainer
 from descend.tasks.text import learn_tokenizer
 from descend.tasks.video import VideoDenoising, load_video
-from networks import causal, network
+from networks import QUIET, causal, network
 
 SAMPLES = 19
 LORA = LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj", "lm_head"], init_lora_weights=False)
-PLAIN = {
-    "use_cpu": True,
+PLAIN = QUIET | {
     "bf16": False,
-    "report_to": "none",
-    "disable_tqdm": True,
-    "dataloader_pin_memory": False,
-    "save_strategy": "no",
-    "logging_steps": 1,
-    "seed": 0,
     "max_steps": 6,
     "max_grad_norm": 0.0,
-    "lr_scheduler_type": "constant",
     "alpha": "0.3",
     "cap": 0.5,
     "dual_warmup_steps": 1.0,

@@ -14,21 +14,12 @@ from torch import nn
 from torch.utils.data import Dataset, Subset
 from transformers import Trainer, TrainingArguments, set_seed
 
+import networks
 from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, InputError, NonFiniteLossError, UTConfig
 from descend.checkpoints import damage
 from descend.tasks.video import VideoData, VideoDenoising, load_video
 
-QUIET = {
-    "use_cpu": True,
-    "report_to": "none",
-    "disable_tqdm": True,
-    "dataloader_pin_memory": False,
-    "save_strategy": "no",
-    "logging_steps": 1,
-    "seed": 0,
-    "learning_rate": 3e-3,
-    "lr_scheduler_type": "constant",
-}
+QUIET = networks.QUIET | {"learning_rate": 3e-3}
 
 
 @pytest.fixture(scope="module")

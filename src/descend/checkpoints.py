@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from torch import Tensor, contiguous_format
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from descend.reading import PICKLES
 from descend.records import PART
 
 MANIFEST_FILE = "manifest.json"
-PICKLES = {".bin", ".pkl", ".pickle", ".pt", ".pth", ".ckpt"}
 DAMAGED = "damaged-"
 """Before the name of a checkpoint that was put aside."""
 

@@ -18,6 +18,9 @@ MOST_LINE = 2**24
 MOST_DEPTH = 64
 """Lists and objects of JSON in each other: Python's own readers and writers end near a thousand."""
 
+PICKLES = frozenset({".bin", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".h5", ".msgpack"})
+"""Suffixes of weights that are no safetensors, most of them pickles: never loaded from a stranger."""
+
 FOLLOW_LINKS = "DESCEND_FOLLOW_LINKS"
 """The environment's variable by which a person says that links may lead out of a data set."""
 

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from descend.errors import InputError, reason
-from descend.reading import read_json
+from descend.reading import PICKLES, read_json
 
 MOST_LAYERS = 1024
 MOST_LABELS = 2**16
@@ -16,7 +16,6 @@ MOST_SIZE = 2**24
 """Of any other whole number in a ``config.json``, such as the words of a vocabulary."""
 
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth")
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 
 
 def load_model(kind: Any, source: str | Path, what: str, expected: str, **settings: Any) -> Any:
@@ -65,7 +64,7 @@ def refuse_unsafe(source: str | Path) -> None:
     if not folder.is_dir():
         return _refuse_sizes(PreTrainedConfig.get_config_dict(source)[0], str(source))
     weights = sorted(folder.glob("*.safetensors"))
-    pickles = sorted(file for file in folder.iterdir() if file.suffix in _PICKLES and file.name != "training_args.bin")
+    pickles = sorted(file for file in folder.iterdir() if file.suffix in PICKLES and file.name != "training_args.bin")
     if pickles and not weights:
         raise InputError(
             f"{pickles[0]} is no safetensors; a pickle can run code when it is opened. Where you trust it, convert it: "

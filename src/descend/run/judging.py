@@ -9,7 +9,6 @@ import numpy as np
 from safetensors.torch import load_file
 from torch.utils.data import Dataset
 
-from descend.checkpoints import PICKLES
 from descend.config import DescentArguments, DescentConfig
 from descend.errors import InputError, reason
 from descend.evaluation.exits import exits
@@ -17,6 +16,7 @@ from descend.evaluation.probes import fit_probes
 from descend.evaluation.robustness import pictures, robustness
 from descend.evaluation.speculation import speculation
 from descend.models import LayeredCausalLM, LayeredClassifier, LayeredModel
+from descend.reading import PICKLES
 from descend.recipes import PLAIN, RECIPES, SHIFTS, Recipe
 from descend.records import put, read_json, write_json
 from descend.run.training import CONFIG_FILE
