@@ -10,7 +10,6 @@ Seeds are real files, made by the package's own commands on generated data; noth
 import argparse
 import contextlib
 import faulthandler
-import importlib.util
 import io
 import json
 import logging
@@ -169,8 +168,11 @@ class Reader:
 
 def readers(home: Path) -> dict[str, Reader]:
     """All readers, on the whole inputs of `make_seeds`."""
+    from descend import reading
+    from descend.checkpoints import damage, load_state
     from descend.errors import InputError
     from descend.inference import DescentClassifier
+    from descend.models import llama2c
     from descend.report import RunView, figures, write_completions, write_page
     from descend.report.frames import Frames
     from descend.run.completing import _prompts
@@ -178,12 +180,6 @@ def readers(home: Path) -> dict[str, Reader]:
     from descend.tasks.text import load_tokenizer, read_imdb, read_instructions, read_mnli
     from descend.tasks.video import find_clips
     from descend.tasks.video.cache import cached
-
-    place = Path(__file__).parents[1] / "examples" / "convert_llama2c.py"
-    spec = importlib.util.spec_from_file_location("convert_llama2c", place)
-    assert spec is not None and spec.loader is not None
-    converter = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(converter)
 
     def frames(folder: Path) -> int:
         clips = find_clips(folder, None)
@@ -202,8 +198,18 @@ def readers(home: Path) -> dict[str, Reader]:
     def history(folder: Path) -> None:
         figures.multipliers(RunView.read(folder))  # all that a page takes of the records
 
+    def checkpoint(folder: Path) -> None:
+        """As --resume reads one: what the manifest does not vouch for is refused; what it does is read all the same."""
+        (newest,) = folder.glob("checkpoint-*")
+        fault = damage(newest)
+        (newest / "manifest.json").unlink(missing_ok=True)
+        load_state(newest / "descent_0.safetensors")
+        reading.read_json(newest / "trainer_state.json")
+        if fault is not None:
+            raise InputError(fault)
+
     def convert(folder: Path) -> None:
-        converter.convert(folder, folder / "out")
+        llama2c.convert(folder, folder / "out")
 
     table: dict[str, tuple[str, dict[str, Any], Callable[[Path], Any], type[BaseException]]] = {
         "video": ("video", {"a.avi": of_bytes, "b.mp4": of_bytes}, frames, InputError),
@@ -229,6 +235,16 @@ def readers(home: Path) -> dict[str, Reader]:
         ),
         "run config.json": ("run", {"config.json": of_json}, lambda folder: of_run(folder, "model"), InputError),
         "dual.safetensors": ("run", {"dual.safetensors": of_bytes}, lambda folder: of_run(folder, "model"), InputError),
+        "checkpoint": (
+            "checkpoint",
+            {
+                "checkpoint-*/manifest.json": of_json,
+                "checkpoint-*/trainer_state.json": of_json,
+                "checkpoint-*/descent_0.safetensors": of_bytes,
+            },
+            checkpoint,
+            InputError,
+        ),
         "summary.json": ("run", {"summary.json": of_json}, page, InputError),
         "summary.json (text)": ("text", {"summary.json": of_json}, page, InputError),
         "records.jsonl": ("run", {"records.jsonl": of_json_lines}, history, InputError),
@@ -247,7 +263,7 @@ def readers(home: Path) -> dict[str, Reader]:
             InputError,
         ),
         "vocab.txt": ("vocab", {"vocab.txt": of_text}, load_tokenizer, InputError),
-        "llama2c": ("llama2c", {"model.bin": of_bytes, "tok.bin": of_bytes}, convert, SystemExit),
+        "llama2c": ("llama2c", {"model.bin": of_bytes, "tok.bin": of_bytes}, convert, InputError),
     }
     return {
         name: Reader(home / seeds, targets, read, refusal) for name, (seeds, targets, read, refusal) in table.items()
@@ -373,6 +389,8 @@ def make_seeds(home: Path) -> None:
     ):
         if main(command):
             raise SystemExit(f"a whole input could not be made: descend {' '.join(command)}")
+    (home / "checkpoint").mkdir()
+    shutil.copytree(home / "run" / "checkpoint-3", home / "checkpoint" / "checkpoint-3")
     for folder in ("run", "text"):
         for extra in (*(home / folder).glob("checkpoint-*"), home / folder / "best_feasible"):
             shutil.rmtree(extra, ignore_errors=True)

@@ -6,12 +6,15 @@ Data sets of 19 samples: steps take 8, 8 and 3 of them, which two ranks can't sh
 """
 
 import os
+import resource
 import signal
 import sys
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from datasets import Dataset
@@ -20,11 +23,12 @@ from torch import distributed, nn
 from torch.distributed import checkpoint
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from descend import UT, DescentConfig, DescentTrainer, UTConfig, cli
-from descend.errors import InputError, NonFiniteLossError, RanksDifferError
+from descend.errors import InputError, NonFiniteLossError, RanksDifferError, SaveError
 from descend.noise import Corruption
+from descend.run.training import _StopOnSignal
 from descend.sft import DescentSFTConfig, DescentSFTTrainer
 from descend.tasks.text import learn_tokenizer
 from descend.tasks.video import VideoDenoising, load_video
@@ -42,6 +46,7 @@ PLAIN = QUIET | {
     "stop_gradient": False,
 }
 SGD = {"optim": "sgd", "learning_rate": 0.02, "dual_optimizer": "sgd", "dual_lr": 0.2, "cap": 0.05}
+SAVED = {"save_strategy": "steps", "save_steps": 2}
 ADAM = {"learning_rate": 1e-3, "dual_optimizer": "adam", "dual_lr": 0.1, "slack": "explicit", "slack_lr": 0.01}
 
 
@@ -218,6 +223,46 @@ def poisoned(folder: Path) -> dict:
     return {"step": trainer.state.global_step, "error": ""}
 
 
+def undecided(folder: Path) -> dict:
+    """Processes that measure unlike losses, as unlike processors do by rounding: the second's first are the best."""
+
+    class Unlike(DescentTrainer):
+        def _measure(self, dataset):
+            layers = super()._measure(dataset)
+            by = self.args.process_index * (1 + self.state.global_step)
+            return replace(layers, losses=layers.losses + by)
+
+    every = SAVED | {"eval_strategy": "steps", "eval_steps": 2}
+    made = video(folder, per_device_train_batch_size=4, patience=1, **every)
+    made.__class__ = Unlike
+    made.objective.double()
+    made.train()
+    logged = [row["eval_loss"] for row in made.state.log_history if "eval_loss" in row]
+    return {"step": made.state.global_step, "logged": logged, "verdict": made.verdict.worst}
+
+
+def unsaved(folder: Path) -> dict:
+    """The disk takes only small files of one process, the second and then the first; and then of none."""
+    errors = []
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for rank in (1, 0, None):
+        trainer = video(folder, per_device_train_batch_size=4, max_steps=2, logging_strategy="no", **SAVED)
+        trainer.objective.double()
+        size = 2000 if rank == distributed.get_rank() else before[0]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            trainer.train()
+            errors.append("")
+        except SaveError as error:
+            errors.append(str(error))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        distributed.barrier()  # the first process clears away what it has begun
+        errors.append(sorted(path.name for path in folder.iterdir()))
+        distributed.barrier()
+    return {"errors": errors}
+
+
 def traffic(folder: Path, **args) -> dict:
     """Bytes of every collective that Python calls in three steps of plain DDP, whose gradients go another way."""
     seen: Counter = Counter()
@@ -301,6 +346,20 @@ def commanded(out: Path) -> list[int]:
     return [*ended, train(step + 2, "--resume"), step]
 
 
+def asked() -> dict:
+    """The second process is asked to stop: both stop, and the first one's own first signal is still its first."""
+    with _StopOnSignal() as stop:
+        control, args = TrainerControl(), SimpleNamespace(world_size=2, device="cpu")
+        stop.on_step_begin(args, TrainerState(), control)
+        if distributed.get_rank() == 1:
+            signal.raise_signal(signal.SIGTERM)
+        stop.on_step_end(args, TrainerState(), control)
+        found = {"stopping": stop.stopping, "asked": stop.asked, "saves": control.should_save}
+        if distributed.get_rank() == 0:
+            signal.raise_signal(signal.SIGTERM)
+        return found
+
+
 def main(folder: Path) -> None:
     found = {}
     for name, size in SIZES.items():
@@ -312,10 +371,13 @@ def main(folder: Path) -> None:
     found["perturbed"] = perturbed(folder / "perturbed", 1e-4)
     found["rounded"] = perturbed(folder / "rounded", 1e-15)
     found["poisoned"] = poisoned(folder / "poisoned")
+    found["undecided"] = undecided(folder / "undecided")
+    found["unsaved"] = unsaved(folder / "unsaved")
     found["traffic"] = traffic(folder / "traffic", logging_strategy="no")
     found["traffic of logs"] = traffic(folder / "traffic of logs")
     found["halved"] = halved(folder / "halved")
     found["torn"] = torn(folder / "torn")
+    found["asked"] = asked()
     found["commanded"] = commanded(folder / "commanded")
     torch.save(found, folder / f"{distributed.get_rank()}.pt")
     distributed.barrier()

@@ -28,14 +28,17 @@ ARROWS: dict[str, set[str]] = {
     "evaluation": {"objective", "core", "models", "noise"},
     "inference": {"models"},
     "records": set(),
-    "report": set(),
+    "study": {"records"},
+    "report": {"study"},
+    "sweep": {"config", "recipes", "records", "run"},
 }
 # A name becomes a class here and nowhere else; the package itself re-exports the public names.
 EVERYWHERE = {"recipes", "run", "cli", "__init__", "__main__"}
 EVERYONES = {"errors", "reading"}
 # Rooms that keep to the standard library and these.
 LIBRARIES = {"core": {"torch"}, "privacy": {"numpy", "dp_accounting"}}
-FORBIDDEN = {"report": {"torch", "transformers", "accelerate", "safetensors"}}
+_HEAVY = {"torch", "transformers", "accelerate", "safetensors"}
+FORBIDDEN = {"report": _HEAVY | {"optuna"}, "study": _HEAVY | {"optuna"}}
 
 
 def imports(file: Path, package: Path) -> set[str]:
@@ -138,7 +141,12 @@ def test_nothing_is_called_utils():
         ("evaluation/layers.py", "from descend.trainer import DescentTrainer", True),
         ("report/page.py", "import numpy\nimport plotly\nfrom descend.report import figures", False),
         ("report/page.py", "import torch", True),
+        ("report/page.py", "from descend.study.statistics import interval", False),
+        ("study/statistics.py", "import numpy\nfrom scipy.stats import t", False),
+        ("study/statistics.py", "import torch", True),
+        ("study/statistics.py", "from descend.evaluation.layers import measure", True),
         ("report/page.py", "from torch import Tensor", True),
+        ("report/sweep/page.py", "import optuna", True),
         ("report/page.py", "from descend.records import Records", True),
         ("recipes.py", "from descend.core import PrimalDual\nfrom descend.models import unrolled", False),
         ("cli.py", "from descend.recipes import RECIPES\nimport descend.evaluation.layers", False),

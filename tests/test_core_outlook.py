@@ -21,7 +21,7 @@ def train(alpha, noise, steps=400):
         dual.observe(losses.detach())
         dual.step()
         if not step % 10:
-            told += outlook.report(losses.detach(), dual.multipliers, warmed=False)
+            told += outlook.report(losses.detach(), dual.multipliers)
     return told, dual
 
 
@@ -46,14 +46,42 @@ def test_what_all_constraints_ask_together_is_told_beside_what_is_reached():
     losses = torch.tensor([2.0, 1.5, 1.2, 1.0])
     assert problem.floor(losses).item() == pytest.approx(2 * 0.5 * 0.8 * 0.9)
     outlook = Outlook(problem)
-    (found,) = outlook.report(losses, torch.zeros(3), warmed=True)
-    assert "at most 0.72" in found and "2 at layer 0" in found and "So far it is 1." in found
-    assert outlook.report(losses, torch.zeros(3), warmed=True) == []
-    assert Outlook(problem).report(losses, torch.zeros(3), warmed=False) == []  # nothing to hold it against
-    assert Outlook(problem).report(torch.tensor([2.0, 1.5, 1.2, 0.7]), torch.zeros(3), warmed=True) == []
+    said = [outlook.report(losses, torch.zeros(3)) for _ in range(30)]
+    ((found,),) = [each for each in said if each]  # once, and not before it has been looked at for a while
+    assert said.index([found]) == 10
+    assert "at most 0.72" in found and "2 at layer 0" in found and "It is 1, and does not come closer." in found
+
+
+@pytest.mark.parametrize(
+    "last",
+    [lambda log: 0.7, lambda log: 0.77, lambda log: 0.72 + 0.9**log],
+    ids=["reached", "nearly reached", "on its way"],
+)
+def test_a_run_on_its_way_is_told_nothing(last):
+    """From the first log after warm-up on, where the last loss is far above what is asked."""
+    outlook = Outlook(DescentProblem(3, [0.5, 0.2, 0.1]))
+    for log in range(40):
+        assert outlook.report(torch.tensor([2.0, 1.5, 1.2, last(log)]), torch.zeros(3)) == []
+
+
+def test_a_floor_of_a_later_chain():
+    problem = DescentProblem(3, [0.5, 0.2, 0.1])
+    assert problem.floor(torch.tensor([2.0, 1.5, 1.2, 1.0])).item() == pytest.approx(0.72)
+    losses = torch.tensor([2.0, 1.5, 1.2, 1.0])
     assert DescentProblem(3, 0.5, first=1).floor(losses).item() == pytest.approx(1.5 * 0.25)
+
+
+def test_a_resumed_run_does_not_say_it_again():
+    problem = DescentProblem(2, 0.5)
+    before, after = Outlook(problem), Outlook(problem)
+    said = []
+    for step in range(60):
+        said += before.report(torch.tensor([1.0, 0.99, 0.98]), torch.tensor([0.05, 0.05]) * step)
+    assert said
+    after.load_state_dict(before.state_dict())
+    assert after.report(torch.tensor([1.0, 0.99, 0.98]), torch.tensor([3.0, 3.0])) == []
 
 
 def test_nothing_is_asked_of_plain_training():
     outlook = Outlook(DescentProblem(2))
-    assert [outlook.report(torch.tensor([1.0, 2.0, 3.0]), torch.zeros(2), warmed=True) for _ in range(30)] == [[]] * 30
+    assert [outlook.report(torch.tensor([1.0, 2.0, 3.0]), torch.zeros(2)) for _ in range(30)] == [[]] * 30

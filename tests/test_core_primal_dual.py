@@ -172,6 +172,17 @@ def test_warmup_is_erm_and_leaves_no_trace():
     assert warm.multipliers.any()
 
 
+def test_warmup_is_the_objective_alone():
+    dual = PrimalDual(DescentProblem(2, 0.1, objective=[0, 1, 3]), warmup=1)
+    assert dual.inner and dual.weights.tolist() == [0, 1, 3]
+    assert dual.lagrangian(torch.tensor([math.nan, 2.0, 5.0])) == 17
+    plain = PrimalDual(DescentProblem(2, 0.1), warmup=1)
+    assert not plain.inner
+    plain.observe(torch.ones(3))
+    plain.step()
+    assert plain.inner and not PrimalDual(DescentProblem(2)).inner
+
+
 def test_warmup_of_one_epoch_with_a_schedule_by_epochs():
     dual = PrimalDual(DescentProblem(3, 0.1), warmup=6, every="epoch")
     advance(dual, stream(6))
@@ -350,9 +361,12 @@ EXPLICIT = {"slack": "explicit", "resilience": 0.1}
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"lr": 0.0}, r"learning rate of the dual must be positive; got 0\.0"),
-        ({"lr": -1.0}, r"learning rate of the dual must be positive; got -1\.0"),
-        ({"lr": math.nan}, r"learning rate of the dual must be positive; got nan"),
+        ({"lr": 0.0}, r"learning rate of the dual must be a positive number; got 0\.0"),
+        ({"lr": -1.0}, r"learning rate of the dual must be a positive number; got -1\.0"),
+        ({"lr": math.nan}, r"learning rate of the dual must be a positive number; got nan"),
+        ({"lr": math.inf}, r"learning rate of the dual must be a positive number; got inf"),
+        ({"resilience": math.inf}, r"resilience must be 0 \(hard constraints\) or positive; got inf"),
+        ({"optimizer": "nupi", "options": {"kp": math.nan}}, r"kp of the dual optimizer must be a number; got nan"),
         ({"optimizer": "lion"}, r"must be one of sgd, adam, nupi; got 'lion'"),
         ({"options": {"kp": 1.0}}, r"'adam' does not take these options: .*kp"),
         ({"options": {"betas": (2.0, 0.9)}}, r"'adam' does not take these options: .*beta"),
@@ -362,7 +376,7 @@ EXPLICIT = {"slack": "explicit", "resilience": 0.1}
         ({"resilience": math.nan}, r"resilience must be 0 \(hard constraints\) or positive; got nan"),
         ({"slack": "both"}, r"slack must be 'implicit' or 'explicit'; got 'both'"),
         ({"slack": "explicit"}, r"explicit slack needs a positive resilience; got 0\.0.*slack='implicit'"),
-        (EXPLICIT | {"slack_lr": 0.0}, r"must be positive; got 0\.0"),
+        (EXPLICIT | {"slack_lr": 0.0}, r"must be a positive number; got 0\.0"),
         (EXPLICIT | {"slack_optimizer": "lion"}, r"must be one of sgd, adam, nupi; got 'lion'"),
         ({"warmup": -1}, r"warmup must be a number of steps, 0 for none; got -1"),
         ({"every": 0}, r"every must be a number of steps, at least 1, or 'epoch'; got 0"),
@@ -561,8 +575,23 @@ def test_the_plain_loop_meets_the_constraints_that_erm_does_not(seed):
     assert dual.weights.shape == (8,) and dual.slack.shape == (7,) and dual.cap_multiplier == 0
 
 
-def test_multipliers_beyond_all_numbers_stop_the_run():
-    dual = PrimalDual(DescentProblem(1, 0.5), lr=1e308, optimizer="sgd")
-    dual.observe(torch.tensor([1.0, 100.0]))
-    with pytest.raises(NonFiniteLossError, match=r"beyond all numbers: \[0.0, inf\].*from \[0.0, 0.0\]"):
+def test_multipliers_that_would_be_no_numbers_stay_where_they_are():
+    dual = PrimalDual(DescentProblem(2, 0.9), lr=1e307, optimizer="sgd")
+    dual.observe(torch.tensor([1.0, 1.0, 1.0]))
+    dual.step()
+    before = dual.multipliers
+    assert before.isfinite().all() and before.max() > 1e306
+    dual.observe(torch.tensor([1e3, 1e3, 1e3]))
+    with pytest.raises(NonFiniteLossError, match=r"would grow beyond all numbers: .* where they are left"):
         dual.step()
+    assert torch.equal(dual.multipliers, before)
+
+
+def test_what_was_warm_is_warm_where_it_goes_on():
+    """Another warm-up given to the one that goes on does not take the constraints away, nor move their schedule."""
+    before, after = (PrimalDual(DescentProblem(1, 0.5), warmup=warmup, every=2) for warmup in (1, 9))
+    for _ in range(4):
+        before.observe(torch.tensor([1.0, 1.0]))
+        before.step()
+    after.load_state_dict(before.state_dict())
+    assert after.warm and after.warmup == 1 and torch.equal(after.weights, before.weights)

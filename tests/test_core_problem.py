@@ -17,7 +17,7 @@ def tensor(*values: float) -> torch.Tensor:
 
 def reference_lagrangian(problem: DescentProblem, losses: list, lam: list, cap_lam: float) -> float:
     """Eq. (5), constraint by constraint, in plain floats."""
-    value = losses[-1]
+    value = sum(weight * loss for weight, loss in zip(problem.objective.tolist(), losses, strict=True))
     for layer in range(problem.first + 1, len(losses)):
         before, after, rate = losses[layer - 1], losses[layer], 1 - problem.alpha[layer - 1]
         gap = after - rate * before if problem.form == "difference" else after / before - rate
@@ -93,6 +93,17 @@ def test_erm_has_no_constraint_and_weighs_the_last_loss_alone():
     assert problem.lagrangian(losses, tensor(3, 2, 1), 7.0).item() == 4.0
 
 
+def test_an_objective_of_ones_own_by_hand():
+    problem = DescentProblem(3, objective=[0, 0.5, 0.25, 0.25])
+    losses = tensor(math.nan, 4, 8, 2).requires_grad_()
+    assert problem.goal(losses).item() == 4.5 and problem.inner and not problem.constrained
+    problem.goal(losses).backward()
+    assert losses.grad.tolist() == problem.weights(tensor(0, 0, 0)).tolist() == [0, 0.5, 0.25, 0.25]
+    held = DescentProblem(2, 0.5, objective=[1, 1, 2])
+    assert held.constrained and held.weights(tensor(3, 4)).tolist() == [1 - 1.5, 1 + 3 - 2, 2 + 4]
+    assert not DescentProblem(2, 0.5).inner
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_the_lagrangian_has_the_dtype_of_the_losses(dtype):
     problem = DescentProblem(2, alpha=0.5, cap=1.0)
@@ -116,6 +127,7 @@ def problems(draw, form: str | None = None):
         first=draw(st.integers(0, depth - 1)),
         form=form or draw(st.sampled_from(["difference", "ratio"])),
         stop_gradient=draw(st.booleans()),
+        objective=draw(st.one_of(st.none(), st.lists(st.floats(0.1, 2), min_size=depth + 1, max_size=depth + 1))),
     )
 
 
@@ -151,12 +163,12 @@ def test_the_lagrangian_is_the_sum_over_its_constraints(point):
 
 @settings(max_examples=100, deadline=None)
 @given(points("difference"))
-def test_the_weights_sum_to_one_plus_what_the_constraints_add(point):
-    """Σ_l w_l = 1 + Σ α_l λ_l + λ_cap over what is in force; Σ λ_l in place of Σ α_l λ_l if stopped."""
+def test_the_weights_sum_to_the_objectives_plus_what_the_constraints_add(point):
+    """Σ_l w_l = Σ c_l + Σ α_l λ_l + λ_cap over what is in force; Σ λ_l in place of Σ α_l λ_l if stopped."""
     problem, losses, lam, cap_lam = point
     share = torch.ones(problem.depth) if problem.stop_gradient else tensor(*problem.alpha)
     added = (share * lam * problem.in_force[1:]).sum() + cap_lam * problem.in_force[0]
-    torch.testing.assert_close(problem.weights(lam, cap_lam).sum(), 1 + added)
+    torch.testing.assert_close(problem.weights(lam, cap_lam).sum(), problem.objective.sum() + added)
     if problem.stop_gradient:
         assert (problem.weights(lam, cap_lam) >= 0).all()
     # L̂ = Σ_l w_l f_l − λ_cap · cap: the Lagrangian needs no more than the weights.
@@ -221,6 +233,10 @@ def test_a_zero_loss_before_the_chain_is_no_error_of_the_ratio_form():
         ({"cap": math.nan}, r"cap must be a positive bound.*got nan"),
         ({"first": 3}, r"from 0 to depth - 1 = 2; got 3"),
         ({"first": -1}, r"from 0 to depth - 1 = 2; got -1"),
+        ({"objective": [1.0, 1.0]}, r"L\+1 = 4 weights.*got \[1\.0, 1\.0\]"),
+        ({"objective": [1, 0, 0, -1]}, r"weights of at least 0"),
+        ({"objective": [0, 0, 0, 0]}, r"not all 0"),
+        ({"objective": [0, 0, 0, math.nan]}, r"weights of at least 0"),
         ({"form": "quotient"}, r"form must be 'difference' or 'ratio'; got 'quotient'"),
     ],
 )

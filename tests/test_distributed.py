@@ -111,6 +111,12 @@ def test_the_command_stops_refuses_and_goes_on_in_two_processes_as_in_one(two):
     assert UT.from_pretrained(out / "model").depth == 2 and (out / "dual.safetensors").exists()
 
 
+def test_a_second_process_stops_with_the_first_and_may_be_asked_itself(two):
+    assert [two[rank]["asked"] for rank in range(2)] == [
+        {"stopping": True, "asked": rank == 1, "saves": True} for rank in range(2)
+    ]
+
+
 def test_multipliers_that_differ_between_ranks_stop_the_run_on_both(two):
     for rank in range(2):
         found = two[rank]["perturbed"]
@@ -127,6 +133,24 @@ def test_a_step_that_goes_wrong_on_one_rank_is_taken_on_none(two):
     assert said.startswith("step 2: process 0: the loss of layer [0, 1, 2] is not finite")
     assert "; samples 8, 9, 10, 11. No parameter has moved" in said and "saved in stopped-1." in said
     assert damage(two["folder"] / "poisoned" / "stopped-1") is None
+
+
+def test_what_is_decided_on_a_measurement_is_the_first_ones(two):
+    """The second process finds its loss growing by 2 each time: alone it would stop at 4, and the first wait for it."""
+    assert two[0]["undecided"] == two[1]["undecided"]
+    before, after, _ = two[0]["undecided"]["logged"]
+    assert two[0]["undecided"]["step"] == 6 and before - 2 < after < before
+
+
+def test_a_disk_that_fails_one_process_is_told_by_both(two):
+    assert two[0]["unsaved"] == two[1]["unsaved"]
+    second, left, first, also_left, none, whole = two[0]["unsaved"]["errors"]
+    checkpoint = two["folder"] / "unsaved" / "checkpoint-2"
+    for rank, said in ((1, second), (0, first)):
+        assert said.startswith(f"process {rank}: {checkpoint} can't be written: "), said
+        assert "Connection" not in said
+    assert "checkpoint-2" not in left + also_left and ".part" not in left + also_left
+    assert none == "" and "checkpoint-2" in whole and damage(checkpoint) is None
 
 
 def test_a_step_adds_up_one_count_and_one_vector(two):

@@ -350,3 +350,105 @@ def test_atoms_must_be_a_square_number():
         dct_dictionary(16, 1000)
     with pytest.raises(InputError, match="square number"):
         DUST(DUSTConfig(atoms=500))
+
+
+# --- energies: the layer's own update is that of the gradient
+
+
+def gradient(energy, at):
+    """∇ of a sum of energies, by autograd."""
+    at = at.clone().requires_grad_()
+    (found,) = torch.autograd.grad(energy(at).sum(), at)
+    return found
+
+
+def degrees(tokens, projection=None):
+    """Σ_j γ_ij of every token, the self-term 1 among them, (T, 1)."""
+    seen = tokens if projection is None else tokens @ projection.T
+    return torch.exp(-torch.cdist(seen, seen).square() / 2).sum(-1, keepdim=True)
+
+
+@lawful
+@given(seed=seeds, count=st.integers(1, 8), scale=scales)
+def test_attention_is_a_gradient_step_of_its_energy(seed, count, scale):
+    """Eq. (45) less its norm term: W y moves by −∇/Σ_j γ_ij; the gradient reaches y through Wᵀ once more."""
+    model, tokens, projection = ut("gaussian"), draw(seed, count, PIXELS), scale * draw(seed + 1, 4, PIXELS)
+    slope = gradient(lambda y: model.attention_energy(y, projection), tokens)
+    moved = (model.attend(tokens, projection) - tokens) @ projection.T @ projection
+    torch.testing.assert_close(moved, -slope / degrees(tokens, projection), rtol=1e-6, atol=1e-8)
+
+
+@lawful
+@given(seed=seeds, count=st.integers(2, 6), scale=st.floats(0.05, 0.5))
+def test_with_the_norm_term_the_gradient_step_is_attention_to_the_others(seed, count, scale):
+    """Eq. (45) whole, under the same step, eq. (52)-(54) with W = (I 0): the self-term goes."""
+    tokens, projection = scale * draw(seed, count, PIXELS), torch.eye(4, PIXELS).double()
+    model = ut("gaussian")
+
+    def whole(y):
+        return model.attention_energy(y, projection) + (y @ projection.T).square().sum() / 2
+
+    stepped = (tokens - gradient(whole, tokens) / degrees(tokens, projection)) @ projection.T
+    seen = tokens @ projection.T
+    others = torch.exp(-torch.cdist(seen, seen).square() / 2).fill_diagonal_(0)
+    torch.testing.assert_close(stepped, others @ seen / degrees(tokens, projection), rtol=1e-6, atol=1e-8)
+
+
+def test_softmax_attention_is_no_gradient_step_where_norms_differ():
+    """Keys weighed by their norms pull to one side: the token in the middle moves, where the energy has no slope."""
+    tokens, projection = on_a_line(0.0, 1.0, 2.0)
+    model = ut()
+    assert gradient(lambda y: model.attention_energy(y, projection), tokens)[1].norm() < 1e-12
+    assert (model.attend(tokens, projection) - tokens)[1, 0] > 0.1
+    assert (ut("gaussian").attend(tokens, projection) - tokens)[1].norm() < 1e-12
+
+
+@lawful
+@given(seed=seeds)
+def test_feed_forward_is_a_projected_gradient_step_of_its_energy(seed):
+    """Eq. (46) and (48): a step of length 1, and the ReLU projects it on Y ≥ 0."""
+    model, tokens, mixer = ut(), draw(seed, 5, PIXELS), draw(seed + 1, PIXELS, PIXELS)
+    mixer = (mixer + mixer.T) / 2
+    slope = gradient(lambda y: model.feedforward_energy(y, mixer), tokens)
+    torch.testing.assert_close(model.feed(tokens, mixer), (tokens - slope).clamp(min=0))
+
+
+@lawful
+@given(seed=seeds, count=st.integers(1, 6), scale=st.floats(0, 1), l1=st.floats(0, 1), l2=st.floats(0, 5))
+def test_a_dust_layer_is_a_proximal_gradient_step_of_its_energy(seed, count, scale, l1, l2):
+    """Eq. (74) less its norm term: soft(h − ∇/m, λ₁/m) with m_t = c + λ₂ Σ_s γ_st and ∇ of all but the ℓ1 norm."""
+    smooth, model = dust(l1=0.0, l2=l2), dust(l1=l1, l2=l2)
+    dictionary, codes, noisy = draw(seed, PIXELS, 36), scale * draw(seed + 1, count, 36), draw(seed + 2, count, PIXELS)
+    curvature = torch.linalg.matrix_norm(dictionary, 2) ** 2
+    metric = curvature + l2 * degrees(codes)
+    moved = codes - gradient(lambda h: smooth.energy(h, noisy, dictionary), codes) / metric
+    expected = moved.sign() * (moved.abs() - l1 / metric).clamp(min=0)
+    found = model.layer(codes, noisy - codes @ dictionary.T, dictionary, curvature)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("kind", [ut, dust])
+def test_energies_are_those_of_the_layers_own_weights(kind, tied):
+    """By loops over samples and patch positions; h_0 under the first layer's weights."""
+    model = kind(depth=3, tied=tied).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * draw(1, *parameter.shape)
+    noisy = draw(0, 2, 4, 3, PIXELS).abs()
+    with torch.no_grad():
+        found, states = model.energies(noisy), model.layer_outputs(noisy)
+    assert found.shape == (4, 2)
+    for layer, state in enumerate(states):
+        own = 0 if tied else max(0, layer - 1)
+        for sample in range(2):
+            total = 0.0
+            for place in range(3):
+                tokens = state[sample, place].detach()
+                if kind is dust:
+                    dictionary = model.dictionary[own].detach()
+                    total += dust_energy(tokens, noisy[sample, :, place], dictionary, 0.02, 1.0)
+                else:
+                    projection, mixer = (weight.detach() for weight in model.weights()[own])
+                    total += pair_energy(tokens, projection) - 0.5 * torch.trace(tokens @ mixer @ tokens.T).item()
+            assert found[layer, sample].item() == pytest.approx(total / 3, rel=1e-9)

@@ -77,6 +77,8 @@ def test_a_folders_own_code_is_neither_run_nor_asked_about(folder, tmp_path, mon
         ({"n_layers": 900}, "asks for 900 layers; the weights beside it are"),
         ({"n_layers": "2"}, "n_layers must be a whole number"),
         ({"n_layers": -1}, "n_layers must be a whole number"),
+        ({"n_layers": True}, "n_layers must be a whole number"),
+        ({"text_config": {"num_hidden_layers": 10**9}}, "text_config: num_hidden_layers must be at most"),
         ({"num_labels": 10**9}, "num_labels must be at most"),
         ({"vocab_size": 10**12}, "vocab_size must be at most"),
         ({"max_position_embeddings": 2**40}, "max_position_embeddings must be at most"),

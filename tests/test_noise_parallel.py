@@ -39,6 +39,9 @@ def work(rank: int, folder: str) -> None:
     found = wrapped(weights=EVEN, **batch(rank))
     found.lagrangian.backward()
     torch.save({"sums": found.sums, "gradients": gradients(inner)}, Path(folder) / f"{rank}.pt")
+    # Together, and with nothing left that still talks to the other: a rank that goes first may leave it waiting.
+    del wrapped
+    distributed.barrier()
     distributed.destroy_process_group()
 
 

@@ -3,6 +3,7 @@
 `benchmarks/kill_test.py` and `benchmarks/soak.py` are the same at length.
 """
 
+import errno
 import json
 import multiprocessing
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, InputError, UTConfig, run
 from descend.checkpoints import damage, load_state, rotate, save_state, seal
@@ -111,6 +113,25 @@ def test_damage_is_seen_and_named(finished, tmp_path, name):
     how, fault = DAMAGE[name]
     how(checkpoint / name)
     assert damage(checkpoint) == fault
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ("[" * 200_000, "its manifest.json can't be read"),
+        ('{"sha256": ["ab"]}', "its manifest.json can't be read"),
+        ('{"sha256": {}}', "it has no trainer_state.json"),
+        ('{"sha256": {"trainer_state.json": 1}}', "it has no model"),
+        ('{"sha256": {"trainer_state.json": 1, "../../run/checkpoint-8/scheduler.pt": 1}}', "it has no ../../run/"),
+        ('{"sha256": {"trainer_state.json": 1, "\\ud800": 1}}', "it has no \ud800"),
+    ],
+)
+def test_a_manifest_that_vouches_for_too_little_is_damage(finished, tmp_path, content, fault):
+    checkpoint = shutil.copytree(finished / "checkpoint-8", tmp_path / "checkpoint-8")
+    for file in checkpoint.glob("*.pt*"):  # pickles, which it would be refused for first
+        file.unlink()
+    (checkpoint / "manifest.json").write_text(content)
+    assert str(damage(checkpoint)).startswith(fault)
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(finished, unfinished, caplog):
@@ -223,7 +244,8 @@ def test_a_pickle_where_a_runs_model_is_expected_is_not_loaded(finished, tmp_pat
     torch.save(Boom(tmp_path / "boom"), weights)
     assert main(["evaluate", str(out), "--noise", "0.8"]) == 2
     assert said(capsys) == (
-        f"descend: {weights} is a pickle, and is not loaded; expected model.safetensors. Train the run again."
+        f"descend: {weights} is no safetensors; a pickle can run code when it is opened. Where you trust it, convert "
+        "it: load the model in a script and save_pretrained it again."
     )
     assert not (tmp_path / "boom").exists()
 
@@ -282,6 +304,12 @@ def test_a_signal_in_an_evaluation_stops_the_run(finished, tmp_path, monkeypatch
     assert not (out / "model").exists() and not (out / ".part").exists()
     assert train(out, "--resume") == 0
     assert_same_end(out, finished)
+
+
+def test_a_signal_after_the_last_step_of_a_run_that_saves_nothing_promises_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(DescentMixin, "_measure", lambda *_: signal.raise_signal(signal.SIGTERM))
+    assert train(tmp_path / "run", "--save-strategy", "no", "--eval-strategy", "no", steps=1) == 130
+    assert said(capsys) == "descend: interrupted after the last step; there is no checkpoint to go on from."
 
 
 EPOCHS = ["--eval-strategy", "epoch", "--logging-strategy", "epoch"]  # of three steps
@@ -426,8 +454,8 @@ def test_two_processes_do_not_write_into_one_run(finished, unfinished, capsys):
         for command in (["train", *TINY, "--out", unfinished, "--resume"], ["evaluate", unfinished]):
             assert main(list(map(str, command))) == 2
             assert said(capsys) == (
-                f"descend: {unfinished} is in use by process {holder.pid}; wait for its end or stop it, or choose "
-                "another folder."
+                f"descend: {unfinished} is in use by process {holder.pid} on {os.uname().nodename}; wait for its "
+                "end or stop it, or choose another place."
             )
         assert rows(unfinished) == before
     finally:
@@ -439,10 +467,129 @@ def test_two_processes_do_not_write_into_one_run(finished, unfinished, capsys):
     assert not (unfinished / ".lock").exists()
 
 
+def test_the_best_checkpoint_is_found_wherever_the_run_is_named_from(tmp_path, monkeypatch):
+    """A run that goes on under another spelling of its folder loads the best model, and keeps its checkpoint."""
+    best = ["--load-best-model-at-end", "true", "--metric-for-best-model", "eval_loss", "--greater-is-better", "true"]
+    best += ["--save-total-limit", "2"]
+    monkeypatch.chdir(tmp_path)
+    assert train(Path("run"), *best, steps=6) == 0
+    shutil.rmtree(tmp_path / "run" / "model")
+    shutil.move(tmp_path / "run", tmp_path / "moved")
+    again = tmp_path / "." / "moved"
+    assert train(again, *best, "--resume", steps=9) == 0
+    state = json.loads((again / "checkpoint-9" / "trainer_state.json").read_text())
+    kept = again / f"checkpoint-{state['best_global_step']}"
+    assert state["best_global_step"] == 3 and Path(state["best_model_checkpoint"]) == kept and damage(kept) is None
+    model, best_model = (load_file(folder / "model.safetensors") for folder in (again / "model", kept))
+    assert all(torch.equal(model[name], best_model[name]) for name in model)
+
+
+BEST = ["--load-best-model-at-end", "true", "--metric-for-best-model", "eval_loss", "--greater-is-better", "true"]
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_a_best_checkpoint_that_is_damaged_ends_no_run(tmp_path, when, monkeypatch, caplog):
+    """Before a run goes on, or while it does: the best of what is left, or the last model, is kept, and said so."""
+    out = tmp_path / "run"
+    assert train(out, *BEST, steps=6) == 0
+    shutil.rmtree(out / "model")
+    weights = out / "checkpoint-3" / "model.safetensors"  # greater is better: the first
+    if when == "before":
+        flip(weights)
+    else:
+        step = DescentMixin._dual_step
+        monkeypatch.setattr(
+            DescentMixin, "_dual_step", lambda self: (step(self), self.state.global_step == 8 and flip(weights))
+        )
+    assert train(out, *BEST, "--resume", steps=9) == 0
+    instead = "The best is chosen from those that come." if when == "before" else "The last model is kept in its place."
+    assert caplog.messages[-2:] == [
+        f"{out}/checkpoint-3 is damaged: model.safetensors in it is not what was written. It is now "
+        "damaged-checkpoint-3 and is not used.",
+        f"checkpoint-3 was the best model so far. {instead}",
+    ]
+    model, last = (load_file(folder / "model.safetensors") for folder in (out / "model", out / "checkpoint-9"))
+    assert all(torch.equal(model[name], last[name]) for name in model)
+    assert (json.loads((out / "checkpoint-9" / "trainer_state.json").read_text())["best_global_step"] == 9) == (
+        when == "before"
+    )
+
+
+def test_a_checkpoint_of_several_processes_is_not_gone_on_with_by_one(unfinished, capsys):
+    for step in (6, 8):
+        checkpoint = unfinished / f"checkpoint-{step}"
+        state = load_state(checkpoint / "descent_0.safetensors")
+        save_state(checkpoint / "descent_0.safetensors", state | {"processes": 2})
+        (checkpoint / "manifest.json").unlink()
+        seal(checkpoint)
+    assert train(unfinished, "--resume") == 2
+    assert said(capsys) == (
+        f"descend: {checkpoint} is that of 2 processes, each with noise and losses of its own; go on with as many. "
+        "Got 1."
+    )
+    assert not (unfinished / "model").exists()
+
+
+def test_processes_that_do_not_know_of_each_other_are_refused(tmp_path, monkeypatch):
+    """As torchrun starts them without --use-cpu, where there is no GPU for each."""
+    args = DescentConfig(output_dir=str(tmp_path), use_cpu=True)
+    DescentMixin._refuse(args, {})
+    assert args.world_size == 1
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="2 processes were started, and none knows of the others"):
+        DescentMixin._refuse(args, {})
+
+
+def test_a_disk_that_knows_no_locks_is_told_of_once(tmp_path, monkeypatch, caplog):
+    def without_locks(*args):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.lockf", without_locks)
+    for _ in range(2):
+        with locked(tmp_path):
+            assert (tmp_path / ".lock").read_text() == f"{os.getpid()} on {os.uname().nodename}\n"
+    assert caplog.messages == [
+        f"{tmp_path} can't be locked (No locks available): see to it yourself that no other process writes there."
+    ]
+
+
+@pytest.mark.parametrize("content", ['{"a": 1}', "[]", '{"settings": 3, "training": {}, "recipe": "x"}'])
+def test_strange_settings_of_a_run_are_refused_in_words(unfinished, content, capsys):
+    (unfinished / "config.json").write_text(content)
+    assert train(unfinished, "--resume") == 2
+    assert said(capsys).startswith(f"descend: {unfinished / 'config.json'} is not the settings of a run; put back")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--resume-from-checkpoint", "x"], "resume_from_checkpoint must be left out; --resume goes on"),
+        (["--save-total-limit", "-3"], "save_total_limit must be at least 1, or left out; got -3"),
+        (["--auto-find-batch-size", "true"], "auto_find_batch_size must be off: the library begins anew"),
+        (["--enable-jit-checkpoint", "true"], "enable_jit_checkpoint must be off: Ctrl-C and SIGTERM save already"),
+        (["--save-on-each-node", "true"], "save_on_each_node must be off: one process writes a run's folder"),
+        (["--max-grad-norm", "nan"], "max_grad_norm must be a number of at least 0; got nan"),
+        (["--dual-lr", "inf"], "a learning rate of the dual must be a positive number; got inf"),
+    ],
+)
+def test_settings_that_a_run_could_not_keep_its_word_with_are_refused(tmp_path, flags, words, capsys):
+    assert train(tmp_path / "run", *flags) == 2
+    assert said(capsys).startswith(f"descend: {words}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_comparison_that_is_refused_leaves_nothing(finished, tmp_path, capsys):
+    broken = shutil.copytree(finished, tmp_path / "broken")
+    (broken / "summary.json").write_text('{"recipe": "video-ut"}')
+    assert main(["compare", str(broken), "--out", str(tmp_path / "page")]) == 2
+    assert "broken" in said(capsys)
+    assert not list((tmp_path / "page").iterdir())
+
+
 def test_a_run_that_failed_in_its_first_steps_can_be_started_over(finished, tmp_path, capsys):
     out = tmp_path / "run"
-    assert train(out, "--learning-rate", "1e30", "--max-grad-norm", "0") == 1
-    assert "is not finite" in said(capsys)
+    assert train(out, "--noise", "1e30") == 1
+    assert "step 1: the loss of layer [0, 1, 2] is not finite" in said(capsys)
     assert train(out) == 2
     assert said(capsys) == (
         f"descend: the output folder {out} holds a run that came to no checkpoint; start it over, with these settings "
@@ -450,6 +597,65 @@ def test_a_run_that_failed_in_its_first_steps_can_be_started_over(finished, tmp_
     )
     assert train(out, "--resume") == 0
     assert_same_end(out, finished)
+
+
+def test_a_run_that_comes_apart_keeps_its_last_checkpoint_and_is_not_overwritten(tmp_path, capsys):
+    """Also where one checkpoint is all that is kept, and where it is none but the state before the fault."""
+    flags = ["--save-total-limit", "1", "--dual-optimizer", "sgd", "--dual-lr", "1e306", "--dual-warmup-steps", "4"]
+    out = tmp_path / "run"
+    assert train(out, *flags) == 1
+    line = said(capsys)
+    assert "No parameter has moved in this step, and the state before it is saved in stopped-5." in line
+    assert line.endswith("train into another folder; --resume goes on from checkpoint-3.")
+    assert {path.name for path in out.iterdir()} == {"config.json", "records.jsonl", "checkpoint-3", "stopped-5"}
+    assert damage(out / "checkpoint-3") is None and damage(out / "stopped-5") is None
+    state = json.loads((out / "stopped-5" / "trainer_state.json").read_text())
+    assert state["global_step"] == 5
+    assert load_state(out / "stopped-5" / "descent_0.safetensors")["dual"]["multipliers"]["values"].max() > 1e300
+    shutil.rmtree(out / "checkpoint-3")
+    before = rows(out)
+    assert train(out, "--resume") == 2
+    assert "was made with other settings: dual_lr (was 1e+306, now" in said(capsys)
+    assert rows(out) == before
+
+
+def test_parameters_that_are_no_numbers_push_no_checkpoint_out(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        step = DescentMixin._dual_step
+
+        def blown_up(self):  # as an optimizer does that overflows in its own step
+            step(self)
+            if self.state.global_step == 5:
+                next(self.objective.model.parameters()).data.view(-1)[0] = float("inf")
+
+        patch.setattr(DescentMixin, "_dual_step", blown_up)
+        assert train(out, "--save-total-limit", "1", every=1) == 1
+    assert said(capsys) == (
+        "descend: step 5: parameters are no longer finite, and are not saved. Lower learning_rate or dual_lr and train "
+        "into another folder; --resume goes on from checkpoint-4."
+    )
+    assert [path.name for path in out.glob("*-*")] == ["checkpoint-4"] and damage(out / "checkpoint-4") is None
+
+
+def test_multipliers_that_are_no_numbers_end_the_run_in_words(tmp_path, capsys):
+    out = tmp_path / "run"
+    flags = ["--dual-optimizer", "sgd", "--dual-lr", "1.7e308", "--alpha", "0.99", "--noise", "9"]
+    assert train(out, *flags, steps=2, every=1) == 1
+    line = said(capsys)
+    assert line.startswith("descend: step ") and "the multipliers would grow beyond all numbers" in line
+    assert "train into another folder; " in line
+
+
+def test_a_warm_run_that_is_made_longer_stays_warm(tmp_path):
+    out, flags = tmp_path / "run", ["--dual-warmup-steps", "0.85", "--logging-steps", "1"]
+    assert train(out, *flags) == 0  # warm-up of 7 steps
+    before = load_state(out / "checkpoint-8" / "descent_0.safetensors")["dual"]
+    assert before["multipliers"]["values"].max() > 0
+    assert train(out, *flags, "--resume", steps=10) == 0  # of which 85 % would be 8 or 9
+    found = [row for row in map(json.loads, rows(out)) if row["metric"] == "weight" and row["step"] == 9]
+    assert [row["value"] for row in found] != [0, 0, 1]
+    assert load_state(out / "checkpoint-10" / "descent_0.safetensors")["dual"]["warmup"] == before["warmup"] == 7
 
 
 def test_a_last_row_that_was_cut_off_is_left_out(finished, tmp_path, capsys):

@@ -321,18 +321,21 @@ def test_no_reader_of_data_sets_is_led_out(tmp_path):
     write_frames(outside / "01")
     write_video(outside / "a.avi", 3)
     mnli(outside / "mnli")
-    frames, videos, pairs = (tmp_path / name for name in ("frames", "videos", "pairs"))
+    frames, videos, pairs, reviews = (tmp_path / name for name in ("frames", "videos", "pairs", "reviews"))
     for folder in (frames / "training", frames / "testing", videos, pairs):
         folder.mkdir(parents=True)
     (frames / "training" / "01").symlink_to(outside / "01")
     (frames / "testing" / "frames").symlink_to(outside)
     (videos / "a.avi").symlink_to(outside / "a.avi")
+    reviews.mkdir()
+    (reviews / "aclImdb").symlink_to(imdb(outside / "imdb"))  # the folder that the archive unpacks to
     for name in ("train.tsv", "dev_matched.tsv"):
         (pairs / name).symlink_to(outside / "mnli" / name)
     for call in (
         lambda: find_clips(frames, "train"),
         lambda: find_clips(videos, None),
         lambda: read_mnli(pairs),
+        lambda: read_imdb(reviews),
     ):
         with pytest.raises(InputError, match="leads out of"):
             call()

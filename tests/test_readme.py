@@ -124,8 +124,10 @@ def test_the_commands(clips, reviews, tmp_path, monkeypatch, capsys):
         line = line.replace("NAME_OR_FOLDER", "small").replace("MODEL_FOLDER", "runs/imdb/model")
         line = line.replace("FOLDER", str(tmp_path / "words"))
         words = shlex.split(line.replace("PATH", str(reviews if "imdb" in line else clips)))[1:]
-        if words[0] == "train":
+        if words[0] in ("train", "sweep"):
             words += ["--max-steps", "4"]
+        if words[0] == "sweep":
+            words += ["--trials", "1"]
         if "llm-sft" in words:
             words += ["--depth", "2", "--hidden-size", "16"]
         if words[0] == "complete":

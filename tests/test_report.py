@@ -2,16 +2,17 @@
 
 import json
 from dataclasses import replace
-from itertools import count
+from itertools import combinations, count
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from descend.config import METHODS
 from descend.errors import InputError
 from descend.report import RunView, figures, group_runs, write_page
 from descend.report.frames import Frames, embed
-from descend.report.runs import REQUIRED
+from descend.report.runs import METHOD_NAMES, REQUIRED, SPARE_STYLES, STYLES
 from descend.report.tables import group_name, verdict
 
 NOISE = [0.0, 0.15, 0.3, 0.6, 1.0, 1.5]
@@ -257,6 +258,56 @@ def test_other_alphas_are_other_arms(tmp_path: Path) -> None:
     (group,) = group_runs([RunView.read(folder) for folder in folders])
     assert [arm.label for arm in group.arms] == ["Constrained, α = 0.1", "Constrained, α = 0.2"]
     assert len({arm.style for arm in group.arms}) == 2
+
+
+def test_every_method_has_its_own_name_and_style_and_erm_comes_first(tmp_path: Path) -> None:
+    assert METHODS.keys() < METHOD_NAMES.keys() == STYLES.keys()
+    folders = [fake_run(tmp_path / method, method, frames=False, settings={}) for method in reversed(METHODS)]
+    (group,) = group_runs([RunView.read(folder) for folder in folders])
+    expected = [method for method in METHOD_NAMES if method in METHODS]
+    assert expected[0] == "erm" and expected[-1] == "constrained"
+    assert [(arm.method, arm.label, arm.style) for arm in group.arms] == [
+        (method, METHOD_NAMES[method], STYLES[method]) for method in expected
+    ]
+    page = write_page(folders, tmp_path / "report.html", "All").read_text().split("<script")[0]
+    assert page.count("against ERM’s") == len(expected) - 1 and page.count("<h3>Multipliers</h3>") == 1
+
+
+# Machado, Oliveira and Fernandes (2009), at full severity, on linear RGB: the three kinds of colour blindness.
+BLINDNESS = {
+    "none": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+def linear(colour: str) -> np.ndarray:
+    parts = np.array([int(colour[start : start + 2], 16) for start in (1, 3, 5)]) / 255
+    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+
+
+def lab(rgb: np.ndarray) -> np.ndarray:
+    scaled = TO_XYZ @ rgb.clip(0, 1) / [0.9505, 1, 1.089]
+    x, y, z = np.where(scaled > 0.008856, np.cbrt(scaled), 7.787 * scaled + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize(("ground", "paper"), [("light", "#ffffff"), ("dark", "#1c1e23")])
+def test_methods_stay_apart_for_colour_blind_eyes_and_stand_out_from_the_page(ground: str, paper: str) -> None:
+    colours = {method: linear(getattr(style, ground)) for method, style in STYLES.items() if method != "plain"}
+    for blindness in map(np.array, BLINDNESS.values()):
+        seen = [lab(blindness @ colour) for colour in colours.values()]
+        # 2.3 is what an eye can just tell apart.
+        assert min(np.linalg.norm(one - other) for one, other in combinations(seen, 2)) > 12
+    luminance = lambda colour: float(TO_XYZ[1] @ colour)  # noqa: E731
+    styles = [getattr(style, ground) for style in (*STYLES.values(), *SPARE_STYLES)]
+    for one in styles:
+        low, high = sorted((luminance(linear(one)), luminance(linear(paper))))
+        assert (high + 0.05) / (low + 0.05) >= 3, one  # WCAG 1.4.11
+    symbols = [style.symbol for method, style in STYLES.items() if method != "plain"]
+    assert len({*symbols, *(style.symbol for style in SPARE_STYLES)}) == len(symbols) + len(SPARE_STYLES)
 
 
 def test_only_seeds_share_an_arm_and_labels_say_what_differs(tmp_path: Path) -> None:

@@ -12,6 +12,9 @@ from descend.report import write_completions, write_page
 from test_report import NOISE, fake_run
 
 CHROMIUM = Path("/usr/bin/chromium")
+# Milliseconds: of a machine with other work on it.
+PATIENCE = 120_000
+expect.set_options(timeout=30_000)
 TITLE = 'UT-7 <script>alert("x")</script> & <b>friends</b>'
 
 
@@ -40,6 +43,7 @@ class Visit:
     def __init__(self, browser: Browser, file: Path, **context):
         self.context = browser.new_context(**context)
         self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE)
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
@@ -272,6 +276,7 @@ class Guarded(Visit):
     def __init__(self, browser: Browser, file: Path, ready: str = "html[data-ready]"):
         self.context = browser.new_context()
         self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE)
         self.complaints, self.requests = [], []
         self.page.on("dialog", lambda dialog: (self.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
         self.page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
@@ -302,7 +307,9 @@ def test_whatever_a_run_is_called_is_text(browser: Browser, tmp_path: Path) -> N
         assert " ".join(visit.page.title().split()) == said
         for place in ("h1", ".subtitle", ".verdict", "table"):
             assert said in " ".join(visit.page.locator(place).first.text_content().split())
-        # What plotly makes of a name in its own kind of HTML.
+        # What plotly makes of a name in its own kind of HTML; a section is drawn when it is near.
+        visit.page.locator("[data-plot=violations]").scroll_into_view_if_needed()
+        expect(visit.page.locator("[data-plot=violations] .legendtext").first).to_be_attached()
         names = visit.page.locator("[data-plot=violations] .legendtext").all_text_contents()
         assert any(name == f"{hostile}, {hostile} {hostile} 2" for name in names), names
         visit.page.locator("[data-plot=violations] .point").first.hover(force=True)

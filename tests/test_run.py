@@ -100,6 +100,7 @@ def test_a_run_folder_holds_what_the_plan_says(finished):
         "model",
         "dual.safetensors",
         "summary.json",
+        "groups.json",
         "frames.npz",
         "report.html",
     }
@@ -137,6 +138,23 @@ def test_the_summary_has_what_the_plan_says(finished):
     assert summary["binding"] == [layer for layer in (1, 2) if summary["multipliers"][layer - 1] > 0] != []
     names = ", ".join(f"layer {layer}" for layer in summary["binding"])
     assert summary["verdict"].endswith(f"the test data. Binding (λ > 0): {names}.")
+
+
+def test_the_summary_has_the_energy_along_the_layers(finished):
+    """That of clean inputs by hand: no sample is left out of so few."""
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["energy"].keys() == summary["layer_losses"].keys()
+    model = UT.from_pretrained(finished / "model").eval()
+    clean = torch.stack([torch.as_tensor(sample["patches"]) for sample in load_video(None, window=2).test])
+    projection, mixer = model.weights()[0]
+    with torch.no_grad():
+        for layer, hidden in enumerate(model.layer_outputs(clean)):
+            apart = (hidden[..., 0, :] - hidden[..., 1, :]) @ projection.T
+            pair = -(-apart.square().sum(-1) / 2).exp()
+            mixed = torch.einsum("bntp,pq,bntq->bn", hidden, mixer, hidden) / 2
+            assert summary["energy"]["0.0"][layer] == pytest.approx((pair - mixed).mean().item(), rel=1e-4)
+    noisier = [summary["energy"][level][0] for level in ("0.0", "0.8", "1.6")]
+    assert noisier == sorted(noisier)  # what differs more has more energy
 
 
 def test_what_binds_is_told_by_its_multiplier_the_cap_too(tmp_path):
@@ -208,6 +226,19 @@ def test_an_interrupted_run_goes_on_bit_equal(tmp_path, variant, monkeypatch, ca
             assert not (out / "model").exists()
     assert train(out, *flags, "--resume") == 0
     assert_same_end(tmp_path / "whole" / "run", out)
+
+
+@pytest.mark.parametrize("recipe", ["video-vit --hidden-size 16 --warmup-steps 0", "video-dust --atoms 64"])
+def test_other_models_go_on_bit_equal_too(tmp_path, recipe):
+    """ViT's parameters have other names in a model that is saved for the Hub."""
+    command = ["train", *recipe.split(), *SETTINGS.split(), "--max-steps", "4", "--save-steps", "2"]
+    whole, half = tmp_path / "whole" / "run", tmp_path / "half" / "run"
+    assert main([*command, "--out", str(whole)]) == 0
+    shutil.copytree(whole, half)
+    shutil.rmtree(half / "model")
+    shutil.rmtree(half / "checkpoint-4")
+    assert main([*command, "--out", str(half), "--resume"]) == 0
+    assert_same_end(half, whole, "checkpoint-4")
 
 
 @pytest.mark.parametrize("checkpoint", [3, 8, None])

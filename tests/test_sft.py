@@ -119,6 +119,18 @@ def test_nothing_is_read_but_the_last_layer_without_constraints(tmp_path, tokeni
     assert [layer for step, layer in losses if step == 4] == [0, 1, 2, 3]
 
 
+def test_deep_supervision_reads_every_layer_that_it_weighs(tmp_path, tokenizer, data):
+    for method, expected in (("uniform", [1 / 4] * 4), ("linear", [0, 1 / 6, 2 / 6, 3 / 6])):
+        one = trainer(tmp_path / method, tokenizer, data, method=method, max_steps=1)
+        one.train()
+        rows = [json.loads(line) for line in (tmp_path / method / "records.jsonl").read_text().splitlines()]
+        found = {name: [row["value"] for row in rows if row["metric"] == name] for name in ("loss", "weight")}
+        assert found["weight"] == pytest.approx(expected) and len(found["loss"]) == 4
+        assert not {"multiplier", "slack", "violation"} & {row["metric"] for row in rows if row["split"] == "train"}
+        (logged,) = [log["loss"] for log in one.state.log_history if "train_loss" not in log and "loss" in log]
+        assert logged == pytest.approx(sum(w * f for w, f in zip(expected, found["loss"], strict=True)), rel=1e-3)
+
+
 @pytest.mark.parametrize("share", [1.0, 0.25])
 def test_a_resumed_run_is_bit_equal(tmp_path, tokenizer, data, share):
     settings = ACTIVE | {"exit_share": share, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
@@ -305,3 +317,19 @@ def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path, tokenizer, data):
 def test_a_text_longer_than_the_model_takes_is_refused(tmp_path, tokenizer, data):
     with pytest.raises(InputError, match="the model takes at most 8"):
         trainer(tmp_path, tokenizer, data, model=causal(vocab_size=len(tokenizer), max_position_embeddings=8))
+
+
+def test_a_folders_pickles_and_code_are_refused(tmp_path):
+    """By the trainer itself, too: what it is given by name goes through the same door as a recipe's."""
+    model = causal()
+    model.save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "model" / "pytorch_model.bin")
+    quiet = {"output_dir": str(tmp_path / "run"), "use_cpu": True, "report_to": "none"}
+    with pytest.raises(InputError, match=r"pytorch_model\.bin is no safetensors; a pickle can run code"):
+        DescentSFTTrainer(str(tmp_path / "model"), DescentSFTConfig(**quiet))
+    with pytest.raises(InputError, match="trust_remote_code must be off: no code of a model or a tokenizer is run"):
+        DescentSFTConfig(**quiet, trust_remote_code=True)
+    given = DescentSFTConfig(**quiet, model_init_kwargs={"trust_remote_code": True})
+    with pytest.raises(InputError, match="model_init_kwargs must leave trust_remote_code off"):
+        DescentSFTTrainer(str(tmp_path / "model"), given)

@@ -72,10 +72,11 @@ def test_the_measurement_does_not_depend_on_how_samples_are_batched(tmp_path, to
     torch.testing.assert_close(together.losses, alone.losses, rtol=1e-4, atol=1e-5)
 
 
-def test_a_resumed_run_is_bit_equal(tmp_path, tokenizer):
-    whole = build(tmp_path, tokenizer)
+@pytest.mark.parametrize("method", ["constrained", "r-drop"])
+def test_a_resumed_run_is_bit_equal(tmp_path, tokenizer, method):
+    whole = build(tmp_path, tokenizer, method=method)
     whole.train()
-    again = build(tmp_path, tokenizer)
+    again = build(tmp_path, tokenizer, method=method)
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     for one, other in zip(whole.objective.parameters(), again.objective.parameters(), strict=True):
         assert torch.equal(one, other)

@@ -137,6 +137,33 @@ def test_erm_is_the_plain_trainer(tmp_path, data):
     assert logged[0] == pytest.approx(logged[1], rel=1e-5)
 
 
+@pytest.mark.parametrize(("method", "expected"), [("uniform", [1, 1, 1]), ("linear", [0, 1, 2])])
+def test_deep_supervision_is_the_loop_by_hand(tmp_path, data, method, expected):
+    shares = [weight / 3 for weight in expected]
+    trainer = build(tmp_path, data, method=method, max_steps=4, optim="sgd", learning_rate=0.05, max_grad_norm=0.0)
+    trainer.train()
+    model, noise, batch = UT(UTConfig(depth=2)), GaussianNoise(0.8, data.sigma, seed=0), 6
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    order, logged = [], []
+    build(tmp_path / "order", data, train=(asked := Logged(data.train)), max_steps=4).train()
+    order = [asked.asked[start : start + batch] for start in range(0, 4 * batch, batch)]
+    for chosen in order:
+        patches = torch.stack([data.train[place]["patches"] for place in chosen])
+        losses = [(each - patches).norm(dim=-1).sum(1).mean() / 2 for each in model.predictions(noise(patches))]
+        loss = sum(share * each for share, each in zip(shares, losses, strict=True))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        logged.append([each.item() for each in losses])
+    ours = nn.utils.parameters_to_vector(model.parameters()).detach()
+    assert (ours - nn.utils.parameters_to_vector(UT(UTConfig(depth=2)).parameters())).norm() > 0.01
+    torch.testing.assert_close(weights(trainer), ours, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(series(tmp_path, "loss"), torch.tensor(logged).double(), rtol=1e-5, atol=1e-6)
+    assert torch.allclose(series(tmp_path, "weight"), torch.tensor(shares).double())
+    assert not {"multiplier", "slack", "violation"} & {row["metric"] for row in rows(tmp_path)}
+    assert trainer.evaluate()["eval_violation"] == trainer.verdict.worst and not (tmp_path / "best_feasible").exists()
+
+
 class Logged(Dataset):
     """Notes which windows are asked for, in order."""
 
@@ -249,7 +276,7 @@ def test_a_gradient_that_is_not_finite_stops_before_anything_moves(tmp_path, dat
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ({"method": "sgd"}, "method must be erm or constrained; got 'sgd'"),
+        ({"method": "sgd"}, "method must be one of erm, constrained, uniform, linear, r-drop; got 'sgd'"),
         ({"alpha": "1"}, "between 0 and 1"),
         ({"alpha": "0.1,0.2,0.3"}, r"one per layer \(2\); got 3"),
         ({"alpha": "a"}, "0.3,0.2,0.1; got 'a'"),
@@ -269,6 +296,7 @@ def test_a_gradient_that_is_not_finite_stops_before_anything_moves(tmp_path, dat
         ({"slack": "explicit", "slack_optimizer": "rmsprop"}, "sgd, adam"),
         ({"dual_warmup_steps": float("nan")}, "at least 0; got nan"),
         ({"dual_warmup_steps": float("inf")}, "at least 0; got inf"),
+        ({"method": "r-drop", "r_drop": -1.0}, "r_drop must be a number of at least 0; got -1.0"),
         ({"form": "log"}, "'difference' or 'ratio'"),
         ({"first_layer": 2}, "0 to depth - 1 = 1; got 2"),
         ({"cap": -1.0}, "positive bound"),
@@ -387,7 +415,7 @@ def test_violations_and_weights_are_those_of_the_problem(tmp_path, data):
 def test_a_run_is_told_of_constraints_that_ask_too_much(tmp_path, data, caplog):
     build(tmp_path / "much", data, alpha="0.9", dual_lr=0.3, max_steps=15, dual_warmup_steps=1).train()
     told = [record.getMessage() for record in caplog.records if record.name.startswith("descend")]
-    assert [sentence.split(":")[0] for sentence in told] == ["step 1", "step 11", "step 11"], told
+    assert [sentence.split(":")[0] for sentence in told] == ["step 11"] * 3, told
     assert "ask a last loss of at most" in told[0] and told[2].endswith("allow more slack by resilience.")
     caplog.clear()
     build(tmp_path / "little", data, alpha="0.01", max_steps=14).train()

@@ -6,17 +6,23 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, contiguous_format
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from descend.reading import PICKLES
+from descend.errors import InputError, reason
+from descend.reading import PICKLES, parse_json, read_json
 from descend.records import PART
 
 MANIFEST_FILE = "manifest.json"
+WEIGHTS = ("model", "adapter_model", "pytorch_model_fsdp")
+"""How the names of files or folders with a model's weights begin."""
 DAMAGED = "damaged-"
 """Before the name of a checkpoint that was put aside."""
+STOPPED = "stopped-"
+"""Before the step after which training came apart, where its state is kept: no checkpoint, but as one."""
 
 
 def seal(checkpoint: Path) -> None:
@@ -27,21 +33,31 @@ def seal(checkpoint: Path) -> None:
 
 def damage(checkpoint: Path) -> str | None:
     """What is wrong with a checkpoint, in words; None if it is as it was written."""
+    if not (checkpoint / MANIFEST_FILE).is_file():
+        return f"it has no {MANIFEST_FILE}"
     try:
-        digests = dict(json.loads((checkpoint / MANIFEST_FILE).read_text(encoding="utf-8"))["sha256"])
-        strange = [path.name for path in _files(checkpoint) if str(path.relative_to(checkpoint)) not in digests]
-        for name in sorted(strange):
-            if Path(name).suffix in PICKLES:
-                return f"{name} in it is a pickle that training did not write there"
+        manifest = read_json(checkpoint / MANIFEST_FILE)
+        digests = manifest["sha256"] if isinstance(manifest, dict) else None
+    except (InputError, KeyError):
+        digests = None
+    if not isinstance(digests, dict):
+        return f"its {MANIFEST_FILE} can't be read"
+    files = {str(path.relative_to(checkpoint)): path for path in _files(checkpoint)}
+    for name in sorted(files.keys() - digests.keys()):
+        if Path(name).suffix in PICKLES:
+            return f"{Path(name).name} in it is a pickle that training did not write there"
+    # A manifest that names too little vouches for nothing.
+    for name in (TRAINER_STATE_NAME, *digests):
+        if name not in files or name not in digests:
+            return f"it has no {name[:60]}"
+    if not any(Path(name).name.startswith(WEIGHTS) for name in digests):
+        return "it has no model"
+    try:
         for name, digest in digests.items():
-            if _digest(checkpoint / name) != digest:
+            if _digest(files[name]) != digest:
                 return f"{name} in it is not what was written"
-    except (FileNotFoundError, NotADirectoryError) as error:
-        return f"it has no {Path(error.filename).name}"
     except OSError as error:
         return f"{Path(error.filename or checkpoint).name} in it can't be read: {error.strerror}"
-    except (ValueError, KeyError, TypeError):
-        return f"its {MANIFEST_FILE} can't be read"
     return None
 
 
@@ -88,11 +104,18 @@ def save_state(path: Path, state: Any) -> None:
 
 
 def load_state(path: Path) -> Any:
-    """Read what `save_state` wrote."""
-    with safe_open(path, framework="pt") as file:
-        return _put_back(
-            json.loads(file.metadata()["state"]), {name: file.get_tensor(name) for name in file.offset_keys()}
-        )
+    """Read what `save_state` wrote.
+
+    Raises:
+        InputError: If it did not.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            return _put_back(
+                parse_json(file.metadata()["state"]), {name: file.get_tensor(name) for name in file.offset_keys()}
+            )
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is not state that training wrote: {reason(error)}.") from None
 
 
 def _take_out(state: Any, tensors: dict[str, Tensor]) -> Any:

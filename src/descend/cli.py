@@ -12,10 +12,22 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from descend.errors import InputError, Interrupted, NonFiniteLossError, RanksDifferError, SaveError
+from descend.errors import (
+    InputError,
+    Interrupted,
+    NonFiniteLossError,
+    RanksDifferError,
+    SaveError,
+    StudyError,
+    Unsaved,
+)
+
+if TYPE_CHECKING:
+    from descend.study.workers import Job
 
 ABOUT = """\
 descend: transformers whose every layer goes downhill
@@ -26,6 +38,8 @@ descend: transformers whose every layer goes downhill
   descend compare RUN RUN ... --out DIR              one page over several evaluated runs
   descend report DIR                                 write the page of a run or a comparison again
   descend complete RUN --prompts FILE --out FILE     what a language model answers, in AlpacaEval's form
+  descend reproduce WHAT ... --scale small --out DIR figures and tables of the paper, by runs of ours; what: list
+  descend sweep RECIPE --trials N --out DIR          search the settings of each method, with as many trials for each
   descend demo [--data PATH] [--out DIR]             both methods on one video, and the page
   descend privacy [RUN] --noise 1,20,200             ε of noise on token embeddings, as local differential privacy
 """
@@ -53,16 +67,20 @@ def _carried_out(words: list[str]) -> int:
     again = ""
     if words[0] in ("train", "demo"):
         again = f" Go on with: {shlex.join(['descend', *(word for word in words if word != '--resume'), '--resume'])}"
+    elif words[0] in ("reproduce", "sweep"):
+        again = f" Go on with: {shlex.join(['descend', *words])}"
     try:
         if words[0] not in COMMANDS:
             raise InputError(f"no command {words[0]!r}{_nearest(words[0], COMMANDS)}; descend --help lists them.")
         COMMANDS[words[0]](words[1:])
     except InputError as error:
         return _complain(str(error), 2)
-    except (NonFiniteLossError, RanksDifferError) as error:
+    except (NonFiniteLossError, RanksDifferError, StudyError) as error:
         return _complain(str(error), 1)
     except SaveError as error:
         return _complain(f"{error}{again}", 1)
+    except Unsaved as error:
+        return _complain(str(error), 130)
     except KeyboardInterrupt:
         return _complain(f"interrupted.{again}", 130)
     except Interrupted as error:
@@ -101,6 +119,19 @@ def train(words: Sequence[str]) -> None:
 
 def evaluate(words: Sequence[str]) -> None:
     """Judge a trained run."""
+    from descend.report import drafted, left_early, write_page
+
+    folder, summary = _judged(words)
+    print(_line(summary))
+    if "exit" in summary:
+        print(left_early(summary))
+    if "speculation" in summary:
+        print(drafted(summary))
+    print(write_page([folder], folder, f"Descend: {folder.absolute().name}"))
+
+
+def _judged(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
+    """The folder that was judged, and its summary."""
     parser = _parser("evaluate", "Losses and errors by layer and noise level, and the verdict on the constraints.")
     parser.add_argument("run", type=Path, help="folder of a trained run, or with --task of a model of the library's")
     parser.add_argument("--task", choices=("classification",), help="judge a classifier that descend never trained")
@@ -118,17 +149,10 @@ def evaluate(words: Sequence[str]) -> None:
         options["noise"] = levels(options["noise"])
     from descend import run
     from descend.records import locked
-    from descend.report import drafted, left_early, write_page
 
     folder = options.pop("run")
     with locked(folder) if folder.is_dir() else nullcontext():
-        summary = run.evaluate(folder, **options)
-    print(_line(summary))
-    if "exit" in summary:
-        print(left_early(summary))
-    if "speculation" in summary:
-        print(drafted(summary))
-    print(write_page([folder], folder, f"Descend: {folder.absolute().name}"))
+        return folder, run.evaluate(folder, **options)
 
 
 def compare(words: Sequence[str]) -> None:
@@ -142,12 +166,15 @@ def compare(words: Sequence[str]) -> None:
 
 def report(words: Sequence[str]) -> None:
     """Write a page again."""
-    parser = _parser("report", "Write the page of an evaluated run, or of a comparison, again.")
-    parser.add_argument("folder", type=Path, help="folder of an evaluated run or of a comparison")
+    parser = _parser("report", "Write the page of an evaluated run, a comparison or a sweep again.")
+    parser.add_argument("folder", type=Path, help="folder of an evaluated run, a comparison or a sweep")
     folder = parser.parse_args(words).folder
     from descend.records import read_json
-    from descend.report import write_page
+    from descend.report import write_page, write_sweep
 
+    if (folder / "sweep.json").is_file():
+        print(write_sweep(folder))
+        return
     summary = read_json(folder / "summary.json")
     runs = [folder]
     if isinstance(summary, dict) and "folders" in summary:
@@ -191,6 +218,136 @@ def complete(words: Sequence[str]) -> None:
     print(f"{options['out']}: {found['written']} answers{skipped}")
 
 
+def reproduce(words: Sequence[str]) -> None:
+    """Run what figures and tables of the paper need, and draw them."""
+    parser = _parser(
+        "reproduce",
+        "Figures and tables of the paper: runs what is missing, several at a time, and draws them beside the paper's. "
+        "The same command goes on where it was stopped; on several machines with one disk they share the work.",
+    )
+    parser.add_argument("what", nargs="+", help="figure-2, table-3, theory-1 …, all; or list, which names them")
+    parser.add_argument("--scale", default="small", help="smoke, small or paper (default: small)")
+    parser.add_argument("--data-root", type=Path, help="folder of the data sets; smoke needs none")
+    parser.add_argument("--out", type=Path, default=Path("study"), help="folder of the study (default: study)")
+    parser.add_argument("--workers", type=int, help="processes at a time (default: one for each core)")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be run and what it takes, and end")
+    options = parser.parse_args(words)
+    from descend.study.grid import WANTED
+    from descend.study.reproducing import Study
+
+    if options.what == ["list"]:
+        print("\n".join(f"{name:10} {wanted.about}" for name, wanted in WANTED.items()))
+        return
+    workers = options.workers
+    if workers is None:  # not all of a machine's cores are always ours; not all systems say
+        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if workers < 1:
+        raise InputError(f"workers must be at least 1; got {workers}.")
+    study = Study.of(options.what, options.scale, options.out, options.data_root)
+    print(study.told(workers), flush=True)
+    if options.dry_run:
+        return
+    study.check_data()
+    study.write()
+    if models := study.models():
+        _convert(models)
+    threads = 1 if workers > 1 else None
+    preload = ["descend.cli", "descend.run"]
+    report = study.carry_out(partial(_carry_out, threads), workers=workers, preload=preload)
+    _draw(study.out, study.wanted)
+    for name, why in report.diverged.items():
+        print(f"{name} diverged, which is counted: {why}")
+    if report.failed:
+        each = "\n".join(f"  {name}: {why}" for name, why in report.failed.items())
+        raise StudyError(f"{len(report.failed)} cells failed:\n{each}\nThe others are done and kept.")
+
+
+def _carry_out(threads: int | None, job: "Job") -> None:
+    """Train and judge a cell of a study in this process, or what is left of it."""
+    import torch
+
+    from descend.records import read_json
+    from descend.study.collected import ANSWERS_FILE, answered
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    folder, config = str(job.folder), job.folder / "config.json"
+    begun = config.is_file()
+    if not begun or read_json(config).get("seconds") is None:
+        train([job.cell.recipe, *map(job.resolved, job.cell.flags), "--out", folder, *(["--resume"] if begun else [])])
+    if not (job.folder / "summary.json").is_file():
+        print(_line(_judged([folder, *map(job.resolved, job.cell.judge)])[1]))
+    for gamma in answered(job.cell):
+        file = job.folder / ANSWERS_FILE.format(gamma=gamma)
+        if not file.is_file():
+            complete([folder, *map(job.resolved, job.cell.answer), "--noise", f"{gamma:g}", "--out", str(file)])
+
+
+def _draw(out: Path, wanted: Sequence[str]) -> None:
+    """Figures and tables of what there is, and the study's page."""
+    from descend.report.study import draw, write_study_page
+
+    for claim in draw(out, wanted):
+        print(f"{claim.figure}: {claim.held}. {claim.claim} {claim.sentence}")
+    print(write_study_page(out))
+
+
+def _convert(models: dict[Path, Path]) -> None:
+    """Make folders that transformers reads of models that a study starts from."""
+    from transformers.utils import logging
+
+    from descend.models.llama2c import convert
+    from descend.records import aside, locked
+
+    logging.disable_progress_bar()
+    for target, source in models.items():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with locked(target.parent, wait=True):
+            if not target.exists():
+                with aside(target) as part:
+                    convert(source, part)
+
+
+def sweep(words: Sequence[str]) -> None:
+    """Search the settings of each method."""
+    parser = _Parser(
+        prog="descend sweep",
+        usage="%(prog)s RECIPE --trials N --out DIR [--storage URL] [--method NAME,NAME] [settings]",
+        description="Search a recipe's settings for each method, with as many trials for each, chosen on validation "
+        "data. Every setting of descend train RECIPE can be given: it holds for all trials, and is not searched. The "
+        "same command again goes on, and at the same time in another terminal takes part.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("recipe", help="as descend train takes it")
+    parser.add_argument("--trials", type=int, required=True, help="N, for each method: finished or pruned")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the sweep")
+    parser.add_argument("--storage", help="URL of the database (default: sqlite:///DIR/sweep.db)")
+    parser.add_argument(
+        "--method", action="append", metavar="NAME,NAME", help="methods to search (default: erm,constrained)"
+    )
+    # What is left are the recipe's own flags, which its parser looks at.
+    options, given = argparse.ArgumentParser.parse_known_args(parser, words)
+    if "--resume" in given:
+        raise InputError("a sweep goes on by itself; leave out --resume.")
+    methods = [name for part in options.method or ["erm,constrained"] for name in part.split(",")]
+    from descend.report import write_sweep
+    from descend.sweep import sentences
+    from descend.sweep import sweep as search
+
+    def build(flags: list[str], folder: Path) -> tuple[str, Any, Any]:
+        return _recipe([options.recipe, *flags, "--out", str(folder)])[:3]
+
+    found = search(
+        options.out,
+        build,
+        given,
+        methods=list(dict.fromkeys(methods)),
+        trials=options.trials,
+        storage=options.storage,
+    )
+    print(f"\n{sentences(found)}\n{write_sweep(options.out)}")
+
+
 def demo(words: Sequence[str]) -> None:
     """Both methods on one video, and the page."""
     parser = _parser("demo", "Train the UT with and without constraints on one video, and show the page.")
@@ -220,7 +377,9 @@ def demo(words: Sequence[str]) -> None:
                 shutil.rmtree(folder)
         print(f"training {folder.name} …", flush=True)
         _finish(run.train(name, recipe, args, resume=options.resume))
-        print(_line(run.evaluate(folder)), flush=True)
+        with locked(folder):
+            summary = run.evaluate(folder)
+        print(_line(summary), flush=True)
     print(f"\nopen {_compare(folders, options.out)}")
 
 
@@ -266,6 +425,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "compare": compare,
     "report": report,
     "complete": complete,
+    "reproduce": reproduce,
+    "sweep": sweep,
     "demo": demo,
     "privacy": privacy,
 }
@@ -370,7 +531,7 @@ def _fields(kind: Any, chosen: dict[str, Any]) -> dict[str, Any]:
 def _finish(trainer: Any) -> None:
     """Say how a run ended; an infeasible end is loud, and offers what there is."""
     found, out = trainer.verdict, trainer.args.folder
-    if trainer.args.method == "erm":
+    if not trainer.dual.problem.constrained:
         print(f"trained {out}")
         return
     print(f"trained {out}: {found.sentence('the validation data')}")
@@ -396,8 +557,9 @@ def _compare(runs: Sequence[Path], out: Path) -> Path:
         summaries.append(read_json(run / "summary.json"))
     out.mkdir(parents=True, exist_ok=True)
     folders = [os.path.relpath(run, out) for run in runs]
+    page = write_page(runs, out, f"Descend: {out.absolute().name}")  # first: it may refuse a run
     write_json(out / "summary.json", {"runs": summaries, "folders": folders})
-    return write_page(runs, out, f"Descend: {out.absolute().name}")
+    return page
 
 
 def _free_for_page(out: Path) -> None:

@@ -2,15 +2,57 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
 from transformers import TrainingArguments
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from descend.core import DescentProblem, PrimalDual
 from descend.errors import InputError
+
+
+def _last(depth: int) -> list[float]:
+    return [0.0] * depth + [1.0]
+
+
+def _uniform(depth: int) -> list[float]:
+    return [1 / (depth + 1)] * (depth + 1)
+
+
+def _linear(depth: int) -> list[float]:
+    return [layer / (depth * (depth + 1) / 2) for layer in range(depth + 1)]
+
+
+METHODS: dict[str, Callable[[int], list[float]]] = {
+    "erm": _last,
+    "constrained": _last,
+    "uniform": _uniform,
+    "linear": _linear,
+    "r-drop": _last,
+}
+"""By method: what f_0 … f_L weigh in the objective of a model of L layers.
+
+``uniform`` and ``linear`` are deep supervision, every exit trained at a fixed weight. Exit 0, the embedded input as the
+readout reads it, belongs to the chain that ``constrained`` holds to descent, so ``uniform`` weighs it like any other:
+it trains the readout and the embedding, and where neither touches it (UT's noisy input) it is a constant. ``linear``
+gives layer l the weight l, and exit 0 none. ``r-drop`` is ERM with a term of its own, see `Objective`.
+"""
+
+
+REFUSED = {
+    "save_only_model": "it leaves out what a run needs to go on, the multipliers.",
+    "auto_find_batch_size": "the library begins anew with smaller batches, and the multipliers would not. Choose "
+    "per_device_train_batch_size, and gradient_accumulation_steps to make up for it.",
+    "enable_jit_checkpoint": "Ctrl-C and SIGTERM save already, and it would take the signal for itself.",
+    "save_on_each_node": "one process writes a run's folder. Let all machines see the same one.",
+    "bf16_full_eval": "a verdict is taken in the model's own precision.",
+    "fp16_full_eval": "a verdict is taken in the model's own precision.",
+}
+"""Settings of the library that a run can't keep its word with, and why."""
 
 
 @dataclass
@@ -19,7 +61,15 @@ class DescentArguments:
 
     method: str = field(
         default="constrained",
-        metadata={"help": "constrained: descent constraints, eq. (4). erm: the same loop without, eq. (3)."},
+        metadata={
+            "help": "constrained: descent constraints, eq. (4). erm: the same loop without, eq. (3). uniform, linear: "
+            "deep supervision, without constraints on the mean of all layers' losses, alike or in proportion to l. "
+            "r-drop: ERM on two passes of every text, which are to agree."
+        },
+    )
+    r_drop: float = field(
+        default=1.0,
+        metadata={"help": "Of the method r-drop: the price κ of what the two passes' predictions differ by."},
     )
     alpha: str = field(
         default="0.1",
@@ -60,6 +110,13 @@ class DescentArguments:
     slack_optimizer: str | None = field(
         default=None, metadata={"help": "How explicit slack moves; as the multipliers unless given (sgd for nupi)."}
     )
+    patience: int | None = field(
+        default=None,
+        metadata={
+            "help": "End training after so many evaluations without a better metric_for_best_model, and keep the best "
+            "model; evaluations of a warm-up do not count."
+        },
+    )
     dataloader_pin_memory: bool = field(
         default_factory=torch.cuda.is_available,
         metadata={"help": "Keep batches where a GPU can fetch them fast; on where there is a GPU."},
@@ -67,6 +124,8 @@ class DescentArguments:
 
     def __post_init__(self) -> None:
         self._check()
+        if self.patience is not None:
+            self.load_best_model_at_end = True
         super().__post_init__()  # type: ignore[misc]
 
     @classmethod
@@ -89,23 +148,42 @@ class DescentArguments:
                 raise InputError(f"{name} must be at least 1; got {getattr(args, name)}.")
         if args.dataloader_num_workers < 0:
             raise InputError(f"dataloader_num_workers must be at least 0; got {args.dataloader_num_workers}.")
-        if not 0 <= args.learning_rate < math.inf:
-            raise InputError(f"learning_rate must be a number of at least 0; got {args.learning_rate}.")
+        for name in ("learning_rate", "weight_decay", "max_grad_norm", "r_drop"):
+            if not 0 <= getattr(args, name) < math.inf:
+                raise InputError(f"{name} must be a number of at least 0; got {getattr(args, name)}.")
         if args.seed < 0:
             raise InputError(f"seed must be at least 0; got {args.seed}.")
-        if args.save_only_model:
-            raise InputError("save_only_model leaves out what a run needs to go on: the multipliers. Leave it off.")
+        if args.save_total_limit is not None and args.save_total_limit < 1:
+            raise InputError(f"save_total_limit must be at least 1, or left out; got {args.save_total_limit}.")
+        for name, why in REFUSED.items():
+            if getattr(args, name):
+                raise InputError(f"{name} must be off: {why}")
         if args.max_steps == 0 or (args.max_steps < 0 and not args.num_train_epochs > 0):
             raise InputError(
                 f"max_steps or num_train_epochs must be above 0; got {args.max_steps} and {args.num_train_epochs}."
             )
-        for name in ("bf16_full_eval", "fp16_full_eval"):
-            if getattr(args, name):
-                raise InputError(f"{name} must be off: a verdict is taken in the model's own precision.")
+        if self.patience is not None:
+            self._check_patience()
         if args.label_smoothing_factor:
             raise InputError(
                 "label_smoothing_factor must be 0: the loss is the task's, the same at every layer; got "
                 f"{args.label_smoothing_factor}."
+            )
+
+    def _check_patience(self) -> None:
+        args: Any = self
+        if args.patience < 1:
+            raise InputError(f"patience must be at least 1 evaluation; got {args.patience}.")
+        evaluated, saved = IntervalStrategy(args.eval_strategy), SaveStrategy(args.save_strategy)
+        if evaluated == IntervalStrategy.NO:
+            raise InputError("patience counts evaluations, and there are none; set eval_strategy to steps or epoch.")
+        steps = args.eval_steps or args.logging_steps  # as the library has it
+        apart = evaluated.value != saved.value or (saved == SaveStrategy.STEPS and steps != args.save_steps)
+        if apart and saved != SaveStrategy.BEST:
+            raise InputError(
+                "patience keeps the best model, so each that is evaluated must be saved; got eval_strategy "
+                f"{evaluated.value} (eval_steps {steps}) and save_strategy {saved.value} (save_steps "
+                f"{args.save_steps}). Give both alike, or save_strategy best."
             )
 
     @property
@@ -134,7 +212,7 @@ class DescentArguments:
         return [values[0] * self.alpha_decay ** max(0, layer - self.first_layer) for layer in range(depth)]
 
     def problem(self, depth: int) -> DescentProblem:
-        """The problem that a model of this depth is held to, whatever the method it was trained with."""
+        """The constraints that a model of this depth is held to, whatever the method it was trained with."""
         return DescentProblem(
             depth,
             self.alphas(depth),
@@ -145,12 +223,12 @@ class DescentArguments:
         )
 
     def primal_dual(self, depth: int) -> PrimalDual:
-        """The dual of the problem that training solves: the one without constraints for ERM."""
-        if self.method not in ("erm", "constrained"):
-            raise InputError(f"method must be erm or constrained; got {self.method!r}.")
-        problem = self.problem(depth)  # checked for ERM too: it is evaluated against the same constraints
-        if self.method == "erm":
-            return PrimalDual(DescentProblem(depth))
+        """The dual of the problem that training solves: one without constraints, but for the method of that name."""
+        if self.method not in METHODS:
+            raise InputError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}.")
+        problem = self.problem(depth)  # checked for all: they are evaluated against the same constraints
+        if self.method != "constrained":
+            return PrimalDual(DescentProblem(depth, objective=METHODS[self.method](depth)))
         if self.dual_every != "epoch" and not self.dual_every.isdecimal():
             raise InputError(f"dual_every must be a number of steps or 'epoch'; got {self.dual_every!r}.")
         if not 0 <= self.dual_warmup_steps < math.inf:
@@ -168,7 +246,7 @@ class DescentArguments:
         )
 
     def warmup(self, steps: int) -> int:
-        """How many of a run's steps are plain ERM.
+        """How many of a run's steps pass before the constraints take part.
 
         Raises:
             InputError: If that is all of them: the constraints would never take part.
@@ -181,6 +259,12 @@ class DescentArguments:
                 "longer."
             )
         return warmup
+
+    @property
+    def idle(self) -> set[str]:
+        """Settings of the problem that training by this method does not look at."""
+        looked_at = {"constrained": set(DescentArguments.__annotations__) - {"r_drop"}, "r-drop": {"r_drop"}}
+        return set(DescentArguments.__annotations__) - looked_at.get(self.method, set()) - {"patience"}
 
     def _dual_options(self) -> dict[str, Any]:
         try:

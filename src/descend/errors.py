@@ -16,6 +16,10 @@ class Interrupted(Exception):
     """A run was asked to stop, and has saved where it is."""
 
 
+class Unsaved(KeyboardInterrupt):
+    """A run was stopped after its last step, and its settings keep no checkpoint to go on from."""
+
+
 class NonFiniteLossError(ArithmeticError):
     """A layer's loss is NaN or infinite: raised before any parameter or multiplier moves."""
 
@@ -24,19 +28,25 @@ class RanksDifferError(RuntimeError):
     """Processes that train one model hold different multipliers: raised on all of them, before any moves."""
 
 
+class StudyError(Exception):
+    """Cells of a study could not be carried out; the message names them."""
+
+
 class SaveError(Exception):
     """A file or folder of a run could not be written, for want of space or for a fault of the disk.
 
     What stood there before is as it was.
     """
 
-    def __init__(self, path: Path, error: BaseException):
+    @classmethod
+    def at(cls, path: Path, error: BaseException) -> "SaveError":
+        """What went wrong with a file or folder, and how much room its disk has."""
         said = (error.strerror if isinstance(error, OSError) else None) or reason(error)
         try:
             free = f"; {shutil.disk_usage(path.parent).free / 1e6:,.1f} MB free on its disk"
         except OSError:
             free = ""
-        super().__init__(f"{path} can't be written: {said.rstrip('.')}{free}.")
+        return cls(f"{path} can't be written: {said.rstrip('.')}{free}.")
 
 
 def reason(error: BaseException) -> str:

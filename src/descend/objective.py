@@ -22,6 +22,8 @@ class Task(Protocol):
 
     metric: str
     higher_is_better: bool
+    root: bool
+    """Whether the metric is the root of the mean score, or the mean score itself."""
 
     def inputs(self, batch: dict[str, Any]) -> Any:
         """What a model is given."""
@@ -36,13 +38,10 @@ class Task(Protocol):
         """f of every sample, shape (B,)."""
 
     def score(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """The metric's sum over each sample, shape (B,)."""
+        """What the metric is made of, of every sample, shape (B,)."""
 
     def decide(self, prediction: Tensor) -> tuple[Tensor, Tensor] | None:
         """What a prediction decides for and how sure it is, both (B,); None where there is nothing to decide."""
-
-    def metric_value(self, total: float, count: float) -> float:
-        """The metric over a data set."""
 
     def check(self, dataset: Any, limits: dict[str, int]) -> None:
         """Refuse samples that a model of these limits can't take, before any work is done."""
@@ -79,9 +78,14 @@ class Objective(nn.Module):
         task: The data's loss and metric; of a model of the library its own unless given.
         noise: Applied in training to the output of the model's input embedding; None for clean training.
         sample: Which targets the inner exits of a language model see in training; None for all.
+        r_drop: κ ≥ 0 of R-Drop (Liang et al., 2021), None for none. Each sample passes twice, with draws of dropout and
+            noise of its own; its losses are the means of both passes, and κ times what the last exit's two predictions
+            differ by, ½ [KL(p‖q) + KL(q‖p)], is added to the Lagrangian. The paper's sum of both passes' losses and α
+            times that is twice this, κ = α/2.
 
     Raises:
-        InputError: If the model's layers can't be read, or no task is given for a model that has none of its own.
+        InputError: If the model's layers can't be read, no task is given for a model that has none of its own, or
+            R-Drop is asked of a task that tells no classes.
     """
 
     model: Any  # a module and a LayeredModel: no type says both
@@ -92,6 +96,7 @@ class Objective(nn.Module):
         task: Task | None = None,
         noise: Noise | None = None,
         sample: TargetSample | None = None,
+        r_drop: float | None = None,
     ):
         if isinstance(getattr(model, "config", None), PreTrainedConfig) and not isinstance(model, LayeredModel):
             tells_tokens = model.get_output_embeddings() is not None  # type: ignore[operator]
@@ -106,11 +111,14 @@ class Objective(nn.Module):
                     f"expected a task, the loss and metric of the data of {type(model).__name__}; got none."
                 )
             task = Classification() if isinstance(model, LayeredClassifier) else NextToken()
+        if r_drop is not None:
+            check_r_drop(task)
         super().__init__()
         self.model = model
         self.task: Task = task
         self.noise = noise
         self.sample = sample
+        self.r_drop = r_drop
 
     def forward(self, weights: Sequence[float], inner: bool = True, **batch: Any) -> ExitLosses:
         """The layer losses of a batch of training data.
@@ -121,19 +129,23 @@ class Objective(nn.Module):
             inner: Whether the inner exits are asked for. A language model's are not cheap, and left out where not.
             **batch: As the data set's samples, batched.
         """
+        passes = 1 if self.r_drop is None else 2
+        if passes == 2:  # side by side: dropout and noise draw anew for every row
+            batch = {name: torch.cat([value, value]) for name, value in batch.items()}
         inputs, target = self.task.inputs(batch), self.task.target(batch)
         with self.noise.on(self.model, mask=self.task.mask(batch)) if self.noise else nullcontext():
             if isinstance(self.model, LayeredCausalLM):
                 return self._through_wide_head(inputs, target, weights, inner)
             # Where layers come one by one, a loss before the next layer: see `LayeredModel.predictions`.
-            sums = torch.stack(
-                [
-                    _summed(self.task.losses(prediction if weight else prediction.detach(), target))
-                    for prediction, weight in zip(self.model.predictions(inputs), weights, strict=True)
-                ]
-            )
+            found = []
+            for prediction, weight in zip(self.model.predictions(inputs), weights, strict=True):
+                found.append(_summed(self.task.losses(prediction if weight else prediction.detach(), target)))
+        sums = torch.stack(found) / passes
+        lagrangian = torch.dot(sums.new_tensor(weights), sums)
+        if self.r_drop is not None:
+            lagrangian = lagrangian + self.r_drop * _summed(self.task.disagreement(*prediction.chunk(2)))  # type: ignore[attr-defined]
         # One transfer to the host, of L+1 numbers.
-        return ExitLosses(torch.dot(sums.new_tensor(weights), sums), tuple(sums.tolist()), len(target))
+        return ExitLosses(lagrangian, tuple(sums.tolist()), len(target) // passes)
 
     def _through_wide_head(self, inputs: Any, target: Tensor, weights: Sequence[float], inner: bool) -> ExitLosses:
         """The losses of exits through a head that is as dear as blocks are; the inner ones on a sample of targets."""
@@ -198,6 +210,15 @@ class Objective(nn.Module):
     def gradient_checkpointing_enable(self, **options: Any) -> None:
         """The same by its older name."""
         self.model.saved.gradient_checkpointing_enable(**options)
+
+
+def check_r_drop(task: Task) -> None:
+    """Refuse R-Drop for a task whose predictions do not say how far two of them differ."""
+    if not hasattr(task, "disagreement"):
+        raise InputError(
+            f"the method r-drop is for classification: it compares the classes that two passes tell; got "
+            f"{type(task).__name__}. Choose another method."
+        )
 
 
 def _summed(losses: Tensor) -> Tensor:

@@ -2,11 +2,13 @@
 
 import fcntl
 import json
+import logging
 import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +21,38 @@ PART = ".part"
 """In a run's folder: where its own folders are written, before they are put in place."""
 
 LOCK_FILE = ".lock"
+MOST_HOLDER = 300
+"""Characters of a lock's file: a process and its machine."""
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Inside the ``with`` block no other process may write into a run's folder; the lock dies with this process.
+def locked(place: Path, name: str = LOCK_FILE, *, wait: bool = False) -> Iterator[None]:
+    """Inside the ``with`` block no other process may write a run's folder, or a file; the lock dies with this process.
+
+    Args:
+        place: The folder, or the file.
+        name: The lock's file in it: a lock of the same name is the same lock.
+        wait: For its holder to let it go, however long that takes.
 
     Raises:
-        InputError: If another process holds it.
+        InputError: If another process holds it, unless that is waited for.
     """
-    path = folder / LOCK_FILE
+    path = place / name if place.is_dir() else place.with_name(place.name + name)
     while True:
         with path.open("a+", encoding="utf-8") as file:
             try:
                 # A lock of the process alone: workers that it forks and that outlive it do not hold it.
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except (BlockingIOError, PermissionError):
                 file.seek(0)
+                holder = file.read(MOST_HOLDER).strip()
                 raise InputError(
-                    f"{folder} is in use by process {file.read().strip()}; wait for its end or stop it, or choose "
-                    "another folder."
+                    f"{place} is in use by process {holder}; wait for its end or stop it, or choose another place."
                 ) from None
-            except OSError:  # a file system without locks
-                pass
+            except OSError as error:
+                _tell_unlocked(path.parent, error.strerror)
             try:
                 if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     continue  # its holder has removed it since it was opened
@@ -49,12 +60,17 @@ def locked(folder: Path) -> Iterator[None]:
                 continue
             with suppress(OSError):  # a full disk: the lock holds, and who holds it is not told
                 os.ftruncate(file.fileno(), 0)
-                os.write(file.fileno(), f"{os.getpid()}\n".encode())
+                os.write(file.fileno(), f"{os.getpid()} on {os.uname().nodename}\n".encode())
             try:
                 yield
             finally:
                 path.unlink(missing_ok=True)
             return
+
+
+@cache
+def _tell_unlocked(folder: Path, why: str) -> None:
+    logger.warning("%s can't be locked (%s): see to it yourself that no other process writes there.", folder, why)
 
 
 @contextmanager
@@ -81,8 +97,10 @@ def aside(folder: Path) -> Iterator[Path]:
         else:
             part.rename(folder)
         _flush(folder.parent)
-    except (OSError, RuntimeError, SafetensorError) as error:  # torch's and safetensors' own words for a full disk
-        raise SaveError(folder, error) from error
+    except Exception as error:
+        if not of_disk(error):
+            raise
+        raise SaveError.at(folder, error) from error
     finally:
         shutil.rmtree(part.parent, ignore_errors=True)
 
@@ -105,7 +123,14 @@ def put(path: Path, write: Callable[[Path], Any]) -> None:
     except (OSError, SafetensorError) as error:
         with suppress(OSError):
             part.unlink()
-        raise SaveError(path, error) from error
+        raise SaveError.at(path, error) from error
+
+
+def of_disk(error: Exception) -> bool:
+    """Whether a library's error tells of a disk: torch's writer of zip files has no kind of its own for that."""
+    return isinstance(error, OSError | SafetensorError) or (
+        isinstance(error, RuntimeError) and ("PytorchStreamWriter" in str(error) or "inline_container" in str(error))
+    )
 
 
 def _flush(path: Path) -> None:
@@ -193,7 +218,7 @@ class Records:
             with self.path.open("a", encoding="utf-8") as file:
                 file.writelines(lines)
         except OSError as error:
-            raise SaveError(self.path, error) from error
+            raise SaveError.at(self.path, error) from error
 
     def truncate_after(self, step: int) -> None:
         """Drop rows later than ``step``: what a resumed run will measure again, and a half-written last line."""

@@ -15,6 +15,7 @@ from trl.trainer.utils import create_model_from_path
 from descend.config import DescentArguments
 from descend.errors import InputError, reason
 from descend.models import LayeredCausalLM
+from descend.models.loading import refuse_unsafe
 from descend.noise import Noise
 from descend.objective import Objective
 from descend.tiles import TargetSample
@@ -54,6 +55,10 @@ class DescentSFTConfig(DescentArguments, SFTConfig):
         TargetSample(self.exit_share)
         if self.loss_type != "nll":
             raise InputError(f"loss_type must be nll, the same loss at every layer; got {self.loss_type!r}.")
+        if self.trust_remote_code:
+            raise InputError("trust_remote_code must be off: no code of a model or a tokenizer is run.")
+        if self.method == "r-drop":
+            raise InputError("the method r-drop is for classification; choose another for a language model.")
         checkpointing = self.gradient_checkpointing_kwargs
         if isinstance(checkpointing, dict) and checkpointing.get("use_reentrant"):
             raise InputError(
@@ -150,9 +155,13 @@ class DescentSFTTrainer(DescentMixin, SFTTrainer):
 
 def _loaded(name: str, args: DescentSFTConfig) -> nn.Module:
     given: dict[str, Any] = dict(args.model_init_kwargs or {})  # type: ignore[arg-type]
-    given.setdefault("trust_remote_code", args.trust_remote_code)
+    if given.get("trust_remote_code"):
+        raise InputError("model_init_kwargs must leave trust_remote_code off: no model's own code is run.")
     try:
-        return create_model_from_path(name, **given)
+        refuse_unsafe(name)
+        return create_model_from_path(name, **given | {"trust_remote_code": False, "use_safetensors": True})
+    except InputError:
+        raise
     except (OSError, ValueError, RuntimeError) as error:
         raise InputError(
             f"can't load a model from {name!r}: expected a folder with config.json and model.safetensors, or a name on "

@@ -1,5 +1,6 @@
 """The multipliers λ ≥ 0 and how they climb: projected gradient ascent, the dual step of Algorithm 1."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -67,8 +68,11 @@ def optimizer_over(tensor: Tensor, name: str, lr: float, **options: Any) -> torc
     """The optimiser ``name`` over one tensor, with errors that say what is possible."""
     if name not in OPTIMIZERS:
         raise InputError(f"the dual optimizer must be one of {', '.join(OPTIMIZERS)}; got {name!r}.")
-    if not lr > 0:
-        raise InputError(f"a learning rate of the dual must be positive; got {lr}.")
+    if not 0 < lr < math.inf:
+        raise InputError(f"a learning rate of the dual must be a positive number; got {lr}.")
+    for option, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{option} of the dual optimizer must be a number; got {value}.")
     try:
         return OPTIMIZERS[name]([tensor], lr=lr, **options)
     except (TypeError, ValueError) as error:

@@ -37,7 +37,7 @@ class PrimalDual:
             its optimum ρλ. With SGD a rate above 2ρ diverges.
         slack_optimizer: Its optimiser; ``optimizer`` unless given, but ``"sgd"`` for νPI, which is for
             multipliers.
-        warmup: Steps of plain ERM before the multipliers begin to move (the paper: one epoch).
+        warmup: Steps on the objective alone before the multipliers begin to move (the paper: one epoch of ERM).
         every: The dual schedule: 1 a dual step after every primal step, k after every k, on the mean losses
             since the last one, ``"epoch"`` at each `end_epoch`.
         options: Further arguments of the dual optimiser, such as ``{"kp": 5.0}`` of νPI.
@@ -110,18 +110,23 @@ class PrimalDual:
         return self.steps >= self.warmup
 
     @property
+    def inner(self) -> bool:
+        """Whether the next primal step has to know more than the last loss."""
+        return self.problem.inner or (self.problem.constrained and self.warm)
+
+    @property
     def weights(self) -> Tensor:
         """w_0 … w_L, shape (L+1,): the next primal step's weight of each loss, known before the forward pass.
 
         In the ratio form they are taken at the last losses seen.
         """
         if not self.warm:
-            return torch.eye(self.problem.depth + 1, dtype=torch.float64)[-1]
+            return self.problem.objective.clone()
         values = self._multipliers.values
         return self.problem.weights(values[1:], values[0], self._last)
 
     def lagrangian(self, losses: Tensor) -> Tensor:
-        """L̂ at the current multipliers, eq. (5): a scalar to call ``backward`` on; f_L alone during warm-up.
+        """L̂ at the current multipliers, eq. (5): a scalar to call ``backward`` on; in warm-up the objective alone.
 
         The slack's own terms, λᵀu and its cost, do not depend on the model and are left out.
 
@@ -129,7 +134,7 @@ class PrimalDual:
             losses: f_0 … f_L, shape (L+1,), of this batch.
         """
         if not self.warm:
-            return losses[-1]
+            return self.problem.goal(losses)
         values = self._multipliers.values
         return self.problem.lagrangian(losses, values[1:], values[0].to(losses))
 
@@ -157,7 +162,7 @@ class PrimalDual:
             since the last dual step had anything to count.
 
         Raises:
-            NonFiniteLossError: If a loss is NaN or infinite, and the multipliers have not moved; or if one of these is.
+            NonFiniteLossError: If a loss is NaN or infinite, or a multiplier would be; the multipliers have not moved.
             RanksDifferError: If the ranks of a process group hold different multipliers or slack; none has moved.
             InputError: If nothing was observed, or the ratio form meets a loss of 0.
         """
@@ -168,7 +173,7 @@ class PrimalDual:
         if not warm:
             self._totals.zero_()
             return False
-        if self.every == "epoch" or (self.steps - self.warmup) % self.every or not self.problem.in_force.any():
+        if self.every == "epoch" or (self.steps - self.warmup) % self.every or not self.problem.constrained:
             return False
         moved, observed = self._ascend(), self._observed  # first the sum over ranks, in which all must take part
         self._observed = False
@@ -198,6 +203,7 @@ class PrimalDual:
                 "multipliers": self._multipliers.state_dict(),
                 "slack": self._slack.state_dict(),
                 "steps": self.steps,
+                "warmup": self.warmup,
                 "totals": self._totals,
                 "pending": self._pending,
                 "last": self._last,
@@ -219,6 +225,7 @@ class PrimalDual:
         self._multipliers.load_state_dict(state["multipliers"])
         self._slack.load_state_dict(state["slack"])
         self.steps = state["steps"]
+        self.warmup = state["warmup"]
         self._totals = state["totals"]
         self._pending = state.get("pending", torch.zeros_like(self._totals))  # older ones have none
         self._last = state["last"]
@@ -243,10 +250,12 @@ class PrimalDual:
         self._last = losses
         values = self._multipliers.values.clone()
         self._multipliers.ascend(gap - self._slack.values(values))
-        if not self._multipliers.values.isfinite().all():
+        found = self._multipliers.values.clone()
+        if not found.isfinite().all():
+            self._multipliers.values.copy_(values)
             raise NonFiniteLossError(
-                f"the multipliers have grown beyond all numbers: {self._multipliers.values.tolist()}, from "
-                f"{values.tolist()} (the cap's first). Lower the dual learning rate."
+                f"the multipliers would grow beyond all numbers: to {found.tolist()}, from {values.tolist()} (the "
+                "cap's first), where they are left. Lower the dual learning rate."
             )
         self._slack.descend(values)
         return True

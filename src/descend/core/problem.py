@@ -1,5 +1,6 @@
 """The constrained problem of eq. (4) and its Lagrangian, eq. (5), as functions of the layer losses."""
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -15,14 +16,15 @@ class DescentProblem:
     r"""Minimise the last layer's loss subject to descent at every layer, eq. (4).
 
     .. math::
-        \min_T f_L \quad\text{s.t.}\quad f_l \le (1-\alpha_l)\, f_{l-1},\ l = \text{first}+1 \dots L,
+        \min_T \sum_l c_l f_l \quad\text{s.t.}\quad f_l \le (1-\alpha_l)\, f_{l-1},\ l = \text{first}+1 \dots L,
         \qquad f_{\text{first}} \le \text{cap}
 
     where :math:`f_0 \dots f_L` are expected losses, one per layer output, :math:`f_0` that of the embedded
     input. Losses are always a vector of shape (L+1,); multipliers and violations a vector of shape (L,),
     whose entry l−1 belongs to constraint l.
 
-    ERM, eq. (3), is the same problem with ``alpha=None``: no constraint is in force.
+    The objective is :math:`f_L`, c = (0, …, 0, 1), unless other weights are given. ERM, eq. (3), is the same problem
+    with ``alpha=None``: no constraint is in force. So is deep supervision, with weights for the inner layers too.
 
     Args:
         depth: L, the number of layers.
@@ -36,6 +38,7 @@ class DescentProblem:
             losses.
         stop_gradient: Treat the right-hand side as a constant for the primal step. Then no weight is
             negative: no layer is rewarded for a higher loss. The paper differentiates through both sides.
+        objective: c_0 … c_L ≥ 0, L+1 numbers: what each loss weighs in the objective; the last one alone unless given.
 
     Raises:
         InputError: If an argument is outside its range.
@@ -50,6 +53,7 @@ class DescentProblem:
         first: int = 0,
         form: Form = "difference",
         stop_gradient: bool = False,
+        objective: Sequence[float] | None = None,
     ):
         if depth < 1:
             raise InputError(f"depth must be at least 1, the number of layers; got {depth}.")
@@ -57,7 +61,7 @@ class DescentProblem:
             raise InputError(f"first (--first-layer) must be from 0 to depth - 1 = {depth - 1}; got {first}.")
         if form not in ("difference", "ratio"):
             raise InputError(f"form must be 'difference' or 'ratio'; got {form!r}.")
-        if cap is not None and not cap > 0:
+        if cap is not None and not 0 < cap < math.inf:
             raise InputError(f"cap must be a positive bound on the first loss, or None for none; got {cap}.")
         self.depth = depth
         self.alpha = _alphas(alpha, depth)
@@ -65,6 +69,8 @@ class DescentProblem:
         self.first = first
         self.form: Form = form
         self.stop_gradient = stop_gradient
+        self.objective = _objective(objective, depth)
+        self._weighed: list[int] = self.objective.nonzero().flatten().tolist()
 
         # Index 0 is the cap and index l the descent of layer l: one vector, aligned with the losses.
         self.in_force = torch.zeros(depth + 1, dtype=torch.bool)
@@ -73,6 +79,26 @@ class DescentProblem:
             self.in_force[0] = cap is not None
         # The one place of 1 − α.
         self._rates = 1 - torch.tensor(self.alpha or [0.0] * depth, dtype=torch.float64)
+
+    @property
+    def constrained(self) -> bool:
+        """Whether any constraint is in force."""
+        return bool(self.in_force.any())
+
+    @property
+    def inner(self) -> bool:
+        """Whether the objective weighs any loss but the last."""
+        return bool(self.objective[:-1].any())
+
+    def goal(self, losses: Tensor) -> Tensor:
+        """The objective Σ_l c_l f_l, a scalar; f_L unless other weights were given.
+
+        Args:
+            losses: f_0 … f_L, shape (L+1,).
+        """
+        self._check(losses)
+        # A loss that weighs nothing takes no part, not even one that is no number.
+        return torch.dot(self.objective[self._weighed].to(losses), losses[self._weighed])
 
     def constraints(self, losses: Tensor) -> Tensor:
         """How far each constraint is violated: the cap (index 0) and the descent of each layer (index l).
@@ -132,7 +158,7 @@ class DescentProblem:
         return self.constraints(losses)[0]
 
     def lagrangian(self, losses: Tensor, multipliers: Tensor, cap_multiplier: Tensor | float = 0.0) -> Tensor:
-        """L̂ = f_L + Σ_l λ_l (f_l − (1−α_l) f_{l−1}) + λ_cap (f_first − cap), eq. (5), a scalar.
+        """L̂ = Σ_l c_l f_l + Σ_l λ_l (f_l − (1−α_l) f_{l−1}) + λ_cap (f_first − cap), eq. (5), a scalar.
 
         Args:
             losses: f_0 … f_L, shape (L+1,).
@@ -141,15 +167,15 @@ class DescentProblem:
         """
         constraints = self.constraints(losses)
         descent = torch.dot(self._multipliers(multipliers).to(losses), constraints[1:])
-        return losses[-1] + descent + constraints[0] * cap_multiplier
+        return self.goal(losses) + descent + constraints[0] * cap_multiplier
 
     def weights(
         self, multipliers: Tensor, cap_multiplier: Tensor | float = 0.0, losses: Tensor | None = None
     ) -> Tensor:
         """The gradient of the Lagrangian in the losses: what each layer's loss weighs in the primal step.
 
-        In the difference form w_l = [l = L] + λ_l − (1−α_{l+1}) λ_{l+1} (+ λ_cap at the first), known before
-        any loss is; w may be negative. With ``stop_gradient`` w_l = [l = L] + λ_l (+ λ_cap at the first).
+        In the difference form w_l = c_l + λ_l − (1−α_{l+1}) λ_{l+1} (+ λ_cap at the first), known before
+        any loss is; w may be negative. With ``stop_gradient`` w_l = c_l + λ_l (+ λ_cap at the first).
 
         Args:
             multipliers: λ_1 … λ_L, shape (L,).
@@ -165,8 +191,7 @@ class DescentProblem:
         """
         lam = torch.where(self.in_force[1:].to(multipliers.device), self._multipliers(multipliers), 0.0)
         rates = self._rates.to(lam)
-        weights = torch.zeros(self.depth + 1).to(lam)
-        weights[-1] = 1.0
+        weights = self.objective.to(lam, copy=True)
         if self.form == "difference":
             weights[1:] += lam
             before = rates * lam
@@ -201,6 +226,19 @@ class DescentProblem:
                 f"multipliers must have shape (L,) = ({self.depth},), one per layer; got {tuple(multipliers.shape)}."
             )
         return multipliers
+
+
+def _objective(weights: Sequence[float] | None, depth: int) -> Tensor:
+    """c_0 … c_L, double, on the host."""
+    if weights is None:
+        return torch.eye(depth + 1, dtype=torch.float64)[-1]
+    found = torch.tensor([float(weight) for weight in weights], dtype=torch.float64)
+    if len(found) != depth + 1 or not (found.isfinite() & (found >= 0)).all() or not found.any():
+        raise InputError(
+            f"objective must be L+1 = {depth + 1} weights of at least 0, one per layer output and not all 0; got "
+            f"{[float(weight) for weight in weights]}."
+        )
+    return found
 
 
 def _alphas(alpha: float | Sequence[float] | None, depth: int) -> list[float] | None:

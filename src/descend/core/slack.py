@@ -4,6 +4,7 @@ Slack u ≥ 0 relaxes constraint l to f_l − (1−α_l) f_{l−1} ≤ u_l and c
 solution even where the constraints are not all reachable. The optimal slack is u = ρλ.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ class ImplicitSlack:
     """
 
     def __init__(self, resilience: float):
-        if not resilience >= 0:
+        if not 0 <= resilience < math.inf:
             raise InputError(f"resilience must be 0 (hard constraints) or positive; got {resilience}.")
         self.resilience = resilience
 

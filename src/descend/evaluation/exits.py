@@ -9,7 +9,7 @@ from accelerate.utils import send_to_device
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from descend.evaluation.layers import LayerLosses, measure
+from descend.evaluation.layers import LayerLosses, measure, metric_value
 from descend.objective import Task
 
 COST = 0.005
@@ -98,7 +98,7 @@ def _left(found: LayerLosses, task: Task, **how: Any) -> dict[str, float]:
     layers = exit_layers(found, **how)
     assert found.scores is not None
     total = found.scores.gather(1, layers[:, None]).sum().item()
-    return {"layers": layers.double().mean().item(), task.metric: task.metric_value(total, len(layers))}
+    return {"layers": layers.double().mean().item(), task.metric: metric_value(task, total, len(layers))}
 
 
 def _worse(one: dict[str, float], full: float, task: Task) -> float:

@@ -1,5 +1,6 @@
 """Losses and metrics of every layer on a data set, at one noise level."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -25,7 +26,7 @@ class LayerLosses:
         groups: Which group each belongs to, (S,): those of one group, such as the windows of a clip or the tokens of a
             text, are not independent.
         metrics: The metric of each layer over the whole data set, L+1 numbers.
-        scores: The metric's sum over each, (S, L+1), double.
+        scores: What the metric is made of, of each, (S, L+1), double.
         decisions: What each layer decides for, (S, L+1), and how sure it is of it, both None where the
             task has nothing to decide.
         confidences: See ``decisions``.
@@ -51,6 +52,16 @@ class LayerLosses:
         """The share of (sample, layer) steps on which the loss falls, f_l < f_{l−1}."""
         return (self.losses[:, 1:] < self.losses[:, :-1]).double().mean().item()
 
+    def by_group(self, values: Tensor) -> Tensor:
+        """Sums of values (S, …) over each group, (G, …), in the order of the groups' numbers.
+
+        Where there is one group only, each value is its own: nothing else tells how sure one may be of a mean.
+        """
+        names, place = self.groups.unique(return_inverse=True)
+        if len(names) == 1:
+            return values
+        return values.new_zeros(len(names), *values.shape[1:]).index_add(0, place, values)
+
     @property
     def settled(self) -> Tensor | None:
         """The first layer from which on a sample's decision does not change any more, (S,)."""
@@ -59,6 +70,16 @@ class LayerLosses:
         changes = self.decisions[:, 1:] != self.decisions[:, :-1]
         layers = torch.arange(1, changes.shape[1] + 1)
         return (changes * layers).amax(1)
+
+
+def evenly(size: int, count: int) -> list[int]:
+    """The places of ``count`` of ``size`` samples, taken evenly."""
+    return [int((place + 0.5) * size / count) for place in range(min(count, size))]
+
+
+def metric_value(task: Task, total: float, count: float) -> float:
+    """A task's metric over a data set, from the sum of the scores and their number."""
+    return math.sqrt(total / count) if task.root else total / count
 
 
 @torch.no_grad()
@@ -126,7 +147,7 @@ def measure(
         losses=found["losses"].double(),
         groups=found["groups"],
         scores=scores,
-        metrics=[task.metric_value(total, len(scores)) for total in scores.sum(0).tolist()],
+        metrics=[metric_value(task, total, len(scores)) for total in scores.sum(0).tolist()],
         decisions=found.get("decisions"),
         confidences=found.get("confidences"),
         predictions=(found["predictions"], found["targets"]) if keep_predictions else None,

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset, Subset, default_collate
 from tqdm import tqdm
 
 from descend.core import DescentProblem
-from descend.evaluation.layers import LayerLosses, measure
+from descend.evaluation.layers import LayerLosses, evenly, measure
 from descend.evaluation.satisfaction import Verdict, verdict
 from descend.models.layered import LayeredModel
 from descend.noise import Noise
@@ -18,6 +18,9 @@ from descend.objective import Task
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Of the samples' ratios at a layer."""
+
+EDGES = tuple(2 ** (eighth / 8) for eighth in range(-24, 25))
+"""Of their histogram's bins, from 1/8 to 8: below 1 the loss falls."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,21 @@ class Robustness:
             "groups": self.verdict.groups,
         }
 
+    def by_group(self, task: Task) -> dict[str, Any]:
+        """A run's ``groups.json``: the last layer's scores summed over each group, at every level.
+
+        What is judged on the same data has the same groups in the same order, and the same draws of noise: figures over
+        several runs compare them pair by pair. The metric at a level is Σ scores / Σ counts, or the root of it.
+        """
+        found = [self.levels[level] for level in self.noise]
+        scores = [each.by_group(each.scores[:, -1]) for each in found if each.scores is not None]
+        return {
+            "noise": self.noise,
+            "root": task.root,
+            "counts": found[0].by_group(torch.ones(len(found[0].losses), dtype=torch.int64)).tolist(),
+            "scores": [[float(f"{score:.6g}") for score in level.tolist()] for level in scores],
+        }
+
 
 def robustness(
     model: Any,
@@ -96,14 +114,26 @@ def robustness(
 
 
 def _ratios(found: LayerLosses) -> dict[str, Any]:
-    """f_l / f_{l−1} over samples and layers, and its quantiles at each layer 1 … L."""
+    """f_l / f_{l−1} over samples and layers, and at each layer 1 … L its quantiles and its histogram.
+
+    A bin holds its lower edge; the first and the last also hold all that lies beyond. What is no number is in none.
+    """
     ratios = found.ratios
+    edges = torch.tensor(EDGES[1:-1], dtype=ratios.dtype)
+    bins = torch.bucketize(ratios, edges, right=True)
     quantiles = torch.tensor(QUANTILES, dtype=ratios.dtype)
     return {
         "mean": ratios.mean().item(),
         "median": ratios.flatten().quantile(0.5).item() if ratios.numel() < 2**24 else ratios.median().item(),
         "quantiles": list(QUANTILES),
         "by_layer": ratios.quantile(quantiles, dim=0).T.tolist(),
+        "histogram": {
+            "edges": list(EDGES),
+            "counts": [
+                layer[known].bincount(minlength=len(EDGES) - 1).tolist()
+                for layer, known in zip(bins.T, ~ratios.isnan().T, strict=True)
+            ],
+        },
     }
 
 
@@ -142,7 +172,7 @@ def pictures(
         uint8 ``clean`` (K, H, W), ``noisy`` (G, K, H, W), ``reconstruction`` (G, L+1, K, H, W); float ``noise`` (G,).
     """
     size = len(dataset)  # type: ignore[arg-type]
-    chosen = [int((place + 0.5) * size / count) for place in range(min(count, size))]
+    chosen = evenly(size, count)
     batch = default_collate([Subset(dataset, chosen)[place] for place in range(len(chosen))])
     clean = task.inputs(batch)
     model.eval()  # type: ignore[attr-defined]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import torch
 from scipy.stats import t as student
-from torch import Tensor
 
 from descend.core import DescentProblem
 from descend.errors import InputError
@@ -82,7 +81,7 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
     mean = losses.mean(0)
     estimate = problem.constraints(mean)
     slopes = torch.func.jacrev(_two_sided(problem).constraints)(mean)
-    totals = _by_group((losses - mean) @ slopes.T, layers.groups)
+    totals = layers.by_group((losses - mean) @ slopes.T)
     groups = len(totals)
     spread = (totals.square().sum(0) * groups / (groups - 1)).sqrt() / count
     number = max(1, int(problem.in_force.sum()))
@@ -103,16 +102,8 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
         feasible=not violated.any().item(),
         certain=not (violated | undecided).any().item(),
         groups=groups,
-        worst=estimate[problem.in_force].max().item() if problem.in_force.any() else -math.inf,
+        worst=estimate[problem.in_force].max().item() if problem.constrained else -math.inf,
     )
-
-
-def _by_group(deviations: Tensor, groups: Tensor) -> Tensor:
-    """Sums of the rows (S, …) of each group, or the rows themselves where there is one group only."""
-    names, place = groups.unique(return_inverse=True)
-    if len(names) == 1:
-        return deviations
-    return torch.zeros(len(names), deviations.shape[1], dtype=deviations.dtype).index_add(0, place, deviations)
 
 
 def _two_sided(problem: DescentProblem) -> DescentProblem:

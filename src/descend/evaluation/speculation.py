@@ -8,6 +8,8 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers.utils import logging
 
+from descend.evaluation.layers import evenly
+
 PROMPTS, NEW_TOKENS = 16, 64
 
 
@@ -32,7 +34,7 @@ def speculation(
         ``tokens_per_second`` at full depth; and for every k = 1 … L−1 in ``layers`` its ``acceptance``, the share of
         drafted tokens that are kept, and ``speed``, the tokens per second against full depth.
     """
-    chosen = [dataset[int((place + 0.5) * len(dataset) / prompts)] for place in range(min(prompts, len(dataset)))]
+    chosen = [dataset[place] for place in evenly(len(dataset), prompts)]
     asked = [_prompt(sample, ignored, device) for sample in chosen]
     network = model.saved.eval()
     blocks = model.library.base_model.layers

@@ -160,7 +160,7 @@ class UnrolledModel(LayeredModel, PreTrainedModel):
             output_hidden_states: Return h_0 … h_L too.
         """
         hidden, reconstruction = [], patches
-        for state, read in self._layers(patches):
+        for state, read in self._layers(self._sequences(patches)):
             if output_hidden_states:
                 hidden.append(state)
             reconstruction = read
@@ -171,14 +171,28 @@ class UnrolledModel(LayeredModel, PreTrainedModel):
 
     def layer_outputs(self, inputs: Tensor) -> tuple[Tensor, ...]:
         """h_0 … h_L, each (B, N, T, …), of noisy patches (B, T, N, P)."""
-        return tuple(hidden for hidden, _ in self._layers(inputs))
+        return tuple(hidden for hidden, _ in self._layers(self._sequences(inputs)))
 
     def predictions(self, inputs: Tensor) -> Iterator[Tensor]:
         """The reconstruction (B, T, N, P) of every layer."""
-        return (reconstruction.transpose(1, 2) for _, reconstruction in self._layers(inputs))
+        return (reconstruction.transpose(1, 2) for _, reconstruction in self._layers(self._sequences(inputs)))
 
-    def _layers(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every layer's output and what it reads as, both in sequences, one layer after the other."""
+    def energies(self, inputs: Tensor) -> Tensor:
+        """The energy that a layer descends, at h_0 … h_L: see `energy` of UT and of DUST.
+
+        Every h_l is seen under the weights of layer l, h_0 under those of the first: with weights tied it is one
+        energy along the layers, otherwise each layer has its own.
+
+        Args:
+            inputs: Noisy patches (B, T, N, P).
+
+        Returns:
+            (L+1, B): of a sequence, on average over the N patch positions.
+        """
+        raise NotImplementedError
+
+    def _layers(self, noisy: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of noisy sequences every layer's output and what it reads as, one layer after the other."""
         raise NotImplementedError
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -237,8 +251,8 @@ class UT(UnrolledModel):
         layers = list(zip(projections, mixers, strict=True))
         return layers * self.depth if self.config.tied else layers
 
-    def _layers(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        hidden = self._sequences(inputs)
+    def _layers(self, noisy: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        hidden = noisy
         yield hidden, hidden
         for projection, mixer in self.weights():
             hidden = self._run(self.layer, hidden, projection, mixer)
@@ -255,6 +269,25 @@ class UT(UnrolledModel):
     def feed(self, hidden: Tensor, mixer: Tensor) -> Tensor:
         """Symmetric feed-forward with residual, eq. (48): a projected step down `feedforward_energy`."""
         return symmetric_feedforward(hidden, mixer)
+
+    def energies(self, inputs: Tensor) -> Tensor:
+        """E(h_0) … E(h_L), (L+1, B), of noisy patches (B, T, N, P): `energy` on average over patch positions."""
+        weights = self.weights()
+        states = self.layer_outputs(inputs)
+        return torch.stack(
+            [self.energy(hidden, *own).mean(1) for hidden, own in zip(states, [weights[0], *weights], strict=True)]
+        )
+
+    def energy(self, hidden: Tensor, projection: Tensor, mixer: Tensor) -> Tensor:
+        """E(Y), eq. (45) less its norm term and eq. (46), of sequences (…, T, P), shape (…).
+
+        A layer descends it in turns. `attend` moves W y_i by −∇/Σ_j γ_ij of `attention_energy`, γ_ij =
+        exp(−½‖W y_i − W y_j‖²), in the Gaussian kernel; softmax weighs keys by exp(½‖W y_j‖²) besides, which is the
+        same where norms are equal and no gradient's direction where they differ. `feed` is a gradient step of length 1
+        on `feedforward_energy`, projected on Y ≥ 0. Several heads are seen as one projection, of all their rows: of the
+        average of their attention we know no energy.
+        """
+        return self.attention_energy(hidden, projection) + self.feedforward_energy(hidden, mixer)
 
     def attention_energy(self, hidden: Tensor, projection: Tensor) -> Tensor:
         """Σ_{i<j} ρ(½‖W y_i − W y_j‖²) with ρ(z) = −exp(−z), eq. (45) less its norm term, shape (…).
@@ -355,8 +388,7 @@ class DUST(UnrolledModel):
         """D h: the patches (B, T, N, P) of a code (B, N, T, A)."""
         return (hidden @ self.dictionary[-1].T).transpose(1, 2)
 
-    def _layers(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        noisy = self._sequences(inputs)
+    def _layers(self, noisy: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         hidden = noisy.new_zeros((*noisy.shape[:-1], self.config.atoms))
         curvature, reconstruction = self.curvature(), torch.zeros_like(noisy)
         yield hidden, reconstruction
@@ -393,8 +425,25 @@ class DUST(UnrolledModel):
         threshold = self.config.l1 / metric
         return F.relu(moved - threshold) - F.relu(-moved - threshold)
 
+    def energies(self, inputs: Tensor) -> Tensor:
+        """F(h_0) … F(h_L), (L+1, B), of noisy patches (B, T, N, P): `energy` on average over patch positions."""
+        noisy = self._sequences(inputs)
+        found = []
+        for layer, (hidden, _) in enumerate(self._layers(noisy)):
+            own = self.dictionary[0 if self.config.tied else max(0, layer - 1)]
+            found.append(self.energy(hidden, noisy, own).mean(1))
+        return torch.stack(found)
+
     def energy(self, hidden: Tensor, noisy: Tensor, dictionary: Tensor) -> Tensor:
-        """F(H) of codes (…, T, A) and noisy patches (…, T, P), shape (…)."""
+        """F(H), eq. (74) less the norm term of its attention energy, shape (…).
+
+        A layer is h − ∇/m of all but λ₁‖h‖₁, m_t = c + λ₂ Σ_s γ_st, and then the soft threshold at λ₁/m.
+
+        Args:
+            hidden: Codes H, (…, T, A).
+            noisy: Noisy patches x, (…, T, P).
+            dictionary: D, (P, A).
+        """
         data = (noisy - hidden @ dictionary.T).square().sum((-2, -1)) / 2
         sparsity = hidden.abs().sum((-2, -1))
         attention = -code_kernel(hidden).triu(1).sum((-2, -1))

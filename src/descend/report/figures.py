@@ -37,12 +37,12 @@ def layer_losses(group: Group, noise: float | None = None) -> go.Figure:
 
 def layer_metrics(group: Group, noise: float | None = None) -> go.Figure:
     """The metric along the layers, as `layer_losses` shows the loss."""
-    return _along_layers(group, noise, _text(group.metric), _metric_traces)
+    return _along_layers(group, noise, plain_text(group.metric), _metric_traces)
 
 
 def ratios(group: Group) -> go.Figure:
     """How f_l / f_{l−1} spreads over samples at each layer: the median, half of the samples, and nine in ten."""
-    figure = go.Figure(layout=_layout("layer", "f<sub>l</sub> / f<sub>l−1</sub> of a sample"))
+    figure = go.Figure(layout=plain_layout("layer", "f<sub>l</sub> / f<sub>l−1</sub> of a sample"))
     figure.update_layout(hovermode="closest")
     shown = [(arm, run) for arm in group.arms for run in arm.runs[:1] if run.ratios]
     for place, (arm, run) in enumerate(shown):
@@ -64,7 +64,7 @@ def ratios(group: Group) -> go.Figure:
         figure.add_scatter(
             x=layers,
             y=[row[middle] for row in run.ratios],
-            name=_text(arm.label),
+            name=plain_text(arm.label),
             legendgroup=arm.label,
             mode="markers",
             marker={"color": arm.style.light, "size": 9, "symbol": arm.style.symbol},
@@ -81,7 +81,7 @@ def ratios(group: Group) -> go.Figure:
 
 def settled(group: Group) -> go.Figure:
     """The share of samples whose decision has settled by each layer: from there on it does not change."""
-    figure = go.Figure(layout=_layout("layer (0 is the input)", "share of samples settled"))
+    figure = go.Figure(layout=plain_layout("layer (0 is the input)", "share of samples settled"))
     for arm in group.arms:
         rows = [list(accumulate(run.settled)) for run in arm.runs if run.settled]
         if rows:
@@ -94,7 +94,7 @@ def settled(group: Group) -> go.Figure:
 
 def exits(group: Group) -> go.Figure:
     """The metric against the mean number of layers used, where samples leave early; the chosen threshold is larger."""
-    figure = go.Figure(layout=_layout("layers used, on average", _text(group.metric)))
+    figure = go.Figure(layout=plain_layout("layers used, on average", plain_text(group.metric)))
     figure.update_layout(hovermode="closest")
     for arm in group.arms:
         run = next((run for run in arm.runs if run.exit), None)
@@ -106,7 +106,7 @@ def exits(group: Group) -> go.Figure:
             figure.add_scatter(
                 x=[point["layers"] for point in points],
                 y=[point[run.metric] for point in points],
-                name=f"{_text(arm.label)}, {kind}",
+                name=f"{plain_text(arm.label)}, {kind}",
                 mode="lines+markers",
                 line={"color": arm.style.light, "width": 2, "dash": dash},
                 marker={"color": arm.style.light, "size": 6, "symbol": arm.style.symbol},
@@ -119,7 +119,7 @@ def exits(group: Group) -> go.Figure:
             customdata=[f"threshold {chosen['threshold']:g}", "full depth"],
             x=[chosen["layers"], run.exit["depth"]],
             y=[chosen[run.metric], run.exit["full"]],
-            name=f"{_text(arm.label)}, chosen and full depth",
+            name=f"{plain_text(arm.label)}, chosen and full depth",
             mode="markers",
             marker={"color": arm.style.light, "size": 13, "symbol": arm.style.symbol},
             meta=arm.style[:2],
@@ -130,7 +130,7 @@ def exits(group: Group) -> go.Figure:
 
 def speculation(group: Group) -> go.Figure:
     """The share of drafted tokens that the whole model accepts, against the number of layers that draft."""
-    figure = go.Figure(layout=_layout("layers that draft", "accepted share of drafted tokens"))
+    figure = go.Figure(layout=plain_layout("layers that draft", "accepted share of drafted tokens"))
     for arm in group.arms:
         run = next((run for run in arm.runs if run.speculation), None)
         if run is None:
@@ -139,7 +139,7 @@ def speculation(group: Group) -> go.Figure:
         figure.add_scatter(
             x=[point["layer"] for point in points],
             y=[point["acceptance"] for point in points],
-            name=_text(arm.label),
+            name=plain_text(arm.label),
             mode="lines+markers",
             line={"color": arm.style.light, "width": 2},
             marker={"color": arm.style.light, "size": 8, "symbol": arm.style.symbol},
@@ -153,7 +153,7 @@ def speculation(group: Group) -> go.Figure:
 def error_by_noise(group: Group) -> go.Figure:
     """The last layer's error against the noise level γ, with the training noise marked."""
     better = "higher" if group.runs[0].higher_is_better else "lower"
-    figure = go.Figure(layout=_layout("noise level γ", f"{_text(group.metric)} ({better} is better)"))
+    figure = go.Figure(layout=plain_layout("noise level γ", f"{plain_text(group.metric)} ({better} is better)"))
     for arm in group.arms:
         table: dict[float, list[float]] = {}
         for run in arm.runs:
@@ -170,13 +170,13 @@ def error_by_noise(group: Group) -> go.Figure:
 
 def multipliers(run: RunView) -> go.Figure:
     """The multipliers λ over the training steps, one line per layer; the cap's is dashed."""
-    figure = go.Figure(layout=_layout("training step", "multiplier λ"))
+    figure = go.Figure(layout=plain_layout("training step", "multiplier λ"))
     depth = max(run.history, default=0)
     every = -(-depth // MOST_LEGEND_ENTRIES)
     for layer, (steps, values) in run.history.items():
         if not any(values) if layer == 0 else not run.asks(layer):
             continue
-        colours = _ramp(layer, depth) if layer else (MUTED, "#a8a29a")
+        colours = layer_colours(layer, depth) if layer else (MUTED, "#a8a29a")
         stride = -(-len(steps) // MOST_POINTS)
         keep = [*range(0, len(steps) - 1, stride), len(steps) - 1]
         figure.add_scatter(
@@ -198,7 +198,7 @@ def violations(group: Group) -> go.Figure:
 
     A cross marks a constraint that the run was judged to break.
     """
-    figure = go.Figure(layout=_layout("layer", "violation (above 0: broken)"))
+    figure = go.Figure(layout=plain_layout("layer", "violation (above 0: broken)"))
     figure.update_layout(hovermode="closest")
     shown = [(arm, run) for arm in group.arms for run in arm.runs if run.violations]
     for place, (arm, run) in enumerate(shown):
@@ -211,7 +211,7 @@ def violations(group: Group) -> go.Figure:
         figure.add_scatter(
             x=[layer + offset for layer in layers],
             y=values,
-            name=_text(arm.label),
+            name=plain_text(arm.label),
             mode="markers",
             legendgroup=arm.label,
             showlegend=run is arm.runs[0],
@@ -242,7 +242,7 @@ def violations(group: Group) -> go.Figure:
 def _along_layers(group: Group, noise: float | None, what: str, traces: Callable[..., list[go.Scatter]]) -> go.Figure:
     level = group.train_noise if noise is None else noise
     frames = [go.Frame(name=str(key), data=traces(group, key)) for key in group.noise_levels]
-    figure = go.Figure(traces(group, level), _layout("layer (0 is the input)", what), frames)
+    figure = go.Figure(traces(group, level), plain_layout("layer (0 is the input)", what), frames)
     figure.update_xaxes(_layer_ticks(0, group.depth))
     figure.add_shape(_cursor("layer", group.depth))
     return figure
@@ -273,7 +273,7 @@ def _probe_line(arm: Arm, rows: Sequence[list[float]]) -> list[go.Scatter]:
     line = go.Scatter(
         x=list(range(len(values))),
         y=values,
-        name=f"{_text(arm.label)}, linear probe",
+        name=f"{plain_text(arm.label)}, linear probe",
         mode="lines+markers",
         line={"color": arm.style.light, "width": 2, "dash": "dot"},
         marker={"color": arm.style.light, "size": 6},
@@ -316,7 +316,7 @@ def _line_with_band(arm: Arm, x: list[Any], values: Sequence[list[float]]) -> li
     line = go.Scatter(
         x=x,
         y=[_mean(column) for column in values],
-        name=_text(arm.label),
+        name=plain_text(arm.label),
         legendgroup=arm.label,
         mode="lines+markers",
         line={"color": light, "width": 2.5},
@@ -340,7 +340,7 @@ def _line_with_band(arm: Arm, x: list[Any], values: Sequence[list[float]]) -> li
     return [band, line]
 
 
-def _text(words: str) -> str:
+def plain_text(words: str) -> str:
     """Words for plotly, whose text has tags too; of HTML's entities it knows those of <, > and & alone."""
     return escape(words, quote=False)
 
@@ -349,8 +349,8 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _ramp(layer: int, depth: int) -> tuple[str, str]:
-    """Layers are ordered, and so are their colours: plasma, less the end that would sink into the ground."""
+def layer_colours(layer: int, depth: int) -> tuple[str, str]:
+    """On light and dark ground; layers are ordered, and so are these: plasma, less the end that would sink in."""
     place = (layer - 1) / max(depth - 1, 1)
     light, dark = sample_colorscale("Plasma", [0.78 * place, 0.3 + 0.7 * place])
     return light, dark
@@ -386,7 +386,8 @@ def _cursor(control: str, x: float) -> dict[str, Any]:
     return _line(x, "solid", f"cursor-{control}") | {"visible": False, "opacity": 0.4}
 
 
-def _layout(x: str, y: str) -> go.Layout:
+def plain_layout(x: str, y: str) -> go.Layout:
+    """Axes with these titles, on the page's own ground."""
     axis = {"gridcolor": GRID, "zeroline": False, "linecolor": GRID, "automargin": True, "fixedrange": True}
     return go.Layout(
         template="none",

@@ -12,6 +12,25 @@ class Section {
     Object.assign(this, { root, train, state, plots, frames });
     this.inputs = [...root.querySelectorAll("[data-control]")];
     for (const input of this.inputs) input.addEventListener("input", () => this.take(input));
+    for (const button of root.querySelectorAll("[data-play]")) button.addEventListener("click", () => this.play(button));
+  }
+
+  /** Move a slider by itself, to its end; a second press stops it. */
+  play(button) {
+    const slider = this.inputs.find((input) => input.dataset.control === button.dataset.play && input.type === "range");
+    const stop = () => {
+      clearInterval(this.timer);
+      this.timer = null;
+      button.setAttribute("aria-pressed", "false");
+    };
+    if (this.timer) return stop();
+    const go = (place) => {
+      slider.value = place;
+      this.take(slider);
+    };
+    if (slider.value === slider.max) go(0);
+    button.setAttribute("aria-pressed", "true");
+    this.timer = setInterval(() => (slider.value === slider.max ? stop() : go(Number(slider.value) + 1)), 500);
   }
 
   take(input) {
@@ -29,6 +48,9 @@ class Section {
       if (control === null || this.follows(plot, control)) this.draw(element, plot);
     }
     if (this.frames) this.showFrames();
+    const levelled = [...this.root.querySelectorAll("[data-at-noise]")];
+    const shown = nearest(levelled.map((part) => Number(part.dataset.atNoise)), this.state.noise);
+    levelled.forEach((part, i) => (part.hidden = i !== shown));
   }
 
   showInputs() {
@@ -112,16 +134,33 @@ function paintLayout(layout, state, inputs) {
 
 const hasControl = (inputs, control) => inputs.some((input) => input.dataset.control === control && input.max > 0);
 
-const sections = JSON.parse(document.getElementById("data").textContent).map(
-  (data, i) => new Section(document.querySelector(`[data-section="${i}"]`), data),
+const data = JSON.parse(document.getElementById("data").textContent);
+const sections = new Map(
+  data.sections.map((section, i) => {
+    const root = document.querySelector(`[data-section="${i}"]`);
+    return [root, new Section(root, section)];
+  }),
 );
-dark.addEventListener("change", () => sections.forEach((section) => section.render()));
+const drawn = new Set();
+const draw = (section) => {
+  drawn.add(section);
+  section.render();
+};
 
-// One section per turn, so that a page with many can be read while the rest is drawn.
-(async () => {
-  for (const section of sections) {
-    section.render();
-    await new Promise((next) => setTimeout(next));
-  }
-  document.documentElement.dataset.ready = "";
-})();
+// A section is drawn when it comes near the window, so that a page with many is soon there.
+const near = new IntersectionObserver(
+  (entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (!isIntersecting) continue;
+      near.unobserve(target);
+      draw(sections.get(target));
+    }
+    document.documentElement.dataset.ready = "";
+  },
+  { rootMargin: "50% 0px" },
+);
+const watch = () => [...sections.keys()].forEach((root) => near.observe(root));
+watch();
+dark.addEventListener("change", watch);
+if (!sections.size) document.documentElement.dataset.ready = "";
+addEventListener("beforeprint", () => sections.forEach((section) => drawn.has(section) || draw(section)));

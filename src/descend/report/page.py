@@ -1,7 +1,7 @@
 """One page, one file, no network: the verdict, the figures and the frames of some runs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -12,9 +12,9 @@ from plotly.offline import get_plotlyjs
 
 from descend.errors import InputError
 from descend.report import figures
-from descend.report.frames import embed
 from descend.report.runs import Arm, Group, RunView, group_runs
 from descend.report.tables import group_name, runs_table, verdict
+from descend.report.viewer import slider, viewer
 
 # With plotly.js (5 MB) beside them, the page stays below 12 MB.
 FRAMES_BUDGET = 6_000_000
@@ -42,8 +42,6 @@ _MULTIPLIERS = """The price of each constraint during training. A multiplier gro
 constraint and sinks back towards zero while it holds; one that never stops growing asks too much."""
 _VIOLATIONS = """The constraints at the training noise, with confidence intervals. Below zero
 a layer lowers the loss by more than asked; a cross marks a constraint that counts as broken."""
-_FRAMES = """The same clip through each network. Move along the layers to watch it being cleaned, and along
-the noise to see where a network gives up. RMSE is its distance from the clean picture, on 0–255."""
 
 
 def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str) -> Path:
@@ -73,16 +71,54 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str) -> P
         html, values = _section(index, group, alone=len(groups) == 1, budget=FRAMES_BUDGET // len(groups))
         sections.append(html)
         data.append(values)
-    page = Template(_asset("page.html")).substitute(
-        title=escape(title),
-        css=_asset("page.css"),
-        js=_asset("page.js"),
-        plotly=get_plotlyjs(),
+    return put_page(
+        out,
+        title=title,
         subtitle=group_name(groups[0]) if len(groups) == 1 else f"{len(views)} runs in {len(groups)} settings",
         verdict=verdict(groups),
         table=runs_table(groups),
+        sections=sections,
+        data=data,
+    )
+
+
+def put_page(
+    out: Path,
+    *,
+    title: str,
+    subtitle: str,
+    verdict: str,
+    table: str,
+    sections: Sequence[str],
+    data: Sequence[Any],
+    more: Mapping[str, Any] | None = None,
+    css: str = "",
+    js: str = "",
+) -> Path:
+    """Put a page together and write it; all but the title, which is plain text, is HTML.
+
+    Args:
+        out: The file to write; a folder gets ``report.html``.
+        title: The page's title.
+        subtitle: What it is about.
+        verdict: What was found.
+        table: The numbers.
+        sections: Each a ``<section>`` with its number in ``data-section``, and plots by name in ``data-plot``.
+        data: For each section its plots by name, and the state that its controls set.
+        more: What else the page's script finds in its data.
+        css: On top of the page's.
+        js: The same.
+    """
+    page = Template(_asset("page.html")).substitute(
+        title=escape(title),
+        css=_asset("page.css") + css,
+        js=_asset("page.js") + js,
+        plotly=get_plotlyjs(),
+        subtitle=subtitle,
+        verdict=verdict,
+        table=table,
         sections="".join(sections),
-        data=_json(data),
+        data=_json({"sections": data, **(more or {})}),
     )
     path = out / "report.html" if out.is_dir() else out
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,34 +132,34 @@ def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[str
     words = _LOSSES + (_LIMITS if any(arm.limits for arm in group.arms) else "")
     words += _PROBES if any(run.probe_losses for run in runs) else ""
     blocks = [
-        _figure("losses", "Loss along the layers", words, _loss_controls(index, group)),
-        _figure("error", f"{group.metric if runs[0].higher_is_better else 'Error'} against noise", _ERROR),
+        figure_block("losses", "Loss along the layers", words, _loss_controls(index, group)),
+        figure_block("error", f"{group.metric if runs[0].higher_is_better else 'Error'} against noise", _ERROR),
     ]
     # A metric that is an error follows the loss; one that counts decisions does not.
     if any(run.layer_metrics and run.higher_is_better for run in runs):
         plots["metrics"] = figures.layer_metrics(group)
-        blocks.append(_figure("metrics", f"{group.metric} along the layers", _METRICS))
+        blocks.append(figure_block("metrics", f"{group.metric} along the layers", _METRICS))
     if any(run.ratios for run in runs):
         plots["ratios"] = figures.ratios(group)
-        blocks.append(_figure("ratios", "Descent of single samples", _RATIOS))
+        blocks.append(figure_block("ratios", "Descent of single samples", _RATIOS))
     if any(run.settled for run in runs):
         plots["settled"] = figures.settled(group)
-        blocks.append(_figure("settled", "Where answers settle", _SETTLED))
+        blocks.append(figure_block("settled", "Where answers settle", _SETTLED))
     if any(run.exit for run in runs):
         plots["exits"] = figures.exits(group)
-        blocks.append(_figure("exits", "Leaving early", _EXITS))
+        blocks.append(figure_block("exits", "Leaving early", _EXITS))
     if any(run.speculation for run in runs):
         plots["speculation"] = figures.speculation(group)
-        blocks.append(_figure("speculation", "Leaving early in generation", _SPECULATION))
+        blocks.append(figure_block("speculation", "Leaving early in generation", _SPECULATION))
     for arm in group.arms:
         run = next((run for run in arm.runs if run.history), None)
         if run and run.constrained:
             key = f"multipliers-{arm.label}"
             plots[key] = figures.multipliers(run)
-            blocks.append(_figure(key, f"Multipliers{_of(run, arm, group)}", _MULTIPLIERS))
+            blocks.append(figure_block(key, f"Multipliers{_of(run, arm, group)}", _MULTIPLIERS))
     if any(run.violations for run in group.runs):
         plots["violations"] = figures.violations(group)
-        blocks.append(_figure("violations", f"Constraints on {_DATA.get(group.split, group.split)}", _VIOLATIONS))
+        blocks.append(figure_block("violations", f"Constraints on {_DATA.get(group.split, group.split)}", _VIOLATIONS))
     frames, frames_html = _frames(index, group, budget)
     head = "" if alone else f"<h2>{group_name(group)}</h2>{verdict([group], heading='h3')}"
     html = (
@@ -141,81 +177,38 @@ def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[str
 
 def _of(run: RunView, arm: Arm, group: Group) -> str:
     """Whose multipliers these are, where that is not plain."""
-    words = [arm.label] if sum(other.method != "erm" for other in group.arms) > 1 else []
+    words = [arm.label] if sum(other.runs[0].constrained for other in group.arms) > 1 else []
     words += [f"seed {run.seed}"] if len(arm.runs) > 1 else []
     return f" ({', '.join(words)})" if words else ""
 
 
-def _figure(key: str, heading: str, words: str, controls: str = "") -> str:
+def figure_block(key: str, heading: str, words: str, controls: str = "", *, wide: bool = False) -> str:
+    """The place of a plot, with its heading and its words."""
     name = escape(heading)
     plot = f'<div class="plot" role="img" aria-label="Plot: {name}" data-plot="{escape(key)}"></div>'
-    return f"<figure><h3>{name}</h3>{plot}{controls}<figcaption>{words}</figcaption></figure>"
+    head = '<figure class="wide">' if wide else "<figure>"
+    return f"{head}<h3>{name}</h3>{plot}{controls}<figcaption>{words}</figcaption></figure>"
 
 
 def _loss_controls(index: int, group: Group) -> str:
     log = '<label class="check"><input type="checkbox" data-control="log" checked> log scale</label>'
     if len(group.noise_levels) > 1:
-        noise = _slider(f"losses-noise-{index}", "noise", "Noise γ", group.noise_levels, group.train_noise)
+        noise = slider(f"losses-noise-{index}", "noise", "Noise γ", group.noise_levels, group.train_noise)
     else:
         noise = f'<span class="note">at the training noise, γ = {group.train_noise:g}</span>'
     return f'<div class="controls">{noise}{log}</div>'
 
 
 def _frames(index: int, group: Group, budget: int) -> tuple[dict[str, Any] | None, str]:
-    shown: dict[str, RunView] = {}
+    pictures = {}
     for arm in group.arms:
-        run = next((run for run in arm.runs if run.frames), None)
-        if run:
-            shown[arm.label] = run
-    pictures = {label: run.frames for label, run in shown.items() if run.frames}
+        frames = next((run.frames for run in arm.runs if run.frames), None)
+        if frames:
+            pictures[arm.label] = frames
     if not pictures:
         return None, ""
-    first = next(iter(pictures.values()))
-    if not all(first.same_input(other) for other in pictures.values()):
-        return None, _no_frames("The runs show different clips or noise, so they are not put side by side.")
-    data = embed(pictures, budget)
-    if data is None:
-        return None, _no_frames("They would make the page too large; a report of fewer runs shows them.")
-    sliders = [
-        _slider(f"frames-noise-{index}", "noise", "Noise γ", data["noise"], group.train_noise),
-        _slider(f"frames-layer-{index}", "layer", "Layer", list(range(data["layers"] + 1)), data["layers"]),
-        _clips(index, data["clips"]),
-    ]
-    panels = "".join(
-        f'<figure class="frame" data-panel="{place}"><figcaption>{escape(panel["label"])}</figcaption>'
-        f'<img width="160" height="160" alt="{escape(panel["label"])}"><p class="rmse"></p></figure>'
-        for place, panel in enumerate(data["panels"])
-    )
-    seeds = "" if len(group.runs) == len(group.arms) else " Shown is the first seed of each method."
-    return data, (
-        f'<div class="frames"><h3>The frames</h3><p class="words">{_FRAMES}{seeds}</p>'
-        f'<div class="controls">{"".join(sliders)}</div><div class="strip">{panels}</div></div>'
-    )
-
-
-def _no_frames(why: str) -> str:
-    return f'<div class="frames"><h3>The frames</h3><p class="words">{why}</p></div>'
-
-
-def _slider(ident: str, control: str, label: str, levels: Sequence[float], start: float) -> str:
-    place = min(range(len(levels)), key=lambda index: abs(levels[index] - start))
-    return (
-        f'<div class="slider"><label for="{ident}">{label}</label>'
-        f'<input type="range" id="{ident}" min="0" max="{len(levels) - 1}" step="1" value="{place}" '
-        f'data-control="{control}" data-levels="{json.dumps(list(levels))}">'
-        f'<span class="value">{levels[place]:g}</span></div>'
-    )
-
-
-def _clips(index: int, count: int) -> str:
-    if count == 1:
-        return ""
-    choices = "".join(
-        f'<label><input type="radio" name="clip-{index}" data-control="clip" value="{clip}"'
-        f"{' checked' * (clip == 0)}><span>{clip + 1}</span></label>"
-        for clip in range(count)
-    )
-    return f'<fieldset class="clips"><legend>Clip</legend>{choices}</fieldset>'
+    note = "" if len(group.runs) == len(group.arms) else " Shown is the first seed of each method."
+    return viewer(index, pictures, group.train_noise, budget, "The frames", note)
 
 
 def _json(data: Any) -> str:

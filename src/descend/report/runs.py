@@ -18,7 +18,16 @@ REQUIRED = (
 # Of what a page can show.
 MOST_LEVELS, MOST_LAYERS = 1000, 1024
 
-METHOD_NAMES = {"erm": "ERM", "constrained": "Constrained", "plain": "As given"}
+# In the order of legends and tables: what all are held against first, the constrained last.
+METHOD_NAMES = {
+    "plain": "As given",
+    "erm-clean": "ERM, clean inputs",
+    "erm": "ERM",
+    "uniform": "Uniform weights",
+    "linear": "Linear weights",
+    "r-drop": "R-Drop",
+    "constrained": "Constrained",
+}
 
 
 class Style(NamedTuple):
@@ -29,16 +38,21 @@ class Style(NamedTuple):
     symbol: str
 
 
-# Okabe and Ito's colour-blind-safe hues. The two methods keep theirs on every page.
+# Okabe and Ito's hues for the first two, and others that stay apart from them and from each other under all three kinds
+# of colour blindness. A method keeps its style on every page; a second arm of one method gets a spare one.
 STYLES = {
-    "erm": Style("#d55e00", "#ff9a52", "circle"),
-    "constrained": Style("#0072b2", "#5fb8f0", "diamond"),
     "plain": Style("#d55e00", "#ff9a52", "circle"),
+    "erm-clean": Style("#1d1c1a", "#eceae4", "x"),
+    "erm": Style("#d55e00", "#ff9a52", "circle"),
+    "uniform": Style("#005c42", "#36e0a0", "square"),
+    "linear": Style("#74205f", "#f3bfe0", "triangle-up"),
+    "r-drop": Style("#808080", "#9a9a9a", "star"),
+    "constrained": Style("#0072b2", "#5fb8f0", "diamond"),
 }
 SPARE_STYLES = (
-    Style("#00805c", "#3ed3a4", "square"),
-    Style("#a0458a", "#e79ad0", "triangle-up"),
-    Style("#7d6b00", "#ddc94a", "star"),
+    Style("#8a4a2f", "#c99a7e", "hexagon"),
+    Style("#7d6b00", "#ddc94a", "cross"),
+    Style("#5b57d6", "#a7a4ff", "triangle-down"),
 )
 
 
@@ -114,7 +128,7 @@ class RunView:
     @property
     def constrained(self) -> bool:
         """Whether the run was trained under constraints."""
-        return self.method not in ("erm", "plain")
+        return self.method == "constrained"
 
     def asks(self, layer: int) -> bool:
         """Whether a constraint is in force at this layer; all are where the summary does not tell."""
@@ -122,7 +136,7 @@ class RunView:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """What tells the arms of one method apart: all settings but the seed, of ERM without the problem."""
+        """What tells the arms of one method apart: all settings but the seed; α where training looked at it."""
         alpha = {"α": self.alpha} if self.constrained else {}
         return {"recipe": self.recipe, **alpha, **self.settings}
 
@@ -271,7 +285,7 @@ class Group:
 
 
 def group_runs(runs: Sequence[RunView]) -> list[Group]:
-    """Gather runs by what makes them comparable (see `Group`), then by method and setting, ERM first."""
+    """Gather runs by what makes them comparable (see `Group`), then by method, ERM before the others, and setting."""
     groups: dict[tuple[str, str, float, str, str, str], list[RunView]] = {}
     for run in runs:
         key = (run.dataset, run.model, run.train_noise, run.split, run.checkpoint, run.shift)
@@ -281,7 +295,8 @@ def group_runs(runs: Sequence[RunView]) -> list[Group]:
 
 def _arms(runs: Sequence[RunView]) -> list[Arm]:
     gathered: list[list[RunView]] = []
-    for run in sorted(runs, key=lambda run: run.constrained):
+    order = list(METHOD_NAMES)
+    for run in sorted(runs, key=lambda run: order.index(run.method) if run.method in order else len(order)):
         for members in gathered:
             if (members[0].method, members[0].setting) == (run.method, run.setting):
                 members.append(run)

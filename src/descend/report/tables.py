@@ -70,7 +70,7 @@ def _state(runs: Sequence[RunView]) -> str:
 
 def _headline(runs: Sequence[RunView]) -> str:
     if not runs:
-        return "Plain training only: nothing is promised about the layers"
+        return "Trained without constraints: nothing is promised about the layers"
     total, feasible = len(runs), sum(run.feasible is True for run in runs)
     certain = sum(run.certain for run in runs)
     scope = f", in all {total} runs" if total > 1 else ""

@@ -2,6 +2,6 @@
 
 from descend.run.completing import complete
 from descend.run.judging import default_levels, evaluate
-from descend.run.training import train
+from descend.run.training import differences, stored, train
 
-__all__ = ["complete", "default_levels", "evaluate", "train"]
+__all__ = ["complete", "default_levels", "differences", "evaluate", "stored", "train"]

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from descend.errors import InputError
 from descend.noise import GaussianNoise
 from descend.reading import parse_json, plain_text, read_json, read_text
-from descend.records import write_json
+from descend.records import locked, write_json
 from descend.run.judging import of_run
 from descend.run.training import CONFIG_FILE
 from descend.tasks.text import encode_prompt, prompt
@@ -62,8 +62,7 @@ def complete(
         raise InputError(f"seed must be from 0 to 2^32 - 1; got {seed}.")
     rows = list(_prompts(prompts))[:limit]
     partial = out.with_name(out.name + PARTIAL)
-    if out.exists():
-        raise InputError(f"{out} exists; choose another with --out.")
+    _refuse_existing(out)
     subject = of_run(folder, model)
     if not subject.network.limits.get("length") or subject.recipe.task().metric != "token_accuracy":
         raise InputError(f"{folder} is no run of a language model; expected one of llm-sft.")
@@ -82,41 +81,46 @@ def complete(
         "batch_size": batch_size,
         "seed": seed,
     }
-    done = _begun(partial, settings)
     tokenizer, network = subject.recipe.words, subject.network.saved  # type: ignore[attr-defined]
     assert tokenizer is not None
     device = subject.args.device
     network.to(device).eval()
     longest = subject.network.limits["length"]
     out.parent.mkdir(parents=True, exist_ok=True)
-    with partial.open("a", encoding="utf-8") as file, tqdm(total=len(rows), unit="prompt", disable=None) as bar:
-        if not file.tell():
-            file.write(json.dumps(settings) + "\n")
-        bar.update(len(done))
-        for start in range(len(done), len(rows), batch_size):
-            batch = rows[start : start + batch_size]
-            asked = [
-                encode_prompt(tokenizer, prompt(tokenizer, row["instruction"], row.get("input") or "")) for row in batch
-            ]
-            room = [place for place, ids in enumerate(asked) if len(ids) < longest]
-            answers: list[str | None] = [None] * len(batch)
-            # Noise of this batch alone: a run that goes on draws what it would have drawn.
-            shaken = GaussianNoise(level, subject.sigma, seed=seed * 1_000_003 + start)
-            for place, told in zip(
-                room,
-                _answers(network, tokenizer, [asked[place] for place in room], shaken, max_new_tokens, longest, device),
-                strict=True,
-            ):
-                answers[place] = told
-            for row, answer in zip(batch, answers, strict=True):
-                entry = None if answer is None else _entry(row, answer, generator)
-                file.write(json.dumps(entry, ensure_ascii=False) + "\n")
-                done.append(entry)
-            file.flush()
-            bar.update(len(batch))
-    kept = [one for one in done if one is not None]
-    write_json(out, kept)
-    partial.unlink()
+    with locked(out):
+        _refuse_existing(out)  # once more, now that no other command can write it
+        done = _begun(partial, settings)
+        with partial.open("a", encoding="utf-8") as file, tqdm(total=len(rows), unit="prompt", disable=None) as bar:
+            if not file.tell():
+                file.write(json.dumps(settings) + "\n")
+            bar.update(len(done))
+            for start in range(len(done), len(rows), batch_size):
+                batch = rows[start : start + batch_size]
+                asked = [
+                    encode_prompt(tokenizer, prompt(tokenizer, row["instruction"], row.get("input") or ""))
+                    for row in batch
+                ]
+                room = [place for place, ids in enumerate(asked) if len(ids) < longest]
+                answers: list[str | None] = [None] * len(batch)
+                # Noise of this batch alone: a run that goes on draws what it would have drawn.
+                shaken = GaussianNoise(level, subject.sigma, seed=seed * 1_000_003 + start)
+                for place, told in zip(
+                    room,
+                    _answers(
+                        network, tokenizer, [asked[place] for place in room], shaken, max_new_tokens, longest, device
+                    ),
+                    strict=True,
+                ):
+                    answers[place] = told
+                for row, answer in zip(batch, answers, strict=True):
+                    entry = None if answer is None else _entry(row, answer, generator)
+                    file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+                    done.append(entry)
+                file.flush()
+                bar.update(len(batch))
+        kept = [one for one in done if one is not None]
+        write_json(out, kept)
+        partial.unlink()
     return {"written": len(kept), "skipped": len(done) - len(kept)}
 
 
@@ -177,6 +181,11 @@ def _prompts(path: Path) -> Iterator[dict[str, Any]]:
                 f"texts if there are any; got {repr(row)[:60]}."
             )
         yield row
+
+
+def _refuse_existing(out: Path) -> None:
+    if out.exists():
+        raise InputError(f"{out} exists; choose another with --out.")
 
 
 def _digest(path: Path) -> str:

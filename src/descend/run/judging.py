@@ -9,21 +9,22 @@ import numpy as np
 from safetensors.torch import load_file
 from torch.utils.data import Dataset
 
-from descend.config import DescentArguments, DescentConfig
+from descend.config import DescentConfig
 from descend.errors import InputError, reason
+from descend.evaluation.energy import energies
 from descend.evaluation.exits import exits
 from descend.evaluation.probes import fit_probes
 from descend.evaluation.robustness import pictures, robustness
 from descend.evaluation.speculation import speculation
 from descend.models import LayeredCausalLM, LayeredClassifier, LayeredModel
-from descend.reading import PICKLES
+from descend.models.unrolled import UnrolledModel
 from descend.recipes import PLAIN, RECIPES, SHIFTS, Recipe
 from descend.records import put, read_json, write_json
 from descend.run.training import CONFIG_FILE
 from descend.tasks.text.language import IGNORED
 from descend.trainer import DUAL_FILE
 
-SUMMARY_FILE, FRAMES_FILE = "summary.json", "frames.npz"
+SUMMARY_FILE, GROUPS_FILE, FRAMES_FILE = "summary.json", "groups.json", "frames.npz"
 
 PLAIN_ALPHA = 0.01
 """What a model that Descend never trained is held to: does every layer lower the loss at all?"""
@@ -69,7 +70,9 @@ def evaluate(
     seed: int = 0,
     frames: int = 2,
 ) -> dict[str, Any]:
-    """Judge a run, or a model of the library: write ``summary.json`` and, of pictures, ``frames.npz`` into its folder.
+    """Judge a run, or a model of the library.
+
+    Its folder gets ``summary.json``, ``groups.json`` (the metric by group of samples) and, of pictures, ``frames.npz``.
 
     Args:
         folder: The run; or with ``task`` a folder that the library's `save_pretrained` wrote.
@@ -151,9 +154,12 @@ def evaluate(
             summary["exit"] = exits(network, objective_task, parts().validation, samples, **settings)
     if isinstance(network, LayeredCausalLM) and exit and network.depth > 1:
         summary["speculation"] = speculation(network, samples, IGNORED, device=device)  # type: ignore[arg-type]
+    if isinstance(network, UnrolledModel):
+        summary["energy"] = energies(network, objective_task, samples, trained, levels=found.levels, **settings)
     if hasattr(objective_task, "picture"):
         shown = pictures(network, objective_task, samples, trained, levels=levels, count=frames, device=device)
         put(folder / FRAMES_FILE, lambda part: np.savez_compressed(part, **shown))  # type: ignore[arg-type]
+    write_json(folder / GROUPS_FILE, found.by_group(objective_task))
     write_json(folder / SUMMARY_FILE, summary)
     return summary
 
@@ -176,7 +182,7 @@ def of_run(folder: Path, model: str) -> Subject:
         kind: Any = recipe.arguments()
         args = kind(output_dir=str(folder), **config["training"])
         facts = {key: config[key] for key in ("recipe", "method", "seed", "model")}
-        told = _settings(config)
+        told = _settings(config, args.idle)
     except InputError:
         raise
     # All exceptions: a wrong value shows wherever the libraries first use it.
@@ -187,12 +193,6 @@ def of_run(folder: Path, model: str) -> Subject:
     if not any((folder / model / name).is_file() for name in ("config.json", "adapter_config.json")):
         todo = "finish the run first: the same descend train with --resume"
         raise InputError(f"{folder} has no {model}; {todo if model == 'model' else 'judge its model instead'}.")
-    if not any((folder / model).glob("*.safetensors")):
-        for path in (folder / model).iterdir():
-            if path.suffix in PICKLES:
-                raise InputError(
-                    f"{path} is a pickle, and is not loaded; expected model.safetensors. Train the run again."
-                )
     network = _restored(recipe, folder / model)
     if network.depth != recipe.depth:
         raise InputError(
@@ -288,10 +288,9 @@ def _binding(constraints: list[int]) -> list[str]:
     return [f"Binding (λ > 0): {names}."]
 
 
-def _settings(config: dict[str, Any]) -> dict[str, Any]:
-    """All that may tell two runs on the same data apart but for their seeds; of ERM without the problem's own."""
-    problem = DescentArguments.__annotations__.keys() if config["method"] == "erm" else set()
+def _settings(config: dict[str, Any], idle: set[str]) -> dict[str, Any]:
+    """All that may tell two runs on the same data apart but for their seeds, without settings that have no part."""
     alpha = {"alpha", "alpha_decay"}  # the summary's own ``alpha`` says what they come to
-    apart = {"data", "cache_dir", "seed", "data_seed", "disable_tqdm", "dataloader_pin_memory", *alpha, *problem}
+    apart = {"data", "cache_dir", "seed", "data_seed", "disable_tqdm", "dataloader_pin_memory", *alpha, *idle}
     every = config["settings"] | config["training"]
     return {name: value for name, value in every.items() if name not in apart}

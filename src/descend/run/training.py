@@ -4,6 +4,7 @@ import logging
 import math
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, fields
 from importlib.metadata import version
@@ -19,9 +20,10 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging as transformers_logging
 
-from descend.checkpoints import DAMAGED, checkpoints
+from descend.checkpoints import DAMAGED, STOPPED, checkpoints
 from descend.config import DescentConfig
-from descend.errors import InputError, Interrupted, reason
+from descend.errors import InputError, Interrupted, Unsaved, reason
+from descend.objective import check_r_drop
 from descend.recipes import Recipe
 from descend.records import LOCK_FILE, PART, aside, locked, read_json, write_json
 from descend.trainer import DUAL_FILE, FEASIBLE_FOLDER, DescentMixin
@@ -33,7 +35,14 @@ datasets.disable_progress_bars()
 CONFIG_FILE = "config.json"
 
 
-def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = False) -> DescentMixin:
+def train(
+    name: str,
+    recipe: Recipe,
+    args: DescentConfig,
+    *,
+    resume: bool = False,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> DescentMixin:
     """Carry out a recipe in ``args.output_dir``.
 
     Args:
@@ -41,6 +50,7 @@ def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = Fals
         recipe: Its settings.
         args: Its training arguments.
         resume: Go on from the folder's last whole checkpoint; from the start if it has none.
+        callbacks: Who else listens to the training loop.
 
     Raises:
         InputError: If the folder holds a run (without ``resume``), or one of other settings that has come to a
@@ -50,13 +60,24 @@ def train(name: str, recipe: Recipe, args: DescentConfig, *, resume: bool = Fals
         SaveError: If the disk takes no more.
     """
     with _StopOnSignal() as stop:
-        return _train(name, recipe, args, resume, stop)
+        return _train(name, recipe, args, resume, stop, callbacks)
 
 
-def _train(name: str, recipe: Recipe, args: DescentConfig, resume: bool, stop: "_StopOnSignal") -> DescentMixin:
+def _train(
+    name: str,
+    recipe: Recipe,
+    args: DescentConfig,
+    resume: bool,
+    stop: "_StopOnSignal",
+    callbacks: Sequence[TrainerCallback],
+) -> DescentMixin:
     out, first = args.folder, args.should_save
     recipe.check()
+    if args.resume_from_checkpoint:
+        raise InputError("resume_from_checkpoint must be left out; --resume goes on from the newest whole checkpoint.")
     args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
+    if args.method == "r-drop":
+        check_r_drop(recipe.task())
     _claim(out, resume)
     measured = {"loss", "violation", "feasible", recipe.task().metric}
     chosen = (args.metric_for_best_model or "loss").removeprefix("eval_")
@@ -80,13 +101,13 @@ def _train(name: str, recipe: Recipe, args: DescentConfig, resume: bool, stop: "
         "dataset": data.name,
         "sigma": noise.sigma,
         "settings": asdict(recipe),
-        "training": _stored(args),
+        "training": stored(args),
         "versions": {each: version(each) for each in ("torch", "transformers", "accelerate")},
     }
     if resume and _begun(out):
         _same_run(out / CONFIG_FILE, config)
     try:
-        trainer = recipe.trainer(model, args, noise, data, [stop])
+        trainer = recipe.trainer(model, args, noise, data, [stop, *callbacks])
     except (ValueError, ImportError, RuntimeError, OSError) as error:  # the libraries' own checks of their arguments
         if isinstance(error, InputError) or (isinstance(error, OSError) and error.errno):
             raise
@@ -111,7 +132,12 @@ def _train(name: str, recipe: Recipe, args: DescentConfig, resume: bool, stop: "
         if stop.saved:
             step, steps = trainer.state.global_step, trainer.state.max_steps
             raise Interrupted(f"stopped at step {step} of {steps}; saved in {out}.")
-        trainer.evaluate()
+        try:
+            trainer.evaluate()
+        except KeyboardInterrupt:
+            if checkpoints(out):
+                raise
+            raise Unsaved("interrupted after the last step; there is no checkpoint to go on from.") from None
         # On all processes: each may hold a part of the model.
         with aside(out / "model") if first else nullcontext(out / "model") as folder:
             trainer.save_pretrained(folder)
@@ -140,7 +166,7 @@ def _claim(out: Path, resume: bool) -> None:
 
 def _begun(out: Path) -> bool:
     """Whether a run has come to anything that other settings would spoil."""
-    kept = [out / "model", out / FEASIBLE_FOLDER, *out.glob(f"{DAMAGED}*"), *checkpoints(out)]
+    kept = [out / "model", out / FEASIBLE_FOLDER, *out.glob(f"{DAMAGED}*"), *out.glob(f"{STOPPED}*"), *checkpoints(out)]
     return any(path.exists() for path in kept)
 
 
@@ -152,7 +178,7 @@ def _steps(args: DescentConfig, windows: int) -> int:
     return math.ceil(args.num_train_epochs * windows / step)
 
 
-def _stored(args: DescentConfig) -> dict[str, Any]:
+def stored(args: DescentConfig) -> dict[str, Any]:
     """The training arguments as JSON has them: all of Descend's own, and transformers' where they were changed."""
     defaults = type(args)(output_dir=args.output_dir, use_cpu=True).to_dict() | {"use_cpu": False}
     own = {one.name for one in fields(args)} - {one.name for one in fields(args.library)}
@@ -164,13 +190,21 @@ def _stored(args: DescentConfig) -> dict[str, Any]:
 def _same_run(path: Path, config: dict[str, Any]) -> None:
     """Refuse to go on in a folder that other settings made."""
     before = read_json(path)
+    parts = [before.get(name) for name in ("settings", "training")] if isinstance(before, dict) else [None]
+    if not all(isinstance(part, dict) for part in parts) or "recipe" not in before:
+        raise InputError(f"{path} is not the settings of a run; put back the file that training wrote, or use --out.")
     steps = {"max_steps", "num_train_epochs", "save_steps", "eval_steps", "logging_steps"}
-    free = steps | {"disable_tqdm", "dataloader_pin_memory"}
     old, new = ({**each["settings"], **each["training"], "recipe": each["recipe"]} for each in (before, config))
-    differing = sorted(key for key in (old.keys() | new.keys()) - free if old.get(key) != new.get(key))
+    differing = differences(old, new, steps)
     if differing:
-        pairs = ", ".join(f"{key} (was {old.get(key)}, now {new.get(key)})" for key in differing)
-        raise InputError(f"{path.parent} was made with other settings: {pairs}. Give the same command to resume.")
+        raise InputError(f"{path.parent} was made with other settings: {differing}. Give the same command to resume.")
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], free: set[str] | frozenset[str] = frozenset()) -> str:
+    """In words what of a run's settings differs and matters; nothing where all that does is ``free`` to differ."""
+    free = free | {"disable_tqdm", "dataloader_pin_memory"}
+    differing = sorted(key for key in (old.keys() | new.keys()) - free if old.get(key) != new.get(key))
+    return ", ".join(f"{key} (was {old.get(key)}, now {new.get(key)})" for key in differing)
 
 
 class _StopOnSignal(TrainerCallback):

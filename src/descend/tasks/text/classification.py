@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from descend.errors import InputError, reason
-from descend.tasks.text.logits import LogitTask
+from descend.tasks.text.logits import LogitTask, at_least_single
 from descend.tasks.text.tokens import column, fields, refuse_rows, stored
 
 # Of a sample, what is not the tokenizer's.
@@ -32,6 +32,11 @@ class Classification(LogitTask):
     def owners(self, batch: dict[str, Any]) -> Tensor:
         """Which text of the batch each class belongs to, (B,)."""
         return torch.arange(len(batch["labels"]))
+
+    def disagreement(self, one: Tensor, other: Tensor) -> Tensor:
+        """½ [KL(p‖q) + KL(q‖p)] of the classes that two predictions (B, C) give each text, shape (B,)."""
+        one, other = at_least_single(one).log_softmax(-1), at_least_single(other).log_softmax(-1)
+        return ((one.exp() - other.exp()) * (one - other)).sum(-1) / 2
 
     def check(self, dataset: Any, limits: dict[str, int]) -> None:
         """Refuse samples that a classifier can't take.

@@ -13,6 +13,7 @@ class LogitTask:
     """Logits (N, C) against the right one of C names, N targets: cross-entropy, and the share that is told right."""
 
     higher_is_better = True
+    root = False
 
     def mask(self, batch: dict[str, Any]) -> Tensor | None:
         """What is no padding, (B, T)."""
@@ -21,7 +22,7 @@ class LogitTask:
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The cross-entropy of every target's logits (N, C), shape (N,)."""
-        return F.cross_entropy(_at_least_single(prediction), target, reduction="none")
+        return F.cross_entropy(at_least_single(prediction), target, reduction="none")
 
     def score(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Whether each target is told, shape (N,)."""
@@ -29,18 +30,14 @@ class LogitTask:
 
     def decide(self, prediction: Tensor) -> tuple[Tensor, Tensor]:
         """What logits (N, C) decide for and its probability, both (N,)."""
-        confidence, decision = _at_least_single(prediction).softmax(-1).max(-1)
+        confidence, decision = at_least_single(prediction).softmax(-1).max(-1)
         return decision, confidence
-
-    def metric_value(self, total: float, count: float) -> float:
-        """The share that is told right, over a data set."""
-        return total / count
 
     def sigma(self, embedding: nn.Module, dataset: Any) -> float:
         """σ_x: the standard deviation over the embeddings of all tokens of a data set, padding left out."""
         return embedding_sigma(embedding, dataset)
 
 
-def _at_least_single(logits: Tensor) -> Tensor:
+def at_least_single(logits: Tensor) -> Tensor:
     """Logits in single precision where they come in half."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -1,7 +1,7 @@
 """Texts → tokens: what a classifier is trained and tested on, and the tokenizers that make them."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,10 @@ def tokenize(
     def encode(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
         nonlocal long
         given = (rows["text"], rows["pair"]) if pairs else (rows["text"],)
+        if truncate and tokenizer.is_fast:  # which keeps what it cuts off: long texts are read once
+            encoded = tokenizer(*given, truncation=True, max_length=max_length)
+            long += sum(bool(each.overflowing) for each in encoded.encodings)
+            return fields(encoded, rows)
         encoded = tokenizer(*given, verbose=False)
         longer = [place for place, ids in enumerate(encoded["input_ids"]) if len(ids) > max_length]
         if longer and not truncate:
@@ -107,6 +111,9 @@ def tokenize(
         long += len(longer)
         if longer:
             encoded = tokenizer(*given, truncation=True, max_length=max_length)
+        return fields(encoded, rows)
+
+    def fields(encoded: Mapping[str, Any], rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
         # Pairs with one premise are no independent samples.
         group = {"group": [groups.setdefault(text, len(groups)) for text in rows["text"]]} if pairs else {}
         return {**encoded, "labels": rows["label"], **group}

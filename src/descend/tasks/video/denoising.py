@@ -1,6 +1,5 @@
 """The denoising task: its loss and its metric."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ class VideoDenoising:
 
     metric = "rmse"
     higher_is_better = False
+    root = True
 
     def inputs(self, batch: dict[str, Any]) -> Tensor:
         """What a model is given, (B, T, N, P) in [0, 1]."""
@@ -41,8 +41,8 @@ class VideoDenoising:
         return _Loss.apply(prediction, target)
 
     def score(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """The metric's sum over each sample, shape (B,): here its mean squared error."""
-        return (prediction - target).float().square().mean((1, 2, 3))
+        """The mean squared error of every sample in grey levels, shape (B,)."""
+        return (prediction - target).float().mul(255).square().mean((1, 2, 3))
 
     def picture(self, patches: Tensor) -> np.ndarray:
         """The middle frame of each window (B, T, N, P), as it would be shown: uint8 (B, SIZE, SIZE)."""
@@ -58,10 +58,6 @@ class VideoDenoising:
 
     def decide(self, prediction: Tensor) -> None:
         """Nothing: a picture is no decision."""
-
-    def metric_value(self, total: float, count: float) -> float:
-        """The metric over a data set, from the sum of `score` and the number of samples."""
-        return 255 * math.sqrt(total / count)
 
 
 class _Loss(torch.autograd.Function):

@@ -1,0 +1,172 @@
+"""The figures on what the method's own settings do: 5 and 14 (the step α), 15 (the dual learning rate η)."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from descend.report.study.cells import Place, Run, data_name, metric_name
+from descend.report.study.chart import Chart, Panel, Series, shades
+from descend.report.study.claims import Claim, above, every, not_run, ranged, within
+from descend.report.study.estimates import Interval, over_seeds, robust
+from descend.report.study.parts import BANDS, Shown, advantage, unit
+from descend.report.study.results import Results
+
+POINT = 1.0
+"""Points of accuracy (per cent of an error) that we take for alike."""
+
+COST = 0.3
+"""The same in distribution, as the paper's Section 5.1 has it."""
+
+Family = dict[float, list[Run]]
+
+
+def figure_5(results: Results) -> Shown:
+    """What a larger α does, in and out of distribution."""
+    says = (
+        "A larger α makes the model more robust to strong noise.",
+        f"It costs less than {COST:g} points in distribution.",
+    )
+    family = _family(results, "alpha=", lambda run: run.alpha)
+    return _two_levels("figure-5", "The step α: in and out of distribution", "α", family, says)
+
+
+def _two_levels(name: str, title: str, axis: str, family: Family, says: tuple[str, str]) -> Shown:
+    if len(family) < 2:
+        missing = f"Not run: constrained cells at two values of {axis} or more."
+        claims = [not_run(name, words, f"constrained cells at two values of {axis} or more") for words in says]
+        return Shown(claims, Chart(name, title, BANDS, missing=missing))
+    first = next(iter(family.values()))[0]
+    levels = robust(tuple(next(iter(family.values())))).noise
+    chosen = {"in distribution": first.gamma, "out of distribution": levels[-1]}
+    panel = _against(family, axis, _title(first), chosen)
+    few, much = (robust(tuple(runs)) for runs in (family[min(family)], family[max(family)]))
+    inside = advantage(much.at(first.gamma), few.at(first.gamma), first.higher).interval
+    outside = advantage(much.at(levels[-1]), few.at(levels[-1]), first.higher).interval
+    span = f"From {axis} = {min(family):g} to {max(family):g}"
+    kind = unit(first.higher)
+    claims = [
+        Claim(name, says[0], above(outside), f"{span} the gain at γ = {levels[-1]:g} is {ranged(outside, kind)}."),
+        Claim(
+            name,
+            says[1],
+            above(inside, -COST),
+            f"{span} the gain at γ = {first.gamma:g} is {ranged(inside, kind)}.",
+        ),
+    ]
+    return Shown(claims, Chart(name, title, BANDS, [panel], 1))
+
+
+def figure_14(results: Results) -> Shown:
+    """What a larger α does at three noise levels."""
+    family = _family(results, "alpha=", lambda run: run.alpha)
+    says = (
+        f"At weak and middling noise accuracy does not depend on α (here: within {POINT:g} point).",
+        "Seeds differ more at strong noise than at weak.",
+    )
+    title = "The step α at three noise levels"
+    return _three_levels("figure-14", title, "α", family, says, spread=True)
+
+
+def figure_15(results: Results) -> Shown:
+    """What the dual learning rate does at three noise levels."""
+    family = _family(results, "dual_lr=", lambda run: _setting(run, "dual_lr"))
+    says = (f"At every noise level results depend little on the dual learning rate (here: within {POINT:g} point).", "")
+    title = "The dual learning rate η at three noise levels"
+    return _three_levels("figure-15", title, "η", family, says, spread=False)
+
+
+def _three_levels(name: str, title: str, axis: str, family: Family, says: tuple[str, str], *, spread: bool) -> Shown:
+    if len(family) < 2:
+        needs = f"constrained cells at two values of {axis} or more"
+        claims = [not_run(name, words, needs) for words in says if words]
+        return Shown(claims, Chart(name, title, BANDS, missing=f"Not run: {needs}."))
+    first = next(iter(family.values()))[0]
+    noise = robust(tuple(next(iter(family.values())))).noise
+    levels = sorted({noise[0], noise[len(noise) // 2], noise[-1]})
+    panel = _against(family, axis, _title(first), {f"test γ = {level:g}": level for level in levels})
+    panel = Panel(panel.title, axis, panel.y_title, panel.series, log_x=axis == "η" and min(family) > 0)
+    chart = Chart(name, title, BANDS, [panel], 1)
+    judged = levels[:-1] if spread else levels
+    most = {level: _farthest(family, level) for level in judged}
+    level, (value, worst) = max(most.items(), key=lambda item: abs(item[1][1].value))
+    told = (
+        f"The largest difference from {axis} = {min(family):g} is at {axis} = {value:g} and test γ = {level:g}: "
+        f"{ranged(worst, unit(first.higher))}."
+    )
+    claims = [Claim(name, says[0], every([within(found, POINT) for _, found in most.values()]), told)]
+    if spread:
+        claims.append(_spread(name, says[1], family, levels))
+    return Shown(claims, chart)
+
+
+def _farthest(family: Family, level: float) -> tuple[float, Interval]:
+    """The value whose result differs most from that of the smallest, and by how much."""
+    base = robust(tuple(family[min(family)])).at(level)
+    higher = family[min(family)][0].higher
+    found = {
+        value: advantage(robust(tuple(runs)).at(level), base, higher).interval
+        for value, runs in family.items()
+        if value != min(family)
+    }
+    return max(found.items(), key=lambda item: abs(item[1].value))
+
+
+def _spread(name: str, says: str, family: Family, levels: Sequence[float]) -> Claim:
+    more = []
+    for runs in family.values():
+        if len(runs) > 1:
+            ends = [np.std([_value(run, level) for run in runs], ddof=1) for level in (levels[0], levels[-1])]
+            more.append(100 * float(ends[1] - ends[0]))
+    if not more:
+        return not_run(name, says, "two seeds or more")
+    found = over_seeds(more)
+    told = (
+        f"The standard deviation over seeds is {ranged(found, ' points')} larger at test γ = {levels[-1]:g} than at "
+        f"{levels[0]:g}, over {len(more)} values, which share their seeds."
+    )
+    return Claim(name, says, above(found), told)
+
+
+def _value(run: Run, level: float) -> float:
+    return dict(zip(run.view.noise, run.view.values, strict=True))[level]
+
+
+def _against(family: Family, axis: str, title: str, levels: dict[str, float]) -> Panel:
+    """The metric against a setting, a line for each noise level."""
+    first = next(iter(family.values()))[0]
+    styles = shades(len(levels))
+    series = []
+    for (name, level), style in zip(levels.items(), styles, strict=True):
+        ends = [robust(tuple(family[value])).at(level).interval for value in sorted(family)]
+        bounds = [end.low for end in ends], [end.high for end in ends]
+        series.append(Series(name, style, sorted(family), [end.value for end in ends], *bounds))
+    return Panel(title, axis, metric_name(first), series)
+
+
+def _family(results: Results, start: str, value: Callable[[Run], float | None]) -> Family:
+    """Value of a setting → constrained runs, of the place that has the most values; the table's own are among them."""
+    found: dict[Place, Family] = {}
+    for run in results.variants(start):
+        try:
+            given = float(run.variant.removeprefix(start))
+        except ValueError:
+            continue
+        found.setdefault(run.place, {}).setdefault(given, []).append(run)
+    if not found:
+        return {}
+    place, family = max(found.items(), key=lambda item: len(item[1]))
+    varied = set(family)
+    for run in results.runs:
+        own = value(run) if not run.variant and run.arm == "constrained" and run.place == place else None
+        if own is not None and own not in varied:
+            family.setdefault(own, []).append(run)
+    return {value: sorted(family[value], key=lambda run: run.seed) for value in sorted(family)}
+
+
+def _title(run: Run) -> str:
+    return f"{run.model}-{run.depth}, {data_name(run.data)}, γ = {run.gamma:g}"
+
+
+def _setting(run: Run, name: str) -> float | None:
+    found = run.view.settings.get(name)
+    return float(found) if isinstance(found, int | float) else None

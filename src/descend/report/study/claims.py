@@ -1,0 +1,90 @@
+"""What the paper says of its figures, and whether it holds here."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import Any, Literal
+
+from descend.report.study.estimates import Interval, share
+
+Held = Literal["held", "not held", "undecided", "not run"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper, in our own words, and what our runs say of it.
+
+    Attributes:
+        figure: Of which figure or table.
+        claim: What is claimed.
+        held: ``held`` if the whole 95 % interval is on the claim's side, ``not held`` if it is wholly on the other,
+            ``undecided`` between, ``not run`` without the cells.
+        sentence: The number and its interval, and what they are of.
+    """
+
+    figure: str
+    claim: str
+    held: Held
+    sentence: str
+
+    def json(self) -> dict[str, Any]:
+        """As ``claims.json`` holds it."""
+        return asdict(self)
+
+
+def not_run(figure: str, claim: str, needs: str) -> Claim:
+    """A claim whose cells are not there."""
+    return Claim(figure, claim, "not run", f"Not run: it needs {needs}.")
+
+
+def above(estimate: Interval, bound: float = 0.0) -> Held:
+    """Whether a number lies above a bound."""
+    if not estimate.known:
+        return "undecided"
+    return "held" if estimate.low > bound else "not held" if estimate.high <= bound else "undecided"
+
+
+def below(estimate: Interval, bound: float = 0.0) -> Held:
+    """Whether a number lies below a bound."""
+    return above(Interval(-estimate.value, -estimate.high, -estimate.low), -bound)
+
+
+def within(estimate: Interval, margin: float) -> Held:
+    """Whether a number is as good as 0: no further from it than a margin that was named beforehand."""
+    if not estimate.known:
+        return "undecided"
+    if max(abs(estimate.low), abs(estimate.high)) <= margin:
+        return "held"
+    return "not held" if estimate.low > margin or estimate.high < -margin else "undecided"
+
+
+def every(verdicts: Sequence[Held]) -> Held:
+    """A claim on all of some: it falls with one, and is undecided with one."""
+    return "not held" if "not held" in verdicts else "undecided" if "undecided" in verdicts else "held"
+
+
+def most(count: int, total: int) -> tuple[Held, str]:
+    """Whether a count of cells is more than half beyond chance, and the words for it."""
+    found = share(count, total)
+    words = f"{count} of {total} ({percent(found.value)}, 95 % interval {percent(found.low)} to {percent(found.high)})"
+    return above(found, 0.5), words
+
+
+def percent(part: float, digits: int = 0) -> str:
+    """A share in words."""
+    return f"{100 * part:.{digits}f} %"
+
+
+def number(value: float) -> str:
+    """A number as a sentence has it."""
+    if not isfinite(value):
+        return "diverged" if value > 0 else "unknown" if value != value else "−∞"
+    digits = f"{value + 0.0:.3g}" if abs(value) < 1000 else f"{value:.4g}"  # −0 is 0
+    return digits.replace("-", "−")
+
+
+def ranged(estimate: Interval, unit: str = "") -> str:
+    """A number and its interval in words."""
+    if not estimate.known:
+        return f"{number(estimate.value)}{unit} (no interval: too few seeds or samples)"
+    return f"{number(estimate.value)}{unit} (95 % interval {number(estimate.low)} to {number(estimate.high)})"

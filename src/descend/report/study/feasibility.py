@@ -1,0 +1,206 @@
+"""The figures on constraints that hold or do not: 11 (an infeasible run, found and named) and 12 (single samples)."""
+
+from collections.abc import Iterable, Sequence
+from math import inf, isfinite
+
+from descend.report.study.cells import Run, arm_name
+from descend.report.study.chart import Chart, Line, Panel, Series, Style, arm_style
+from descend.report.study.claims import Claim, above, below, every, not_run, number, percent, ranged, within
+from descend.report.study.estimates import Interval, ahead, over_seeds, robust
+from descend.report.study.parts import BANDS, SEEDS, Shown, layer_series, noise_series
+from descend.report.study.results import Results, Setting
+
+RED = Style("#9c1633", "#ff8095", "triangle-down")
+
+NEAR = 0.1
+"""How close to 1 − α a median ratio counts as there."""
+
+Histogram = tuple[list[float], list[float]]
+
+# What the paper found in single samples (Appendix B.5).
+PAPER_SHARE, PAPER_MEAN, PAPER_MEDIAN = 0.708, 0.87, 0.82
+
+
+def figure_11(results: Results) -> Shown:
+    """A constrained run that did not become feasible, beside those that did."""
+    runs, setting = _infeasible(results)
+    says = (
+        "A constrained run that is not feasible at the end is worse at every noise level.",
+        "The verdict finds it and names the layers.",
+    )
+    if not runs or setting is None:
+        words = "Not run: an infeasible constrained cell."
+        chart = Chart("figure-11", "An infeasible run", BANDS, missing=words)
+        return Shown([not_run("figure-11", one, "a constrained cell that is infeasible") for one in says], chart)
+    arms = {"erm": setting.plain, "constrained": [run for run in setting.constrained if run not in runs]}
+    arms = {arm: rivals for arm, rivals in arms.items() if rivals}
+    series = [noise_series(arm_name(arm), arm, rivals) for arm, rivals in arms.items()]
+    broken = noise_series("Infeasible", "", runs)
+    metric = Panel(
+        setting.metric,
+        "test noise γ",
+        setting.metric,
+        [*series, _painted(broken)],
+        lines=[Line(setting.gamma, "trained")],
+    )
+    along = [
+        layer_series(arm_name(arm), arm, rows)
+        for arm, rivals in arms.items()
+        if (rows := [row for run in rivals if (row := run.losses(setting.gamma))])
+    ]
+    rows = [row for run in runs if (row := run.losses(setting.gamma))]
+    along += [_painted(layer_series("Infeasible", "", rows)), *_limits(runs[0], rows)]
+    losses = Panel("Loss, with what the constraints ask", "layer (0 is the input)", "loss", along, log_y=True)
+    chart = Chart("figure-11", f"An infeasible run: {setting.words}", f"{SEEDS} {BANDS}", [losses, metric], 2)
+    return Shown([_worse(says[0], runs, setting, arms), _named(says[1], runs)], chart)
+
+
+def _infeasible(results: Results) -> tuple[list[Run], Setting | None]:
+    """Runs made to be infeasible, or else those of the table that miss a constraint by most; and their setting."""
+    made = results.variants("infeasible")
+    runs = made or [
+        run for run in results.runs if run.arm == "constrained" and not run.variant and run.view.feasible is False
+    ]
+    if not runs:
+        return [], None
+    worst = max(runs, key=_missed)
+    runs = [run for run in runs if run.place == worst.place]
+    beside = [one for one in results.settings if worst.place == one.place]
+    empty = Setting(*worst.place, arms={"constrained": runs})
+    return sorted(runs, key=lambda run: run.seed), beside[0] if beside else empty
+
+
+def _missed(run: Run) -> float:
+    """The worst violation as a share of the first loss; a run that diverged misses by most."""
+    first = (run.losses(run.view.train_noise) or [1.0])[0]
+    return max((value / first if isfinite(value) else inf for value in run.view.violations), default=0.0)
+
+
+def _painted(series: Series) -> Series:
+    return Series(series.name, RED, series.x, series.y, series.low, series.high)
+
+
+def _limits(run: Run, rows: Sequence[Sequence[float]]) -> list[Series]:
+    mean = [sum(column) / len(column) for column in zip(*rows, strict=True)]
+    asked = [
+        (layer, limit * mean[layer - 1]) for layer, limit in enumerate(run.view.limits) if layer and limit is not None
+    ]
+    if not asked:
+        return []
+    layers, bounds = zip(*asked, strict=True)
+    return [Series("asked of the infeasible run", arm_style(""), layers, bounds, kind="marks")]
+
+
+def _worse(says: str, runs: Sequence[Run], setting: Setting, arms: dict[str, list[Run]]) -> Claim:
+    rival = "constrained" if "constrained" in arms else "erm"
+    if rival not in arms:
+        return not_run("figure-11", says, f"ERM or a feasible run of {setting.words}")
+    ours, theirs = robust(tuple(runs)), robust(tuple(arms[rival]))
+    shared = [level for level in ours.noise if level in theirs.noise]
+    found = {level: ahead(ours.at(level), theirs.at(level), ours.higher).interval for level in shared}
+    level, best = max(found.items(), key=lambda item: item[1].value)
+    told = (
+        f"Against {arm_name(rival)}, its {setting.metric} is worse by "
+        f"{ranged(Interval(-best.value, -best.high, -best.low), ' %')} at test γ = {level:g}, where it differs least."
+    )
+    return Claim("figure-11", says, every([below(one) for one in found.values()]), told)
+
+
+def _named(says: str, runs: Sequence[Run]) -> Claim:
+    found = [run for run in runs if run.view.feasible is False]
+    told = f"{len(found)} of {len(runs)} runs are judged infeasible. {(found or list(runs))[0].view.verdict}".strip()
+    return Claim("figure-11", says, "held" if len(found) == len(runs) else "not held", told)
+
+
+def figure_12(results: Results) -> Shown:
+    """How f_l / f_{l−1} spreads over single samples, with and without relaxation."""
+    setting = _told(results)
+    says = (
+        "Under constraints a layer lowers a single sample's loss more often than not (paper: on "
+        f"{percent(PAPER_SHARE, 1)} of steps).",
+        f"Ratios gather near 1 − α (here: the median within {NEAR:g} of it; paper: mean {PAPER_MEAN:g}, median "
+        f"{PAPER_MEDIAN:g}).",
+    )
+    title = "Single samples: how a layer changes the loss"
+    words = "All layers and seeds together, at the training noise. Left of 1 a layer lowers the loss."
+    if setting is None:
+        missing = "Not run: constrained cells with a histogram of ratios."
+        claims = [not_run("figure-12", one, "constrained cells with ratios of samples") for one in says]
+        return Shown(claims, Chart("figure-12", title, words, missing=missing))
+    bare = [run for run in results.variants("resilience=0") if run.place == setting.place]
+    kinds = {
+        "Constrained": setting.constrained,
+        "Constrained, no relaxation": bare,
+        "ERM": setting.plain,
+    }
+    styles = {"Constrained": "constrained", "Constrained, no relaxation": "constrained", "ERM": "erm"}
+    pooled = {name: found for name, runs in kinds.items() if (found := _pooled(runs))}
+    series = [
+        Series(name, arm_style(styles[name]), *_seen(found, pooled.values()), kind="steps", dashed="no" in name)
+        for name, found in pooled.items()
+    ]
+    rate = setting.constrained[0].rate
+    lines = [Line(1, "no change")] + ([Line(rate, "1 − α")] if rate else [])
+    panel = Panel(setting.words, "f_l / f_(l−1) of a sample", "share of samples", series, log_x=True, lines=lines)
+    missing = "" if bare else "Not run: constrained without relaxation."
+    chart = Chart("figure-12", title, words, [panel], 1, missing)
+    return Shown([_falling(says[0], setting, bare), _near(says[1], setting)], chart)
+
+
+def _told(results: Results) -> Setting | None:
+    """Where the relaxation was left out, or else RoBERTa on IMDb, or else any with ratios."""
+    places = {run.place for run in results.variants("resilience=0")}
+    having = [one for one in results.settings if any(run.shares for run in one.constrained)]
+    ordered = [one for one in having if one.place in places]
+    ordered += [one for one in having if (one.model, one.data) == ("RoBERTa", results.known("imdb"))]
+    return next(iter([*ordered, *having]), None)
+
+
+def _seen(histogram: Histogram, every: Iterable[Histogram]) -> Histogram:
+    """Without the outer bins that are next to empty in all histograms of the same edges."""
+    edges, heights = histogram
+    full = {place for others, row in every if others == edges for place, height in enumerate(row) if height >= 1e-3}
+    first, last = min(full, default=0), max(full, default=len(heights) - 1)
+    return edges[first : last + 2], heights[first : last + 1]
+
+
+def _pooled(runs: Sequence[Run]) -> Histogram | None:
+    """Edges of the bins and the share of samples in each, over layers and seeds; the outer bins are open."""
+    told = [run for run in runs if run.shares and run.edges == runs[0].edges]
+    if not told:
+        return None
+    counts = [sum(column) for column in zip(*(row for run in told for row in run.shares), strict=True)]
+    total = sum(counts)
+    edges = list(told[0].edges)
+    if len(counts) == len(edges) + 1:  # what lies beyond the outer edges has bins of its own
+        step = edges[1] / edges[0]
+        edges = [edges[0] / step, *edges, edges[-1] * step]
+    return (edges, [count / total for count in counts]) if total else None
+
+
+def _falling(says: str, setting: Setting, bare: Sequence[Run]) -> Claim:
+    shares = {
+        name: over_seeds([run.view.descending_share for run in runs if run.view.descending_share is not None])
+        for name, runs in (("ERM", setting.plain), ("without relaxation", bare))
+        if any(run.view.descending_share is not None for run in runs)
+    }
+    ours = over_seeds([run.view.descending_share or 0.0 for run in setting.constrained])
+    others = "".join(f", {name} {100 * found.value:.1f} %" for name, found in shares.items())
+    percent = Interval(100 * ours.value, 100 * ours.low, 100 * ours.high)
+    told = f"The loss of a sample falls on {ranged(percent, ' %')} of steps (paper {100 * PAPER_SHARE:.1f} %{others})."
+    return Claim("figure-12", says, above(ours, 0.5), told)
+
+
+def _near(says: str, setting: Setting) -> Claim:
+    rate = setting.constrained[0].rate
+    medians = [run.view.ratio_median for run in setting.constrained if run.view.ratio_median is not None]
+    means = [run.view.ratio_mean for run in setting.constrained if run.view.ratio_mean is not None]
+    if rate is None or not medians:
+        return not_run("figure-12", says, "one α for all layers, and ratios of samples")
+    found = over_seeds([median - rate for median in medians])
+    mean = f", the mean {number(sum(means) / len(means))}" if means else ""
+    told = (
+        f"The median ratio is {number(sum(medians) / len(medians))}{mean}; from 1 − α = {rate:g} the median "
+        f"differs by {ranged(found)}."
+    )
+    return Claim("figure-12", says, within(found, NEAR), told)

@@ -1,0 +1,125 @@
+"""The figures on a language model: 6 (layers and noise) and 16 (answers under noise)."""
+
+from collections.abc import Sequence
+
+from descend.report.study.cells import Answer, arm_name
+from descend.report.study.chart import Chart, Panel, Series, arm_style
+from descend.report.study.claims import Claim, above, not_run, ranged
+from descend.report.study.estimates import over_seeds, robust
+from descend.report.study.parts import (
+    BANDS,
+    SEEDS,
+    Shown,
+    advantage,
+    layer_panel,
+    noise_panel,
+    smoother,
+    unit,
+)
+from descend.report.study.results import Results, Setting
+
+MARGIN = 0.5
+"""Points of token accuracy that we take for none; the paper says "virtually no" loss in distribution."""
+
+GRAM = 3
+"""Words in a row that count as a repetition."""
+
+
+def figure_6(results: Results) -> Shown:
+    """Loss along the layers and token accuracy against noise, of a fine-tuned language model."""
+    settings = [one for one in results.where(task="language") if one.paired]
+    panels = []
+    for setting in settings:
+        panels.append(layer_panel(setting.arms, f"Loss, {setting.words}", setting.gamma))
+        panels.append(noise_panel(setting.arms, setting.metric, setting.gamma))
+    missing = "" if settings else "Not run: a language model with ERM and constrained."
+    chart = Chart(
+        "figure-6", "A language model: along the layers, and against noise", f"{SEEDS} {BANDS}", panels, 2, missing
+    )
+    says = (
+        "The constrained language model descends more evenly along its layers.",
+        "It is more accurate under strong noise.",
+        f"On clean inputs it is as accurate (here: at most {MARGIN:g} points less).",
+    )
+    if not settings:
+        return Shown([not_run("figure-6", words, "a language model with ERM and constrained") for words in says], chart)
+    setting = settings[-1]
+    ours, theirs = robust(tuple(setting.constrained)), robust(tuple(setting.plain))
+    strong = advantage(ours.mean(setting.gamma), theirs.mean(setting.gamma), ours.higher).interval
+    clean = advantage(ours.at(0), theirs.at(0), ours.higher).interval
+    kind = unit(ours.higher)
+    claims = [
+        smoother("figure-6", says[0], setting),
+        Claim(
+            "figure-6",
+            says[1],
+            above(strong),
+            f"Over test noise above γ = {setting.gamma:g} the gain is {ranged(strong, kind)}.",
+        ),
+        Claim("figure-6", says[2], above(clean, -MARGIN), f"At γ = 0 the gain is {ranged(clean, kind)}."),
+    ]
+    return Shown(claims, chart)
+
+
+def answers(results: Results) -> list[tuple[Setting, dict[str, list[Answer]]]]:
+    """The settings whose runs went on from prompts, and the answers of each method's first seed."""
+    found = []
+    for setting in results.where(task="language"):
+        told = {
+            arm: next(run.completions for run in runs if run.completions)
+            for arm, runs in setting.arms.items()
+            if any(run.completions for run in runs)
+        }
+        if told:
+            found.append((setting, told))
+    return found
+
+
+def figure_16(results: Results) -> Shown:
+    """How much answers repeat themselves as the noise grows."""
+    says = "Under noise the unconstrained model's answers fall into repetition; the constrained model's do so less."
+    title = "How much answers repeat themselves"
+    words = (
+        f"The share of {GRAM} words in a row that an answer has had before; 0 without repetition. Bands: 95 % "
+        "intervals over prompts."
+    )
+    panels, told = [], []
+    for setting, by_arm in answers(results):
+        found = {arm: _repeated(given) for arm, given in by_arm.items()}
+        series = []
+        for arm, levels in found.items():
+            ends = [over_seeds(list(levels[level].values())) for level in sorted(levels)]
+            bounds = [end.low for end in ends], [end.high for end in ends]
+            series.append(Series(arm_name(arm), arm_style(arm), sorted(levels), [end.value for end in ends], *bounds))
+        panels.append(Panel(setting.words, "noise γ on every token", "share repeated", series))
+        ours, theirs = found.get("constrained", {}), found.get("erm", {})
+        shared = sorted(ours.keys() & theirs.keys())
+        if shared:
+            level = shared[-1]
+            prompts = ours[level].keys() & theirs[level].keys()
+            more = [100 * (theirs[level][prompt] - ours[level][prompt]) for prompt in sorted(prompts)]
+            told.append((level, over_seeds(more), len(more)))
+    missing = "" if told else "Not run: answers of ERM and constrained to the same prompts."
+    chart = Chart("figure-16", title, words, panels, 1, missing)
+    if not told:
+        return Shown([not_run("figure-16", says, "answers of ERM and constrained")], chart)
+    level, less, count = told[-1]
+    sentence = (
+        f"What ERM repeats at γ = {level:g}, less what constrained does: {ranged(less, ' points')}, {count} prompts."
+    )
+    return Shown([Claim("figure-16", says, above(less), sentence)], chart)
+
+
+def _repeated(answers: Sequence[Answer]) -> dict[float, dict[str, float]]:
+    """γ → prompt → the share of its answer that is repeated."""
+    found: dict[float, dict[str, float]] = {}
+    for each in answers:
+        found.setdefault(each.noise, {})[each.prompt] = repetition(each.text)
+    return found
+
+
+def repetition(text: str) -> float:
+    """The share of runs of words that occurred before in a text."""
+    words = text.lower().split()
+    grams = [tuple(words[place : place + GRAM]) for place in range(len(words) - GRAM + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0

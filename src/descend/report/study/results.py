@@ -1,0 +1,191 @@
+"""What a study has done: its runs, gathered into settings that compare."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import nan
+from pathlib import Path
+from typing import Any
+
+from descend.errors import InputError
+from descend.reading import json_lines
+from descend.report.frames import Frames
+from descend.report.runs import METHOD_NAMES
+from descend.report.study.cells import DATA, Place, Run, data_name, metric_name
+from descend.study.collected import CELLS_FILE
+
+_GENERATED = {"imdb": "generated", "ucsd": "scenes"}
+
+MODELS = ("UT", "DUST", "ViT", "DistilBERT", "RoBERTa", "Llama")
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """The runs that compare: one task, model, data set, depth, training noise and regime; seeds by method."""
+
+    task: str
+    model: str
+    data: str
+    depth: int
+    gamma: float
+    regime: str
+    arms: dict[str, list[Run]]
+
+    @property
+    def place(self) -> Place:
+        """Where it belongs."""
+        return (self.task, self.model, self.data, self.depth, self.gamma, self.regime)
+
+    @property
+    def plain(self) -> list[Run]:
+        """The unconstrained runs at this training noise; at γ = 0 both kinds of ERM are one."""
+        return self.arms.get("erm") or (self.arms.get("erm-clean", []) if self.gamma == 0 else [])
+
+    @property
+    def constrained(self) -> list[Run]:
+        """The constrained runs."""
+        return self.arms.get("constrained", [])
+
+    @property
+    def paired(self) -> bool:
+        """Whether there are both to compare."""
+        return bool(self.plain and self.constrained)
+
+    @property
+    def words(self) -> str:
+        """The setting in words."""
+        return f"{self.model}-{self.depth}, {data_name(self.data)}, γ = {self.gamma:g}"
+
+    @property
+    def metric(self) -> str:
+        """The metric's name, as a reader writes it."""
+        return metric_name(next(run for runs in self.arms.values() for run in runs))
+
+
+class Results:
+    """All finished cells of a study.
+
+    Args:
+        runs: The runs, each once.
+        folder: Where run folders may be, for pictures.
+    """
+
+    def __init__(self, runs: Iterable[Run], folder: Path | None = None):
+        self.runs = list(runs)
+        self.folder = folder
+
+    @classmethod
+    def read(cls, out: Path) -> "Results":
+        """Read a study's folder.
+
+        Raises:
+            InputError: If there is no ``cells.jsonl``, or a line of it is no finished cell.
+        """
+        path = out / CELLS_FILE
+        if not path.is_file():
+            raise InputError(f"{out} holds no study: expected {CELLS_FILE} in it. Run `descend reproduce` first.")
+        runs: dict[str, Run] = {}
+        failed = []
+        for number, line in json_lines(path, appended=True):
+            source = f"{path}, line {number}"
+            if line.get("summary") is None and "diverged" in line:
+                failed.append((line, source))
+            else:
+                run = Run.read(line, source)
+                runs.setdefault(run.name, run)
+        for line, source in failed:
+            pattern = _alike(line, runs.values())
+            if pattern:
+                run = _diverged(line, pattern, source)
+                runs.setdefault(run.name, run)
+        return cls(runs.values(), out)
+
+    @cached_property
+    def settings(self) -> list[Setting]:
+        """Every setting of the tables, in the order of the paper; runs of an ablation are apart."""
+        tables = [run for run in self.runs if not run.variant]
+        found: dict[Place, dict[str, list[Run]]] = {}
+        for run in tables:
+            if run.arm != "erm-clean":
+                found.setdefault(run.place, {}).setdefault(run.arm, []).append(run)
+        clean: dict[tuple[str, str, str, int, str], list[Run]] = {}
+        for run in tables:
+            if run.arm == "erm-clean":
+                clean.setdefault((*run.place[:4], run.regime), []).append(run)
+        for place, runs in clean.items():
+            # Trained without noise, they stand beside every training noise of their regime.
+            beside = [key for key in found if (*key[:4], key[5]) == place] or [(*place[:4], 0.0, place[4])]
+            for key in beside:
+                found.setdefault(key, {})["erm-clean"] = runs
+        settings = [Setting(*key, _sorted(arms)) for key, arms in found.items()]
+        return sorted(settings, key=_order)
+
+    def known(self, data: str) -> str:
+        """A data set of the paper; or what was generated in its place, where that alone was run."""
+        run = {one.data for one in self.runs}
+        other = _GENERATED.get(data, data)
+        return other if data not in run and other in run else data
+
+    def where(self, **wanted: Any) -> list[Setting]:
+        """Settings by their fields; a tuple means one of these.
+
+        Example: ``results.where(task="video", model=("UT", "DUST"))``.
+        """
+        return [
+            setting
+            for setting in self.settings
+            if all(
+                getattr(setting, name) in (value if isinstance(value, tuple) else (value,))
+                for name, value in wanted.items()
+            )
+        ]
+
+    def variants(self, start: str) -> list[Run]:
+        """Runs of an ablation, by how its name starts."""
+        return sorted((run for run in self.runs if run.variant.startswith(start)), key=lambda run: (run.name, run.seed))
+
+    def frames(self, run: Run) -> Frames | None:
+        """A run's pictures, where its folder is still there."""
+        path = self.folder / "runs" / run.name / "frames.npz" if self.folder else None
+        if path is None or Path(run.name).name != run.name or not path.is_file():
+            return None
+        return Frames.load(path)
+
+
+def _sorted(arms: Mapping[str, list[Run]]) -> dict[str, list[Run]]:
+    order = list(METHOD_NAMES)
+    names = sorted(arms, key=lambda arm: (order.index(arm) if arm in order else len(order), arm))
+    return {name: sorted(arms[name], key=lambda run: run.seed) for name in names}
+
+
+def _order(setting: Setting) -> tuple[Any, ...]:
+    def place(name: str, names: Sequence[str]) -> tuple[int, str]:
+        return (names.index(name) if name in names else len(names), name)
+
+    return (
+        ("video", "text", "language").index(setting.task) if setting.task in ("video", "text", "language") else 3,
+        *(setting.regime != "paper", setting.regime, place(setting.model, MODELS)),
+        *(setting.depth, place(setting.data, tuple(DATA)), setting.gamma),
+    )
+
+
+def _alike(line: Mapping[str, Any], runs: Iterable[Run]) -> Run | None:
+    """A run that was judged as one that diverged would have been: of the same method, or else beside it."""
+    cell = line.get("cell") or {}
+    beside = [run for run in runs if (run.task, run.model, run.data) == tuple(map(cell.get, ("task", "model", "data")))]
+    fit = [run for run in beside if (run.depth, run.regime) == (cell.get("depth"), cell.get("regime"))]
+    return next((run for run in fit if run.arm == cell.get("arm")), next(iter([*fit, *beside]), None))
+
+
+def _diverged(line: Mapping[str, Any], pattern: Run, source: str) -> Run:
+    """A run that training gave up: it has no numbers, and where they are asked for it is worse than any other."""
+    run = Run.read({**line, "summary": {}, "groups": None}, source, pattern.view)
+    levels = {*pattern.view.layer_losses, run.gamma}
+    changed: Any = {
+        **{"seed": run.seed, "values": [nan] * len(pattern.view.noise), "mean": nan, "auc": nan, "train_value": nan},
+        **{"layer_losses": dict.fromkeys(levels, [nan] * (run.depth + 1)), "layer_metrics": {}, "limits": []},
+        **{"violations": [], "violation_intervals": [], "violated": [], "feasible": False, "certain": True},
+        **{"ratios": [], "ratio_mean": None, "ratio_median": None, "descending_share": None},
+        "verdict": f"Diverged: {line['diverged']}",
+    }
+    return replace(run, view=replace(pattern.view, **changed))

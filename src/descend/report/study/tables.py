@@ -1,0 +1,68 @@
+"""A table of the paper with our numbers beside it, as CSV, Markdown and HTML."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of words and numbers.
+
+    Attributes:
+        name: As one asks for it, ``table-3``.
+        title: What it holds, in a few words.
+        words: How to read it.
+        heads: One per column.
+        rows: As many cells in each; the first names the row.
+    """
+
+    name: str
+    title: str
+    words: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def csv(self) -> str:
+        """For a spreadsheet."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(self.heads)
+        writer.writerows([spreadsheet(cell) for cell in row] for row in self.rows)
+        return out.getvalue()
+
+    def markdown(self) -> str:
+        """For a text, with its title and words."""
+        lines = [_line(self.heads), _line(["---"] * len(self.heads)), *map(_line, self.rows)]
+        return f"# {self.title}\n\n{self.words}\n\n" + "\n".join(lines) + "\n"
+
+    def html(self) -> str:
+        """For the page, in a frame of its own that scrolls where the page is narrow."""
+        heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in self.heads)
+        rows = "".join(
+            f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in rest) + "</tr>"
+            for first, *rest in self.rows
+        )
+        return (
+            f'<div class="scroll" role="region" aria-label="{escape(self.title)}" tabindex="0">'
+            f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
+        )
+
+
+def spreadsheet(words: str) -> str:
+    """Words for a spreadsheet, which takes a cell that begins like a formula for one; numbers stay."""
+    if words[:1] not in ("=", "+", "-", "@", "\t", "\r"):
+        return words
+    try:
+        float(words)
+    except ValueError:
+        return f"'{words}"
+    return words
+
+
+def _line(cells: Sequence[str]) -> str:
+    """A row of Markdown, whose cells may hold anything but its own bars and line breaks."""
+    safe = (" ".join(cell.replace("\\", "\\\\").replace("|", "\\|").split()) for cell in cells)
+    return f"| {' | '.join(map(escape, safe))} |"

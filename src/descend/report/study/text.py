@@ -1,0 +1,153 @@
+"""The figures on text classification: 1 and 13 (descent), 4 (noise)."""
+
+from collections.abc import Sequence
+
+from descend.report.study.cells import Run, data_name, listed
+from descend.report.study.chart import Chart
+from descend.report.study.claims import Claim, above, below, every, most, not_run, number, ranged, within
+from descend.report.study.estimates import Number, robust
+from descend.report.study.parts import (
+    BANDS,
+    SEEDS,
+    Shown,
+    advantage,
+    lacking,
+    layer_panel,
+    noise_panel,
+    outside,
+    smoother,
+    steps_down,
+    strongest,
+    worst_step,
+)
+from descend.report.study.results import Results, Setting
+
+CELLS = (("RoBERTa", "imdb"), ("DistilBERT", "imdb"), ("UT", "imdb"), ("DistilBERT", "mnli"), ("UT", "mnli"))
+
+MARGIN = 1.0
+"""Points of accuracy that we take for alike; the paper says "comparable"."""
+
+
+def figure_1(results: Results) -> Shown:
+    """Loss along the layers and accuracy against noise, of RoBERTa on IMDb."""
+    data = results.known("imdb")
+    settings = _deepest(results, model="RoBERTa", data=data)
+    panels = []
+    for setting in settings:
+        panels.append(layer_panel(setting.arms, f"Loss, {setting.words}", setting.gamma))
+        panels.append(noise_panel(setting.arms, f"{setting.metric}, {setting.words}", setting.gamma))
+    missing = "" if settings else "Not run: RoBERTa on IMDb."
+    title = f"RoBERTa on {data_name(data)}: along the layers, and against noise"
+    chart = Chart("figure-1", title, f"{SEEDS} {BANDS}", panels, 2, missing)
+    return Shown([_smoother("figure-1", settings), _graceful("figure-1", settings)], chart)
+
+
+def _smoother(figure: str, settings: Sequence[Setting]) -> Claim:
+    says = "The loss along ERM's layers is uneven, with rises; under constraints it falls more smoothly."
+    if not settings:
+        return not_run(figure, says, "RoBERTa on IMDb with ERM and constrained")
+    return smoother(figure, says, settings[-1])
+
+
+def _graceful(figure: str, settings: Sequence[Setting]) -> Claim:
+    says = "As the noise grows beyond that of training, the constrained model's accuracy decays more slowly."
+    if not settings:
+        return not_run(figure, says, "RoBERTa on IMDb with ERM and constrained")
+    setting = settings[-1]
+    ours, theirs = (_fall(runs, setting.gamma).times(100) for runs in (setting.constrained, setting.plain))
+    saved = (theirs - ours).interval
+    last = robust(tuple(setting.plain)).noise[-1]
+    told = (
+        f"From γ = {setting.gamma:g} to {last:g} accuracy falls by {number(ours.value)} points under constraints "
+        f"and by {number(theirs.value)} in ERM; the difference in favour of constrained is {ranged(saved, ' points')}."
+    )
+    return Claim(figure, says, above(saved), told)
+
+
+def _fall(runs: Sequence[Run], level: float) -> Number:
+    found = robust(tuple(runs))
+    return found.at(level) - found.at(found.noise[-1])
+
+
+def figure_4(results: Results) -> Shown:
+    """Accuracy against noise, of classifiers on two data sets."""
+    cells = dict.fromkeys((one.model, one.data) for one in results.where(task="text"))
+    settings = [one for model, data in cells for one in _deepest(results, model=model, data=data)]
+    panels = [noise_panel(setting.arms, setting.words, setting.gamma) for setting in settings]
+    missing = lacking(CELLS, [(setting.model, setting.data) for setting in settings])
+    chart = Chart("figure-4", "Accuracy against noise", BANDS, panels, 3, missing)
+    gains = {(setting.model, setting.data): outside(setting) for setting in settings}
+    data = results.known("imdb")
+    return Shown([_better(gains, data), _larger(gains, data), _unrolled(gains), _preserved(settings)], chart)
+
+
+def _better(gains: dict[tuple[str, str], Number], data: str) -> Claim:
+    says = "On IMDb, constrained DistilBERT and RoBERTa are more accurate under noise stronger than in training."
+    found = {model: gains[model, data].interval for model in ("DistilBERT", "RoBERTa") if (model, data) in gains}
+    if not found:
+        return not_run("figure-4", says, "DistilBERT or RoBERTa on IMDb")
+    told = listed([f"{model} {ranged(end, ' points')}" for model, end in found.items()])
+    gone = "" if len(found) == 2 else " The other was not run."
+    held = every([above(end) for end in found.values()])
+    return Claim("figure-4", says, held, f"Gains on {data_name(data)}: {told}.{gone}")
+
+
+def _larger(gains: dict[tuple[str, str], Number], data: str) -> Claim:
+    says = "On IMDb the gain is larger for the larger model: RoBERTa's exceeds DistilBERT's."
+    if not {("RoBERTa", data), ("DistilBERT", data)} <= gains.keys():
+        return not_run("figure-4", says, "both DistilBERT and RoBERTa on IMDb")
+    more = (gains["RoBERTa", data] - gains["DistilBERT", data]).interval
+    told = f"On {data_name(data)} RoBERTa's gain less DistilBERT's is {ranged(more, ' points')}."
+    return Claim("figure-4", says, above(more), told)
+
+
+def _unrolled(gains: dict[tuple[str, str], Number]) -> Claim:
+    says = f"Constrained UT is as accurate as ERM (here: within {MARGIN:g} point)."
+    found = {key: draws.interval for key, draws in gains.items() if key[0] == "UT"}
+    if not found:
+        return not_run("figure-4", says, "UT on texts")
+    told = listed([f"{data_name(data)} {ranged(end, ' points')}" for (_, data), end in found.items()])
+    return Claim("figure-4", says, every([within(end, MARGIN) for end in found.values()]), f"Gains of UT: {told}.")
+
+
+def _preserved(settings: Sequence[Setting]) -> Claim:
+    says = f"On clean inputs constraints cost next to nothing (here: at most {MARGIN:g} point)."
+    if not settings:
+        return not_run("figure-4", says, "text cells of ERM and constrained")
+    found = {}
+    for setting in settings:
+        ours, theirs = robust(tuple(setting.constrained)), robust(tuple(setting.plain))
+        found[setting] = advantage(ours.at(0), theirs.at(0), ours.higher).interval
+    setting, worst = min(found.items(), key=lambda item: item[1].value)
+    held = every([above(end, -MARGIN) for end in found.values()])
+    return Claim("figure-4", says, held, f"The least gain is that of {setting.words}: {ranged(worst, ' points')}.")
+
+
+def figure_13(results: Results) -> Shown:
+    """The loss along the layers in every setting of the texts."""
+    settings = [one for one in results.where(task="text") if one.paired]
+    panels = [layer_panel(setting.arms, setting.words, setting.gamma) for setting in settings]
+    missing = lacking(CELLS, [(setting.model, setting.data) for setting in settings])
+    chart = Chart("figure-13", "Loss along the layers, in every setting", SEEDS, panels, 3, missing)
+    says = "Constrained models lower the loss at every layer, in every setting of the texts."
+    if not settings:
+        return Shown([not_run("figure-13", says, "text cells of ERM and constrained")], chart)
+    ours = {setting: worst_step(steps_down(setting.constrained, setting.gamma)) for setting in settings}
+    falling = sum(step.value < 0 for _, step in ours.values())
+    plain = sum(worst_step(steps_down(setting.plain, setting.gamma))[1].value < 0 for setting in settings)
+    setting, (layer, step) = max(ours.items(), key=lambda item: item[1][1].value)
+    told = (
+        f"In {most(falling, len(settings))[1]} of the settings the mean loss falls at every layer, in ERM's {plain}; "
+        f"the worst step is that of layer {layer} of {setting.words}: the loss changes by {ranged(step)}."
+    )
+    return Shown([Claim("figure-13", says, every([below(step) for _, step in ours.values()]), told)], chart)
+
+
+def _deepest(results: Results, **wanted: str) -> list[Setting]:
+    """The settings at the strongest training noise and the largest depth, one for each regime."""
+    found: dict[str, Setting] = {}
+    for setting in strongest(one for one in results.where(task="text", **wanted) if one.paired):
+        best = found.get(setting.regime)
+        if best is None or setting.depth > best.depth:
+            found[setting.regime] = setting
+    return list(found.values())

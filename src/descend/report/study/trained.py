@@ -1,0 +1,175 @@
+"""The figures on the noise that texts are trained under: 9 and 10."""
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+
+from descend.report.study.cells import Run, data_name
+from descend.report.study.chart import Chart, Line, Panel, Series, shades
+from descend.report.study.claims import Claim, Held, above, every, not_run, ranged
+from descend.report.study.estimates import Interval, Number, average, over_seeds, robust
+from descend.report.study.parts import (
+    BANDS,
+    Shown,
+    advantage,
+    lacking,
+    layer_series,
+    outside,
+)
+from descend.report.study.results import Results, Setting
+
+
+def figure_9(results: Results) -> Shown:
+    """What the training noise does: accuracy against noise, and the error along the layers, of DistilBERT on IMDb."""
+    data = results.known("imdb")
+    settings = _one_depth([one for one in results.where(task="text", model="DistilBERT", data=data) if one.paired])
+    styles = shades(len(settings))
+    panels = [
+        *(_by_training(settings, styles, arm) for arm in ("constrained", "erm")),
+        *(_errors(settings, styles, arm) for arm in ("constrained", "erm")),
+    ]
+    missing = "" if len(settings) > 1 else "Not run: DistilBERT on IMDb at several training noise levels."
+    chart = Chart("figure-9", "The noise of training", BANDS, panels if settings else [], 2, missing)
+    says = (
+        "More training noise makes constrained models more robust to strong noise.",
+        "On clean inputs it costs constrained models less than ERM.",
+        "The error along the layers falls more smoothly under constraints.",
+    )
+    if len(settings) < 2:
+        needs = "DistilBERT on IMDb at two training noise levels or more"
+        return Shown([not_run("figure-9", words, needs) for words in says], chart)
+    low, high = settings[0], settings[-1]
+    ours = [robust(tuple(setting.constrained)) for setting in (low, high)]
+    theirs = [robust(tuple(setting.plain)) for setting in (low, high)]
+    last = min(ours[0].noise[-1], ours[1].noise[-1])
+    robuster = (ours[1].at(last) - ours[0].at(last)).times(100).interval
+    cost = [(ends[0].at(0) - ends[1].at(0)).times(100) for ends in (ours, theirs)]
+    saved = (cost[1] - cost[0]).interval
+    pairs = [_error_rises(setting) for setting in settings]
+    extra = over_seeds([value for values in pairs for value in values]) if all(pairs) else Interval(float("nan"))
+    training = f"γ = {low.gamma:g} to {high.gamma:g} in training"
+    claims = [
+        Claim(
+            "figure-9",
+            says[0],
+            above(robuster),
+            f"From {training}, constrained accuracy at test γ = {last:g} changes by {ranged(robuster, ' points')}.",
+        ),
+        Claim(
+            "figure-9",
+            says[1],
+            above(saved),
+            f"From {training}, accuracy on clean inputs falls by {cost[0].value:.2f} points under constraints and by "
+            f"{cost[1].value:.2f} in ERM; the difference in favour of constrained is {ranged(saved, ' points')}.",
+        ),
+        Claim(
+            "figure-9",
+            says[2],
+            above(extra),
+            "What ERM's error rises along the layers in all, less what the constrained one's does: "
+            f"{ranged(extra, ' points')}, over seeds and training noise.",
+        ),
+    ]
+    return Shown(claims, chart)
+
+
+def _by_training(settings: Sequence[Setting], styles: Sequence, arm: str) -> Panel:
+    series = []
+    for setting, style in zip(settings, styles, strict=True):
+        found = robust(tuple(setting.constrained if arm == "constrained" else setting.plain))
+        ends = [found.at(level).interval for level in found.noise]
+        bounds = [end.low for end in ends], [end.high for end in ends]
+        name = f"trained at γ = {setting.gamma:g}"
+        series.append(Series(name, style, found.noise, [end.value for end in ends], *bounds))
+    metric = settings[0].metric if settings else ""
+    return Panel("Constrained" if arm == "constrained" else "ERM", "test noise γ", metric, series)
+
+
+def _errors(settings: Sequence[Setting], styles: Sequence, arm: str) -> Panel:
+    series = []
+    for setting, style in zip(settings, styles, strict=True):
+        runs = setting.constrained if arm == "constrained" else setting.plain
+        rows = [row for run in runs if (row := _error(run, setting.gamma))]
+        if rows:
+            one = layer_series(f"trained at γ = {setting.gamma:g}", arm, rows)
+            series.append(Series(one.name, style, one.x, one.y, one.low, one.high))
+    title = f"{'Constrained' if arm == 'constrained' else 'ERM'}, at the training noise"
+    return Panel(title, "layer (0 is the input)", "error rate", series)
+
+
+def _error(run: Run, level: float) -> list[float]:
+    return [1 - value for value in run.view.layer_metrics.get(level, [])]
+
+
+def _error_rises(setting: Setting) -> list[float]:
+    """By seed: how many points more ERM's error rises along the layers than the constrained one's."""
+    by_seed = {run.seed: run for run in setting.plain}
+    found = []
+    for run in setting.constrained:
+        rows = [_error(run, setting.gamma), _error(by_seed[run.seed], setting.gamma)] if run.seed in by_seed else []
+        if rows and all(rows):
+            ours, theirs = (100 * float(np.maximum(np.diff(row), 0).sum()) for row in rows)
+            found.append(theirs - ours)
+    return found
+
+
+def figure_10(results: Results) -> Shown:
+    """What constraints gain at each training noise, of UT and DistilBERT."""
+    panels = []
+    ends: dict[tuple[str, str], list[tuple[float, Number]]] = {}
+    levels = sorted({one.gamma for one in results.where(task="text") if one.paired})
+    styles = dict(zip(levels, shades(len(levels)), strict=True))
+    for model, data in product(("UT", "DistilBERT"), ("mnli", results.known("imdb"))):
+        settings = _one_depth([one for one in results.where(task="text", model=model, data=data) if one.paired])
+        series = []
+        for setting in settings:
+            ours, theirs = robust(tuple(setting.constrained)), robust(tuple(setting.plain))
+            found = [advantage(ours.at(level), theirs.at(level), ours.higher).interval for level in ours.noise]
+            ends.setdefault((model, data), []).append((setting.gamma, outside(setting, 0.0)))
+            name = f"trained at γ = {setting.gamma:g}"
+            bounds = [end.low for end in found], [end.high for end in found]
+            series.append(Series(name, styles[setting.gamma], ours.noise, [end.value for end in found], *bounds))
+        if series:
+            title = f"{model}-{settings[0].depth}, {data_name(data)}"
+            panels.append(Panel(title, "test noise γ", "gain over ERM, points", series, lines=[Line(0, "ERM", "y")]))
+    missing = lacking(product(("UT", "DistilBERT"), ("mnli", results.known("imdb"))), ends)
+    chart = Chart("figure-10", "What constraints gain, by the noise of training", BANDS, panels, 2, missing)
+    says = (
+        "DistilBERT's gain under noise grows with the training noise.",
+        "UT's gain is not largest at the strongest training noise: the effect is not uniform.",
+    )
+    claims = []
+    for words, model in zip(says, ("DistilBERT", "UT"), strict=True):
+        several = {place: rows for place, rows in ends.items() if place[0] == model and len(rows) > 1}
+        if not several:
+            claims.append(not_run("figure-10", words, f"{model} at two training noise levels or more"))
+        elif model == "DistilBERT":
+            more = average([rows[-1][1] - rows[0][1] for rows in several.values()]).interval
+            told = f"From the least to the most training noise the gain changes by {ranged(more, ' points')}."
+            claims.append(Claim("figure-10", words, above(more), told))
+        else:
+            claims.append(_uneven(words, several))
+    return Shown(claims, chart)
+
+
+def _uneven(says: str, several: dict[tuple[str, str], list[tuple[float, Number]]]) -> Claim:
+    verdicts: list[Held] = []
+    told = []
+    for (model, data), rows in several.items():
+        level, best = max(rows[:-1], key=lambda row: row[1].value)
+        more = (best - rows[-1][1]).interval
+        verdicts.append(above(more))
+        told.append(
+            f"on {data_name(data)} {model}'s gain at training γ = {level:g} exceeds that at {rows[-1][0]:g} by "
+            f"{ranged(more, ' points')}"
+        )
+    words = "; ".join(told)
+    return Claim("figure-10", says, every(verdicts), f"{words[0].upper()}{words[1:]}.")
+
+
+def _one_depth(settings: Sequence[Setting]) -> list[Setting]:
+    """The settings of the depth that was run at the most training noise levels, by their noise."""
+    depths = [setting.depth for setting in settings]
+    kept = max(set(depths), key=lambda depth: (depths.count(depth), depth), default=None)
+    return sorted((setting for setting in settings if setting.depth == kept), key=lambda setting: setting.gamma)

@@ -1,0 +1,288 @@
+"""The figures on video denoising: 2 (noise), 3 (depth), 7 (descent) and 8 (trade-offs)."""
+
+from collections.abc import Iterable, Sized
+from itertools import product
+
+from descend.report.study.cells import Run, data_name
+from descend.report.study.chart import Chart, Line, Panel, Series, hues, shades
+from descend.report.study.claims import Claim, above, below, every, most, not_run, ranged
+from descend.report.study.estimates import Number, Robust, ahead, average, robust
+from descend.report.study.parts import (
+    BANDS,
+    SEEDS,
+    Shown,
+    by_validation,
+    lacking,
+    layer_panel,
+    noise_panel,
+    steps_down,
+    strongest,
+    worst_step,
+)
+from descend.report.study.results import Results, Setting
+
+MODELS, SETS = ("DUST", "UT", "ViT"), ("avenue", "shanghaitech", "ucsd")
+
+MARGIN = 2.0
+"""Per cent of an error that we take for no loss; the paper says "slight to no degradation"."""
+
+Arms = dict[str, list[Run]]
+Place = tuple[str, str, str]
+
+
+def figure_2(results: Results) -> Shown:
+    """RMSE against noise, three data sets × three models."""
+    cells = _chosen(results)
+    panels = [
+        noise_panel(arms, _title(place, arms), max(run.gamma for run in arms["erm"])) for place, arms in cells.items()
+    ]
+    missing = lacking(product(MODELS, SETS), [(model, data) for _, model, data in cells])
+    words = "Each method at the depth that is best on validation data. " + BANDS
+    chart = Chart("figure-2", "Error against noise: three data sets, three models", words, panels, 3, missing)
+    return Shown([_wins(cells), _ucsd(cells, results.known("ucsd")), _in_distribution(cells)], chart)
+
+
+def _wins(cells: dict[Place, Arms]) -> Claim:
+    says = (
+        "On noise stronger than in training, constrained models are better in more panels than not (paper: better in "
+        "5 of 9, alike in 3, worse in 1)."
+    )
+    if not cells:
+        return not_run("figure-2", says, "video cells of ERM and constrained")
+    gains = [_outside(arms) for arms in cells.values()]
+    ends = [found.interval for found in gains]
+    better = sum(above(end) == "held" for end in ends)
+    worse = sum(below(end) == "held" for end in ends)
+    held, words = most(sum(found.value > 0 for found in gains), len(gains))
+    told = (
+        f"Constrained is ahead in {words}: beyond doubt better in {better}, worse in {worse}, alike in "
+        f"{len(gains) - better - worse}; the mean gain is {ranged(average(gains).interval, ' %')}."
+    )
+    return Claim("figure-2", says, held, told)
+
+
+def _ucsd(cells: dict[Place, Arms], data: str) -> Claim:
+    says = "On UCSD every constrained model has a lower error than ERM under noise stronger than in training."
+    found = {place: _outside(arms).interval for place, arms in cells.items() if place[2] == data}
+    if not found:
+        return not_run("figure-2", says, "video cells on UCSD")
+    told = "; ".join(f"{_model(place)} {ranged(end, ' %')}" for place, end in found.items())
+    held = every([above(end) for end in found.values()])
+    return Claim("figure-2", says, held, f"Gains on {data_name(data)}: {told}.")
+
+
+def _in_distribution(cells: dict[Place, Arms]) -> Claim:
+    says = f"At the training noise constraints cost little or nothing (here: at most {MARGIN:g} % of the error)."
+    found = {}
+    for place, arms in cells.items():
+        ours, theirs = _pair(arms)
+        level = arms["erm"][0].gamma
+        found[place] = ahead(ours.at(level), theirs.at(level), ours.higher).interval
+    if not found:
+        return not_run("figure-2", says, "video cells of ERM and constrained")
+    place, worst = min(found.items(), key=lambda item: item[1].value)
+    told = f"The least gain is that of {_model(place)} on {data_name(place[2])}: {ranged(worst, ' %')}."
+    return Claim("figure-2", says, every([above(end, -MARGIN) for end in found.values()]), told)
+
+
+def figure_3(results: Results) -> Shown:
+    """RMSE against noise at three depths, constrained and ERM."""
+    families = _families(results, ("UT", "DUST"))
+    depths = sorted({setting.depth for settings in families.values() for setting in settings})
+    styles = dict(zip(depths, shades(len(depths)), strict=True))
+    panels = []
+    deeper: dict[str, list[Number]] = {"constrained": [], "erm": []}
+    for (_, model, data), settings in families.items():
+        series = []
+        for arm in ("constrained", "erm"):
+            found = [robust(tuple(_runs(setting, arm))) for setting in settings]
+            for one, setting in zip(found, settings, strict=True):
+                ends = [one.at(level).interval for level in one.noise]
+                name = f"{'Constrained' if arm == 'constrained' else 'ERM'}, L = {setting.depth}"
+                bounds = [end.low for end in ends], [end.high for end in ends]
+                series.append(
+                    Series(
+                        name,
+                        styles[setting.depth],
+                        one.noise,
+                        [end.value for end in ends],
+                        *bounds,
+                        dashed=arm == "erm",
+                    )
+                )
+            last = min(one.noise[-1] for one in found)
+            deeper[arm].append(ahead(found[-1].at(last), found[0].at(last), found[0].higher))
+        title = f"{model}, {data_name(data)}, γ = {settings[0].gamma:g}"
+        panels.append(
+            Panel(title, "test noise γ", settings[0].metric, series, lines=[Line(settings[0].gamma, "trained")])
+        )
+    missing = lacking(product(("UT", "DUST"), SETS), [(model, data) for _, model, data in families])
+    chart = Chart("figure-3", "Error against noise: depth", BANDS, panels, 3, missing)
+    says = (
+        "Deeper constrained models have a lower error under strong noise.",
+        "ERM does not gain from depth as constrained training does.",
+    )
+    if not families:
+        return Shown([not_run("figure-3", words, "UT or DUST at two depths or more") for words in says], chart)
+    ours, theirs = (average(deeper[arm]) for arm in ("constrained", "erm"))
+    between = (ours - theirs).interval
+    words = f"at the strongest test noise, mean of {_panels(families)}"
+    claims = [
+        Claim(
+            "figure-3",
+            says[0],
+            above(ours.interval),
+            f"From the smallest depth to the largest constrained gains {ranged(ours.interval, ' %')}, {words}.",
+        ),
+        Claim(
+            "figure-3",
+            says[1],
+            above(between),
+            f"From the smallest depth to the largest ERM gains {ranged(theirs.interval, ' %')}, {words}; constrained "
+            f"gains more by {ranged(between, ' %')}.",
+        ),
+    ]
+    return Shown(claims, chart)
+
+
+def figure_7(results: Results) -> Shown:
+    """The loss along the layers of DUST at three depths."""
+    settings = strongest(_paired(results.where(task="video", model="DUST")))
+    on_ucsd = [setting for setting in settings if setting.data == results.known("ucsd")]
+    settings = on_ucsd or settings
+    panels = [layer_panel(setting.arms, setting.words, setting.gamma) for setting in settings]
+    missing = "" if on_ucsd else "Not run: DUST on UCSD."
+    chart = Chart("figure-7", "Loss along the layers: DUST at three depths", SEEDS, panels, 3, missing)
+    says = (
+        "Constrained DUST lowers the loss at every layer, at every depth.",
+        "Unconstrained DUST does not: somewhere its loss rises.",
+    )
+    if not settings:
+        return Shown([not_run("figure-7", words, "DUST with ERM and constrained") for words in says], chart)
+    ours = {setting: worst_step(steps_down(setting.constrained, setting.gamma)) for setting in settings}
+    theirs = {setting: worst_step(steps_down(setting.plain, setting.gamma)) for setting in settings}
+    setting, (layer, step) = max(ours.items(), key=lambda item: item[1][1].value)
+    other, (rising, rise) = max(theirs.items(), key=lambda item: item[1][1].value)
+    claims = [
+        Claim(
+            "figure-7",
+            says[0],
+            every([below(found) for _, found in ours.values()]),
+            f"The smallest step down is that of layer {layer} of {setting.model}-{setting.depth}: the loss changes by "
+            f"{ranged(step)}.",
+        ),
+        Claim(
+            "figure-7",
+            says[1],
+            above(rise),
+            f"ERM's worst step is that of layer {rising} of {other.model}-{other.depth}: the loss changes by "
+            f"{ranged(rise)}.",
+        ),
+    ]
+    return Shown(claims, chart)
+
+
+def figure_8(results: Results) -> Shown:
+    """What constraints gain at each noise level: the trade-off between the noise of training and more."""
+    cells = _chosen(results)
+    panels, slopes = [], {}
+    sets = list(dict.fromkeys([*SETS, *(place[2] for place in cells)]))
+    styles = dict(zip(sets, hues(len(sets)), strict=True))
+    for regime, model in dict.fromkeys((place[0], place[1]) for place in cells):
+        series = []
+        for place, arms in cells.items():
+            if place[:2] != (regime, model):
+                continue
+            ours, theirs = _pair(arms)
+            found = [ahead(ours.at(level), theirs.at(level), ours.higher) for level in ours.noise]
+            slopes[place] = found[-1] - found[0]
+            ends = [one.interval for one in found]
+            bounds = [end.low for end in ends], [end.high for end in ends]
+            series.append(
+                Series(data_name(place[2]), styles[place[2]], ours.noise, [end.value for end in ends], *bounds)
+            )
+        trained = max(run.gamma for place, arms in cells.items() if place[:2] == (regime, model) for run in arms["erm"])
+        lines = [Line(0, "ERM", "y"), Line(trained, "trained")]
+        panels.append(Panel(f"{model}, γ = {trained:g}", "test noise γ", "gain over ERM, %", series, lines=lines))
+    missing = lacking(product(MODELS, SETS), [(model, data) for _, model, data in cells])
+    words = "How much lower the error is than ERM's. Rising lines trade quality at weak noise for strength. " + BANDS
+    chart = Chart("figure-8", "What constraints gain as the noise grows", words, panels, 3, missing)
+    claims = [
+        _trade(slopes, ("UT", "ViT"), 1, "UT and ViT trade quality at weak noise for more of it at strong noise."),
+        _trade(slopes, ("DUST",), -1, "Constrained DUST is ahead most at weak noise, and less so as the noise grows."),
+    ]
+    return Shown(claims, chart)
+
+
+def _trade(slopes: dict[Place, Number], models: tuple[str, ...], sign: int, says: str) -> Claim:
+    found = [slope for place, slope in slopes.items() if place[1] in models]
+    if not found:
+        return not_run("figure-8", says, f"cells of {' or '.join(models)}")
+    end = average(found).interval
+    held = above(end) if sign > 0 else below(end)
+    told = f"From the weakest to the strongest test noise the gain over ERM changes by {ranged(end, ' %')}"
+    return Claim("figure-8", says, held, f"{told} of the error, mean of {_panels(found)}.")
+
+
+def _chosen(results: Results) -> dict[Place, Arms]:
+    """(regime, model, data) → each method's runs at its best depth on validation data, at the most training noise."""
+    cells = {}
+    for place, settings in _families(results, None, least=1).items():
+        arms = by_validation(settings)
+        if arms.get("erm") and arms.get("constrained"):
+            cells[place] = arms
+    return cells
+
+
+def _families(results: Results, models: tuple[str, ...] | None, least: int = 2) -> dict[Place, list[Setting]]:
+    """(regime, model, data) → settings by depth, at the strongest training noise that they share."""
+    found: dict[Place, list[Setting]] = {}
+    for setting in _paired(results.where(task="video")):
+        if models is None or setting.model in models:
+            found.setdefault((setting.regime, setting.model, setting.data), []).append(setting)
+    families = {}
+    for place, settings in found.items():
+        top = max(setting.gamma for setting in settings)
+        kept = sorted((setting for setting in settings if setting.gamma == top), key=lambda setting: setting.depth)
+        if len(kept) >= least:
+            families[place] = kept
+    # The regime of which there is most comes first, whole rows of it.
+    regimes = [place[0] for place in families]
+    return dict(sorted(families.items(), key=lambda item: -regimes.count(item[0][0])))
+
+
+def _paired(settings: Iterable[Setting]) -> list[Setting]:
+    return [setting for setting in settings if setting.paired]
+
+
+def _pair(arms: Arms) -> tuple[Robust, Robust]:
+    return robust(tuple(arms["constrained"])), robust(tuple(arms["erm"]))
+
+
+def _outside(arms: Arms) -> Number:
+    """How much lower the constrained error is under noise stronger than in training, in per cent of ERM's."""
+    ours, theirs = _pair(arms)
+    level = arms["erm"][0].gamma
+    return ahead(ours.mean(above=level), theirs.mean(above=level), ours.higher)
+
+
+def _runs(setting: Setting, arm: str) -> list[Run]:
+    return setting.constrained if arm == "constrained" else setting.plain
+
+
+def _panels(some: Sized) -> str:
+    return f"{len(some)} panel{'s' * (len(some) != 1)}"
+
+
+def _model(place: Place) -> str:
+    return f"{place[1]}{_regime(place[0])}"
+
+
+def _regime(regime: str) -> str:
+    return "" if regime in ("", "paper") else f", {regime} noise"
+
+
+def _title(place: Place, arms: Arms) -> str:
+    ours, theirs = arms["constrained"][0], arms["erm"][0]
+    depth = f"{ours.depth}" if ours.depth == theirs.depth else f"{ours.depth} (ERM {theirs.depth})"
+    return f"{place[1]}-{depth}, {data_name(place[2])}, γ = {theirs.gamma:g}"

@@ -1,0 +1,140 @@
+"""The figures of a sweep, as `descend.report.figures` makes those of runs."""
+
+from collections.abc import Mapping
+from itertools import accumulate
+
+import plotly.graph_objects as go
+
+from descend.report.figures import GRID, MUTED, layer_colours, plain_layout, plain_text
+from descend.report.runs import Style
+from descend.report.sweep.found import Range, Searched, Trial
+from descend.report.tables import _number
+
+PALE = (MUTED, "#a8a29a")  # on light and on dark ground: trials that came to no value
+
+
+def history(methods: list[Searched], metric: str, higher: bool, styles: Mapping[str, Style]) -> go.Figure:
+    """Finished trials in their order, and the best so far, of every method."""
+    figure = go.Figure(layout=plain_layout("trial", f"mean {plain_text(metric)} over noise, validation"))
+    figure.update_layout(hovermode="closest")
+    for each in methods:
+        style = styles[each.method]
+        ended = [(place, one.value, one) for place, one in enumerate(each.trials, start=1) if one.value is not None]
+        looks = {"meta": style[:2], "legendgroup": each.method}
+        figure.add_scatter(
+            x=[place for place, _, _ in ended],
+            y=[value for _, value, _ in ended],
+            mode="markers",
+            name=plain_text(each.name),
+            marker={"color": style.light, "size": 8, "symbol": style.symbol},
+            customdata=[_settings(one) for *_, one in ended],
+            hovertemplate="%{fullData.name}, trial %{x}: %{y:.4g}<br>%{customdata}<extra></extra>",
+            **looks,
+        )
+        bests = list(accumulate((value for _, value, _ in ended), max if higher else min))
+        figure.add_scatter(
+            x=[place for place, _, _ in ended] + [len(each.trials)] * bool(ended),
+            y=bests + bests[-1:],
+            mode="lines",
+            line={"color": style.light, "width": 2, "shape": "hv"},
+            showlegend=False,
+            hoverinfo="skip",
+            **looks,
+        )
+    most = max((len(each.trials) for each in methods), default=1)
+    figure.update_xaxes(range=[0.5, most + 0.5], dtick=max(1, round(most / 8)), tick0=0)
+    return figure
+
+
+def importance(methods: list[Searched], styles: Mapping[str, Style]) -> go.Figure:
+    """The share of every setting, the largest on top."""
+    figure = go.Figure(layout=plain_layout("importance", ""))
+    figure.update_layout(hovermode="closest", barmode="group")
+    for each in methods:
+        if len(each.importance) > 1:
+            shares = sorted(each.importance.items(), key=lambda pair: pair[1])
+            figure.add_bar(
+                x=[share for _, share in shares],
+                y=[plain_text(name) for name, _ in shares],
+                orientation="h",
+                name=plain_text(each.name),
+                marker={"color": styles[each.method].light},
+                meta=styles[each.method][:2],
+                hovertemplate="%{fullData.name}, %{y}: %{x:.0%}<extra></extra>",
+            )
+    figure.update_xaxes(tickformat=".0%", rangemode="tozero")
+    return figure
+
+
+def curves(searched: Searched, metric: str, style: Style) -> go.Figure:
+    """What validation said while the trials ran."""
+    figure = go.Figure(layout=plain_layout("training step", f"{plain_text(metric)} at the training noise"))
+    figure.update_layout(hovermode="closest", showlegend=False)
+    for trial in searched.trials:
+        ended, chosen = trial.state == "finished", trial.number == searched.best
+        colours = style[:2] if ended else PALE
+        last = ["circle"] * (len(trial.steps) - 1) + ["x" if trial.state == "pruned" else "circle"]
+        figure.add_scatter(
+            x=trial.steps,
+            y=trial.curve,
+            mode="lines+markers",
+            line={"color": colours[0], "width": 4 if chosen else 1.5, "dash": "solid" if ended else "dot"},
+            marker={"color": colours[0], "size": 6, "symbol": last},
+            opacity=1 if chosen else 0.6,
+            meta=colours,
+            name=f"trial {trial.number}",
+            hovertemplate=f"trial {trial.number}, step %{{x}}: %{{y:.4g}}<br>{_settings(trial)}<extra></extra>",
+        )
+    return figure
+
+
+def parallel(searched: Searched, metric: str, higher: bool) -> go.Figure:
+    """A line for every trial through all settings, the most important first, to its value."""
+    names = sorted(searched.ranges, key=lambda name: -searched.importance.get(name, 0))
+    values = sorted({trial.value for trial in searched.trials if trial.value is not None}, reverse=higher)
+    axes = {name: searched.ranges[name] for name in names}
+    if values:
+        axes[f"mean {metric}"] = Range(min(values), max(values))
+    figure = go.Figure(layout=plain_layout("", ""))
+    for trial in sorted(searched.trials, key=lambda trial: trial.number == searched.best):
+        at = [axes[name].place(trial.settings[name]) if name in trial.settings else None for name in names]
+        # Layers' ramp: from dark, the best, to light.
+        colours = PALE if trial.value is None else layer_colours(1 + values.index(trial.value), len(values))
+        at += [axes[f"mean {metric}"].place(trial.value)] if trial.value is not None else []
+        chosen = trial.number == searched.best
+        figure.add_scatter(
+            x=list(range(len(at))),
+            y=at,
+            mode="lines",
+            line={
+                "color": colours[0],
+                "width": 4 if chosen else 1.5,
+                "dash": "solid" if trial.value is not None else "dot",
+            },
+            opacity=1 if chosen else 0.7,
+            meta=colours,
+            name=f"trial {trial.number}",
+            hovertemplate=f"trial {trial.number}, {trial.state} {_number(trial.value)}<br>"
+            f"{_settings(trial)}<extra></extra>",
+        )
+    for place, kind in enumerate(axes.values()):
+        line = {"type": "line", "x0": place, "x1": place, "y0": 0, "y1": 1, "layer": "below"}
+        figure.add_shape({**line, "line": {"color": GRID, "width": 1}})
+        for words, height in kind.ticks.items():
+            figure.add_annotation(x=place, y=height, text=plain_text(words), showarrow=False, xanchor="left", xshift=4)
+    figure.update_layout(hovermode="closest", showlegend=False)
+    figure.update_yaxes(visible=False, range=[-0.06, 1.06])
+    figure.update_xaxes(
+        tickvals=list(range(len(axes))),
+        ticktext=[plain_text(name) for name in axes],
+        range=[-0.15, len(axes) - 0.4],
+        showgrid=False,
+    )
+    return figure
+
+
+def _settings(trial: Trial) -> str:
+    return "<br>".join(
+        f"{plain_text(name)} {value:.4g}" if isinstance(value, float) else f"{plain_text(name)} {plain_text(value)}"
+        for name, value in trial.settings.items()
+    )

@@ -1,0 +1,114 @@
+"""The page of a sweep: what was searched, what mattered, and what was chosen."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+
+import plotly.graph_objects as go
+
+from descend.errors import InputError, reason
+from descend.reading import read_json
+from descend.report.page import figure_block, put_page
+from descend.report.runs import Style
+from descend.report.sweep import figures
+from descend.report.sweep.found import Searched, styles
+from descend.report.tables import _number, _row, _table
+
+_HISTORY = """Every trial that came to its end, in the order in which they began, and the best so far. Gaps are trials
+that were pruned or diverged."""
+_IMPORTANCE = """The share of each setting in what tells the best tenth of the finished trials from all of them
+(PED-ANOVA). It says what mattered within the ranges searched, not which way; on few trials it says little. A method
+with a single setting is left out."""
+_PARALLEL = """A line is a trial, from setting to setting and on to what came of it: from violet, the best, to yellow,
+the worst; the chosen one is thick. Dotted: pruned or diverged, with no value."""
+_CURVES = """The metric on validation data at the training noise while the trials ran. A trial that was worse than the
+median of the others was pruned: it ends in a cross. The chosen one is thick."""
+
+
+def write_sweep(folder: Path) -> Path:
+    """Write the page of a sweep into its folder.
+
+    Args:
+        folder: That of the sweep, with ``sweep.json``.
+
+    Returns:
+        The file written.
+
+    Raises:
+        InputError: If ``sweep.json`` is missing or damaged.
+    """
+    path = folder / "sweep.json"
+    if not path.is_file():
+        raise InputError(f"{folder} has no sweep.json; run descend sweep with this --out.")
+    content = read_json(path)
+    try:
+        facts = {name: str(content[name]) for name in ("recipe", "model", "metric", "rule")}
+        higher = bool(content["higher_is_better"])
+        methods = [Searched.of(str(method), found) for method, found in content["methods"].items()]
+        plots = _plots(methods, facts["metric"], higher)
+    except (TypeError, ValueError, AttributeError, KeyError, OverflowError) as error:
+        raise InputError(f"{path} is not that of a sweep: {type(error).__name__}: {reason(error)}.") from error
+    looks = styles(methods)
+    blocks = "".join(figure_block(key, heading, words, wide=wide) for key, (_, heading, words, wide) in plots.items())
+    commands = "\n".join(escape(each.command) for each in methods if each.command)
+    todo = f"<h3>What was chosen, to type</h3><pre><code>{commands}</code></pre>" if commands else ""
+    return put_page(
+        folder,
+        title=f"Descend: sweep {folder.absolute().name}",
+        subtitle=escape(f"{facts['model']}, {facts['recipe']}: settings chosen on validation data"),
+        verdict=_verdict(methods, facts),
+        table=_methods_table(methods, looks, facts["metric"]),
+        sections=[f'<section data-section="0"><div class="plots">{blocks}</div>{todo}</section>'],
+        data=[
+            {
+                "state": {"log": True},
+                "plots": {key: json.loads(figure.to_json()) for key, (figure, *_) in plots.items()},
+            }
+        ],
+    )
+
+
+def _plots(methods: list[Searched], metric: str, higher: bool) -> dict[str, tuple[go.Figure, str, str, bool]]:
+    looks = styles(methods)
+    plots = {"history": (figures.history(methods, metric, higher, looks), "Trial by trial", _HISTORY, False)}
+    if any(len(each.importance) > 1 for each in methods):
+        plots["importance"] = figures.importance(methods, looks), "What mattered", _IMPORTANCE, False
+    for each in methods:
+        key = f"curves-{each.method}"
+        plots[key] = figures.curves(each, metric, looks[each.method]), f"{each.name}: while they ran", _CURVES, False
+    for each in methods:
+        if len(each.ranges) > 1:
+            heading = f"{each.name}: settings and what came of them"
+            plots[f"parallel-{each.method}"] = figures.parallel(each, metric, higher), heading, _PARALLEL, True
+    return plots
+
+
+def _verdict(methods: list[Searched], facts: Mapping[str, str]) -> str:
+    numbers = [len(each.trials) for each in methods]
+    equal = len(set(numbers)) <= 1
+    found = ", ".join(f"{escape(each.name)} {_number(each.chosen.value if each.chosen else None)}" for each in methods)
+    warning = "" if equal else "<p><b>The methods have had different numbers of trials: they do not compare.</b></p>"
+    return (
+        f'<div class="verdict {"open" if equal else "tentative"}"><h2 class="headline">Best mean '
+        f"{escape(facts['metric'])} on validation data: {found}</h2>{warning}<p>{escape(facts['rule'])}</p>"
+        "<p>A best of many trials is better than it will be on other data: judge what was chosen on test data, with "
+        "other seeds.</p></div>"
+    )
+
+
+def _methods_table(methods: list[Searched], looks: Mapping[str, Style], metric: str) -> str:
+    heads = ("Method", "Finished", "Pruned", "Diverged", f"Best mean {escape(metric)}", "Feasible")
+    rows = []
+    for each in methods:
+        counts, best = Counter(trial.state for trial in each.trials), each.chosen
+        feasible = {True: "yes", False: "no"}.get(best.feasible, "–") if best and best.feasible is not None else "–"
+        cells = [
+            escape(each.name),
+            *(str(counts[state]) for state in ("finished", "pruned", "diverged")),
+            _number(best.value if best else None),
+            feasible,
+        ]
+        rows.append(_row(heads, cells, looks[each.method]))
+    return _table(heads, f"<tbody>{''.join(rows)}</tbody>")

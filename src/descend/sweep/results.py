@@ -1,0 +1,146 @@
+"""What a sweep found: ``sweep.json``, and in words."""
+
+import fcntl
+import math
+import shlex
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from descend.records import LOCK_FILE, write_json
+from descend.sweep.storage import DONE, SETTINGS, Search
+
+SWEEP_FILE = "sweep.json"
+
+RULE = (
+    "For every method as many trials, finished or pruned. Chosen is the trial with the {better} mean {metric} over the "
+    "noise levels of descend evaluate on the validation split, of its final model; of equal ones a feasible one, then "
+    "the first. A pruned trial can't be chosen; one that diverged counts as finished, and as the worst."
+)
+
+
+def write(out: Path, facts: Mapping[str, Any], searches: Sequence[Search]) -> dict[str, Any]:
+    """Write ``sweep.json`` of a sweep's folder.
+
+    Args:
+        out: The folder.
+        facts: What holds for all methods.
+        searches: The methods.
+    """
+    better = "highest" if facts["higher_is_better"] else "lowest"
+    content = {
+        "descend": version("descend"),
+        **facts,
+        "rule": RULE.format(better=better, metric=facts["metric"]),
+        "methods": {search.method: _method(search, facts) for search in searches},
+    }
+    with (out / LOCK_FILE).open("w") as turn:
+        with suppress(OSError):  # a file system without locks
+            fcntl.lockf(turn, fcntl.LOCK_EX)  # workers may end at once
+        write_json(out / SWEEP_FILE, content)
+    return content
+
+
+def _method(search: Search, facts: Mapping[str, Any]) -> dict[str, Any]:
+    trials = [_told(trial) for trial in search.study.get_trials(deepcopy=False, states=DONE)]
+    best = search.best
+    chosen = next((trial for trial in trials if best is not None and trial["number"] == best.number), None)
+    if chosen is not None:
+        words = ["descend", "train", facts["recipe"], *facts["given"], "--method", search.method, *chosen["flags"]]
+        chosen = {**chosen, "command": shlex.join([*words, "--out", f"runs/{search.method}"])}
+    return {
+        "searched": search.study.user_attrs[SETTINGS]["searched"],
+        "counts": dict(Counter(trial["state"] for trial in trials)),
+        "best": chosen,
+        "importance": _importance(search.study),
+        "trials": trials,
+    }
+
+
+def _told(trial: FrozenTrial) -> dict[str, Any]:
+    """A trial that is over, as JSON has it."""
+    attributes = trial.user_attrs
+    pruned = trial.state is TrialState.PRUNED
+    words = attributes.get("flags", [])
+    steps = sorted(trial.intermediate_values)
+    return {
+        "number": trial.number,
+        "state": "pruned" if pruned else "diverged" if "diverged" in attributes else "finished",
+        "value": None if pruned else trial.value,
+        "feasible": attributes.get("feasible"),
+        "settings": {name.lstrip("-").replace("-", "_"): _number(value) for name, value in _pairs(words)},
+        "flags": words,
+        "curve": {"steps": steps, "values": [trial.intermediate_values[step] for step in steps]},
+        "noise": attributes.get("noise"),
+        "seconds": attributes.get("seconds"),
+        "folder": attributes.get("folder"),
+        "worker": attributes.get("worker"),
+        "why": attributes.get("diverged"),
+        "retries": len(trial.system_attrs.get("retry_history", ())),
+    }
+
+
+def _pairs(words: Sequence[str]) -> list[tuple[str, str]]:
+    return list(zip(words[::2], words[1::2], strict=True))
+
+
+def _number(word: str) -> float | str:
+    try:
+        return float(word)
+    except ValueError:
+        return word
+
+
+def _importance(study: optuna.Study) -> dict[str, float]:
+    """How much each setting has to do with which trials are the best tenth, by PED-ANOVA; the shares add up to 1."""
+    finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    if len(finished) < 2:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # few trials: the page says how many
+        return optuna.importance.get_param_importances(study)
+
+
+def tell(search: Search, trial: FrozenTrial, metric: str) -> str:
+    """How a trial ended, in a line."""
+    words = _told(trial)
+    number = sum(other.state in DONE for other in search.study.get_trials(deepcopy=False))
+    best = search.best
+    if words["state"] == "pruned":
+        end = f"pruned at step {words['curve']['steps'][-1]}"
+    elif words["state"] == "diverged":
+        end = f"diverged: {words['why'].split('. ')[0]}"
+    elif not math.isfinite(trial.value or 0):
+        end = f"mean {metric} not finite"
+    else:
+        feasible = {True: ", feasible", False: ", infeasible"}.get(words["feasible"], "")
+        end = f"mean {metric} {trial.value:.4g}{feasible if search.method == 'constrained' else ''}"
+    ahead = f"; best {best.value:.4g} of trial {best.number}" if best is not None else ""
+    what = f"{search.method} {number} of {search.trials}, trial {trial.number}"
+    return f"{what}: {end}{ahead} ({shlex.join(words['flags'])})"
+
+
+def sentences(content: Mapping[str, Any]) -> str:
+    """What a sweep found, for the terminal: the rule, a table, and what to type."""
+    lines = [
+        content["rule"],
+        "",
+        f"{'method':14}{'finished':>9}{'pruned':>8}{'diverged':>10}  best mean {content['metric']}",
+    ]
+    todo = []
+    for method, found in content["methods"].items():
+        counts, best = found["counts"], found["best"]
+        numbers = "".join(
+            f"{counts.get(state, 0):>{width}}" for state, width in (("finished", 9), ("pruned", 8), ("diverged", 10))
+        )
+        value = f"{best['value']:.4g} in {best['folder']}" if best else "none: no trial ended with a finite one"
+        lines.append(f"{method:14}{numbers}  {value}")
+        todo += [best["command"]] if best else []
+    return "\n".join([*lines, "", *todo])

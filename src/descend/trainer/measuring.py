@@ -1,0 +1,207 @@
+"""Measuring while training: every layer at the training noise, the verdict, and the best model that meets it."""
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import EvalPrediction
+from transformers.trainer_utils import has_length, speed_metrics
+
+from descend.errors import InputError
+from descend.evaluation.layers import LayerLosses, measure
+from descend.evaluation.satisfaction import Verdict, verdict
+from descend.records import aside, put
+from descend.trainer.saving import Resumable
+
+DUAL_FILE = "dual.safetensors"
+FEASIBLE_FOLDER = "best_feasible"
+
+
+class Measuring(Resumable):
+    """A trainer that looks at all layers where the library's looks at the last."""
+
+    verdict: Verdict | None
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Whether a model is the best so far; one that was not yet held to its constraints is no candidate."""
+        waits = self.dual.problem.constrained and self.dual.steps <= self.dual.warmup
+        return not waits and super()._determine_best_metric(metrics, trial)
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Every layer's loss and metric at the training noise, and the verdict on the constraints.
+
+        Args:
+            eval_dataset: Samples, several data sets by name, or the name of one of the trainer's; all of the trainer's
+                unless given.
+            ignore_keys: Not used: predictions have no keys.
+            metric_key_prefix: Of the metrics' names.
+
+        Returns:
+            The last layer's loss and metric, the worst violation, whether the constraints hold, and what
+            ``compute_metrics`` makes of the last layer's predictions.
+        """
+        own = eval_dataset is None
+        if isinstance(eval_dataset, str):
+            known = self._evaluated(self.eval_dataset)
+            if eval_dataset not in known:
+                raise InputError(f"eval_dataset must be one of {', '.join(known)}; got {eval_dataset!r}.")
+            eval_dataset = known[eval_dataset]
+        datasets = self._evaluated(self.eval_dataset if own else eval_dataset)
+        if not datasets:
+            raise InputError("expected an eval_dataset, of the trainer or of this call; got none.")
+        metrics: dict[str, float] = {}
+        losses: list[float] = []
+        verdicts: list[Verdict] = []
+        for name, dataset in datasets.items():
+            began = time.time()
+            layers = self._measure(dataset)
+            judged = verdict(self.args.problem(self.objective.model.depth), layers)
+            prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
+            # All processes have measured, and may differ by rounding; what is decided on it is the first one's.
+            judged, found = self._of_first((judged, self._told(layers, judged, prefix)))
+            verdicts.append(judged)
+            found |= speed_metrics(
+                prefix, began, num_samples=len(dataset) if has_length(dataset) else len(layers.losses)
+            )
+            self.log(found)
+            metrics |= found
+            losses.append(found[f"{prefix}_loss"])
+            # Other data than the trainer's own leave no trace in what a run is known and chosen by.
+            if own and self.is_world_process_zero():
+                self.records.rows(
+                    {"loss": layers.losses.mean(0).tolist(), self.objective.task.metric: layers.metrics},
+                    step=self.state.global_step,
+                    split=f"validation {name}".rstrip(),
+                    noise=self._level,
+                )
+        self.verdict = max(verdicts, key=lambda one: one.worst)
+        if own and all(one.feasible for one in verdicts):
+            self._keep_best_feasible(sum(losses) / len(losses))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _told(self, layers: LayerLosses, judged: Verdict, prefix: str) -> dict[str, float]:
+        metrics = {
+            f"{prefix}_loss": layers.losses[:, -1].mean().item(),
+            f"{prefix}_{self.objective.task.metric}": layers.metrics[-1],
+            f"{prefix}_violation": judged.worst,
+            f"{prefix}_feasible": float(judged.feasible),
+        }
+        if layers.predictions is not None and self.compute_metrics is not None:
+            predictions, targets = layers.predictions
+            if self.preprocess_logits_for_metrics is not None:
+                predictions = self.preprocess_logits_for_metrics(predictions, targets)
+            losses = layers.losses[:, -1].numpy() if "loss" in (self.args.include_for_metrics or ()) else None
+            theirs = self.compute_metrics(EvalPrediction(predictions.numpy(), targets.numpy(), losses=losses))
+            for name, value in theirs.items():
+                metrics[name if name.startswith(f"{prefix}_") else f"{prefix}_{name}"] = value
+        return metrics
+
+    def _keep_best_feasible(self, loss: float) -> None:
+        """Keep a model that meets the constraints on all the trainer's evaluation data, if none was better."""
+        if self.dual.problem.constrained and loss < self._best:
+            self._best = loss
+            kept = self.args.folder / FEASIBLE_FOLDER
+            with aside(kept) if self.args.should_save else nullcontext(kept) as folder:
+                self.save_pretrained(folder)
+                self.save_dual(folder / DUAL_FILE)
+
+    @staticmethod
+    def _evaluated(dataset: Any) -> dict[str, Any]:
+        """Data sets by name, a single one by none."""
+        return dataset if isinstance(dataset, dict) else {} if dataset is None else {"": dataset}
+
+    def _measure(self, dataset: Any) -> LayerLosses:
+        noise = self.objective.noise
+        if isinstance(dataset, Dataset):
+            dataset = self._remove_unused_columns(dataset, "evaluation")
+        own = noise.at(noise.level, seed=0, sigma=self.sigma or self._sigma(dataset)) if noise else None
+        return self._seen(
+            lambda: measure(
+                self.objective.model,
+                self.objective.task,
+                dataset,
+                own,
+                batch_size=self.args.eval_batch_size,
+                collate=self._collate_evaluation,
+                device=self.args.device,
+                keep_predictions=self.compute_metrics is not None,
+            )
+        )
+
+    def _seen(self, look: Callable[[], Any]) -> Any:
+        """What ``look`` finds in the model outside its forward pass, for which FSDP2 must gather parameters too."""
+        if not hasattr(self.objective, "reshard"):
+            return look()
+        from torch.distributed.fsdp import register_fsdp_forward_method
+
+        if "aside" not in vars(self.objective):
+            register_fsdp_forward_method(self.objective, "aside")
+        found: list[Any] = []  # what a forward pass returns might be rounded
+        self.objective.aside(lambda: found.append(look()))
+        self.objective.reshard()  # type: ignore[operator]
+        return found[0]
+
+    @property
+    def _collate_evaluation(self) -> Any:
+        """How samples become a batch where they are measured."""
+        return self._get_collator_with_removed_columns(self.data_collator, "evaluation")
+
+    @property
+    def sigma(self) -> float | None:
+        """σ_x: the noise's own, or that of the training data as the model embeds them now.
+
+        None without noise, or without data that can be looked through.
+        """
+        noise = self.objective.noise
+        if noise is None or noise.sigma is not None:
+            return noise.sigma if noise else None
+        known = (self.train_dataset, *self._evaluated(self.eval_dataset).values())
+        data = next((each for each in known if has_length(each)), None)
+        return None if data is None else self._sigma(data)
+
+    def _sigma(self, dataset: Any) -> float:
+        return self._seen(lambda: self.objective.task.sigma(self.objective.model.get_input_embeddings(), dataset))
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """The mean loss, the predictions and the targets of a batch, clean, at the last layer: for `predict`."""
+        task, batch = self.objective.task, self._prepare_inputs(inputs)
+        with torch.no_grad():
+            prediction = self._seen(lambda: list(self.objective.model.predictions(task.inputs(batch)))[-1])
+        try:
+            target = task.target(batch)
+        except KeyError:  # what is not labelled can be predicted all the same
+            target = None
+        loss = None if target is None else task.losses(prediction, target).mean()
+        return loss, None if prediction_loss_only else prediction, target
+
+    @property
+    def _level(self) -> float:
+        return self.objective.noise.level if self.objective.noise else 0.0
+
+    def save_dual(self, path: Path) -> None:
+        """Write λ, the cap's multiplier, the slack, and σ_x as the model embeds the data now; as `save_pretrained`."""
+        tensors = {
+            "multipliers": self.dual.multipliers,
+            "cap_multiplier": self.dual.cap_multiplier,
+            "slack": self.dual.slack,
+        }
+        sigma = self.sigma
+        if sigma is not None:
+            tensors["sigma"] = torch.tensor(sigma, dtype=torch.float64)
+        if self.args.should_save:
+            put(path, lambda part: save_file(tensors, part))

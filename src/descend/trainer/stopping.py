@@ -1,0 +1,37 @@
+"""Early stopping: a run ends where its evaluations have not become better for a while."""
+
+import logging
+from typing import Any
+
+from transformers import EarlyStoppingCallback, TrainerControl, TrainerState
+
+logger = logging.getLogger(__name__)
+
+
+class EarlyStopping(EarlyStoppingCallback):
+    """The library's, which says when it ends a run, and whose count a resumed run goes on with.
+
+    The library stores the count in every checkpoint, and takes it up only together with flags of its loop that would
+    end a run of more steps at once.
+    """
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Take up the count of the checkpoint that training goes on from; at its end, end training again."""
+        super().on_train_begin(args, state, control, **kwargs)
+        states: Any = state.stateful_callbacks
+        stored = states.get(type(self).__name__) if state.global_step else None
+        self.early_stopping_patience_counter = stored["attributes"]["early_stopping_patience_counter"] if stored else 0
+        states[type(self).__name__] = self.state()  # the library saves what has an entry
+        control.should_training_stop |= self.early_stopping_patience_counter >= self.early_stopping_patience
+
+    def on_evaluate(
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
+    ) -> None:
+        """Count, and end training where it is enough."""
+        ended = control.should_training_stop
+        super().on_evaluate(args, state, control, metrics, **kwargs)
+        if control.should_training_stop and not ended and state.is_world_process_zero:
+            logger.warning(
+                f"step {state.global_step} of {state.max_steps}: {args.metric_for_best_model} has not become better in "
+                f"{self.early_stopping_patience} evaluations; training ends."
+            )

@@ -1,0 +1,55 @@
+"""groups.json: the metric by group of samples, from which a run's own values and intervals over runs come."""
+
+import json
+
+import pytest
+import torch
+
+from descend import run
+from descend.cli import main
+from descend.evaluation.layers import LayerLosses
+from descend.evaluation.robustness import EDGES, _ratios
+
+STEPS = ["--use-cpu", "--max-steps", "2", "--dual-warmup-steps", "0"]
+RUNS = {
+    "video": ["video-ut", "--depth", "2", "--window", "2", "--stride", "10", "--save-strategy", "no"],
+    "pairs": ["text-ut", "--dataset", "mnli", "--hidden-size", "16", "--max-length", "30", "--depth", "2"],
+    "answers": ["llm-sft", "--hidden-size", "16", "--depth", "2"],
+}
+
+
+def recombined(groups: dict) -> list[float]:
+    means = [sum(scores) / sum(groups["counts"]) for scores in groups["scores"]]
+    return [mean**0.5 for mean in means] if groups["root"] else means
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_the_groups_recombine_to_the_values_of_the_summary(tmp_path, kind):
+    out = tmp_path / "run"
+    assert main(["train", *RUNS[kind], *STEPS, "--out", str(out)]) == 0
+    summary = run.evaluate(out, noise=[0.0, 2.0])
+    groups = json.loads((out / "groups.json").read_text())
+    assert groups["noise"] == summary["noise"] == [0, 2]  # without the training noise, where it is not asked for
+    assert recombined(groups) == pytest.approx(summary["values"], rel=1e-5)
+    assert (sum(groups["counts"]), len(groups["counts"])) == (summary["samples"], summary["groups"])
+    assert len(groups["counts"]) < summary["samples"]
+    assert [len(level) for level in groups["scores"]] == [summary["groups"]] * 2
+    again = run.evaluate(out, noise=[2.0])  # the same groups and the same noise, whatever is measured beside them
+    assert json.loads((out / "groups.json").read_text()) == groups | {"noise": [2], "scores": groups["scores"][1:]}
+    assert again["values"] == summary["values"][1:]
+
+
+def test_samples_of_a_single_group_stand_alone():
+    values = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    found = lambda *groups: LayerLosses(values, torch.tensor(groups), []).by_group(values).tolist()  # noqa: E731
+    assert found(7, 3, 7) == [[3, 4], [6, 8]]
+    assert found(7, 7, 7) == values.tolist()
+
+
+def test_the_histogram_of_ratios_counts_by_layer_and_its_outer_bins_are_open():
+    losses = torch.tensor([[1.0, 0.5, 0.0], [1.0, 1.0, 100.0], [0.0, 0.0, 1.0], [1.0, float("nan"), 1.0]])
+    found = _ratios(LayerLosses(losses.double(), torch.arange(4), []))["histogram"]
+    edges, first, second = found["edges"], *found["counts"]
+    assert edges == list(EDGES) and len(edges) == len(first) + 1 and edges[24] == 1
+    assert {edges[bin]: count for bin, count in enumerate(first) if count} == {0.5: 1, 1: 2}  # 0 after 0 is as before
+    assert {bin: count for bin, count in enumerate(second) if count} == {0: 1, len(second) - 1: 2}  # 0, and 100 and ∞

@@ -1,0 +1,143 @@
+"""Which runs a study is made of: the paper's grid at each scale, by rules that are stated beforehand."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+
+from descend import InputError
+from descend.cli import _recipe, levels
+from descend.study.costs import Costs
+from descend.study.grid import BASELINES, RECIPES, WANTED, cells, names, settings
+from descend.study.paper import table_3, table_4
+from descend.study.scales import SCALES
+
+ALL = {scale: cells(names(["all"]), scale) for scale in SCALES}
+
+
+def settings_of(found):
+    """Cells without their seeds → their seeds."""
+    seeds = defaultdict(set)
+    for cell in found:
+        seeds[cell.task, cell.model, cell.data, cell.depth, cell.gamma, cell.regime, cell.arm, cell.variant].add(
+            cell.seed
+        )
+    return seeds
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_name_is_that_of_one_run_and_one_run_has_one_name(scale):
+    assert len({cell.name for cell in ALL[scale]}) == len(ALL[scale])
+    assert len({(cell.recipe, cell.flags) for cell in ALL[scale]}) == len(ALL[scale])
+    for cell in ALL[scale]:
+        assert len(cell.name.encode()) < 200 and "/" not in cell.name and str(cell.seed) in cell.name
+        assert not any(flag.startswith("/") for flag in (*cell.flags, *cell.answer)), "a path of one machine"
+
+
+def test_other_flags_are_another_cell():
+    cell = ALL["small"][0]
+    assert replace(cell, flags=(*cell.flags, "--max-steps", "3")).name != cell.name
+    assert replace(cell, judge=("--noise", "0")).name != cell.name
+
+
+def test_figures_share_their_cells():
+    together = cells(["figure-3", "figure-7", "theory-1"], "small")
+    assert {cell.name for cell in cells(["figure-7"], "small")} < {cell.name for cell in together}
+    assert len(together) == len(cells(["figure-3"], "small"))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_figure_has_cells_of_both_methods(scale):
+    for name in WANTED:
+        arms = {cell.arm for cell in cells([name], scale)}
+        assert {"constrained"} < arms and arms & {"erm", "erm-clean"}, name
+
+
+def test_small_holds_every_data_set_model_and_depth_of_the_papers_tables_with_three_seeds():
+    seeds = settings_of(ALL["small"])
+    assert all(found == {0, 1, 2} for found in seeds.values())
+    kept = {(model, data) for _, model, data, *_ in seeds}
+    for row in (*table_3(), *table_4()):
+        assert (row.model, row.data) in kept
+        if row.model in ("UT", "DUST"):  # the pretrained ones are smaller here
+            for arm in ("erm", "constrained"):
+                assert any(
+                    (cell.model, cell.data, cell.depth, cell.arm, cell.variant)
+                    == (row.model, row.data, row.depth, arm, "")
+                    for cell in ALL["small"]
+                ), row
+
+
+def test_small_has_the_papers_noise_and_baselines_at_a_middle_depth():
+    seeds = settings_of(ALL["small"])
+    paper = {place for place in seeds if place[0] == "video" and place[5] == "paper"}
+    assert {(model, data, depth) for _, model, data, depth, *_ in paper} == {
+        ("UT", "ucsd", 5),
+        ("DUST", "ucsd", 5),
+        ("ViT", "ucsd", 4),
+    }
+    for task, arms in BASELINES.items():
+        for data in SCALES["small"].gammas[task]:
+            assert set(arms) <= {place[6] for place in seeds if place[:4] == (task, "UT", data, 5)}
+
+
+def test_the_papers_scale_holds_every_cell_of_its_tables():
+    seeds = settings_of(ALL["paper"])
+    printed = {"ViT": 12, "DistilBERT": 6, "RoBERTa": 24}  # DistilBERT has 6 blocks; the paper prints 12
+    for task, rows in (("video", table_3()), ("text", table_4())):
+        for row in rows:
+            depth = printed.get(row.model, row.depth)
+            for arm in ("constrained", "erm" if row.gamma else "erm-clean"):
+                assert seeds[task, row.model, row.data, depth, row.gamma, "paper", arm, ""] == {0, 1, 2}, row
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_flags_are_those_that_the_command_line_takes(scale):
+    """Through the real parser; of cells that differ in numbers alone one each."""
+    numbers = {"--seed", "--noise"}
+    seen = set()
+    for cell in ALL[scale]:
+        pairs = zip(cell.flags[::2], cell.flags[1::2], strict=True)
+        kind = (cell.recipe, tuple(pair for pair in pairs if pair[0] not in numbers))
+        if kind in seen:
+            continue
+        seen.add(kind)
+        _, recipe, args, _ = _recipe([cell.recipe, *cell.flags, "--out", "run"])
+        assert (recipe.depth, recipe.noise, args.seed) == (cell.depth, cell.gamma, cell.seed)
+        assert args.method == ("erm" if cell.arm == "erm-clean" else cell.arm)
+        args.problem(recipe.depth)
+    for judge in {cell.judge for cell in ALL[scale]}:
+        assert len(levels(judge[judge.index("--noise") + 1])) >= 3
+
+
+def test_a_variant_changes_one_thing():
+    for cell in cells(["figure-5"], "small"):
+        if cell.variant:
+            assert cell.arm == "constrained" and cell.flags[-2:] == ("--alpha", cell.variant.removeprefix("alpha="))
+
+
+def test_names_are_told_and_nearly_named_ones_offered():
+    assert names(["table-3", "figure-2", "figure-2"]) == ["figure-2", "table-3"]
+    assert len(names(["all"])) == 24 == len(WANTED)
+    with pytest.raises(InputError, match=r"did you mean figure-2\?"):
+        names(["figure_2"])
+
+
+def test_every_recipe_has_its_settings():
+    for scale, grid in SCALES.items():
+        for task, recipes in RECIPES.items():
+            for recipe in recipes:
+                rows = settings()[scale]["recipes"][recipe]
+                assert rows.keys() - {"every"} == grid.gammas[task].keys()
+
+
+def test_costs_are_told_before_anything_runs_and_learned_from_what_ran():
+    costs = Costs("small")
+    known = {cell.name: costs.of(cell) for cell in ALL["small"]}
+    assert all(seconds and seconds > 1 for seconds in known.values())
+    first = ALL["small"][0]
+    others = [cell for cell in ALL["small"] if cell.recipe != first.recipe]
+    costs.learn(first, 3 * known[first.name])  # a slow machine
+    assert costs.of(first) == pytest.approx(3 * known[first.name])
+    assert costs.of(others[0]) == pytest.approx(3 * known[others[0].name])
+    assert Costs("paper").of(ALL["paper"][0]) is None

@@ -1,0 +1,352 @@
+"""A study's figures, tables and claims from its cells alone; `test_study_page` looks at the page."""
+
+import csv
+import json
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.stats import binomtest
+
+import studies
+from descend.errors import InputError
+from descend.report.study import FIGURES, Claim, draw
+from descend.report.study.cells import Run
+from descend.report.study.chart import Chart, Line, Panel, Series, arm_style
+from descend.report.study.estimates import ahead, average, over_seeds, robust, share
+from descend.report.study.language import repetition
+from descend.report.study.results import Results
+from descend.study.grid import WANTED
+from descend.study.paper import table_3
+from studies import BETTER, SAME, WORSE, line, small, write
+
+HOSTILE = '=cmd|<b>"\\'
+
+
+def results(lines: list[dict[str, Any]]) -> Results:
+    return Results(Run.read(one, "a line") for one in lines)
+
+
+def claims(lines: list[dict[str, Any]], name: str) -> list[Claim]:
+    return FIGURES[name](results(lines)).claims
+
+
+def verdicts(lines: list[dict[str, Any]], name: str) -> list[str]:
+    return [claim.held for claim in claims(lines, name)]
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = write(tmp_path_factory.mktemp("study"), small())
+    found = draw(out, list(FIGURES))
+    assert [claim.json() for claim in found] == json.loads((out / "figures" / "claims.json").read_text())
+    return out
+
+
+@pytest.mark.parametrize("name", [name for name in FIGURES if not name.startswith("table")])
+def test_every_figure_is_a_picture_and_numbers(drawn: Path, name: str) -> None:
+    with Image.open(drawn / "figures" / f"{name}.png") as picture:
+        assert picture.width in (680, 1380) and round(picture.info["dpi"][0]) == 200
+        counts = picture.convert("L").histogram()
+        assert counts[255] > 0.5 * sum(counts) and sum(counts[:128]) > 1000  # a white ground, and much on it
+    root = ElementTree.parse(drawn / "figures" / f"{name}.svg").getroot()
+    assert root.tag.endswith("svg") and len(list(root.iter())) > 100
+    numbers = [row for row in rows(drawn / "figures" / f"{name}.csv") if row["x"] and row["y"]]
+    assert len(numbers) > 5 and all(np.isfinite(float(row["y"])) for row in numbers)
+
+
+@pytest.mark.parametrize("name", [name for name in FIGURES if name.startswith("table")])
+def test_every_table_is_markdown_and_numbers(drawn: Path, name: str) -> None:
+    found = rows(drawn / "figures" / f"{name}.csv")
+    text = (drawn / "figures" / f"{name}.md").read_text()
+    assert found and text.count("\n|") == len(found) + 2
+    assert not (drawn / "figures" / f"{name}.png").exists()
+
+
+def test_all_that_can_be_run_can_be_drawn() -> None:
+    assert list(FIGURES) == list(WANTED)
+
+
+def test_a_figure_shows_the_runs_own_numbers(drawn: Path) -> None:
+    lines = [one for one in small() if (one["cell"]["model"], one["cell"]["arm"]) == ("ViT", "constrained")]
+    expected = np.mean([one["summary"]["values"] for one in lines], axis=0)
+    shown = [
+        row
+        for row in rows(drawn / "figures" / "figure-2.csv")
+        if row["panel"].startswith("ViT") and row["series"] == "Constrained"
+    ]
+    assert [float(row["y"]) for row in shown] == pytest.approx(expected, rel=1e-5)
+    assert all(float(row["low"]) < float(row["y"]) < float(row["high"]) for row in shown)
+
+
+def test_it_is_drawn_in_the_same_bytes_again(drawn: Path, tmp_path: Path) -> None:
+    write(tmp_path, small())
+    draw(tmp_path, ["figure-12"])
+    for kind in ("png", "svg", "csv"):
+        name = f"figures/figure-12.{kind}"
+        assert (tmp_path / name).read_bytes() == (drawn / name).read_bytes()
+
+
+def test_drawing_one_keeps_the_claims_of_others(tmp_path: Path) -> None:
+    write(tmp_path, [line("video", "UT", "ucsd", 3, 0.8, arm, 0) for arm in ("erm", "constrained")])
+    draw(tmp_path, ["table-3"])
+    draw(tmp_path, ["table-4"])
+    kept = json.loads((tmp_path / "figures" / "claims.json").read_text())
+    assert {claim["figure"] for claim in kept} == {"table-3", "table-4"}
+
+
+# --- verdicts: effects that are known come out
+
+
+@pytest.mark.parametrize(("effect", "held"), [(BETTER, "held"), (SAME, "undecided"), (WORSE, "not held")])
+def test_wins_and_robustness_follow_the_effect(effect: Callable[..., float], held: str) -> None:
+    lines = small(effect)
+    assert verdicts(lines, "table-3")[0] == verdicts(lines, "table-4")[0] == held
+    assert verdicts(lines, "figure-1")[1] == verdicts(lines, "figure-2")[1] == verdicts(lines, "figure-6")[1] == held
+    assert verdicts(lines, "figure-4")[0] == held
+
+
+def test_no_loss_where_there_is_none_is_held_within_its_margin() -> None:
+    assert verdicts(small(SAME), "figure-2")[2] == verdicts(small(SAME), "figure-6")[2] == "held"
+    assert verdicts(small(WORSE), "figure-2")[2] == verdicts(small(WORSE), "figure-6")[2] == "not held"
+    assert verdicts(small(SAME), "figure-4")[2] == "held" and verdicts(small(BETTER), "figure-4")[2] == "not held"
+
+
+def test_the_gain_is_what_was_put_in() -> None:
+    (claim,) = (one for one in claims(small(), "figure-8") if "UT and ViT" in one.claim)
+    assert claim.held == "held"
+    assert "10 % (95 %" in claim.sentence or "9.99 % (95 %" in claim.sentence  # 5 % more for each γ, from 0 to 2
+
+
+def test_descent_is_seen_where_it_is_and_is_not() -> None:
+    assert verdicts(small(), "figure-7") == ["held", "held"]
+    lines = small()
+    for one in lines:  # ERM's layers now descend too, and a constrained layer does not
+        if one["cell"]["model"] == "DUST":
+            for row in one["summary"]["layer_losses"].values():
+                if one["cell"]["arm"] == "erm":
+                    row.sort(reverse=True)
+                else:
+                    row[2] = row[1] * 1.1
+    assert verdicts(lines, "figure-7") == ["not held", "not held"]
+
+
+@pytest.mark.parametrize(("step", "held"), [(0.03, "held"), (0.0, "undecided"), (-0.03, "not held")])
+def test_an_ablation_of_alpha_is_judged_from_its_ends(step: float, held: str) -> None:
+    lines = small()
+    for one in lines:
+        if one["cell"]["variant"].startswith("alpha="):
+            rise = step * float(one["cell"]["variant"][6:]) / 0.5
+            one["groups"]["scores"][-1] = [score + 100 * rise for score in one["groups"]["scores"][-1]]
+            one["summary"]["values"][-1] += rise
+    assert verdicts(lines, "figure-5") == [held, "held"]
+    chart = FIGURES["figure-5"](results(lines)).chart
+    assert list(chart.panels[0].series[0].x) == [0.05, 0.1, 0.3, 0.5], "the table's own α, 0.1, is among them"
+
+
+def test_an_infeasible_run_is_found_and_named() -> None:
+    lines = small()
+    for one in lines:
+        if one["cell"]["variant"] == "infeasible":
+            one["summary"]["values"] = [1.5 * value for value in one["summary"]["values"]]
+            one["groups"]["scores"] = (2.25 * np.array(one["groups"]["scores"])).tolist()
+    worse, named = claims(lines, "figure-11")
+    assert (worse.held == named.held == "held" and "worse by 5" in worse.sentence) or "worse by 49" in worse.sentence
+    assert "layers 2 and 3 break" in named.sentence
+
+
+def test_violations_that_grow_faster_than_linearly_are_noticed() -> None:
+    assert "not held" in verdicts(small(), "theory-2")
+    lines = [line("video", "UT", "ucsd", 3, 0.8, arm, seed) for arm in ("erm", "constrained") for seed in range(3)]
+    for one in lines:
+        for level, row in one["summary"]["layer_losses"].items():
+            slope = 0.2 * np.sqrt(max(0.0, float(level) - 0.8))  # slower and slower
+            row[:] = [1.0, 0.5 + slope, 0.3, 0.1]
+    assert verdicts(lines, "theory-2")[0] == "held"
+
+
+def test_energies_that_rise_are_noticed() -> None:
+    assert verdicts(small(), "theory-3") == ["held"]
+    lines = small()
+    for one in lines:
+        for row in one["summary"].get("energy", {}).values():
+            row[1] = row[0] + 5
+    assert verdicts(lines, "theory-3") == ["not held"]
+
+
+def test_the_gap_of_theorem_2_is_what_a_hand_finds() -> None:
+    lines = [line("video", "UT", "ucsd", 2, 0.8, arm, 0) for arm in ("erm", "constrained")]
+    for one, losses in zip(lines, ([4.0, 5.0, 1.0], [4.0, 2.0, 3.0]), strict=True):
+        one["summary"]["layer_losses"]["0.8"] = losses
+        one["curves"]["loss"]["values"] = [[loss - 0.2 for loss in losses] for _ in one["curves"]["loss"]["steps"]]
+    (panel,) = FIGURES["theory-1"](results(lines)).chart.panels
+    assert [list(series.y) for series in panel.series] == [[3.0, 3.0, 0.0], [3.0, 1.0, 1.0]]
+    assert panel.lines[0].at == pytest.approx(0.2 / studies.ALPHA)
+    lines[1]["curves"]["loss"]["values"] = [[9.0, 9.0, 9.0] for _ in lines[1]["curves"]["loss"]["steps"]]
+    shown = FIGURES["theory-1"](results(lines))
+    assert not shown.chart.panels[0].lines and shown.claims[0].held == "undecided", "a bound of 70 says nothing"
+    assert "In 0 of 0 settings" in shown.claims[0].sentence
+
+
+# --- what is missing, diverged or damaged
+
+
+def test_with_one_run_alone_everything_is_drawn_and_says_what_is_missing(tmp_path: Path) -> None:
+    write(tmp_path, [line("video", "UT", "ucsd", 3, 0.8, "erm", 0)])
+    found = draw(tmp_path, list(FIGURES))
+    assert {claim.held for claim in found if not claim.claim.startswith("No run diverges")} <= {"not run", "undecided"}
+    assert all(claim.sentence.startswith("Not run: it needs") for claim in found if claim.held == "not run")
+    chart = FIGURES["figure-4"](Results.read(tmp_path)).chart
+    assert "RoBERTa on IMDb" in chart.missing and not chart.panels
+    for name in FIGURES:
+        kinds = ("md", "csv") if name.startswith("table") else ("png", "svg", "csv")
+        assert all((tmp_path / "figures" / f"{name}.{kind}").stat().st_size for kind in kinds)
+
+
+def test_one_seed_decides_nothing() -> None:
+    lines = [line("video", "UT", "ucsd", 3, 0.8, arm, 0, effect=WORSE) for arm in ("erm", "constrained")]
+    found = claims(lines, "figure-2")
+    assert [claim.held for claim in found[1:]] == ["undecided", "undecided"]
+    assert "no interval" in found[1].sentence
+
+
+def test_a_run_that_diverged_is_lost_counted_and_named(tmp_path: Path) -> None:
+    lines = [line("video", "UT", "ucsd", 3, 0.8, arm, seed) for arm in ("erm", "constrained") for seed in range(3)]
+    gone = lines.pop()
+    lines.append({"cell": gone["cell"], "summary": None, "diverged": "loss of layer 3 is nan", "seconds": 3.0})
+    write(tmp_path, lines)
+    found = {claim.claim[:6]: claim for claim in draw(tmp_path, ["table-3"])}
+    assert found["No run"].held == "not held" and gone["cell"]["name"] in found["No run"].sentence
+    assert "0 of 1" in found["Constr"].sentence and "worse beyond doubt in 1" in found["Constr"].sentence
+    (row,) = rows(tmp_path / "figures" / "table-3.csv")
+    assert row["Constrained"] == "diverged" and row["ERM"][0].isdigit()
+    draw(tmp_path, ["figure-2", "figure-7", "theory-1", "theory-2"])  # and nothing falls over it
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda one: one.pop("summary"), "line 2 is no finished cell"),
+        (lambda one: one["cell"].pop("depth"), "line 2 is no finished cell"),
+        (lambda one: one["summary"].pop("values"), "line 2 must describe one evaluated run"),
+        (lambda one: one["groups"].update(counts=[1]), "line 2: scores must be one for each"),
+        (lambda one: one["validation"].update(loss=3), "line 2 is no finished cell"),
+        (lambda one: one["cell"].update(gamma=float("nan")), "line 2 is no finished cell"),
+        (lambda one: one["curves"]["loss"].update(values=[[1.0] * 9]), "one number per layer"),
+    ],
+)
+def test_a_damaged_line_is_named(tmp_path: Path, damage: Callable[[dict[str, Any]], Any], words: str) -> None:
+    lines = [line("video", "UT", "ucsd", 3, 0.8, arm, 0) for arm in ("erm", "constrained")]
+    damage(lines[1])
+    write(tmp_path, lines)
+    with pytest.raises(InputError, match=words):
+        draw(tmp_path, ["table-3"])
+
+
+def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path, [line("video", "UT", "ucsd", 3, 0.8, "erm", 0)])
+    with (tmp_path / "cells.jsonl").open("a") as file:
+        file.write('{"cell": {"na')
+    assert len(Results.read(tmp_path).runs) == 1
+
+
+def test_other_names_and_folders_are_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no figure or table 'figure-99'; there are figure-1, "):
+        draw(tmp_path, ["figure-99"])
+    with pytest.raises(InputError, match=r"holds no study: expected cells\.jsonl"):
+        draw(tmp_path, ["figure-1"])
+
+
+def test_what_words_are_in_a_cell_is_text_in_every_file(tmp_path: Path) -> None:
+    write(tmp_path, [line("video", HOSTILE, HOSTILE, 3, 0.8, arm, 0) for arm in ("erm", "constrained")])
+    draw(tmp_path, ["table-3", "figure-2"])
+    (row,) = rows(tmp_path / "figures" / "table-3.csv")
+    assert row["Model"] == f"'{HOSTILE}" and row["Data"] == f"'{HOSTILE}", "no formula for a spreadsheet"
+    last = (tmp_path / "figures" / "table-3.md").read_text().splitlines()[-1]
+    assert "<b>" not in last and last.replace("\\|", "").count("|") == len(row) + 1
+    assert rows(tmp_path / "figures" / "figure-2.csv")[0]["panel"].startswith(f"'{HOSTILE}-3")
+
+
+# --- the numbers themselves
+
+
+def test_the_papers_numbers_stand_beside_ours() -> None:
+    table = FIGURES["table-3"](results(small())).table
+    (row,) = ([*one] for one in table.rows if one[:4] == ["UT", "3", "UCSD", "0.15"])
+    (theirs,) = (one for one in table_3() if (one.model, one.depth, one.data, one.gamma) == ("UT", 3, "ucsd", 0.15))
+    assert [float(cell) for cell in row[8:10]] == [theirs.unconstrained, theirs.constrained]
+    gain = 100 * (theirs.unconstrained - theirs.constrained) / theirs.unconstrained
+    assert float(row[10]) == pytest.approx(gain, abs=0.01)
+    assert all(one[8] == "–" for one in table.rows if one[4] == "strong"), "the paper has no strong regime"
+
+
+def test_clean_erm_stands_beside_every_noise_of_its_regime() -> None:
+    settings = results(small()).where(task="text", model="DistilBERT", data="imdb")
+    assert [(one.gamma, *one.arms) for one in settings] == [
+        (0.0, "erm-clean", "constrained"),
+        (0.4, "erm-clean", "erm", "constrained"),
+        (1.0, "erm-clean", "erm", "constrained"),
+    ]
+    assert all(one.paired for one in settings) and settings[0].plain[0].arm == "erm-clean"
+
+
+def test_differences_are_paired() -> None:
+    (setting,) = results(small(lambda *_: 0.05)).where(model="ViT")
+    ours, theirs = robust(tuple(setting.constrained)).summary(), robust(tuple(setting.plain)).summary()
+    gained = ahead(ours, theirs, higher=False)
+    assert gained.value == pytest.approx(100 * (1 - ours.value / theirs.value))
+    low, high = gained.interval[1:]
+    assert low < 5 < high
+    width = theirs.interval.high - theirs.interval.low
+    assert (high - low) / 100 * theirs.value < 0.25 * width, "clips that are hard for both fall out"
+    both = average([gained, gained])
+    assert both.value == pytest.approx(gained.value) and both.interval == pytest.approx(gained.interval)
+    nothing = ahead(ours, ours, higher=False)
+    assert nothing.interval == (0, 0, 0)
+
+
+def test_summaries_are_those_of_the_runs() -> None:
+    for setting in results(small()).settings:
+        for runs in setting.arms.values():
+            expected = [run.view.auc if run.higher else run.view.mean for run in runs]
+            assert robust(tuple(runs)).summary().value == pytest.approx(np.mean(expected))
+
+
+def test_shares_and_means_have_the_intervals_of_the_textbook() -> None:
+    exact = binomtest(74, 105).proportion_ci(0.95, method="exact")
+    assert share(74, 105) == pytest.approx((74 / 105, exact.low, exact.high))
+    assert share(0, 5).low == 0 and share(5, 5).high == 1
+    assert over_seeds([1.0, 2.0, 3.0]) == pytest.approx((2, 2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5))
+    assert not over_seeds([1.0]).known and not over_seeds([1.0, float("nan")]).known
+
+
+def test_repetition_counts_what_was_said_before() -> None:
+    assert repetition("a b c d e f") == repetition("two words") == repetition("") == 0
+    assert repetition("a b c a b c") == pytest.approx(1 / 4)  # abc bca cab abc
+    assert repetition("mouse " * 12) == pytest.approx(0.9)
+
+
+def test_a_chart_writes_down_all_that_it_shows() -> None:
+    style = arm_style("erm")
+    series = [
+        Series("a", style, [0, 1], [2.0, float("nan")], [1.5, 1.0], [2.5, 3.0]),
+        Series("b", style, [0.1, 1, 10], [0.25, 0.75], kind="steps"),
+    ]
+    chart = Chart(
+        "figure-0", "t", "w", [Panel("p", "x", "y", series, lines=[Line(0.5, "trained"), Line(1, "one", "y")])]
+    )
+    assert chart.csv().splitlines() == [
+        "panel,series,x,y,low,high",
+        *("p,a,0,2,1.5,2.5", "p,a,1,,1,3", "p,b,0.1,0.25,,", "p,b,1,0.75,,"),
+        *("p,trained,0.5,,,", "p,one,,1,,"),
+    ]
+    assert list(chart.legend()) == ["a", "b"]

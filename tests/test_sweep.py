@@ -1,0 +1,399 @@
+"""Sweeps through the command line: real trials, several workers, a kill in the middle, the rule, the page."""
+
+import json
+import math
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pytest
+from optuna.trial import TrialState, create_trial
+from PIL import Image
+from playwright.sync_api import Browser
+from transformers import TrainerControl
+from transformers import TrainerState as State
+
+from descend import DescentConfig, DescentTrainer, InputError
+from descend.cli import _recipe, main
+from descend.report import write_sweep
+from descend.sweep import storage
+from descend.sweep.space import flags, own, space
+from descend.sweep.storage import Search, TooMany, open_storage
+from descend.sweep.worker import _Pruning
+from test_report_page import HOSTILE, Guarded, Visit, browser  # noqa: F401
+
+# An evaluation and a checkpoint at each of four steps, on a handful of windows.
+BRIEF = """--depth 2 --window 2 --max-steps 4 --eval-steps 1 --save-steps 1 --dual-warmup-steps 1 --use-cpu
+    --disable-tqdm True"""
+FLAGS = ["video-ut", *BRIEF.split()]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clips(tmp_path_factory):
+    """Three short clips, in place of the generated ones that every trial would make again."""
+    root, rng = tmp_path_factory.mktemp("clips"), np.random.default_rng(0)
+    for side, count in (("training", 2), ("testing", 1)):
+        for clip in range(count):
+            folder = root / "videos" / side / "frames" / f"{clip:02d}"
+            folder.mkdir(parents=True)
+            for frame in range(6):
+                pixels = rng.integers(0, 256, (8, 8), dtype=np.uint8)
+                Image.fromarray(pixels).resize((160, 160)).save(folder / f"{frame}.png")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DESCEND_CACHE", str(root / "cache"))
+        FLAGS.extend(["--data", str(root / "videos")])
+        yield
+
+
+def words(out: Path, trials: int, *more: str) -> list[str]:
+    return ["sweep", *FLAGS, "--trials", str(trials), "--out", str(out), *more]
+
+
+def found(out: Path) -> dict:
+    return json.loads((out / "sweep.json").read_text())
+
+
+def worker(out: Path, trials: int, *more: str) -> subprocess.Popen:
+    """Another process at the same sweep, which takes a trial for killed after few seconds."""
+    code = (
+        "import sys; from descend.sweep import storage; storage.HEARTBEAT, storage.GRACE = 1, 3; "
+        "from descend.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    return subprocess.Popen([sys.executable, "-c", code, *words(out, trials, *more)], stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory) -> Path:
+    """A sweep of three trials of each method; read it, don't change it."""
+    out = tmp_path_factory.mktemp("swept") / "sweep"
+    assert main(words(out, 3)) == 0
+    return out
+
+
+# --- what a sweep is
+
+
+def test_every_method_has_as_many_trials_and_what_was_chosen_is_the_lowest(swept):
+    content = found(swept)
+    assert (content["recipe"], content["metric"], content["split"]) == ("video-ut", "rmse", "validation")
+    assert "lowest mean rmse over the noise levels" in content["rule"]
+    assert content["methods"].keys() == {"erm", "constrained"}
+    for method, part in content["methods"].items():
+        assert [trial["number"] for trial in part["trials"]] == [0, 1, 2]
+        assert part["counts"] == Counter(trial["state"] for trial in part["trials"])
+        ended = [trial for trial in part["trials"] if trial["state"] == "finished"]
+        assert part["best"]["value"] == min(trial["value"] for trial in ended)
+        assert sum(part["importance"].values()) == pytest.approx(1) if len(ended) > 1 else part["importance"] == {}
+        assert part["searched"].keys() == part["trials"][0]["settings"].keys() - {"first_layer"}
+        for trial in part["trials"]:
+            config = json.loads((swept / trial["folder"] / "config.json").read_text())
+            assert config["method"] == method
+            assert config["training"]["learning_rate"] == trial["settings"]["learning_rate"]
+            assert (swept / trial["folder"] / "model").is_dir() is (trial["number"] == part["best"]["number"])
+            assert (trial["state"], trial["curve"]["steps"]) == ("finished", [1, 2, 3])  # too few to prune by
+        assert not list((swept / "trials").glob("*/checkpoint-*")) + list((swept / "trials").glob("*/frames.npz"))
+
+
+def test_a_trials_value_is_the_mean_that_evaluation_gives_on_the_validation_split(swept):
+    best = found(swept)["methods"]["constrained"]["best"]
+    summary = json.loads((swept / best["folder"] / "summary.json").read_text())
+    assert (summary["split"], summary["mean"], summary["noise"]) == ("validation", best["value"], best["noise"])
+    assert len(best["noise"]) == 8
+
+
+def test_the_line_to_type_is_the_run_that_was_chosen(swept):
+    best = found(swept)["methods"]["constrained"]["best"]
+    typed = shlex.split(best["command"])
+    assert typed[:3] == ["descend", "train", "video-ut"]
+    _, recipe, args, _ = _recipe(typed[2:])
+    config = json.loads((swept / best["folder"] / "config.json").read_text())
+    assert (recipe.depth, recipe.window, args.first_layer) == (2, 2, 1)
+    for name in ("learning_rate", "alpha", "alpha_decay", "dual_lr", "dual_optimizer", "resilience", "first_layer"):
+        assert config["training"][name] == getattr(args, name)
+
+
+def test_a_second_call_runs_nothing_and_more_trials_run_the_rest(swept, tmp_path, capsys):
+    before = (swept / "sweep.json").read_text()
+    assert main(words(swept, 3)) == 0
+    assert (swept / "sweep.json").read_text() == before
+    said = capsys.readouterr().out
+    assert "trial" not in said.split("For every method")[0]
+    best = found(swept)["methods"]["erm"]["best"]
+    assert best["command"] in said and f"{best['value']:.4g} in {best['folder']}" in said
+    assert str(swept / "report.html") in said
+
+
+def test_what_is_given_is_not_searched():
+    _, _, args, _ = _recipe([*FLAGS, "--alpha", "0.2", "--dual-lr", "0.1", "--out", "none"])
+    assert space(args, {"alpha", "dual_lr"}).keys() == {"learning_rate", "dual_optimizer", "resilience"}
+    erm = _recipe([*FLAGS, "--method", "erm", "--out", "none"])[2]
+    assert space(erm, set()).keys() == {"learning_rate"}
+    text = _recipe(["text-ut", "--out", "none"])[2]
+    assert space(text, set())["cap"].low < text.cap < space(text, set())["cap"].high
+    # --alpha alone would start the chain at the input, and with one step for all layers.
+    assert flags({"alpha": 0.1, "alpha_decay": 0.5}, args, {"first_layer"}) == [
+        "--alpha",
+        "0.1",
+        "--alpha-decay",
+        "0.5",
+    ]
+    assert flags({"alpha": 0.1}, erm, set()) == ["--alpha", "0.1", "--first-layer", "1"]
+
+
+def test_the_first_trial_of_each_method_is_the_recipes_own(swept):
+    _, _, args, _ = _recipe([*FLAGS, "--out", "none"])
+    for part in found(swept)["methods"].values():
+        for name, value in part["trials"][0]["settings"].items():
+            own = getattr(args, name)
+            assert value == (float(own) if name == "alpha" else own)
+
+
+def test_what_is_out_of_range_is_not_begun_with():
+    _, _, args, _ = _recipe([*FLAGS, "--resilience", "0", "--alpha", "0.3,0.2", "--out", "none"])
+    assert own(args, space(args, ())).keys() == {"learning_rate", "alpha_decay", "dual_lr", "dual_optimizer"}
+
+
+# --- the rule, and whose turn it is
+
+
+def search(url: str, trials: int = 3, **settings) -> Search:
+    args = DescentConfig(output_dir="none", report_to="none")
+    common = {"maximize": False, "settings": settings, "first": {"alpha": 0.1}}
+    return Search.open(open_storage(url), "constrained", space(args, ()), trials=trials, seed=0, **common)
+
+
+@pytest.fixture
+def quiet():
+    with pytest.warns(optuna.exceptions.ExperimentalWarning):
+        yield
+
+
+def end(search: Search, value: float | None, state=TrialState.COMPLETE, **attributes) -> None:
+    search.study.add_trial(create_trial(state=state, value=value, user_attrs=attributes))
+
+
+@pytest.mark.parametrize(("sign", "maximize"), [(1, False), (-1, True)])
+def test_the_rule(tmp_path, quiet, sign, maximize):
+    at = search(f"sqlite:///{tmp_path / 'a.db'}")
+    study = optuna.create_study(direction="maximize" if maximize else "minimize")
+    at = Search("constrained", study, 3, 0, at.space)
+    assert at.best is None
+    end(at, sign * math.inf, diverged="…")
+    assert at.best is None
+    for value, feasible in ((3.0, True), (2.0, False), (2.0, True), (2.0, True), (2.5, True)):
+        end(at, sign * value, feasible=feasible)
+    end(at, sign * 1.0, TrialState.PRUNED)
+    assert at.best.number == 3
+
+
+def test_a_trial_begun_beyond_the_number_asked_for_gives_way(tmp_path, quiet):
+    at = search(f"sqlite:///{tmp_path / 'a.db'}", trials=2)
+    first, second, third = (at.study.ask() for _ in range(3))
+    assert first.suggest_float("alpha", 0.01, 0.7) == 0.1
+    at.claim(first.number), at.claim(second.number)
+    assert not at.free and not at.done
+    with pytest.raises(TooMany):
+        at.claim(third.number)
+    at.study.tell(third.number, state=TrialState.FAIL)
+    at.study.tell(second.number, state=TrialState.FAIL)
+    at.give_back(second.number)
+    assert at.free
+    fourth = at.study.ask()
+    at.claim(fourth.number)
+    assert fourth.number == 3 and not at.free
+
+
+def test_draws_depend_on_the_trial_not_on_the_worker(tmp_path, quiet):
+    at = search(f"sqlite:///{tmp_path / 'a.db'}")
+    drawn = [at.sampler(number)._rng.rng.random() for number in (0, 1, 0)]
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
+def test_a_trial_is_pruned_below_the_median_but_not_in_warm_up_nor_at_its_end():
+    study = optuna.create_study(pruner=optuna.pruners.MedianPruner(n_startup_trials=1))
+    study.add_trial(create_trial(value=1, intermediate_values={4: 1.0, 5: 1.0, 10: 1.0}))
+    args = DescentConfig(output_dir="none", report_to="none", max_steps=10, dual_warmup_steps=4, use_cpu=True)
+
+    def measure(step: int, value: float) -> None:
+        state = State(global_step=step, max_steps=10)
+        _Pruning(study.ask(), "rmse").on_evaluate(args, state, TrainerControl(), metrics={"eval_rmse": value})
+
+    measure(4, 2.0)
+    measure(5, 0.5)
+    measure(10, 2.0)
+    with pytest.raises(optuna.TrialPruned):
+        measure(5, 2.0)
+    args.method = "erm"
+    with pytest.raises(optuna.TrialPruned):
+        measure(4, 2.0)
+
+
+# --- workers that come and go
+
+
+def test_two_workers_and_one_that_was_killed_make_exactly_as_many(swept, tmp_path, monkeypatch):
+    """A trial that was killed goes on from its checkpoint and comes to the same value as one that was not."""
+    out = tmp_path / "sweep"
+    killed = worker(out, 3, "--method", "erm")
+    try:
+        until = time.monotonic() + 300
+        while not (out / "trials" / "erm-000" / "checkpoint-1").is_dir():
+            assert time.monotonic() < until and killed.poll() is None
+            time.sleep(0.002)
+    finally:
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+    other = worker(out, 3, "--method", "erm")
+    monkeypatch.setattr(storage, "HEARTBEAT", 1)
+    monkeypatch.setattr(storage, "GRACE", 3)
+    assert main(words(out, 3, "--method", "erm")) == 0
+    assert other.wait(300) == 0
+    part = found(out)["methods"]["erm"]
+    assert len(part["trials"]) == 3
+    (again,) = (trial for trial in part["trials"] if trial["retries"])
+    first = found(swept)["methods"]["erm"]["trials"][0]
+    assert again["folder"] == "trials/erm-000"
+    assert (again["flags"], again["value"], again["curve"]) == (first["flags"], first["value"], first["curve"])
+    assert len({trial["folder"] for trial in part["trials"]}) == 3
+
+
+def test_an_interrupted_sweep_says_how_to_go_on_and_does(swept, tmp_path, monkeypatch, capsys):
+    original, signals = DescentTrainer.compute_loss, [signal.SIGINT]
+
+    def interrupted(self, *args, **kwargs):
+        if self.dual.steps + 1 == 3 and signals:
+            signal.raise_signal(signals.pop())
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(DescentTrainer, "compute_loss", interrupted)
+    out = tmp_path / "sweep"
+    line = words(out, 1, "--method", "erm")
+    assert main(line) == 130
+    assert f"Go on with: descend {shlex.join(line)}" in capsys.readouterr().err
+    assert main(line) == 0
+    (trial,) = found(out)["methods"]["erm"]["trials"]
+    first = found(swept)["methods"]["erm"]["trials"][0]
+    assert (trial["folder"], trial["retries"], trial["value"]) == ("trials/erm-000", 1, first["value"])
+
+
+def test_a_trial_that_diverges_is_finished_and_the_worst(tmp_path, capsys):
+    out = tmp_path / "sweep"
+    assert main(words(out, 1, "--method", "constrained", "--learning-rate", "1e30")) == 0
+    part = found(out)["methods"]["constrained"]
+    (trial,) = part["trials"]
+    assert (trial["state"], trial["value"], part["best"]) == ("diverged", None, None)
+    assert "is not finite" in trial["why"]
+    said = capsys.readouterr().out
+    assert "diverged: step" in said and "none: no trial ended with a finite one" in said
+
+
+@pytest.mark.skipif("DESCEND_POSTGRES" not in os.environ, reason="DESCEND_POSTGRES names no empty database")
+def test_two_workers_on_a_server(tmp_path):
+    url = os.environ["DESCEND_POSTGRES"]
+    workers = [worker(tmp_path / "sweep", 4, "--method", "erm", "--storage", url) for _ in range(2)]
+    assert [each.wait(300) for each in workers] == [0, 0]
+    assert [trial["number"] for trial in found(tmp_path / "sweep")["methods"]["erm"]["trials"]] == [0, 1, 2, 3]
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--trials", "0"], "--trials must be at least 1"),
+        (["--storage", "sweep.db"], "--storage must be the URL of a database"),
+        (["--storage", "sqlite://"], "--storage must be the URL of a database"),
+        (["--storage", "nosuch://here/x"], "nosuch"),
+        (["--storage", "postgresql://me:secret@127.0.0.1:1/x"], "me:***@127.0.0.1:1/x can't be opened"),
+        (["--storage", "sqlite:////no/such/folder/sweep.db"], "unable to open database file"),
+        (["--method", "ermm"], "ermm"),
+        (["--method", "erm", "--learning-rate", "1e-3"], "nothing is left to search for erm"),
+        (["--resume"], "goes on by itself"),
+        (["--alhpa", "0.1"], "did you mean --alpha"),
+        (["--data", "no/such/videos"], "no/such/videos"),
+    ],
+)
+def test_mistakes_are_told_in_one_line_and_leave_nothing(tmp_path, capsys, more, said):
+    assert main(words(tmp_path / "sweep", 1, *more)) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1
+    assert not (tmp_path / "sweep" / "trials").exists()
+    if "--storage" not in more:
+        assert not (tmp_path / "sweep").exists()
+
+
+def test_another_sweep_in_the_storage_is_refused(swept, tmp_path, capsys):
+    assert main([*words(swept, 3), "--alpha", "0.1"]) == 2
+    assert "alpha (was" in capsys.readouterr().err
+    assert main([*words(swept, 3), "--max-steps", "5", "--method", "erm"]) == 2
+    assert "max_steps (was 4, now 5)" in capsys.readouterr().err
+    (tmp_path / "trials" / "erm-000").mkdir(parents=True)
+    assert main(words(tmp_path, 1)) == 2
+    assert "holds trials of erm that the storage does not know of" in capsys.readouterr().err
+
+
+# --- the page
+
+
+def test_the_page_of_a_sweep(swept, browser: Browser):  # noqa: F811
+    with Visit(browser, swept / "report.html", viewport={"width": 1280, "height": 900}) as visit:
+        assert visit.complaints == []
+        assert [url for url in visit.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+        headings = visit.page.locator("figure h3").all_inner_texts()
+        assert headings[0] == "Trial by trial"
+        assert headings[-1] == "Constrained: settings and what came of them"
+        content = found(swept)
+        assert content["rule"] in visit.page.locator(".verdict").inner_text()
+        for part in content["methods"].values():
+            assert part["best"]["command"] in visit.page.locator("pre").inner_text()
+        ended = [trial for trial in content["methods"]["erm"]["trials"] if trial["state"] == "finished"]
+        assert visit.plot("history", "[...plot.data[0].y]") == [trial["value"] for trial in ended]
+        assert visit.plot("parallel-constrained", "plot.data.length") == 3
+        before = visit.plot("history", "plot.data[0].marker.color")
+        visit.page.emulate_media(color_scheme="dark")
+        visit.page.wait_for_timeout(200)
+        assert visit.plot("history", "plot.data[0].marker.color") != before
+    with Visit(browser, swept / "report.html", viewport={"width": 390, "height": 844}, is_mobile=True) as visit:
+        assert visit.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth && innerWidth === 390")
+
+
+def test_whatever_a_sweep_holds_is_text(swept, tmp_path, browser: Browser):  # noqa: F811
+    content, hostile = found(swept), " ".join(HOSTILE)
+    content |= dict.fromkeys(("recipe", "model", "metric", "rule"), hostile)
+    part = content["methods"].pop("constrained")
+    part["searched"]["dual_optimizer"]["choices"] = [hostile]
+    for trial in (*part["trials"], part["best"]):
+        trial["settings"]["dual_optimizer"] = hostile
+    part["best"]["command"] = hostile
+    part["searched"][hostile] = {"low": 0, "high": 1, "log": False}
+    content["methods"][hostile] = part
+    (tmp_path / "sweep.json").write_text(json.dumps(content))
+    with Guarded(browser, write_sweep(tmp_path)) as visit:
+        visit.assert_quiet()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content.pop("methods"),
+        lambda content: content["methods"]["erm"].pop("trials"),
+        lambda content: content["methods"]["erm"]["searched"].update(x={"low": -1, "high": 1, "log": True}),
+        lambda content: content["methods"]["erm"]["trials"][0].update(settings=[1]),
+        lambda content: content["methods"]["erm"]["trials"][0]["curve"].update(steps=[1] * 9),
+        lambda content: content["methods"].update(erm=3),
+    ],
+)
+def test_a_damaged_sweep_is_refused(swept, tmp_path, change):
+    content = found(swept)
+    change(content)
+    (tmp_path / "sweep.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match="is not that of a sweep"):
+        write_sweep(tmp_path)
