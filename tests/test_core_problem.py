@@ -186,6 +186,22 @@ def test_both_forms_have_the_same_feasible_set(point):
     torch.testing.assert_close(ratio * losses[:-1], difference, rtol=1e-9, atol=1e-9)
 
 
+def test_merit_by_hand():
+    losses = tensor(10, 9.5, 7, 4)
+    assert DescentProblem(3, alpha=[0.1, 0.2, 0.5], cap=5.0).merit(losses).item() == 4 + 5 + 0.5 + 0.5
+    assert DescentProblem(3, alpha=[0.1, 0.2, 0.5], cap=5.0, first=1).merit(losses).item() == 4 + 4.5 + 0.5
+    assert DescentProblem(3, alpha=0.01).merit(losses).item() == 4, "feasible"
+    assert DescentProblem(3, objective=[1, 1, 1, 1]).merit(losses).item() == 4, "no constraints"
+
+
+@settings(max_examples=100, deadline=None)
+@given(points("ratio"))
+def test_both_forms_have_the_same_merit(point):
+    problem, losses, _, _ = point
+    other = DescentProblem(problem.depth, problem.alpha, problem.cap, first=problem.first)
+    torch.testing.assert_close(problem.merit(losses), other.merit(losses), rtol=1e-9, atol=1e-9)
+
+
 @settings(max_examples=100, deadline=None)
 @given(points())
 def test_a_violation_is_what_a_constraint_has_above_its_bound(point):

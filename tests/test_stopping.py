@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -58,49 +59,59 @@ def test_a_run_ends_where_nothing_became_better_and_keeps_the_best(tmp_path, dat
     assert torch.equal(nn.utils.parameters_to_vector(ours.objective.model.parameters()), kept)
 
 
+def scripted(monkeypatch, losses):
+    """Let the layers' losses of the evaluation after each step be these; the last ones for all that follow."""
+    measure = DescentTrainer._measure
+
+    def of_step(self, dataset):
+        found = measure(self, dataset)
+        row = torch.tensor(losses[min(self.state.global_step, len(losses)) - 1], dtype=torch.float64)
+        return replace(found, losses=row.expand_as(found.losses))
+
+    monkeypatch.setattr(DescentTrainer, "_measure", of_step)
+
+
+@pytest.mark.parametrize(("method", "merits"), [("constrained", [4.0 + 1, 3.0 + 4, 3.5]), ("linear", [4.0, 3.0, 3.5])])
+def test_a_run_is_chosen_by_its_merit(tmp_path, data, monkeypatch, method, merits):
+    """Unless told otherwise: the last layer's loss alone would keep a model that breaks its constraints."""
+    scripted(monkeypatch, [(10.0, 9.0, 4.0), (10.0, 12.0, 3.0), (10.0, 7.0, 3.5)])
+    ours = trained(tmp_path, data, method=method, patience=3, alpha="0.2", max_steps=3, learning_rate=1e-3)
+    assert [log["eval_merit"] for log in ours.state.log_history if "eval_merit" in log] == pytest.approx(merits)
+    assert (ours.state.best_metric, ours.state.best_global_step) == (min(merits), merits.index(min(merits)) + 1)
+
+
 def test_a_run_that_becomes_better_goes_on(tmp_path, data):
     ours = trained(tmp_path, data, method="erm", patience=1, learning_rate=1e-4, max_steps=4)
     values = list(evaluations(tmp_path).values())
     assert ours.state.global_step == 4 and values == sorted(values, reverse=True)
 
 
-def test_nothing_of_a_warm_up_counts(tmp_path, data):
-    ours = trained(tmp_path, data, patience=1, dual_warmup_steps=5, alpha="0.6", learning_rate=0.3)
-    values = evaluations(tmp_path)
-    warm, after = [values[step] for step in range(1, 6)], {step: values[step] for step in values if step > 5}
-    assert max(warm[2:]) > warm[1]  # a run that counted would have ended there
-    assert min(warm) < min(after.values())  # and the best of all is one of the warm-up
-    assert ours.state.best_global_step == min(after, key=after.get) > 5
-    assert ours.state.global_step == ours.state.best_global_step + 1
+def test_nothing_of_a_warm_up_counts(tmp_path, data, monkeypatch):
+    """A run that counted would end at step 4, and one that chose among all would keep step 2."""
+    scripted(monkeypatch, [(9, 8, last) for last in (6.0, 1.0, 5.0, 5.0, 5.0, 4.0, 3.0, 3.5)])
+    ours = trained(tmp_path, data, patience=1, dual_warmup_steps=5, alpha="0.6", metric_for_best_model="loss")
+    assert (ours.state.best_global_step, ours.state.best_metric, ours.state.global_step) == (7, 3.0, 8)
     assert ours.dual.multipliers.max() > 0
 
 
-class Scripted(DescentTrainer):
-    """Evaluations whose last losses are these."""
-
-    losses = (5.0, 3.0, 2.0, 4.0)
-
-    def evaluate(self, *args, **kwargs):
-        return super().evaluate(*args, **kwargs) | {"eval_loss": self.losses[self.state.global_step - 1]}
-
-
-def test_the_best_model_that_was_saved_is_loaded_where_a_better_one_was_not(tmp_path, data):
-    settings = {"method": "erm", "save_steps": 2, "max_steps": 4, "load_best_model_at_end": True}
-    ours = trained(tmp_path, data, Scripted, **settings)
+def test_the_best_model_that_was_saved_is_loaded_where_a_better_one_was_not(tmp_path, data, monkeypatch):
+    scripted(monkeypatch, [(9, 8, last) for last in (5.0, 3.0, 2.0, 4.0)])
+    ours = trained(tmp_path, data, method="erm", save_steps=2, max_steps=4, load_best_model_at_end=True)
     assert (ours.state.best_metric, ours.state.best_model_checkpoint) == (2.0, str(tmp_path / "checkpoint-2"))
     kept = nn.utils.parameters_to_vector(UT.from_pretrained(tmp_path / "checkpoint-2").parameters())
     assert torch.equal(nn.utils.parameters_to_vector(ours.objective.model.parameters()), kept)
 
 
-FLAGS = ["--patience", "2", "--max-grad-norm", "0", "--learning-rate", "0.3", "--eval-steps", "1"]
+FLAGS = ["--patience", "2", "--eval-steps", "1"]
 FLAGS += ["--dual-warmup-steps", "3", "--slack", "explicit", "--dual-lr", "0.3"]
 
 
 def test_an_interrupted_run_ends_where_it_would_have_ended(tmp_path, monkeypatch):
+    scripted(monkeypatch, [(9, 8, last) for last in (6.0, 6.0, 6.0, 5.0, 4.0, 4.5, 3.0, 3.5, 3.0)])
     whole, part = tmp_path / "whole" / "run", tmp_path / "part" / "run"
     assert test_run.train(whole, *FLAGS, steps=12, every=1) == 0
     last = max(int(each.name.split("-")[1]) for each in whole.glob("checkpoint-*"))
-    assert 3 < last < 12
+    assert last == 9
     for step in (last - 1, last):  # with a count of one, and of two
         with monkeypatch.context() as patch:
             test_run.stop_after(patch, step)

@@ -235,4 +235,4 @@ def test_sizes_that_cant_be_are_refused(capsys, tmp_path, monkeypatch):
     assert "hidden_size must be at least 1; got 0" in refused(capsys, "--hidden-size", 0)
     assert "noise must be a level" in refused(capsys, "--noise", "inf")
     line = refused(capsys, "--metric-for-best-model", "f1")
-    assert "metric_for_best_model must be one of accuracy, feasible, loss, violation; got 'f1'" in line
+    assert "metric_for_best_model must be one of accuracy, feasible, loss, merit, violation; got 'f1'" in line

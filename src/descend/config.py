@@ -113,8 +113,9 @@ class DescentArguments:
     patience: int | None = field(
         default=None,
         metadata={
-            "help": "End training after so many evaluations without a better metric_for_best_model, and keep the best "
-            "model; evaluations of a warm-up do not count."
+            "help": "End training after so many evaluations without a better metric_for_best_model (merit: the last "
+            "layer's loss and by how much constraints are broken), and keep the best model; evaluations of a warm-up "
+            "do not count."
         },
     )
     dataloader_pin_memory: bool = field(
@@ -126,6 +127,9 @@ class DescentArguments:
         self._check()
         if self.patience is not None:
             self.load_best_model_at_end = True
+        args: Any = self
+        if args.load_best_model_at_end and args.metric_for_best_model is None:
+            args.metric_for_best_model = "merit"
         super().__post_init__()  # type: ignore[misc]
 
     @classmethod

@@ -133,6 +133,20 @@ class DescentProblem:
         self._check(losses)
         return losses[self.first] * self._rates.to(losses)[self.first :].prod()
 
+    def merit(self, losses: Tensor) -> Tensor:
+        r"""The exact penalty function by which two models of one problem are compared, a scalar; lower is better.
+
+        .. math:: f_L + \sum_l [f_l - (1-\alpha_l) f_{l-1}]_+ + [f_{\text{first}} - \text{cap}]_+
+
+        Without constraints, whatever the objective, it is the last layer's loss. Choosing by that loss alone would
+        prefer a constrained model that has not been held to its constraints yet.
+
+        Args:
+            losses: f_0 … f_L, shape (L+1,).
+        """
+        unit = torch.cat([losses.new_ones(1), losses[:-1]]) if self.form == "ratio" else 1.0
+        return losses[-1] + (self.constraints(losses).clamp(min=0.0) * unit).sum()
+
     @property
     def limits(self) -> list[float | None]:
         """1−α_l, which f_l / f_{l−1} must not exceed, at index l; None where no constraint is in force."""

@@ -13,7 +13,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
-from descend.report.runs import Arm, Group, RunView
+from descend.report.runs import Arm, Group, RunView, Style
 
 INK, GRID, MUTED = "#1d1c1a", "#e4e0d8", "#77726a"
 MOST_POINTS = 300
@@ -326,18 +326,22 @@ def _line_with_band(arm: Arm, x: list[Any], values: Sequence[list[float]]) -> li
     )
     if len(arm.runs) == 1:
         return [line]
-    band = go.Scatter(
+    filled = band(x, [min(column) for column in values], [max(column) for column in values], arm.style)
+    return [filled.update(legendgroup=arm.label), line]
+
+
+def band(x: Sequence[Any], low: Sequence[float], high: Sequence[float], style: Style) -> go.Scatter:
+    """What lies between two lines, filled; without an entry in the legend."""
+    return go.Scatter(
         x=[*x, *reversed(x)],
-        y=[*map(max, values), *map(min, reversed(values))],
-        legendgroup=arm.label,
+        y=[*high, *reversed(low)],
         showlegend=False,
         mode="none",
         fill="toself",
-        fillcolor=f"{light}2e",
+        fillcolor=f"{style.light}2e",
         hoverinfo="skip",
-        meta=arm.style[:2],
+        meta=style[:2],
     )
-    return [band, line]
 
 
 def plain_text(words: str) -> str:

@@ -79,8 +79,8 @@ def _train(
     if args.method == "r-drop":
         check_r_drop(recipe.task())
     _claim(out, resume)
-    measured = {"loss", "violation", "feasible", recipe.task().metric}
-    chosen = (args.metric_for_best_model or "loss").removeprefix("eval_")
+    measured = {"loss", "merit", "violation", "feasible", recipe.task().metric}
+    chosen = (args.metric_for_best_model or "merit").removeprefix("eval_")
     if chosen not in measured:
         raise InputError(f"metric_for_best_model must be one of {', '.join(sorted(measured))}; got {chosen!r}.")
     # What one process of a machine decodes, or has made into tokens, the others read. All have looked at the folder.

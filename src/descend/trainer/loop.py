@@ -103,7 +103,7 @@ class DescentMixin(Measuring):
         self.model_accepts_loss_kwargs = False  # targets are counted here, once
         self.add_callback(_DualStep(self))
         # The library takes any metric that is no loss for one that is to grow.
-        falls = {"violation": True, self.objective.task.metric: not self.objective.task.higher_is_better}
+        falls = {"violation": True, "merit": True, self.objective.task.metric: not self.objective.task.higher_is_better}
         if falls.get((self.args.metric_for_best_model or "").removeprefix("eval_")):
             self.args.greater_is_better = False
         if self.args.patience is not None:

@@ -45,8 +45,9 @@ class Measuring(Resumable):
             metric_key_prefix: Of the metrics' names.
 
         Returns:
-            The last layer's loss and metric, the worst violation, whether the constraints hold, and what
-            ``compute_metrics`` makes of the last layer's predictions.
+            The last layer's loss and metric, the worst violation, whether the constraints hold, the merit
+            (`DescentProblem.merit`) in the problem that training solves, and what ``compute_metrics`` makes of the last
+            layer's predictions.
         """
         own = eval_dataset is None
         if isinstance(eval_dataset, str):
@@ -94,6 +95,7 @@ class Measuring(Resumable):
             f"{prefix}_{self.objective.task.metric}": layers.metrics[-1],
             f"{prefix}_violation": judged.worst,
             f"{prefix}_feasible": float(judged.feasible),
+            f"{prefix}_merit": self.dual.problem.merit(layers.losses.mean(0)).item(),
         }
         if layers.predictions is not None and self.compute_metrics is not None:
             predictions, targets = layers.predictions

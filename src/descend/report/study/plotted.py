@@ -2,7 +2,7 @@
 
 import plotly.graph_objects as go
 
-from descend.report.figures import plain_layout, plain_text
+from descend.report.figures import band, plain_layout, plain_text
 from descend.report.study.chart import Line, Panel, Series
 
 
@@ -54,16 +54,7 @@ def _traces(series: Series, *, bands: bool) -> list[go.Scatter]:
         return [main]
     if not bands:
         return [main]
-    band = go.Scatter(
-        x=[*x, *reversed(x)],
-        y=[*high, *reversed(low)],
-        mode="none",
-        fill="toself",
-        fillcolor=f"{light}2e",
-        hoverinfo="skip",
-        meta=series.style[:2],
-    )
-    return [band, main]
+    return [band(x, low, high, series.style), main]
 
 
 def _steps(series: Series) -> list[go.Scatter]:
