@@ -149,7 +149,7 @@ def test_nothing_is_called_utils():
         ("report/sweep/page.py", "import optuna", True),
         ("report/page.py", "from descend.records import Records", True),
         ("recipes.py", "from descend.core import PrimalDual\nfrom descend.models import unrolled", False),
-        ("cli.py", "from descend.recipes import RECIPES\nimport descend.evaluation.layers", False),
+        ("cli/runs.py", "from descend.recipes import RECIPES\nimport descend.evaluation.layers", False),
     ],
 )
 def test_a_wrong_import_is_seen(tmp_path, file, line, wrong):

@@ -18,7 +18,8 @@ import pytest
 from PIL import Image
 
 from descend import DescentConfig, InputError
-from descend.cli import COMMANDS, _recipe, levels, main
+from descend.cli import COMMANDS, main
+from descend.cli.parsing import levels, read_recipe
 from descend.config import DescentArguments
 from descend.recipes import RECIPES
 
@@ -314,12 +315,12 @@ def test_compare_replaces_nothing_that_is_not_a_comparison(capsys, tmp_path, pai
     ],
 )
 def test_alpha_alone_is_that_step_at_every_layer(flags, expected):
-    _, _, args, _ = _recipe(["video-ut", "--out", "run", *flags])
+    _, _, args, _ = read_recipe(["video-ut", "--out", "run", *flags])
     assert args.problem(3).limits[1:] == [value and pytest.approx(value) for value in expected]
 
 
 def test_a_recipes_start_gives_way_to_a_model_of_one_layer():
-    _, settings, args, _ = _recipe(["video-ut", "--out", "run", "--depth", "1"])
+    _, settings, args, _ = read_recipe(["video-ut", "--out", "run", "--depth", "1"])
     assert args.problem(settings.depth).limits == [None, pytest.approx(0.79)]
 
 

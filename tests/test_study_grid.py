@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from descend import InputError
-from descend.cli import _recipe, levels
+from descend.cli.parsing import levels, read_recipe
 from descend.study.costs import Costs
 from descend.study.grid import BASELINES, RECIPES, WANTED, cells, names, settings
 from descend.study.paper import table_3, table_4
@@ -77,7 +77,7 @@ def test_small_has_the_papers_noise_and_baselines_at_a_middle_depth():
         ("ViT", "ucsd", 4),
     }
     for task, arms in BASELINES.items():
-        for data in SCALES["small"].gammas[task]:
+        for data in SCALES["small"].baselines[task]:
             assert set(arms) <= {place[6] for place in seeds if place[:4] == (task, "UT", data, 5)}
 
 
@@ -102,7 +102,7 @@ def test_flags_are_those_that_the_command_line_takes(scale):
         if kind in seen:
             continue
         seen.add(kind)
-        _, recipe, args, _ = _recipe([cell.recipe, *cell.flags, "--out", "run"])
+        _, recipe, args, _ = read_recipe([cell.recipe, *cell.flags, "--out", "run"])
         assert (recipe.depth, recipe.noise, args.seed) == (cell.depth, cell.gamma, cell.seed)
         assert args.method == ("erm" if cell.arm == "erm-clean" else cell.arm)
         args.problem(recipe.depth)

@@ -21,7 +21,8 @@ from transformers import TrainerControl
 from transformers import TrainerState as State
 
 from descend import DescentConfig, DescentTrainer, InputError
-from descend.cli import _recipe, main
+from descend.cli import main
+from descend.cli.parsing import read_recipe
 from descend.report import write_sweep
 from descend.sweep import storage
 from descend.sweep.space import flags, own, space
@@ -112,7 +113,7 @@ def test_the_line_to_type_is_the_run_that_was_chosen(swept):
     best = found(swept)["methods"]["constrained"]["best"]
     typed = shlex.split(best["command"])
     assert typed[:3] == ["descend", "train", "video-ut"]
-    _, recipe, args, _ = _recipe(typed[2:])
+    _, recipe, args, _ = read_recipe(typed[2:])
     config = json.loads((swept / best["folder"] / "config.json").read_text())
     assert (recipe.depth, recipe.window, args.first_layer) == (2, 2, 1)
     for name in ("learning_rate", "alpha", "alpha_decay", "dual_lr", "dual_optimizer", "resilience", "first_layer"):
@@ -131,11 +132,11 @@ def test_a_second_call_runs_nothing_and_more_trials_run_the_rest(swept, tmp_path
 
 
 def test_what_is_given_is_not_searched():
-    _, _, args, _ = _recipe([*FLAGS, "--alpha", "0.2", "--dual-lr", "0.1", "--out", "none"])
+    _, _, args, _ = read_recipe([*FLAGS, "--alpha", "0.2", "--dual-lr", "0.1", "--out", "none"])
     assert space(args, {"alpha", "dual_lr"}).keys() == {"learning_rate", "dual_optimizer", "resilience"}
-    erm = _recipe([*FLAGS, "--method", "erm", "--out", "none"])[2]
+    erm = read_recipe([*FLAGS, "--method", "erm", "--out", "none"])[2]
     assert space(erm, set()).keys() == {"learning_rate"}
-    text = _recipe(["text-ut", "--out", "none"])[2]
+    text = read_recipe(["text-ut", "--out", "none"])[2]
     assert space(text, set())["cap"].low < text.cap < space(text, set())["cap"].high
     # --alpha alone would start the chain at the input, and with one step for all layers.
     assert flags({"alpha": 0.1, "alpha_decay": 0.5}, args, {"first_layer"}) == [
@@ -148,7 +149,7 @@ def test_what_is_given_is_not_searched():
 
 
 def test_the_first_trial_of_each_method_is_the_recipes_own(swept):
-    _, _, args, _ = _recipe([*FLAGS, "--out", "none"])
+    _, _, args, _ = read_recipe([*FLAGS, "--out", "none"])
     for part in found(swept)["methods"].values():
         for name, value in part["trials"][0]["settings"].items():
             own = getattr(args, name)
@@ -156,7 +157,7 @@ def test_the_first_trial_of_each_method_is_the_recipes_own(swept):
 
 
 def test_what_is_out_of_range_is_not_begun_with():
-    _, _, args, _ = _recipe([*FLAGS, "--resilience", "0", "--alpha", "0.3,0.2", "--out", "none"])
+    _, _, args, _ = read_recipe([*FLAGS, "--resilience", "0", "--alpha", "0.3,0.2", "--out", "none"])
     assert own(args, space(args, ())).keys() == {"learning_rate", "alpha_decay", "dual_lr", "dual_optimizer"}
 
 

@@ -197,9 +197,9 @@ class _Grid:
         ]
 
     def baselines(self, task: str) -> list[Cell]:
-        """The other arms on every data set, with the task's first recipe."""
+        """The other arms, with the task's first recipe."""
         recipe = next(iter(RECIPES[task]))
-        return [cell for data in self.scale.gammas[task] for cell in self.seeds(recipe, data, BASELINES[task])]
+        return [cell for data in self.scale.baselines[task] for cell in self.seeds(recipe, data, BASELINES[task])]
 
     def whole(self, task: str) -> list[Cell]:
         """A task's table with its baselines."""

@@ -1,0 +1,102 @@
+"""The command line: parse, build, call."""
+
+import errno
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+from descend.cli import privacy, runs, studies
+from descend.cli.parsing import nearest
+from descend.errors import (
+    InputError,
+    Interrupted,
+    NonFiniteLossError,
+    RanksDifferError,
+    SaveError,
+    StudyError,
+    Unsaved,
+)
+
+ABOUT = """\
+descend: transformers whose every layer goes downhill
+
+  descend recipes                                    what can be trained
+  descend train RECIPE --out RUN [--method erm]      train one model; every setting: descend train RECIPE --help
+  descend evaluate RUN [--data PATH] [--noise 0,1]   losses and errors by layer and noise, and the verdict
+  descend compare RUN RUN ... --out DIR              one page over several evaluated runs
+  descend report DIR                                 write the page of a run or a comparison again
+  descend complete RUN --prompts FILE --out FILE     what a language model answers, in AlpacaEval's form
+  descend reproduce WHAT ... --scale small --out DIR figures and tables of the paper, by runs of ours; what: list
+  descend sweep RECIPE --trials N --out DIR          search the settings of each method, with as many trials for each
+  descend demo [--data PATH] [--out DIR]             both methods on one video, and the page
+  descend privacy [RUN] --noise 1,20,200             ε of noise on token embeddings, as local differential privacy
+"""
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "recipes": runs.recipes,
+    "train": runs.train,
+    "evaluate": runs.evaluate,
+    "compare": runs.compare,
+    "report": runs.report,
+    "complete": runs.complete,
+    "reproduce": studies.reproduce,
+    "sweep": studies.sweep,
+    "demo": runs.demo,
+    "privacy": privacy.privacy,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status: 0 done, 1 failed, 2 wrong input, 130 interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help"):
+        print(ABOUT, end="")
+        return 0
+    # What a scheduler sends is what Ctrl-C is.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return _carried_out(words)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _carried_out(words: list[str]) -> int:
+    again = ""
+    if words[0] in ("train", "demo"):
+        again = f" Go on with: {shlex.join(['descend', *(word for word in words if word != '--resume'), '--resume'])}"
+    elif words[0] in ("reproduce", "sweep"):
+        again = f" Go on with: {shlex.join(['descend', *words])}"
+    try:
+        if words[0] not in COMMANDS:
+            raise InputError(f"no command {words[0]!r}{nearest(words[0], COMMANDS)}; descend --help lists them.")
+        COMMANDS[words[0]](words[1:])
+    except InputError as error:
+        return _complain(str(error), 2)
+    except (NonFiniteLossError, RanksDifferError, StudyError) as error:
+        return _complain(str(error), 1)
+    except SaveError as error:
+        return _complain(f"{error}{again}", 1)
+    except Unsaved as error:
+        return _complain(str(error), 130)
+    except KeyboardInterrupt:
+        return _complain(f"interrupted.{again}", 130)
+    except Interrupted as error:
+        return _complain(f"{error}{again}", 130)
+    except BrokenPipeError:  # whoever read the output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            place = error.filename or os.getcwd()
+            return _complain(f"no space left on the disk of {place}; free some or use --out.", 1)
+        if error.filename is None:
+            raise
+        return _complain(f"{error.filename}: {error.strerror}.", 1)
+    return 0
+
+
+def _complain(message: str, status: int) -> int:
+    print(f"descend: {message}", file=sys.stderr)
+    return status

@@ -1,0 +1,74 @@
+"""What noise on token embeddings is worth."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from descend.cli.parsing import command_parser, levels
+from descend.errors import InputError
+
+
+def privacy(words: Sequence[str]) -> None:
+    """Say what noise on token embeddings is worth."""
+    parser = command_parser(
+        "privacy",
+        "What Gaussian noise on token embeddings is worth as local differential privacy: ε by noise level, for one "
+        "token and for a whole text. It holds only if every embedding is clipped to a norm C, which is not done here.",
+    )
+    parser.add_argument("run", type=Path, nargs="?", help="folder of a run on text: its noise, σ_x and dimension")
+    parser.add_argument("--noise", help="levels γ: 1,20,200 or 0:200:50 (default: the run's)")
+    parser.add_argument("--delta", type=float, default=1e-5, help="δ, strictly between 0 and 1 (default: 1e-5)")
+    parser.add_argument("--dimension", type=int, help="d of a token's embedding (default: the run's, or 768)")
+    parser.add_argument("--sigma", type=float, help="σ_x, std of the clean embedding (default: the run's, or 1)")
+    parser.add_argument("--clip", type=float, help="C, the norm that embeddings are clipped to (default: σ_x√d)")
+    parser.add_argument("--tokens", type=int, default=128, help="T, the length of a text (default: 128)")
+    options = parser.parse_args(words)
+    if options.run is None and options.noise is None:
+        raise InputError("expected --noise with levels γ such as 1,20,200, or the folder of a run; got neither.")
+    wanted = None if options.noise is None else levels(options.noise)
+    sigma, dimension = options.sigma, options.dimension
+    if options.run is not None:
+        trained, run_sigma = _trained_noise(options.run)
+        wanted = [trained] if wanted is None else wanted
+        sigma = run_sigma if sigma is None else sigma
+        dimension = _width(options.run) if dimension is None and options.clip is None else dimension
+    sigma = 1.0 if sigma is None else sigma
+    from descend.privacy import Release
+
+    if options.clip is not None:
+        release = Release(options.delta, options.clip, options.tokens, sigma)
+    else:
+        dimension = 768 if dimension is None else dimension
+        release = Release.of_dimension(options.delta, dimension, tokens=options.tokens, sigma=sigma)
+    print(release.page(wanted or []))
+
+
+def _trained_noise(run: Path) -> tuple[float, float]:
+    """γ that a run was trained with, and σ_x of its data."""
+    from descend.records import read_json
+
+    config = read_json(run / "config.json")
+    if isinstance(config, dict) and config.get("sigma", 1) is None:
+        raise InputError(f"{run} is not finished: σ_x of its embedding is known at its end. Go on with --resume.")
+    try:
+        return float(config["settings"]["noise"]), float(config["sigma"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{run / 'config.json'} is not that of a run of this version of descend: {error}.") from None
+
+
+def _width(run: Path) -> int:
+    """The dimension of a run's token embeddings."""
+    from descend.records import read_json
+
+    file = run / "model" / "config.json"
+    if not file.is_file():
+        raise InputError(f"{run} has no model to read the dimension from; finish the run first, or give --dimension.")
+    config = read_json(file)
+    # A denoiser of video may have a hidden size too, but its noise is on pixels: token embeddings need a vocabulary.
+    found = config if isinstance(config, dict) and config.get("vocab_size") else {}
+    width = found.get("hidden_size") or found.get("dim")
+    if not isinstance(width, int):
+        raise InputError(
+            f"expected a model with token embeddings and their hidden_size or dim; {file} names none. Give "
+            "--dimension, the length of each vector that the noise is added to."
+        )
+    return width

@@ -1,0 +1,226 @@
+"""Commands on single runs: train, judge, compare, show."""
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from descend.cli.parsing import command_parser, levels, read_recipe, recipe_list
+from descend.errors import InputError
+
+
+def recipes(words: Sequence[str]) -> None:
+    """List the recipes."""
+    command_parser("recipes", "List the recipes.").parse_args(words)
+    print(recipe_list())
+
+
+def train(words: Sequence[str]) -> None:
+    """Train one model."""
+    from descend import run
+
+    name, recipe, args, resume = read_recipe(words)
+    trainer = run.train(name, recipe, args, resume=resume)
+    if args.process_index == 0:
+        finish(trainer)
+
+
+def evaluate(words: Sequence[str]) -> None:
+    """Judge a trained run."""
+    from descend.report import drafted, left_early, write_page
+
+    folder, summary = judged(words)
+    print(line_of(summary))
+    if "exit" in summary:
+        print(left_early(summary))
+    if "speculation" in summary:
+        print(drafted(summary))
+    print(write_page([folder], folder, f"Descend: {folder.absolute().name}"))
+
+
+def judged(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
+    """The folder that was judged, and its summary."""
+    parser = command_parser(
+        "evaluate", "Losses and errors by layer and noise level, and the verdict on the constraints."
+    )
+    parser.add_argument("run", type=Path, help="folder of a trained run, or with --task of a model of the library's")
+    parser.add_argument("--task", choices=("classification",), help="judge a classifier that descend never trained")
+    parser.add_argument("--dataset", help="with --task: imdb or mnli (default: told from the files)")
+    parser.add_argument("--probe", action="store_true", help="fit a linear probe to every layer, and judge it too")
+    parser.add_argument("--exit", action="store_true", help="judge leaving early: accuracy against layers used")
+    parser.add_argument("--data", help="data set to judge it on (default: the run's own)")
+    parser.add_argument("--noise", help="levels γ: 0,0.1,0.2 or 0:2:0.25 (default: 8 up to 3.5 × training)")
+    parser.add_argument("--shift", default="gaussian", help="gaussian, uniform, laplace or dropout (default: gaussian)")
+    parser.add_argument("--split", choices=("test", "validation", "train"), default="test", help="(default: test)")
+    parser.add_argument("--model", default="model", help="model or best_feasible (default: model)")
+    parser.add_argument("--frames", type=int, default=2, help="frames to keep for the page (default: 2)")
+    options = vars(parser.parse_args(words))
+    if options["noise"] is not None:
+        options["noise"] = levels(options["noise"])
+    from descend import run
+    from descend.records import locked
+
+    folder = options.pop("run")
+    with locked(folder) if folder.is_dir() else nullcontext():
+        return folder, run.evaluate(folder, **options)
+
+
+def compare(words: Sequence[str]) -> None:
+    """Bring evaluated runs together."""
+    parser = command_parser("compare", "One summary.json and one page over several evaluated runs.")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of evaluated runs")
+    parser.add_argument("--out", type=Path, required=True, help="folder for summary.json and report.html")
+    options = parser.parse_args(words)
+    print(_compare(options.runs, options.out))
+
+
+def report(words: Sequence[str]) -> None:
+    """Write a page again."""
+    parser = command_parser("report", "Write the page of an evaluated run, a comparison or a sweep again.")
+    parser.add_argument("folder", type=Path, help="folder of an evaluated run, a comparison or a sweep")
+    folder = parser.parse_args(words).folder
+    from descend.records import read_json
+    from descend.report import write_page, write_sweep
+
+    if (folder / "sweep.json").is_file():
+        print(write_sweep(folder))
+        return
+    summary = read_json(folder / "summary.json")
+    runs = [folder]
+    if isinstance(summary, dict) and "folders" in summary:
+        named = summary["folders"]
+        if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
+            raise InputError(f"{folder / 'summary.json'}: folders must be a list of names; got {str(named)[:60]}.")
+        runs = [folder / each for each in named]
+    print(write_page(runs, folder, f"Descend: {folder.absolute().name}"))
+
+
+def complete(words: Sequence[str]) -> None:
+    """Answer prompts, or put answers side by side."""
+    parser = command_parser(
+        "complete", "What a language model's run answers to prompts, in AlpacaEval's form; or two answers side by side."
+    )
+    parser.add_argument("run", type=Path, nargs="?", help="folder of a trained run of llm-sft")
+    parser.add_argument("--prompts", type=Path, help="a JSON list of prompts, as alpaca_eval.json")
+    parser.add_argument("--compare", type=Path, nargs="+", metavar="FILE", help="written answers, for one page")
+    parser.add_argument("--out", type=Path, required=True, help="file to write; with --compare the page or its folder")
+    parser.add_argument("--noise", type=float, help="γ on every token, the model's own too (default: the training's)")
+    parser.add_argument("--model", default="model", help="model or best_feasible (default: model)")
+    parser.add_argument("--max-new-tokens", type=int, default=256, help="longest answer (default: 256)")
+    parser.add_argument("--limit", type=int, help="only the first so many prompts")
+    parser.add_argument("--batch-size", type=int, default=8, help="prompts at a time (default: 8)")
+    parser.add_argument("--seed", type=int, default=0, help="of the noise (default: 0)")
+    options = vars(parser.parse_args(words))
+    files = options.pop("compare")
+    if files is not None:
+        if options["run"] is not None or options["prompts"] is not None:
+            raise InputError("--compare takes written answers, no run and no prompts.")
+        from descend.report import write_completions
+
+        print(write_completions(files, options["out"]))
+        return
+    if options["run"] is None or options["prompts"] is None:
+        raise InputError("expected the folder of a run and --prompts; or --compare with written answers.")
+    from descend import run
+
+    found = run.complete(options.pop("run"), **options)
+    skipped = f"; left out {found['skipped']} whose prompt fills the context" if found["skipped"] else ""
+    print(f"{options['out']}: {found['written']} answers{skipped}")
+
+
+def demo(words: Sequence[str]) -> None:
+    """Both methods on one video, and the page."""
+    parser = command_parser("demo", "Train the UT with and without constraints on one video, and show the page.")
+    parser.add_argument("--data", help="videos (default: the embedded generated scenes)")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder (default: demo)")
+    parser.add_argument("--seed", type=int, default=0, help="(default: 0)")
+    parser.add_argument("--max-steps", type=int, help="training steps (default: the recipe's)")
+    parser.add_argument("--resume", action="store_true", help="go on with a demo that was interrupted")
+    options = parser.parse_args(words)
+    from descend import run
+    from descend.records import locked
+
+    folders = [options.out / method for method in ("erm", "constrained")]
+    mark = options.out / ".descend-demo"  # what a demo made, the next one may replace; nothing else
+    if any(folder.exists() for folder in folders) and not mark.is_file():
+        raise InputError(f"{options.out} holds runs that are not a demo's; choose another folder with --out.")
+    _free_for_page(options.out)
+    flags = ["video-ut", "--seed", str(options.seed)]
+    flags += ["--data", options.data] if options.data else []
+    flags += ["--max-steps", str(options.max_steps)] if options.max_steps is not None else []
+    built = [read_recipe([*flags, "--method", folder.name, "--out", str(folder)]) for folder in folders]
+    options.out.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    for folder, (name, recipe, args, _) in zip(folders, built, strict=True):
+        if not options.resume and folder.is_dir():
+            with locked(folder):
+                shutil.rmtree(folder)
+        print(f"training {folder.name} …", flush=True)
+        finish(run.train(name, recipe, args, resume=options.resume))
+        with locked(folder):
+            summary = run.evaluate(folder)
+        print(line_of(summary), flush=True)
+    print(f"\nopen {_compare(folders, options.out)}")
+
+
+def finish(trainer: Any) -> None:
+    """Say how a run ended; an infeasible end is loud, and offers what there is."""
+    found, out = trainer.verdict, trainer.args.folder
+    if not trainer.dual.problem.constrained:
+        print(f"trained {out}")
+        return
+    print(f"trained {out}: {found.sentence('the validation data')}")
+    if not found.feasible:
+        best = out / "best_feasible"
+        offer = f"a feasible checkpoint is in {best}: descend evaluate {out} --model best_feasible"
+        print(
+            f"WARNING: {out} ends INFEASIBLE. "
+            + (offer if best.is_dir() else "No checkpoint met the constraints: lower --alpha, or train longer."),
+            file=sys.stderr,
+        )
+
+
+def _compare(runs: Sequence[Path], out: Path) -> Path:
+    from descend.records import read_json, write_json
+    from descend.report import write_page
+
+    _free_for_page(out)
+    summaries = []
+    for run in runs:
+        if not (run / "summary.json").is_file():
+            raise InputError(f"{run} has no summary.json; run: descend evaluate {run}")
+        summaries.append(read_json(run / "summary.json"))
+    out.mkdir(parents=True, exist_ok=True)
+    folders = [os.path.relpath(run, out) for run in runs]
+    page = write_page(runs, out, f"Descend: {out.absolute().name}")  # first: it may refuse a run
+    write_json(out / "summary.json", {"runs": summaries, "folders": folders})
+    return page
+
+
+def _free_for_page(out: Path) -> None:
+    """Refuse a folder whose summary.json is not a comparison's: it would be lost."""
+    page = out / "summary.json"
+    if (out / "config.json").exists() or (page.exists() and not _is_comparison(page)):
+        raise InputError(f"{out} holds something else than a comparison; choose another folder with --out.")
+
+
+def _is_comparison(page: Path) -> bool:
+    from descend.records import read_json
+
+    content = read_json(page)
+    return isinstance(content, dict) and "folders" in content
+
+
+def line_of(summary: dict[str, Any]) -> str:
+    """What was found of a run, in a line."""
+    digits = 3 if summary["higher_is_better"] else 1
+    curve = ", ".join(f"{value:.{digits}f}" for value in summary["values"])
+    area = f", area {summary['auc']:.3f}" if summary["higher_is_better"] and summary["auc"] is not None else ""
+    return (
+        f"{summary['model']} {summary['method']} on {summary['dataset']}: mean {summary['metric']} "
+        f"{summary['mean']:.{digits}f} over γ = {summary['noise'][0]:g} … {summary['noise'][-1]:g} ({curve}){area}, "
+        f"{summary['train_value']:.{digits}f} at the training noise. {summary['verdict']}"
+    )

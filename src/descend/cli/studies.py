@@ -1,0 +1,145 @@
+"""Commands of many runs: the paper's figures and tables, and the search of settings."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from descend.cli.parsing import Parser, command_parser, read_recipe
+from descend.cli.runs import complete, judged, line_of, train
+from descend.errors import InputError, StudyError
+
+if TYPE_CHECKING:
+    from descend.study.workers import Job
+
+
+def reproduce(words: Sequence[str]) -> None:
+    """Run what figures and tables of the paper need, and draw them."""
+    parser = command_parser(
+        "reproduce",
+        "Figures and tables of the paper: runs what is missing, several at a time, and draws them beside the paper's. "
+        "The same command goes on where it was stopped; on several machines with one disk they share the work.",
+    )
+    parser.add_argument("what", nargs="+", help="figure-2, table-3, theory-1 …, all; or list, which names them")
+    parser.add_argument("--scale", default="small", help="smoke, small or paper (default: small)")
+    parser.add_argument("--data-root", type=Path, help="folder of the data sets; smoke needs none")
+    parser.add_argument("--out", type=Path, default=Path("study"), help="folder of the study (default: study)")
+    parser.add_argument("--workers", type=int, help="processes at a time (default: one for each core)")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be run and what it takes, and end")
+    options = parser.parse_args(words)
+    from descend.study.grid import WANTED
+    from descend.study.reproducing import Study
+
+    if options.what == ["list"]:
+        print("\n".join(f"{name:10} {wanted.about}" for name, wanted in WANTED.items()))
+        return
+    workers = options.workers
+    if workers is None:  # not all of a machine's cores are always ours; not all systems say
+        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if workers < 1:
+        raise InputError(f"workers must be at least 1; got {workers}.")
+    study = Study.of(options.what, options.scale, options.out, options.data_root)
+    print(study.told(workers), flush=True)
+    if options.dry_run:
+        return
+    study.check_data()
+    study.write()
+    if models := study.models():
+        _convert(models)
+    threads = 1 if workers > 1 else None
+    preload = ["descend.cli", "descend.run"]
+    report = study.carry_out(partial(_carry_out, threads), workers=workers, preload=preload)
+    _draw(study.out, study.wanted)
+    for name, why in report.diverged.items():
+        print(f"{name} diverged, which is counted: {why}")
+    if report.failed:
+        each = "\n".join(f"  {name}: {why}" for name, why in report.failed.items())
+        raise StudyError(f"{len(report.failed)} cells failed:\n{each}\nThe others are done and kept.")
+
+
+def _carry_out(threads: int | None, job: "Job") -> None:
+    """Train and judge a cell of a study in this process, or what is left of it."""
+    import torch
+
+    from descend.records import read_json
+    from descend.study.collected import ANSWERS_FILE, answered
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    folder, config = str(job.folder), job.folder / "config.json"
+    begun = config.is_file()
+    if not begun or read_json(config).get("seconds") is None:
+        train([job.cell.recipe, *map(job.resolved, job.cell.flags), "--out", folder, *(["--resume"] if begun else [])])
+    if not (job.folder / "summary.json").is_file():
+        print(line_of(judged([folder, *map(job.resolved, job.cell.judge)])[1]))
+    for gamma in answered(job.cell):
+        file = job.folder / ANSWERS_FILE.format(gamma=gamma)
+        if not file.is_file():
+            complete([folder, *map(job.resolved, job.cell.answer), "--noise", f"{gamma:g}", "--out", str(file)])
+
+
+def _draw(out: Path, wanted: Sequence[str]) -> None:
+    """Figures and tables of what there is, and the study's page."""
+    from descend.report.study import draw, write_study_page
+
+    for claim in draw(out, wanted):
+        print(f"{claim.figure}: {claim.held}. {claim.claim} {claim.sentence}")
+    print(write_study_page(out))
+
+
+def _convert(models: dict[Path, Path]) -> None:
+    """Make folders that transformers reads of models that a study starts from."""
+    from transformers.utils import logging
+
+    from descend.models.llama2c import convert
+    from descend.records import aside, locked
+
+    logging.disable_progress_bar()
+    for target, source in models.items():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with locked(target.parent, wait=True):
+            if not target.exists():
+                with aside(target) as part:
+                    convert(source, part)
+
+
+def sweep(words: Sequence[str]) -> None:
+    """Search the settings of each method."""
+    parser = Parser(
+        prog="descend sweep",
+        usage="%(prog)s RECIPE --trials N --out DIR [--storage URL] [--method NAME,NAME] [settings]",
+        description="Search a recipe's settings for each method, with as many trials for each, chosen on validation "
+        "data. Every setting of descend train RECIPE can be given: it holds for all trials, and is not searched. The "
+        "same command again goes on, and at the same time in another terminal takes part.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("recipe", help="as descend train takes it")
+    parser.add_argument("--trials", type=int, required=True, help="N, for each method: finished or pruned")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the sweep")
+    parser.add_argument("--storage", help="URL of the database (default: sqlite:///DIR/sweep.db)")
+    parser.add_argument(
+        "--method", action="append", metavar="NAME,NAME", help="methods to search (default: erm,constrained)"
+    )
+    # What is left are the recipe's own flags, which its parser looks at.
+    options, given = argparse.ArgumentParser.parse_known_args(parser, words)
+    if "--resume" in given:
+        raise InputError("a sweep goes on by itself; leave out --resume.")
+    methods = [name for part in options.method or ["erm,constrained"] for name in part.split(",")]
+    from descend.report import write_sweep
+    from descend.sweep import sentences
+    from descend.sweep import sweep as search
+
+    def build(flags: list[str], folder: Path) -> tuple[str, Any, Any]:
+        return read_recipe([options.recipe, *flags, "--out", str(folder)])[:3]
+
+    found = search(
+        options.out,
+        build,
+        given,
+        methods=list(dict.fromkeys(methods)),
+        trials=options.trials,
+        storage=options.storage,
+    )
+    print(f"\n{sentences(found)}\n{write_sweep(options.out)}")
