@@ -57,6 +57,7 @@ def judged(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     parser.add_argument("--split", choices=("test", "validation", "train"), default="test", help="(default: test)")
     parser.add_argument("--model", default="model", help="model or best_feasible (default: model)")
     parser.add_argument("--frames", type=int, default=2, help="frames to keep for the page (default: 2)")
+    parser.add_argument("--most", type=int, metavar="N", help="judge on N samples, taken evenly (default: all)")
     options = vars(parser.parse_args(words))
     if options["noise"] is not None:
         options["noise"] = levels(options["noise"])

@@ -12,7 +12,7 @@ from descend.models.unrolled import UnrolledModel
 from descend.noise import Noise
 from descend.objective import Task
 
-MOST_SAMPLES = 128
+MOST_SAMPLES = 32
 """Samples it is measured on, taken evenly from a data set: a pass of its own, and an average that soon settles."""
 
 

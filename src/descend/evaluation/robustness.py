@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset, Subset, default_collate
 from tqdm import tqdm
 
@@ -21,6 +22,11 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 EDGES = tuple(2 ** (eighth / 8) for eighth in range(-24, 25))
 """Of their histogram's bins, from 1/8 to 8: below 1 the loss falls."""
+
+
+MOST_BLOCKS = 30
+"""Blocks of groups by which ``groups.json`` has the losses of all layers: thousands of texts would be millions of
+numbers, and what is independent is so in blocks too."""
 
 
 @dataclass(frozen=True)
@@ -63,18 +69,29 @@ class Robustness:
         }
 
     def by_group(self, task: Task) -> dict[str, Any]:
-        """A run's ``groups.json``: the last layer's scores summed over each group, at every level.
+        """A run's ``groups.json``: the last layer's scores by group, and all layers' losses by blocks of groups.
+
+        Both are sums, at every level; the losses at the training level too, whether or not it is among the others.
 
         What is judged on the same data has the same groups in the same order, and the same draws of noise: figures over
         several runs compare them pair by pair. The metric at a level is Σ scores / Σ counts, or the root of it.
         """
         found = [self.levels[level] for level in self.noise]
+        trained = self.levels[self.train_noise]
+        ones = torch.ones(len(trained.losses), dtype=torch.int64)
         scores = [each.by_group(each.scores[:, -1]) for each in found if each.scores is not None]
         return {
             "noise": self.noise,
             "root": task.root,
-            "counts": found[0].by_group(torch.ones(len(found[0].losses), dtype=torch.int64)).tolist(),
-            "scores": [[float(f"{score:.6g}") for score in level.tolist()] for level in scores],
+            "counts": trained.by_group(ones).tolist(),
+            "scores": [_short(level) for level in scores],
+            "layers": {
+                "noise": list(self.levels),
+                "counts": _blocks(trained.by_group(ones)).tolist(),
+                "losses": [
+                    [_short(layer) for layer in _blocks(each.by_group(each.losses)).T] for each in self.levels.values()
+                ],
+            },
         }
 
 
@@ -111,6 +128,17 @@ def robustness(
         measured = {level: measure(model, task, dataset, noise.at(level), progress=bar, **settings) for level in wanted}
     trained = float(noise.level)
     return Robustness(sorted(set(map(float, levels))), trained, measured, verdict(problem, measured[trained]))
+
+
+def _blocks(sums: Tensor) -> Tensor:
+    """Sums over groups (G, …), added up to those over at most `MOST_BLOCKS` blocks of them (B, …)."""
+    count = min(len(sums), MOST_BLOCKS)
+    return sums.new_zeros(count, *sums.shape[1:]).index_add(0, torch.arange(len(sums)) % count, sums)
+
+
+def _short(values: Tensor) -> list[float]:
+    """Of six digits: more say nothing, and make a file long."""
+    return [float(f"{value:.6g}") for value in values.tolist()]
 
 
 def _ratios(found: LayerLosses) -> dict[str, Any]:

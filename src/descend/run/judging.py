@@ -7,12 +7,13 @@ from typing import Any, get_type_hints
 
 import numpy as np
 from safetensors.torch import load_file
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
 from descend.config import DescentConfig
 from descend.errors import InputError, reason
 from descend.evaluation.energy import energies
 from descend.evaluation.exits import exits
+from descend.evaluation.layers import evenly
 from descend.evaluation.probes import fit_probes
 from descend.evaluation.robustness import pictures, robustness
 from descend.evaluation.speculation import speculation
@@ -69,6 +70,7 @@ def evaluate(
     exit: bool = False,
     seed: int = 0,
     frames: int = 2,
+    most: int | None = None,
 ) -> dict[str, Any]:
     """Judge a run, or a model of the library.
 
@@ -87,12 +89,15 @@ def evaluate(
         exit: Judge leaving early too.
         seed: Of the noise, the same for runs that are to be compared.
         frames: How many frames to keep for the page.
+        most: Judge on so many samples, taken evenly; on all of them unless given.
 
     Raises:
         InputError: If the folder holds no finished run and no classifier, or the data can't be what it is judged on.
     """
     if frames < 1:
         raise InputError(f"frames must be at least 1; got {frames}.")
+    if most is not None and most < 2:
+        raise InputError(f"most must be at least 2 samples; got {most}.")
     if dataset is not None and task is None:
         raise InputError("--dataset goes with --task; a run knows its own data, and others in their form by --data.")
     if shift not in SHIFTS:
@@ -110,6 +115,8 @@ def evaluate(
             )
     own = recipe.load() if data is None else None
     samples, name = (getattr(own, split), own.name) if own else _others(recipe, data, split)
+    if most is not None:
+        samples = _few(samples, evenly(len(samples), most))
     parts = cache(lambda: own or recipe.load())  # other data have training texts too, read once and only if asked for
     objective_task, device = recipe.task(), args.device
     objective_task.check(samples, network.limits)
@@ -162,6 +169,11 @@ def evaluate(
     write_json(folder / GROUPS_FILE, found.by_group(objective_task))
     write_json(folder / SUMMARY_FILE, summary)
     return summary
+
+
+def _few(samples: Any, places: list[int]) -> Any:
+    """Some of a data set's samples; where the library knows how, as a data set of its own."""
+    return samples.select(places) if hasattr(samples, "select") else Subset(samples, places)
 
 
 def default_levels(train_noise: float) -> list[float]:

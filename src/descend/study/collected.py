@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
@@ -170,7 +171,8 @@ def _portable(content: Any, folders: Mapping[str, Path]) -> Any:
     """Paths of this machine as they stand in a cell's flags."""
     text = json.dumps(content)
     for mark, folder in sorted(folders.items(), key=lambda pair: -len(str(pair[1]))):  # the inner one first
-        text = text.replace(json.dumps(str(folder))[1:-1], mark)
+        written = re.escape(json.dumps(str(folder))[1:-1])
+        text = re.sub(rf"(?<![\w.-]){written}(?![\w-])", mark, text)  # and no other folder that begins alike
     return json.loads(text)
 
 

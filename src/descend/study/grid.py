@@ -64,8 +64,8 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What it is, and a hash of its flags: a run of other settings is another cell."""
-        settings = json.dumps([self.flags, self.judge, self.answer])
+        """What it is, and a hash of flags and of the settings' revision: a run of other settings is another cell."""
+        settings = json.dumps([revision(), self.flags, self.judge, self.answer])
         what = [f"{self.recipe}-{self.depth}", self.data, f"{self.gamma:g}", self.arm, self.variant, f"s{self.seed}"]
         return "_".join([*filter(None, what), hashlib.sha256(settings.encode()).hexdigest()[:8]])
 
@@ -113,6 +113,11 @@ def cells(wanted: Sequence[str], scale: str) -> list[Cell]:
 def settings() -> dict[str, Any]:
     """``settings.json``: what the runs of each scale are given, by recipe, data set and regime."""
     return json.loads((files("descend.study") / "settings.json").read_text(encoding="utf-8"))
+
+
+def revision() -> int:
+    """Of ``settings.json``: raised when runs change whose flags do not, by a recipe's usual settings for one."""
+    return settings()["revision"]
 
 
 class _Grid:
@@ -269,7 +274,7 @@ WANTED: dict[str, Wanted] = {
         "RoBERTa: ratios of single samples, with and without relaxation",
         lambda grid: grid.ablation("text-roberta", "text", {"resilience=0": "--resilience 0"}),
     ),
-    "figure-13": Wanted("loss by layer, all settings", lambda grid: grid.table("video") + grid.table("text")),
+    "figure-13": Wanted("loss by layer, all settings of texts", lambda grid: grid.table("text")),
     "figure-14": Wanted("accuracy against α at three levels of noise", _Grid.alphas),
     "figure-15": Wanted("accuracy against η_λ at three levels of noise", _Grid.dual_lrs),
     "figure-16": Wanted("completions of a language model under noise", lambda grid: grid.table("language")),

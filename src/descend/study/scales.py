@@ -64,8 +64,8 @@ SCALES = {
             "language": {"alpaca": {"paper": (1.5,)}},
         },
         baselines={"video": ("ucsd",), "text": ("imdb",)},
-        alphas=(0.05, 0.1, 0.3, 0.5),
-        dual_lrs=(0.001, 0.01, 0.1),
+        alphas=(0.05, 0.2, 0.5),
+        dual_lrs=(0.003, 0.3),
         noises=(0.0, 0.4, 1.0),
     ),
     "paper": Scale(
