@@ -1,13 +1,14 @@
 """groups.json: the metric by group of samples, from which a run's own values and intervals over runs come."""
 
 import json
+from itertools import pairwise
 
 import pytest
 import torch
 
 from descend import run
 from descend.cli import main
-from descend.evaluation.layers import LayerLosses
+from descend.evaluation.layers import LayerLosses, evenly
 from descend.evaluation.robustness import EDGES, _ratios
 
 STEPS = ["--use-cpu", "--max-steps", "2", "--dual-warmup-steps", "0"]
@@ -70,3 +71,12 @@ def test_the_histogram_of_ratios_counts_by_layer_and_its_outer_bins_are_open():
     assert edges == list(EDGES) and len(edges) == len(first) + 1 and edges[24] == 1
     assert {edges[bin]: count for bin, count in enumerate(first) if count} == {0.5: 1, 1: 2}  # 0 after 0 is as before
     assert {bin: count for bin, count in enumerate(second) if count} == {0: 1, len(second) - 1: 2}  # 0, and 100 and ∞
+
+
+@pytest.mark.parametrize(("size", "count"), [(70, 80), (70, 70), (205, 80), (3, 1)])
+def test_samples_are_taken_evenly_and_each_once(size, count):
+    places = evenly(size, count)
+    assert len(set(places)) == len(places) == min(size, count) and places == sorted(places)
+    assert max(places) < size and (size > count or places == list(range(size)))
+    gaps = {after - before for before, after in pairwise(places)}
+    assert not gaps or max(gaps) - min(gaps) <= 1

@@ -73,8 +73,9 @@ class LayerLosses:
 
 
 def evenly(size: int, count: int) -> list[int]:
-    """The places of ``count`` of ``size`` samples, taken evenly."""
-    return [int((place + 0.5) * size / count) for place in range(min(count, size))]
+    """The places of ``count`` of ``size`` samples, taken evenly; all of them where there are no more."""
+    count = min(count, size)
+    return [int((place + 0.5) * size / count) for place in range(count)]
 
 
 def metric_value(task: Task, total: float, count: float) -> float:
