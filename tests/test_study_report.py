@@ -232,6 +232,21 @@ def test_a_run_that_diverged_is_lost_counted_and_named(tmp_path: Path) -> None:
     draw(tmp_path, ["figure-2", "figure-7", "theory-1", "theory-2"])  # and nothing falls over it
 
 
+@pytest.mark.parametrize("others", [[], [("video", "DUST", "avenue")], [("text", "UT", "imdb")]], ids=len)
+def test_a_setting_of_which_all_diverged_is_not_left_out(tmp_path: Path, others: list[tuple[str, str, str]]) -> None:
+    arms = ("erm", "constrained")
+    gone = [line("video", "UT", "ucsd", 3, 0.8, arm, 0)["cell"] for arm in arms]
+    lines = [{"cell": cell, "summary": None, "diverged": "loss is nan", "seconds": 3.0} for cell in gone]
+    lines += [line(*place, 3, 0.8, arm, 0) for place in others for arm in arms]
+    write(tmp_path, lines)
+    found = draw(tmp_path, ["table-3", "table-4", "figure-2", "figure-11", "theory-1", "theory-2"])
+    (claim,) = (one for one in found if one.claim.startswith("No run diverges"))
+    videos = sum(one["cell"]["task"] == "video" for one in lines)
+    assert claim.held == "not held" and claim.sentence.startswith(f"2 of {videos} runs")
+    assert all(cell["name"] in claim.sentence for cell in gone)
+    assert Results.read(tmp_path).where(model="UT", task="video")[0].metric == "RMSE"
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
