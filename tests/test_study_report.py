@@ -282,6 +282,13 @@ def test_a_rise_that_was_looked_for_is_held_against_all_that_were_tried() -> Non
     assert picked.value == plain.value and picked.high - picked.low > 1.5 * (plain.high - plain.low)
 
 
+def test_what_one_seed_tells_many_times_is_told_once() -> None:
+    assert claims(small(seeds=1), "figure-9")[2].held == "undecided", "three levels of noise are one seed's"
+    assert claims(small(), "figure-14")[1].sentence.endswith("over 3 seeds.")
+    assert "cells share data and seeds" in claims(small(), "table-3")[0].sentence
+    assert "undecided in" in claims(small(), "figure-2")[0].sentence
+
+
 def test_ratios_of_a_layer_that_does_nothing_are_not_near() -> None:
     lines = [line("text", "RoBERTa", "imdb", 2, 1.0, "constrained", seed) for seed in range(3)]
     for median, held in ((0.88, "held"), (1.0, "not held")):
@@ -294,7 +301,10 @@ def test_a_diverged_run_keeps_no_constraint_and_hides_none(tmp_path: Path) -> No
     lines = [line("video", "UT", "ucsd", 3, 0.8, arm, seed) for arm in ("erm", "constrained") for seed in range(3)]
     name = lines[3]["cell"]["name"]
     lines[3] = {"cell": lines[3]["cell"], "summary": None, "diverged": "loss is nan", "seconds": 3.0}
-    shown = FIGURES["theory-2"](Results.read(write(tmp_path, lines)))
+    study = Results.read(write(tmp_path, lines))
+    gap = FIGURES["theory-1"](study).claims[0]
+    assert gap.held == "undecided" and f"Diverged: {name}." in gap.sentence
+    shown = FIGURES["theory-2"](study)
     assert shown.chart.panels, "limits are those of the first run that has any"
     assert all(claim.held == "not held" and name in claim.sentence for claim in shown.claims)
 

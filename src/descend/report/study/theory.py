@@ -41,7 +41,9 @@ def theory_1(results: Results) -> Shown:
         f"input's own gap: there it says nothing. {SEEDS}"
     )
     panels, rows = [], []
+    gone: list[str] = []
     for setting in _settings(results):
+        gone += _gone(setting)
         best = _lowest(results, setting)
         gaps = {arm: [_gaps(run, setting.gamma, best) for run in _of(setting, arm)] for arm in ARMS}
         series = [layer_series(arm_name(arm), arm, found) for arm, found in gaps.items() if found]
@@ -62,12 +64,13 @@ def theory_1(results: Results) -> Shown:
         telling = [row for row in rows if row[4]]
         setting, gap, bound, over, _ = max(telling or rows, key=lambda row: least_down(row[3]))
         # The part that is not measured could make up for a miss: the data can't refute the theorem.
-        held: Held = "held" if telling and all(below(row[3]) == "held" for row in telling) else "undecided"
+        sure = telling and not gone and all(below(row[3]) == "held" for row in telling)
+        held: Held = "held" if sure else "undecided"
         within = sum(row[3].value <= 0 for row in telling)
         told = (
             f"In {within} of {len(telling)} settings the gap is below ζ/α (in {len(rows) - len(telling)} more ζ/α lies "
             f"above the input's own gap and says nothing); closest to it, or furthest above, is {setting.words}: a gap "
-            f"of {ranged(gap)} against {number(bound)}."
+            f"of {ranged(gap)} against {number(bound)}." + (f" {_named(gone)}" if gone else "")
         )
         first = Claim("theory-1", says[0], held, told)
     return Shown([first, _deeper(results, says[1])], chart)
@@ -110,12 +113,12 @@ def theory_2(results: Results) -> Shown:
     panels, excesses, less = [], {}, {}
     gone: list[str] = []
     for setting in _settings(results):
-        gone += [run.name for run in setting.constrained if run.diverged]
-        limits = next((run.view.limits for run in setting.constrained if not run.diverged), [])
+        gone += _gone(setting)
+        finite = {arm: _of(setting, arm) for arm in ARMS}
+        limits = next((run.view.limits for run in finite["constrained"]), [])
         if not any(limit is not None for limit in limits[1:]):
             continue
         series = []
-        finite = {arm: [run for run in _of(setting, arm) if not run.diverged] for arm in ARMS}
         levels = _levels([run for runs in finite.values() for run in runs], setting.gamma)
         for arm, runs in finite.items():
             rows = [[_violation(limits, run, setting.gamma, level) for level in levels] for run in runs]
@@ -155,8 +158,11 @@ def _linear(says: str, excesses: dict[Setting, Interval], gone: Sequence[str]) -
 
 def _diverged(says: str, gone: Sequence[str], told: str = "") -> Claim:
     """A constrained run without numbers keeps no constraint under any noise."""
-    words = f"Diverged, and so not held: {listed([*gone[:5]])}{' and more' if len(gone) > 5 else ''}."
-    return Claim("theory-2", says, "not held", f"{words} {told}".strip())
+    return Claim("theory-2", says, "not held", f"{_named(gone)} {told}".strip())
+
+
+def _named(gone: Sequence[str]) -> str:
+    return f"Diverged: {listed([*gone[:5]])}{' and more' if len(gone) > 5 else ''}."
 
 
 def _less(says: str, differences: dict[Setting, Interval], gone: Sequence[str]) -> Claim:
@@ -220,7 +226,11 @@ def _settings(results: Results) -> list[Setting]:
 
 def _of(setting: Setting, arm: str) -> list[Run]:
     runs = setting.constrained if arm == "constrained" else setting.plain
-    return [run for run in runs if run.losses(setting.gamma)]
+    return [run for run in runs if run.losses(setting.gamma) and not run.diverged]
+
+
+def _gone(setting: Setting) -> list[str]:
+    return [run.name for run in setting.constrained if run.diverged]
 
 
 def _lowest(results: Results, setting: Setting) -> float:
