@@ -135,10 +135,16 @@ def line(
         curves["weight"] = [[-0.2 * r] * depth + [1 + 0.3 * r] for r in rise]
         curves["violation"] = [[value + 0.2 * (1 - r) for value in missed] for r in rise]
         curves["slack"] = [[0.01 * r] * depth for r in rise]
+    blocks = 1 + 0.002 * shared.normal(size=(depth + 1, GROUPS))
+    blocks /= blocks.mean(1, keepdims=True)
+    by_block = {
+        **{"noise": list(losses), "counts": counts},
+        "losses": [(100 * np.array(row)[:, None] * blocks).tolist() for row in losses.values()],
+    }
     found = {
         "cell": cell,
         "summary": summary,
-        "groups": {"noise": noise, "root": not higher, "counts": counts, "scores": scores},
+        "groups": {"noise": noise, "root": not higher, "counts": counts, "scores": scores, "layers": by_block},
         "curves": {quantity: {"steps": steps, "values": rows} for quantity, rows in curves.items()},
         "validation": {"steps": [200, 400], "loss": [trained, [value - 0.01 for value in trained]]},
         "seconds": 30.0,
@@ -172,6 +178,7 @@ def small(effect: Effect = BETTER, seeds: int = 3) -> list[dict[str, Any]]:
     add("video", "UT", "avenue", 3, 0.8, arms[1:3], regime="strong")
     add("video", "UT", "ucsd", 3, 0.15, arms[1:3])
     broken = {"feasible": False, "verdict": "INFEASIBLE: layers 2 and 3 break theirs.", "violations": [0.0, 0.4, 0.3]}
+    broken["violated"] = [2, 3]
     add("video", "UT", "ucsd", 3, 0.8, ["constrained"], regime="strong", variant="infeasible", **broken)
     for model, depth in (("UT", 3), ("DistilBERT", 4), ("RoBERTa", 6)):
         add("text", model, "imdb", depth, 1.0, [*arms, "r-drop"] if model == "UT" else arms[1:3])

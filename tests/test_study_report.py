@@ -17,7 +17,8 @@ from descend.errors import InputError
 from descend.report.study import FIGURES, Claim, draw
 from descend.report.study.cells import Run
 from descend.report.study.chart import Chart, Line, Panel, Series, arm_style
-from descend.report.study.estimates import ahead, average, over_seeds, robust, share
+from descend.report.study.claims import below
+from descend.report.study.estimates import ahead, along, average, over_seeds, robust, same_seeds, share, together
 from descend.report.study.language import repetition
 from descend.report.study.results import Results
 from descend.study.grid import WANTED
@@ -132,6 +133,7 @@ def test_descent_is_seen_where_it_is_and_is_not() -> None:
     lines = small()
     for one in lines:  # ERM's layers now descend too, and a constrained layer does not
         if one["cell"]["model"] == "DUST":
+            one["groups"].pop("layers")
             for row in one["summary"]["layer_losses"].values():
                 if one["cell"]["arm"] == "erm":
                     row.sort(reverse=True)
@@ -168,6 +170,7 @@ def test_violations_that_grow_faster_than_linearly_are_noticed() -> None:
     assert "not held" in verdicts(small(), "theory-2")
     lines = [line("video", "UT", "ucsd", 3, 0.8, arm, seed) for arm in ("erm", "constrained") for seed in range(3)]
     for one in lines:
+        one["groups"].pop("layers")
         for level, row in one["summary"]["layer_losses"].items():
             slope = 0.2 * np.sqrt(max(0.0, float(level) - 0.8))  # slower and slower
             row[:] = [1.0, 0.5 + slope, 0.3, 0.1]
@@ -232,6 +235,128 @@ def test_a_run_that_diverged_is_lost_counted_and_named(tmp_path: Path) -> None:
     draw(tmp_path, ["figure-2", "figure-7", "theory-1", "theory-2"])  # and nothing falls over it
 
 
+def test_every_step_is_asked_not_the_least_one_alone() -> None:
+    lines = [line("video", "DUST", "ucsd", 3, 0.8, arm, seed) for arm in ("erm", "constrained") for seed in range(3)]
+    for one in lines:  # layer 1 falls by little, alike in all seeds; layer 3 by more, and differs from seed to seed
+        one["groups"].pop("layers")
+        if one["cell"]["arm"] == "constrained":
+            one["summary"]["layer_losses"]["0.8"] = [1.0, 0.99, 0.9, 0.9 - 0.05 * one["cell"]["seed"]]
+    claim = claims(lines, "figure-7")[0]
+    assert claim.held == "undecided" and "that of layer 1" in claim.sentence
+
+
+def test_steps_along_layers_rest_on_seeds_and_groups_where_groups_are_told() -> None:
+    lines = [line("video", "DUST", "ucsd", 2, 0.8, arm, seed) for arm in ("erm", "constrained") for seed in range(3)]
+    for one in lines:  # half of the blocks fall and half rise, in every seed
+        rises = np.tile([-30.0, 28.0], studies.GROUPS // 2)
+        told = one["groups"]["layers"]
+        told["losses"][told["noise"].index(0.8)] = [[100.0] * studies.GROUPS, (100 + rises).tolist(), [10.0] * 12]
+        one["summary"]["layer_losses"]["0.8"] = [1.0, 0.99, 0.1]
+    assert verdicts(lines, "figure-7")[0] == "undecided"
+    (setting,) = results(lines).where(model="DUST")
+    first, second, _ = along(tuple(setting.constrained), 0.8)
+    step = (second - first).interval
+    assert step.value == pytest.approx(-0.01) and below(step) == "undecided" and not step.over
+    for one in lines:
+        one["groups"].pop("layers")
+    claim = claims(lines, "figure-7")[0]
+    assert claim.held == "held" and "interval over seeds alone" in claim.sentence
+
+
+def test_arms_are_compared_on_the_seeds_that_both_have() -> None:
+    lines = [line("video", "UT", "ucsd", 3, 0.8, arm, seed) for arm in ("erm", "constrained") for seed in range(4)]
+    del lines[0], lines[-1]  # ERM lacks the first seed, constrained the last
+    (setting,) = results(lines).settings
+    assert [[run.seed for run in runs] for runs in same_seeds(setting.plain, setting.constrained)] == [[1, 2], [1, 2]]
+    ours, theirs = together(setting.constrained, setting.plain)
+    assert ours.summary().seeds == 2
+    assert all("over 2 of 3 seeds" in claim.sentence for claim in claims(lines, "figure-2"))
+    ours, theirs = together(setting.constrained[:1], setting.plain[-1:])
+    assert not (ours.summary() - theirs.summary()).interval.known, "no pair, no interval"
+
+
+def test_a_rise_that_was_looked_for_is_held_against_all_that_were_tried() -> None:
+    (setting,) = results(small()).where(model="ViT")
+    found = robust(tuple(setting.plain)).summary()
+    plain, picked = found.interval, found.picked(10)
+    assert picked.value == plain.value and picked.high - picked.low > 1.5 * (plain.high - plain.low)
+
+
+def test_what_one_seed_tells_many_times_is_told_once() -> None:
+    assert claims(small(seeds=1), "figure-9")[2].held == "undecided", "three levels of noise are one seed's"
+    assert claims(small(), "figure-14")[1].sentence.endswith("over 3 seeds.")
+    assert "cells share data and seeds" in claims(small(), "table-3")[0].sentence
+    assert "undecided in" in claims(small(), "figure-2")[0].sentence
+
+
+def test_ratios_of_a_layer_that_does_nothing_are_not_near() -> None:
+    lines = [line("text", "RoBERTa", "imdb", 2, 1.0, "constrained", seed) for seed in range(3)]
+    for median, held in ((0.88, "held"), (1.0, "not held")):
+        for one in lines:
+            one["summary"]["ratios"]["median"] = median
+        assert verdicts(lines, "figure-12")[1] == held
+
+
+def test_a_diverged_run_keeps_no_constraint_and_hides_none(tmp_path: Path) -> None:
+    lines = [line("video", "UT", "ucsd", 3, 0.8, arm, seed) for arm in ("erm", "constrained") for seed in range(3)]
+    name = lines[3]["cell"]["name"]
+    lines[3] = {"cell": lines[3]["cell"], "summary": None, "diverged": "loss is nan", "seconds": 3.0}
+    study = Results.read(write(tmp_path, lines))
+    gap = FIGURES["theory-1"](study).claims[0]
+    assert gap.held == "undecided" and f"Diverged: {name}." in gap.sentence
+    shown = FIGURES["theory-2"](study)
+    assert shown.chart.panels, "limits are those of the first run that has any"
+    assert all(claim.held == "not held" and name in claim.sentence for claim in shown.claims)
+
+
+def test_figure_11_needs_a_run_that_was_made_infeasible() -> None:
+    lines = [line("video", "UT", "ucsd", 3, 0.8, arm, seed) for arm in ("erm", "constrained") for seed in range(3)]
+    lines[3]["summary"] |= {"feasible": False, "violated": [1]}
+    assert verdicts(lines, "figure-11") == ["not run", "not run"]
+    made = [line("video", "UT", "ucsd", 3, 0.8, "constrained", seed, variant="infeasible") for seed in range(3)]
+    for one in made:
+        one["summary"] |= {"feasible": False, "violated": []}
+    assert verdicts([*lines, *made], "figure-11")[1] == "not held", "it names no layer"
+
+
+def test_a_series_of_another_depth_than_the_title_says_so() -> None:
+    lines = [line("video", "UT", "ucsd", 3, 0.8, arm, 0) for arm in ("erm", "constrained", "uniform")]
+    lines += [line("video", "UT", "ucsd", 5, 0.8, arm, 0) for arm in ("erm", "constrained")]
+    for one in lines:
+        one["validation"]["loss"] = [[float(one["cell"]["depth"] == 3)]]
+    (panel,) = FIGURES["figure-2"](results(lines)).chart.panels
+    assert panel.title.startswith("UT-5,")
+    assert [series.name for series in panel.series] == ["ERM", "Uniform weights, L = 3", "Constrained"]
+
+
+def test_an_empty_answer_is_not_one_without_repetition() -> None:
+    lines = [line("language", "Llama", "alpaca", 2, 1.5, arm, 0, answers=True) for arm in ("erm", "constrained")]
+    for each in lines[1]["completions"]:
+        each["text"] = " "
+    assert verdicts(lines, "figure-16") == ["not run"]
+
+
+def test_claims_name_the_data_that_were_run() -> None:
+    lines = [line("video", "UT", "scenes", 3, 0.8, arm, 0) for arm in ("erm", "constrained")]
+    said = [one.claim for one in claims(lines, "figure-2")]
+    assert any("On Generated scenes" in one for one in said) and not any("UCSD" in one for one in said)
+
+
+@pytest.mark.parametrize("others", [[], [("video", "DUST", "avenue")], [("text", "UT", "imdb")]], ids=len)
+def test_a_setting_of_which_all_diverged_is_not_left_out(tmp_path: Path, others: list[tuple[str, str, str]]) -> None:
+    arms = ("erm", "constrained")
+    gone = [line("video", "UT", "ucsd", 3, 0.8, arm, 0)["cell"] for arm in arms]
+    lines = [{"cell": cell, "summary": None, "diverged": "loss is nan", "seconds": 3.0} for cell in gone]
+    lines += [line(*place, 3, 0.8, arm, 0) for place in others for arm in arms]
+    write(tmp_path, lines)
+    found = draw(tmp_path, ["table-3", "table-4", "figure-2", "figure-11", "theory-1", "theory-2"])
+    (claim,) = (one for one in found if one.claim.startswith("No run diverges"))
+    videos = sum(one["cell"]["task"] == "video" for one in lines)
+    assert claim.held == "not held" and claim.sentence.startswith(f"2 of {videos} runs")
+    assert all(cell["name"] in claim.sentence for cell in gone)
+    assert Results.read(tmp_path).where(model="UT", task="video")[0].metric == "RMSE"
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -239,6 +364,8 @@ def test_a_run_that_diverged_is_lost_counted_and_named(tmp_path: Path) -> None:
         (lambda one: one["cell"].pop("depth"), "line 2 is no finished cell"),
         (lambda one: one["summary"].pop("values"), "line 2 must describe one evaluated run"),
         (lambda one: one["groups"].update(counts=[1]), "line 2: scores must be one for each"),
+        (lambda one: one["groups"]["layers"].update(counts=[1]), "line 2: scores must be one for each"),
+        (lambda one: one["groups"]["layers"].pop("losses"), "line 2 is no finished cell"),
         (lambda one: one["validation"].update(loss=3), "line 2 is no finished cell"),
         (lambda one: one["cell"].update(gamma=float("nan")), "line 2 is no finished cell"),
         (lambda one: one["curves"]["loss"].update(values=[[1.0] * 9]), "one number per layer"),
@@ -304,14 +431,14 @@ def test_differences_are_paired() -> None:
     ours, theirs = robust(tuple(setting.constrained)).summary(), robust(tuple(setting.plain)).summary()
     gained = ahead(ours, theirs, higher=False)
     assert gained.value == pytest.approx(100 * (1 - ours.value / theirs.value))
-    low, high = gained.interval[1:]
+    low, high = gained.interval[1:3]
     assert low < 5 < high
     width = theirs.interval.high - theirs.interval.low
     assert (high - low) / 100 * theirs.value < 0.25 * width, "clips that are hard for both fall out"
     both = average([gained, gained])
-    assert both.value == pytest.approx(gained.value) and both.interval == pytest.approx(gained.interval)
+    assert both.value == pytest.approx(gained.value) and both.interval[:3] == pytest.approx(gained.interval[:3])
     nothing = ahead(ours, ours, higher=False)
-    assert nothing.interval == (0, 0, 0)
+    assert nothing.interval[:3] == (0, 0, 0)
 
 
 def test_summaries_are_those_of_the_runs() -> None:
@@ -323,9 +450,9 @@ def test_summaries_are_those_of_the_runs() -> None:
 
 def test_shares_and_means_have_the_intervals_of_the_textbook() -> None:
     exact = binomtest(74, 105).proportion_ci(0.95, method="exact")
-    assert share(74, 105) == pytest.approx((74 / 105, exact.low, exact.high))
+    assert share(74, 105)[:3] == pytest.approx((74 / 105, exact.low, exact.high))
     assert share(0, 5).low == 0 and share(5, 5).high == 1
-    assert over_seeds([1.0, 2.0, 3.0]) == pytest.approx((2, 2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5))
+    assert over_seeds([1.0, 2.0, 3.0])[:3] == pytest.approx((2, 2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5))
     assert not over_seeds([1.0]).known and not over_seeds([1.0, float("nan")]).known
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from descend.report.study.cells import Place, Run, data_name, metric_name
 from descend.report.study.chart import Chart, Panel, Series, shades
 from descend.report.study.claims import Claim, above, every, not_run, ranged, within
-from descend.report.study.estimates import Interval, over_seeds, robust
+from descend.report.study.estimates import Interval, over_seeds, robust, same_seeds, together
 from descend.report.study.parts import BANDS, Shown, advantage, unit
 from descend.report.study.results import Results
 
@@ -39,7 +39,7 @@ def _two_levels(name: str, title: str, axis: str, family: Family, says: tuple[st
     levels = robust(tuple(next(iter(family.values())))).noise
     chosen = {"in distribution": first.gamma, "out of distribution": levels[-1]}
     panel = _against(family, axis, _title(first), chosen)
-    few, much = (robust(tuple(runs)) for runs in (family[min(family)], family[max(family)]))
+    few, much = together(family[min(family)], family[max(family)])
     inside = advantage(much.at(first.gamma), few.at(first.gamma), first.higher).interval
     outside = advantage(much.at(levels[-1]), few.at(levels[-1]), first.higher).interval
     span = f"From {axis} = {min(family):g} to {max(family):g}"
@@ -87,42 +87,39 @@ def _three_levels(name: str, title: str, axis: str, family: Family, says: tuple[
     panel = Panel(panel.title, axis, panel.y_title, panel.series, log_x=axis == "η" and min(family) > 0)
     chart = Chart(name, title, BANDS, [panel], 1)
     judged = levels[:-1] if spread else levels
-    most = {level: _farthest(family, level) for level in judged}
-    level, (value, worst) = max(most.items(), key=lambda item: abs(item[1][1].value))
+    found = {(level, value): change for level in judged for value, change in _changes(family, level).items()}
+    (level, value), worst = max(found.items(), key=lambda item: abs(item[1].value))
     told = (
         f"The largest difference from {axis} = {min(family):g} is at {axis} = {value:g} and test γ = {level:g}: "
         f"{ranged(worst, unit(first.higher))}."
     )
-    claims = [Claim(name, says[0], every([within(found, POINT) for _, found in most.values()]), told)]
+    claims = [Claim(name, says[0], every([within(change, POINT) for change in found.values()]), told)]
     if spread:
         claims.append(_spread(name, says[1], family, levels))
     return Shown(claims, chart)
 
 
-def _farthest(family: Family, level: float) -> tuple[float, Interval]:
-    """The value whose result differs most from that of the smallest, and by how much."""
-    base = robust(tuple(family[min(family)])).at(level)
-    higher = family[min(family)][0].higher
-    found = {
-        value: advantage(robust(tuple(runs)).at(level), base, higher).interval
-        for value, runs in family.items()
-        if value != min(family)
-    }
-    return max(found.items(), key=lambda item: abs(item[1].value))
+def _changes(family: Family, level: float) -> dict[float, Interval]:
+    """By how much the result of each value differs from that of the smallest."""
+    found = {}
+    for value, runs in family.items():
+        if value != min(family):
+            ours, base = together(runs, family[min(family)])
+            found[value] = advantage(ours.at(level), base.at(level), ours.higher).interval
+    return found
 
 
 def _spread(name: str, says: str, family: Family, levels: Sequence[float]) -> Claim:
-    more = []
-    for runs in family.values():
-        if len(runs) > 1:
-            ends = [np.std([_value(run, level) for run in runs], ddof=1) for level in (levels[0], levels[-1])]
-            more.append(100 * float(ends[1] - ends[0]))
-    if not more:
+    arms = same_seeds(*family.values())
+    if len(arms[0]) < 2:
         return not_run(name, says, "two seeds or more")
-    found = over_seeds(more)
+    # Values share their seeds: how far a seed lies from the mean of all is one number, whatever the values are.
+    ends = [np.array([[_value(run, level) for run in runs] for runs in arms]) for level in (levels[0], levels[-1])]
+    weak, strong = (100 * np.abs(values - values.mean(1, keepdims=True)).mean(0) for values in ends)
+    found = over_seeds((strong - weak).tolist())
     told = (
-        f"The standard deviation over seeds is {ranged(found, ' points')} larger at test γ = {levels[-1]:g} than at "
-        f"{levels[0]:g}, over {len(more)} values, which share their seeds."
+        f"In the mean over {len(arms)} values a seed lies {ranged(found, ' points')} further from the mean of all at "
+        f"test γ = {levels[-1]:g} than at {levels[0]:g}, over {len(arms[0])} seeds."
     )
     return Claim(name, says, above(found), told)
 

@@ -34,7 +34,8 @@ class Answer(NamedTuple):
 class Run:
     """A line of ``cells.jsonl``: which cell of the grid, what was measured, and how training went.
 
-    ``view`` is its summary as every report of this project reads it. ``curves`` maps a quantity to its steps and rows
+    ``view`` is its summary as every report of this project reads it. ``layers`` maps γ to the losses by blocks of
+    groups, the table's levels being the layers 0 … L. ``curves`` maps a quantity to its steps and rows
     by layer, ``validation`` a metric to its rows. ``energy`` is that of the layer's own objective, by γ. ``edges`` and
     ``shares`` are the histogram of f_l / f_{l−1} over samples, one row per layer 1 … L.
     """
@@ -51,6 +52,7 @@ class Run:
     seed: int
     view: RunView
     groups: Table | None = None
+    layers: dict[float, Table] = field(default_factory=dict)
     curves: Mapping[str, Any] = field(default_factory=dict)
     validation: Mapping[str, list[list[float]]] = field(default_factory=dict)
     completions: list[Answer] = field(default_factory=list)
@@ -82,6 +84,7 @@ class Run:
                 seed=int(cell["seed"]),
                 view=view or RunView.from_summary(summary, name=words["name"], source=source),
                 groups=_groups(line.get("groups"), source),
+                layers=_layers((line.get("groups") or {}).get("layers"), source),
                 curves={str(name): _curve(rows, depth) for name, rows in (line.get("curves") or {}).items()},
                 validation={
                     str(name): [_floats(row) for row in rows]
@@ -177,6 +180,19 @@ def _groups(found: Any, source: str) -> Table | None:
         return Table.read(found)
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
+
+
+def _layers(found: Any, source: str) -> dict[float, Table]:
+    if not found:
+        return {}
+    pairs = zip(found["noise"], found["losses"], strict=True)
+    tables = {
+        float(level): _groups(
+            {"noise": range(len(rows)), "root": False, "counts": found["counts"], "scores": rows}, source
+        )
+        for level, rows in pairs
+    }
+    return {level: table for level, table in tables.items() if table}
 
 
 def _curve(rows: Mapping[str, Any], depth: int) -> dict[str, Any]:

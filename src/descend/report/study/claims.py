@@ -46,7 +46,7 @@ def above(estimate: Interval, bound: float = 0.0) -> Held:
 
 def below(estimate: Interval, bound: float = 0.0) -> Held:
     """Whether a number lies below a bound."""
-    return above(Interval(-estimate.value, -estimate.high, -estimate.low), -bound)
+    return above(-estimate, -bound)
 
 
 def within(estimate: Interval, margin: float) -> Held:
@@ -87,4 +87,5 @@ def ranged(estimate: Interval, unit: str = "") -> str:
     """A number and its interval in words."""
     if not estimate.known:
         return f"{number(estimate.value)}{unit} (no interval: too few seeds or samples)"
-    return f"{number(estimate.value)}{unit} (95 % interval {number(estimate.low)} to {number(estimate.high)})"
+    over = f" {estimate.over}" if estimate.over else ""
+    return f"{number(estimate.value)}{unit} (95 % interval{over} {number(estimate.low)} to {number(estimate.high)})"

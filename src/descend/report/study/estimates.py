@@ -15,15 +15,23 @@ from scipy.stats import binomtest
 from scipy.stats import t as student
 
 from descend.report.study.cells import Run
+from descend.study.groups import Table
 from descend.study.statistics import CONFIDENCE, RESAMPLES, Draws, combine, draws
 
 
 class Interval(NamedTuple):
-    """A number and its 95 % interval, whose ends are NaN where nothing is known of it."""
+    """A number and its 95 % interval, whose ends are NaN where nothing is known of it.
+
+    ``over`` names in words what it rests on, where that is less than all seeds and groups of samples.
+    """
 
     value: float
     low: float = nan
     high: float = nan
+    over: str = ""
+
+    def __neg__(self) -> "Interval":
+        return Interval(-self.value, -self.high, -self.low, self.over)
 
     @property
     def known(self) -> bool:
@@ -33,43 +41,57 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Number(Draws):
-    """A mean over seeds, or what was computed of some, with its resamples."""
+    """A mean over seeds, or what was computed of some, with its resamples.
+
+    Attributes:
+        most: How many seeds there are; more than ``seeds`` where some are left out that an arm beside it lacks.
+    """
+
+    most: int = 0
 
     def __sub__(self, other: "Number") -> "Number":
-        return _of(np.subtract, self, other)
+        return computed(np.subtract, self, other)
 
     def over(self, other: "Number") -> "Number":
         """Their quotient."""
-        return _of(np.divide, self, other)
+        return computed(np.divide, self, other)
 
     def times(self, factor: float) -> "Number":
         """A multiple."""
-        return _of(lambda part: factor * part, self)
+        return computed(lambda part: factor * part, self)
 
     @property
     def interval(self) -> Interval:
         """With its interval; what has diverged is so beyond doubt."""
+        return self.picked(1)
+
+    def picked(self, tried: int) -> Interval:
+        """With an interval wide enough for one that was picked of several."""
+        over = f"over {self.seeds} of {self.most} seeds" if self.seeds < self.most else ""
+        if not self.groups:
+            over = f"{over or 'over seeds'} alone"
         if isinf(self.value):
-            return Interval(self.value, self.value, self.value)
+            return Interval(self.value, self.value, self.value, over)
         with np.errstate(invalid="ignore"):
-            found = self.estimate
-        return Interval(self.value, found.low, found.high)
+            found = self.among(tried)
+        return Interval(self.value, found.low, found.high, over)
 
 
 def average(parts: Sequence[Number]) -> Number:
     """The mean over cells, resample by resample."""
-    return _of(lambda *values: sum(values) / len(values), *parts)
+    return computed(lambda *values: sum(values) / len(values), *parts)
 
 
 def ahead(ours: Number, theirs: Number, higher: bool) -> Number:
     """How much better ours is, in per cent of theirs."""
     if higher:
-        return _of(lambda one, other: 100 * (one / other - 1), ours, theirs)
-    return _of(lambda one, other: 100 * (1 - one / other), ours, theirs)
+        return computed(lambda one, other: 100 * (one / other - 1), ours, theirs)
+    return computed(lambda one, other: 100 * (1 - one / other), ours, theirs)
 
 
-def _of(function: Callable[..., Any], *parts: Draws) -> Number:
-    return Number(**vars(combine(function, *map(_arrays, parts))))
+def computed(function: Callable[..., Any], *parts: Number) -> Number:
+    """A function of several numbers, resample by resample, by which they stay paired."""
+    return Number(**vars(combine(function, *map(_arrays, parts))), most=max(part.most for part in parts))
 
 
 def _arrays(part: Draws) -> Draws:
@@ -106,17 +128,34 @@ class Robust:
             return self.mean()
         steps = np.diff(self.noise)
         weights = np.append(steps, 0) / 2 + np.append(0, steps) / 2
-        return _of(lambda *values: sum(w * v for w, v in zip(weights, values, strict=True)), *self.numbers)
+        return computed(lambda *values: sum(w * v for w, v in zip(weights, values, strict=True)), *self.numbers)
+
+
+def together(*arms: Sequence[Run]) -> list[Robust]:
+    """Several methods' values against noise, from the seeds that all of them have: they are subtracted seed by seed."""
+    most = max(map(len, arms))
+    return [robust(runs, most) for runs in same_seeds(*arms)]
+
+
+def same_seeds(*arms: Sequence[Run]) -> list[tuple[Run, ...]]:
+    """The runs of the seeds that all arms have; of none, one run each, whose difference has no interval."""
+    shared = set.intersection(*({run.seed for run in runs} for runs in arms))
+    return [tuple(run for run in runs if run.seed in shared) or tuple(runs[:1]) for runs in arms]
 
 
 @lru_cache(maxsize=1024)
-def robust(runs: tuple[Run, ...]) -> Robust:
-    """A method's values against noise, from the seeds of one setting, at the levels that all were judged at."""
+def robust(runs: tuple[Run, ...], most: int = 0) -> Robust:
+    """A method's values against noise, from the seeds of one setting, at the levels that all were judged at.
+
+    Args:
+        runs: One for each seed.
+        most: How many seeds there would be, were none left out.
+    """
     higher = runs[0].higher
     known = [dict(zip(run.view.noise, run.view.values, strict=True)) for run in runs]
     noise = sorted(level for level in known[0] if all(level in values for values in known))
-    resampled = _resampled(runs, noise)
-    groups = len(runs[0].groups.counts) if runs[0].groups else 0
+    resampled = _resampled([run.groups for run in runs], noise)
+    groups = len(runs[0].groups.counts) if runs[0].groups else 1
     numbers = []
     for place, level in enumerate(noise):
         values = [values[level] for values in known]
@@ -125,17 +164,40 @@ def robust(runs: tuple[Run, ...]) -> Robust:
         else:  # a run that diverged is worse than any other, and is not left out of its method's mean
             value = 0.0 if higher else inf
             by_seeds = by_groups = np.full(RESAMPLES, value)
-        numbers.append(Number(value, by_seeds, by_groups, len(runs), groups))
+        numbers.append(Number(value, by_seeds, by_groups, len(runs), groups, max(most, len(runs))))
     return Robust(noise, numbers, higher)
 
 
-def _resampled(runs: Sequence[Run], noise: Sequence[float]) -> list[np.ndarray]:
+@lru_cache(maxsize=1024)
+def along(runs: tuple[Run, ...], level: float, most: int = 0) -> list[Number]:
+    """f_0 … f_L at a noise level, from the seeds of one setting: over seeds alone where one lacks its groups."""
+    unknown = [nan] * (runs[0].depth + 1)
+    return rows_along([run.losses(level) or unknown for run in runs], [run.layers.get(level) for run in runs], most)
+
+
+def rows_along(rows: Sequence[Sequence[float]], tables: Sequence[Table | None] = (), most: int = 0) -> list[Number]:
+    """A quantity along the layers, from a row for each seed and, where all have one, its table of groups."""
+    layers = range(min(map(len, rows), default=0))
+    found = [table for table in tables if table and set(layers) <= set(table.noise.tolist())]
+    grouped = len(found) == len(rows) and all(table.like(found[0]) for table in found[1:])
+    groups = len(found[0].counts) if grouped and found else 0
+    if not grouped:  # two groups that are alike vary by nothing: what varies is the seeds
+        found = [Table(np.array(layers), False, np.ones(2), np.array([[row[i]] * 2 for i in layers])) for row in rows]
+    by_seeds, by_groups = _resampled(found, layers)
+    means = [float(np.mean([row[i] for row in rows])) for i in layers]
+    return [
+        Number(mean, by_seeds[:, i], by_groups[:, i], len(rows), groups, most)
+        for i, mean in zip(layers, means, strict=True)
+    ]
+
+
+def _resampled(tables: Sequence[Table | None], levels: Sequence[float]) -> list[np.ndarray]:
     """(RESAMPLES, levels) over seeds, and over groups; NaN where there is too little to resample."""
-    unknown = np.full((RESAMPLES, len(noise)), nan)
-    told = [run.groups for run in runs if run.groups and set(noise) <= set(run.groups.noise.tolist())]
-    if len(told) < len(runs) or not all(table.like(told[0]) for table in told[1:]):
+    unknown = np.full((RESAMPLES, len(levels)), nan)
+    told = [table for table in tables if table and set(levels) <= set(table.noise.tolist())]
+    if not told or len(told) < len(tables) or not all(table.like(told[0]) for table in told[1:]):
         return [unknown, unknown]
-    places = [told[0].noise.tolist().index(level) for level in noise]
+    places = [told[0].noise.tolist().index(level) for level in levels]
 
     def every(values: np.ndarray, _: np.ndarray) -> np.ndarray:
         """All levels at once, each a statistic of its own."""
@@ -146,16 +208,16 @@ def _resampled(runs: Sequence[Run], noise: Sequence[float]) -> list[np.ndarray]:
     return [part if part.ndim == 2 else unknown for part in parts]
 
 
-def over_seeds(values: Sequence[float]) -> Interval:
+def over_seeds(values: Sequence[float], over: str = "over seeds alone") -> Interval:
     """The mean of numbers that have no groups, seeds or prompts, with Student's t; one alone has no interval."""
     if not values or not all(map(isfinite, values)):
-        return Interval(nan)
+        return Interval(nan, over=over)
     mean = float(np.mean(values))
     if len(values) == 1:
-        return Interval(mean)
+        return Interval(mean, over=over)
     spread = float(np.std(values, ddof=1)) / sqrt(len(values))
     reach = float(student.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * spread
-    return Interval(mean, mean - reach, mean + reach)
+    return Interval(mean, mean - reach, mean + reach, over)
 
 
 def share(count: int, total: int) -> Interval:

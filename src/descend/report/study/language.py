@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from descend.report.study.cells import Answer, arm_name
 from descend.report.study.chart import Chart, Panel, Series, arm_style
 from descend.report.study.claims import Claim, above, not_run, ranged
-from descend.report.study.estimates import over_seeds, robust
+from descend.report.study.estimates import over_seeds, together
 from descend.report.study.parts import (
     BANDS,
     SEEDS,
@@ -44,7 +44,7 @@ def figure_6(results: Results) -> Shown:
     if not settings:
         return Shown([not_run("figure-6", words, "a language model with ERM and constrained") for words in says], chart)
     setting = settings[-1]
-    ours, theirs = robust(tuple(setting.constrained)), robust(tuple(setting.plain))
+    ours, theirs = together(setting.constrained, setting.plain)
     strong = advantage(ours.mean(setting.gamma), theirs.mean(setting.gamma), ours.higher).interval
     clean = advantage(ours.at(0), theirs.at(0), ours.higher).interval
     kind = unit(ours.higher)
@@ -88,7 +88,7 @@ def figure_16(results: Results) -> Shown:
         found = {arm: _repeated(given) for arm, given in by_arm.items()}
         series = []
         for arm, levels in found.items():
-            ends = [over_seeds(list(levels[level].values())) for level in sorted(levels)]
+            ends = [over_seeds(list(levels[level].values()), "over prompts") for level in sorted(levels)]
             bounds = [end.low for end in ends], [end.high for end in ends]
             series.append(Series(arm_name(arm), arm_style(arm), sorted(levels), [end.value for end in ends], *bounds))
         panels.append(Panel(setting.words, "noise γ on every token", "share repeated", series))
@@ -98,23 +98,25 @@ def figure_16(results: Results) -> Shown:
             level = shared[-1]
             prompts = ours[level].keys() & theirs[level].keys()
             more = [100 * (theirs[level][prompt] - ours[level][prompt]) for prompt in sorted(prompts)]
-            told.append((level, over_seeds(more), len(more)))
+            told.append((level, over_seeds(more, "over prompts"), len(more)))
     missing = "" if told else "Not run: answers of ERM and constrained to the same prompts."
     chart = Chart("figure-16", title, words, panels, 1, missing)
     if not told:
         return Shown([not_run("figure-16", says, "answers of ERM and constrained")], chart)
     level, less, count = told[-1]
     sentence = (
-        f"What ERM repeats at γ = {level:g}, less what constrained does: {ranged(less, ' points')}, {count} prompts."
+        f"What ERM repeats at γ = {level:g}, less what constrained does: {ranged(less, ' points')}, {count} prompts "
+        "to one seed of each method: other seeds may differ by more."
     )
     return Shown([Claim("figure-16", says, above(less), sentence)], chart)
 
 
 def _repeated(answers: Sequence[Answer]) -> dict[float, dict[str, float]]:
-    """γ → prompt → the share of its answer that is repeated."""
+    """γ → prompt → the share of its answer that is repeated; an answer without words has none, and is left out."""
     found: dict[float, dict[str, float]] = {}
     for each in answers:
-        found.setdefault(each.noise, {})[each.prompt] = repetition(each.text)
+        if each.text.split():
+            found.setdefault(each.noise, {})[each.prompt] = repetition(each.text)
     return found
 
 

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf, isfinite
+from typing import Any
 
 import numpy as np
 
 from descend.report.study.cells import Run, arm_name, data_name, metric_name
 from descend.report.study.chart import Chart, Line, Panel, Series, arm_style
-from descend.report.study.claims import Claim, above, percent, ranged
-from descend.report.study.estimates import Interval, Number, ahead, over_seeds, robust
+from descend.report.study.claims import Claim, Held, above, below, every, ranged
+from descend.report.study.estimates import Interval, Number, ahead, along, computed, robust, same_seeds, together
 from descend.report.study.results import Setting
 from descend.report.study.tables import Table
 
@@ -30,8 +32,14 @@ class Shown:
 
 
 def noise_panel(arms: Mapping[str, Runs], title: str, trained: float | None) -> Panel:
-    """The last layer's metric against test noise, a line for each method."""
-    series = [noise_series(arm_name(arm), arm, runs) for arm, runs in arms.items() if runs]
+    """The last layer's metric against test noise, a line for each method; of another depth than ours, it says so."""
+    depth = next((run.depth for run in arms.get("constrained", [])), None)
+    names = {
+        arm: arm_name(arm) + ("" if depth is None or runs[0].depth == depth else f", L = {runs[0].depth}")
+        for arm, runs in arms.items()
+        if runs
+    }
+    series = [noise_series(name, arm, arms[arm]) for arm, name in names.items()]
     first = next(run for runs in arms.values() for run in runs)
     lines = [] if trained is None else [Line(trained, "trained")]
     return Panel(title, "test noise γ", metric_name(first), series, lines=lines)
@@ -77,8 +85,8 @@ def unit(higher: bool) -> str:
 
 def gain(setting: Setting, arm: str = "constrained") -> Number:
     """How much better a method is than ERM in what the paper's tables hold, in per cent of ERM's."""
-    ours, theirs = robust(tuple(setting.arms[arm])).summary(), robust(tuple(setting.plain)).summary()
-    return ahead(ours, theirs, setting.plain[0].higher)
+    ours, theirs = together(setting.arms[arm], setting.plain)
+    return ahead(ours.summary(), theirs.summary(), ours.higher)
 
 
 def strongest(settings: Iterable[Setting]) -> list[Setting]:
@@ -113,57 +121,52 @@ def _validated(runs: Runs) -> float:
     return sum(ends) / len(ends)
 
 
-def steps_down(runs: Runs, level: float) -> list[Interval]:
+def steps_down(runs: Runs, level: float, tried: int = 1) -> list[Interval]:
     """f_l − f_{l−1} for l = 1 … L in the mean over seeds: below 0 where a layer lowers the loss."""
-    rows = [row for run in runs if (row := run.losses(level)) is not None]
-    return differences(rows)
+    return differences(along(tuple(runs), level), tried)
 
 
-def differences(rows: Sequence[Sequence[float]]) -> list[Interval]:
-    """The differences of neighbours, each in the mean over seeds."""
-    if not rows:
-        return []
-    return [over_seeds(column.tolist()) for column in np.diff(np.array(rows), axis=1).T]
+def differences(numbers: Sequence[Number], tried: int = 1) -> list[Interval]:
+    """The differences of neighbours, their intervals wide enough for one that is picked of those that were tried."""
+    return [(after - before).picked(tried) for before, after in pairwise(numbers)]
+
+
+def all_below(steps: Iterable[Sequence[Interval]]) -> Held:
+    """Whether every step of every row lies below 0; a step that is less small may be the one that is not sure."""
+    return every([below(step) for row in steps for step in row])
 
 
 def worst_step(steps: Sequence[Interval]) -> tuple[int, Interval]:
     """The layer whose loss falls least, or rises most, and by how much; a step that is unknown is worst."""
-    place = max(range(len(steps)), key=lambda index: steps[index].value if isfinite(steps[index].value) else inf)
+    place = max(range(len(steps)), key=lambda index: least_down(steps[index]))
     return place + 1, steps[place]
 
 
-def rises(runs: Runs, level: float) -> Interval:
-    """How much the loss rises along the layers in all, as a share of the highest: 0 where every layer lowers it."""
-    found = []
-    for run in runs:
-        row = run.losses(level)
-        if row is not None:
-            steps = np.diff(row)
-            found.append(float(np.maximum(steps, 0).sum() / max(row)))
-    return over_seeds(found) if found else Interval(float("nan"))
+def least_down(step: Interval) -> float:
+    """The worse, the larger, in an order that no NaN upsets: what is unknown is worst."""
+    return step.value if isfinite(step.value) else inf
 
 
-def extra_rises(ours: Runs, theirs: Runs, level: float) -> Interval:
-    """How much more of `rises` theirs have than ours, seed by seed, in per cent."""
-    pairs = _by_seed(ours, theirs)
-    found = [100 * (rises([b], level).value - rises([a], level).value) for a, b in pairs]
-    return over_seeds(found) if found else Interval(float("nan"))
+def rises(losses: Sequence[Number]) -> Number:
+    """How much the loss rises along the layers in all, in per cent of the highest: 0 where every layer lowers it."""
+    return computed(_rises, *losses)
+
+
+def _rises(*losses: Any) -> Any:
+    rows = np.array(losses)
+    return 100 * np.maximum(np.diff(rows, axis=0), 0).sum(0) / rows.max(0)
 
 
 def smoother(figure: str, says: str, setting: Setting) -> Claim:
     """Whether ERM's loss rises along the layers by more in all than the constrained one's."""
-    extra = extra_rises(setting.constrained, setting.plain, setting.gamma)
-    ours, theirs = (percent(rises(runs, setting.gamma).value, 1) for runs in (setting.constrained, setting.plain))
+    arms = same_seeds(setting.constrained, setting.plain)
+    most = max(len(setting.constrained), len(setting.plain))
+    ours, theirs = (rises(along(runs, setting.gamma, most)) for runs in arms)
     told = (
-        f"Along the layers ERM's loss rises by {theirs} of its highest value in all, the constrained one's by {ours}; "
-        f"the difference is {ranged(extra, ' %')}."
+        f"Along the layers ERM's loss rises by {theirs.value:.1f} % of its highest value in all, the constrained one's "
+        f"by {ours.value:.1f} %; the difference is {ranged((theirs - ours).interval, ' %')}."
     )
-    return Claim(figure, says, above(extra), told)
-
-
-def _by_seed(ours: Runs, theirs: Runs) -> list[tuple[Run, Run]]:
-    seeds = {run.seed: run for run in theirs}
-    return [(run, seeds[run.seed]) for run in ours if run.seed in seeds]
+    return Claim(figure, says, above((theirs - ours).interval), told)
 
 
 def lacking(wanted: Iterable[tuple[str, str]], have: Iterable[tuple[str, str]]) -> str:
@@ -175,6 +178,6 @@ def lacking(wanted: Iterable[tuple[str, str]], have: Iterable[tuple[str, str]]) 
 
 def outside(setting: Setting, beyond: float | None = None) -> Number:
     """Points of accuracy gained, in the mean over test noise stronger than in training."""
-    ours, theirs = robust(tuple(setting.constrained)), robust(tuple(setting.plain))
+    ours, theirs = together(setting.constrained, setting.plain)
     level = setting.gamma if beyond is None else beyond
     return advantage(ours.mean(above=level), theirs.mean(above=level), ours.higher)

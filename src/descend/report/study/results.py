@@ -10,11 +10,16 @@ from typing import Any
 from descend.errors import InputError
 from descend.reading import json_lines
 from descend.report.frames import Frames
-from descend.report.runs import METHOD_NAMES
+from descend.report.runs import METHOD_NAMES, RunView
 from descend.report.study.cells import DATA, Place, Run, data_name, metric_name
 from descend.study.collected import CELLS_FILE
 
 _GENERATED = {"imdb": "generated", "ucsd": "scenes"}
+
+_METRICS = {"video": ("rmse", False), "text": ("accuracy", True), "language": ("token_accuracy", True)}
+_UNKNOWN = RunView(
+    "", "", "", 0, "", "", "loss", False, noise=[0.0], values=[nan], mean=nan, train_noise=0.0, layer_losses={}
+)
 
 MODELS = ("UT", "DUST", "ViT", "DistilBERT", "RoBERTa", "Llama")
 
@@ -94,10 +99,8 @@ class Results:
                 run = Run.read(line, source)
                 runs.setdefault(run.name, run)
         for line, source in failed:
-            pattern = _alike(line, runs.values())
-            if pattern:
-                run = _diverged(line, pattern, source)
-                runs.setdefault(run.name, run)
+            run = _diverged(line, runs.values(), source)
+            runs.setdefault(run.name, run)
         return cls(runs.values(), out)
 
     @cached_property
@@ -169,23 +172,33 @@ def _order(setting: Setting) -> tuple[Any, ...]:
     )
 
 
-def _alike(line: Mapping[str, Any], runs: Iterable[Run]) -> Run | None:
-    """A run that was judged as one that diverged would have been: of the same method, or else beside it."""
-    cell = line.get("cell") or {}
-    beside = [run for run in runs if (run.task, run.model, run.data) == tuple(map(cell.get, ("task", "model", "data")))]
-    fit = [run for run in beside if (run.depth, run.regime) == (cell.get("depth"), cell.get("regime"))]
-    return next((run for run in fit if run.arm == cell.get("arm")), next(iter([*fit, *beside]), None))
-
-
-def _diverged(line: Mapping[str, Any], pattern: Run, source: str) -> Run:
+def _diverged(line: Mapping[str, Any], runs: Iterable[Run], source: str) -> Run:
     """A run that training gave up: it has no numbers, and where they are asked for it is worse than any other."""
-    run = Run.read({**line, "summary": {}, "groups": None}, source, pattern.view)
-    levels = {*pattern.view.layer_losses, run.gamma}
+    run = Run.read({**line, "summary": {}, "groups": None}, source, _UNKNOWN)
+    pattern = _alike(run, runs)
+    levels = {*pattern.layer_losses, run.gamma}
     changed: Any = {
-        **{"seed": run.seed, "values": [nan] * len(pattern.view.noise), "mean": nan, "auc": nan, "train_value": nan},
+        **{"seed": run.seed, "values": [nan] * len(pattern.noise), "mean": nan, "auc": nan, "train_value": nan},
         **{"layer_losses": dict.fromkeys(levels, [nan] * (run.depth + 1)), "layer_metrics": {}, "limits": []},
         **{"violations": [], "violation_intervals": [], "violated": [], "feasible": False, "certain": True},
         **{"ratios": [], "ratio_mean": None, "ratio_median": None, "descending_share": None},
         "verdict": f"Diverged: {line['diverged']}",
     }
-    return replace(run, view=replace(pattern.view, **changed))
+    return replace(run, view=replace(pattern, **changed))
+
+
+def _alike(gone: Run, runs: Iterable[Run]) -> RunView:
+    """How a run that diverged would have been judged: as the one of its task that has most in common with it.
+
+    Where nothing of the task has numbers, the task tells its metric: a run that diverged is never left out.
+    """
+
+    def shared(run: Run) -> list[bool]:
+        names = ("model", "data", "regime", "depth", "gamma", "arm")
+        return [getattr(run, name) == getattr(gone, name) for name in names]
+
+    beside = [run for run in runs if run.task == gone.task and not run.diverged]
+    if beside:
+        return max(beside, key=shared).view
+    metric, higher = _METRICS.get(gone.task, ("loss", False))
+    return replace(_UNKNOWN, metric=metric, higher_is_better=higher, noise=[gone.gamma], train_noise=gone.gamma)

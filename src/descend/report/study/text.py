@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 
-from descend.report.study.cells import Run, data_name, listed
+from descend.report.study.cells import data_name, listed
 from descend.report.study.chart import Chart
-from descend.report.study.claims import Claim, above, below, every, most, not_run, number, ranged, within
-from descend.report.study.estimates import Number, robust
+from descend.report.study.claims import Claim, above, every, most, not_run, number, ranged, within
+from descend.report.study.estimates import Number, together
 from descend.report.study.parts import (
     BANDS,
     SEEDS,
     Shown,
     advantage,
+    all_below,
     lacking,
     layer_panel,
+    least_down,
     noise_panel,
     outside,
     smoother,
@@ -36,37 +38,33 @@ def figure_1(results: Results) -> Shown:
     for setting in settings:
         panels.append(layer_panel(setting.arms, f"Loss, {setting.words}", setting.gamma))
         panels.append(noise_panel(setting.arms, f"{setting.metric}, {setting.words}", setting.gamma))
-    missing = "" if settings else "Not run: RoBERTa on IMDb."
+    missing = "" if settings else f"Not run: RoBERTa on {data_name(data)}."
     title = f"RoBERTa on {data_name(data)}: along the layers, and against noise"
     chart = Chart("figure-1", title, f"{SEEDS} {BANDS}", panels, 2, missing)
-    return Shown([_smoother("figure-1", settings), _graceful("figure-1", settings)], chart)
+    return Shown([_smoother("figure-1", settings, data), _graceful("figure-1", settings, data)], chart)
 
 
-def _smoother(figure: str, settings: Sequence[Setting]) -> Claim:
+def _smoother(figure: str, settings: Sequence[Setting], data: str) -> Claim:
     says = "The loss along ERM's layers is uneven, with rises; under constraints it falls more smoothly."
     if not settings:
-        return not_run(figure, says, "RoBERTa on IMDb with ERM and constrained")
+        return not_run(figure, says, f"RoBERTa on {data_name(data)} with ERM and constrained")
     return smoother(figure, says, settings[-1])
 
 
-def _graceful(figure: str, settings: Sequence[Setting]) -> Claim:
+def _graceful(figure: str, settings: Sequence[Setting], data: str) -> Claim:
     says = "As the noise grows beyond that of training, the constrained model's accuracy decays more slowly."
     if not settings:
-        return not_run(figure, says, "RoBERTa on IMDb with ERM and constrained")
+        return not_run(figure, says, f"RoBERTa on {data_name(data)} with ERM and constrained")
     setting = settings[-1]
-    ours, theirs = (_fall(runs, setting.gamma).times(100) for runs in (setting.constrained, setting.plain))
+    arms = together(setting.constrained, setting.plain)
+    ours, theirs = ((found.at(setting.gamma) - found.at(found.noise[-1])).times(100) for found in arms)
     saved = (theirs - ours).interval
-    last = robust(tuple(setting.plain)).noise[-1]
+    last = arms[1].noise[-1]
     told = (
         f"From γ = {setting.gamma:g} to {last:g} accuracy falls by {number(ours.value)} points under constraints "
         f"and by {number(theirs.value)} in ERM; the difference in favour of constrained is {ranged(saved, ' points')}."
     )
     return Claim(figure, says, above(saved), told)
-
-
-def _fall(runs: Sequence[Run], level: float) -> Number:
-    found = robust(tuple(runs))
-    return found.at(level) - found.at(found.noise[-1])
 
 
 def figure_4(results: Results) -> Shown:
@@ -82,20 +80,21 @@ def figure_4(results: Results) -> Shown:
 
 
 def _better(gains: dict[tuple[str, str], Number], data: str) -> Claim:
-    says = "On IMDb, constrained DistilBERT and RoBERTa are more accurate under noise stronger than in training."
+    where = data_name(data)
+    says = f"On {where}, constrained DistilBERT and RoBERTa are more accurate under noise stronger than in training."
     found = {model: gains[model, data].interval for model in ("DistilBERT", "RoBERTa") if (model, data) in gains}
     if not found:
-        return not_run("figure-4", says, "DistilBERT or RoBERTa on IMDb")
+        return not_run("figure-4", says, f"DistilBERT or RoBERTa on {data_name(data)}")
     told = listed([f"{model} {ranged(end, ' points')}" for model, end in found.items()])
     gone = "" if len(found) == 2 else " The other was not run."
     held = every([above(end) for end in found.values()])
-    return Claim("figure-4", says, held, f"Gains on {data_name(data)}: {told}.{gone}")
+    return Claim("figure-4", says, held, f"Gains on {where}: {told}.{gone}")
 
 
 def _larger(gains: dict[tuple[str, str], Number], data: str) -> Claim:
-    says = "On IMDb the gain is larger for the larger model: RoBERTa's exceeds DistilBERT's."
+    says = f"On {data_name(data)} the gain is larger for the larger model: RoBERTa's exceeds DistilBERT's."
     if not {("RoBERTa", data), ("DistilBERT", data)} <= gains.keys():
-        return not_run("figure-4", says, "both DistilBERT and RoBERTa on IMDb")
+        return not_run("figure-4", says, f"both DistilBERT and RoBERTa on {data_name(data)}")
     more = (gains["RoBERTa", data] - gains["DistilBERT", data]).interval
     told = f"On {data_name(data)} RoBERTa's gain less DistilBERT's is {ranged(more, ' points')}."
     return Claim("figure-4", says, above(more), told)
@@ -116,7 +115,7 @@ def _preserved(settings: Sequence[Setting]) -> Claim:
         return not_run("figure-4", says, "text cells of ERM and constrained")
     found = {}
     for setting in settings:
-        ours, theirs = robust(tuple(setting.constrained)), robust(tuple(setting.plain))
+        ours, theirs = together(setting.constrained, setting.plain)
         found[setting] = advantage(ours.at(0), theirs.at(0), ours.higher).interval
     setting, worst = min(found.items(), key=lambda item: item[1].value)
     held = every([above(end, -MARGIN) for end in found.values()])
@@ -132,15 +131,16 @@ def figure_13(results: Results) -> Shown:
     says = "Constrained models lower the loss at every layer, in every setting of the texts."
     if not settings:
         return Shown([not_run("figure-13", says, "text cells of ERM and constrained")], chart)
-    ours = {setting: worst_step(steps_down(setting.constrained, setting.gamma)) for setting in settings}
+    steps = {setting: steps_down(setting.constrained, setting.gamma) for setting in settings}
+    ours = {setting: worst_step(found) for setting, found in steps.items()}
     falling = sum(step.value < 0 for _, step in ours.values())
     plain = sum(worst_step(steps_down(setting.plain, setting.gamma))[1].value < 0 for setting in settings)
-    setting, (layer, step) = max(ours.items(), key=lambda item: item[1][1].value)
+    setting, (layer, step) = max(ours.items(), key=lambda item: least_down(item[1][1]))
     told = (
         f"In {most(falling, len(settings))[1]} of the settings the mean loss falls at every layer, in ERM's {plain}; "
         f"the worst step is that of layer {layer} of {setting.words}: the loss changes by {ranged(step)}."
     )
-    return Shown([Claim("figure-13", says, every([below(step) for _, step in ours.values()]), told)], chart)
+    return Shown([Claim("figure-13", says, all_below(steps.values()), told)], chart)
 
 
 def _deepest(results: Results, **wanted: str) -> list[Setting]:

@@ -1,18 +1,31 @@
 """Theory beside practice: Theorem 2 (the gap that is left), Corollary 3 (violations under shift), energies."""
 
 from collections.abc import Sequence
+from functools import partial
 from math import isfinite, nan
+from typing import Any
 
 import numpy as np
 
-from descend.report.study.cells import Run, arm_name
+from descend.report.study.cells import Run, arm_name, listed
 from descend.report.study.chart import Chart, Line, Panel, Series
-from descend.report.study.claims import Claim, Held, below, every, not_run, number, ranged
-from descend.report.study.estimates import Interval, over_seeds
-from descend.report.study.parts import SEEDS, Shown, differences, layer_series, strongest, worst_step
+from descend.report.study.claims import Claim, Held, below, not_run, number, ranged
+from descend.report.study.estimates import Interval, Number, along, computed, over_seeds, rows_along, same_seeds
+from descend.report.study.parts import (
+    SEEDS,
+    Shown,
+    all_below,
+    differences,
+    layer_series,
+    least_down,
+    strongest,
+    worst_step,
+)
 from descend.report.study.results import Results, Setting
 
 ARMS = ("erm", "constrained")
+
+Limits = Sequence[float | None]
 
 
 def theory_1(results: Results) -> Shown:
@@ -28,7 +41,9 @@ def theory_1(results: Results) -> Shown:
         f"input's own gap: there it says nothing. {SEEDS}"
     )
     panels, rows = [], []
+    gone: list[str] = []
     for setting in _settings(results):
+        gone += _gone(setting)
         best = _lowest(results, setting)
         gaps = {arm: [_gaps(run, setting.gamma, best) for run in _of(setting, arm)] for arm in ARMS}
         series = [layer_series(arm_name(arm), arm, found) for arm, found in gaps.items() if found]
@@ -47,14 +62,15 @@ def theory_1(results: Results) -> Shown:
         first = not_run("theory-1", says[0], "constrained cells with the losses of training")
     else:
         telling = [row for row in rows if row[4]]
-        setting, gap, bound, over, _ = max(telling or rows, key=lambda row: row[3].value)
+        setting, gap, bound, over, _ = max(telling or rows, key=lambda row: least_down(row[3]))
         # The part that is not measured could make up for a miss: the data can't refute the theorem.
-        held: Held = "held" if telling and all(below(row[3]) == "held" for row in telling) else "undecided"
+        sure = telling and not gone and all(below(row[3]) == "held" for row in telling)
+        held: Held = "held" if sure else "undecided"
         within = sum(row[3].value <= 0 for row in telling)
         told = (
             f"In {within} of {len(telling)} settings the gap is below ζ/α (in {len(rows) - len(telling)} more ζ/α lies "
             f"above the input's own gap and says nothing); closest to it, or furthest above, is {setting.words}: a gap "
-            f"of {ranged(gap)} against {number(bound)}."
+            f"of {ranged(gap)} against {number(bound)}." + (f" {_named(gone)}" if gone else "")
         )
         first = Claim("theory-1", says[0], held, told)
     return Shown([first, _deeper(results, says[1])], chart)
@@ -70,16 +86,17 @@ def _deeper(results: Results, says: str) -> Claim:
     changes = {}
     for family in families:
         few, many = family[0], family[-1]
-        ends = [{run.seed: min(run.losses(one.gamma) or [nan]) for run in one.constrained} for one in (few, many)]
-        shared = sorted(ends[0].keys() & ends[1].keys())
-        changes[many] = over_seeds([ends[1][seed] - ends[0][seed] for seed in shared])
+        arms = same_seeds(few.constrained, many.constrained)
+        most = max(len(few.constrained), len(many.constrained))
+        ends = [computed(_least, *along(runs, many.gamma, most)) for runs in arms]
+        changes[many] = (ends[1] - ends[0]).interval
     smaller = sum(change.value < 0 for change in changes.values())
-    setting, worst = max(changes.items(), key=lambda item: item[1].value)
+    setting, worst = max(changes.items(), key=lambda item: least_down(item[1]))
     told = (
         f"The gap is smaller at the largest depth than at the smallest in {smaller} of {len(changes)} families; it "
         f"changes least to the good in {setting.words}: by {ranged(worst)}."
     )
-    return Claim("theory-1", says, every([below(change) for change in changes.values()]), told)
+    return Claim("theory-1", says, all_below([[*changes.values()]]), told)
 
 
 def theory_2(results: Results) -> Shown:
@@ -94,57 +111,70 @@ def theory_2(results: Results) -> Shown:
         f"the factor C of the corollary is fitted, not measured. {SEEDS}"
     )
     panels, excesses, less = [], {}, {}
+    gone: list[str] = []
     for setting in _settings(results):
-        if not any(limit is not None for limit in setting.constrained[0].view.limits[1:]):
+        gone += _gone(setting)
+        finite = {arm: _of(setting, arm) for arm in ARMS}
+        limits = next((run.view.limits for run in finite["constrained"]), [])
+        if not any(limit is not None for limit in limits[1:]):
             continue
-        limits = setting.constrained[0].view.limits
         series = []
-        ends: dict[str, dict[int, float]] = {}
-        for arm in ARMS:
-            rows = [_violations(run, setting.gamma, limits) for run in _of(setting, arm)]
-            rows = [row for row in rows if row]
-            if not rows:
-                continue
-            levels = sorted(set.intersection(*(set(row) for row in rows)))
-            one = layer_series(arm_name(arm), arm, [[row[level] for level in levels] for row in rows])
-            series.append(
-                Series(one.name, one.style, [level - setting.gamma for level in levels], one.y, one.low, one.high)
-            )
-            ends[arm] = {run.seed: row[levels[-1]] for run, row in zip(_of(setting, arm), rows, strict=False) if levels}
-            if arm == "constrained" and sum(level > setting.gamma for level in levels) > 1:
-                excesses[setting] = over_seeds([_excess(row, levels, setting.gamma) for row in rows])
+        levels = _levels([run for runs in finite.values() for run in runs], setting.gamma)
+        for arm, runs in finite.items():
+            rows = [[_violation(limits, run, setting.gamma, level) for level in levels] for run in runs]
+            if rows:
+                one = layer_series(arm_name(arm), arm, rows)
+                x = [level - setting.gamma for level in levels]
+                series.append(Series(one.name, one.style, x, one.y, one.low, one.high))
+        if finite["constrained"] and sum(level > setting.gamma for level in levels) > 1:
+            told = [_worst(limits, finite["constrained"], setting.gamma, level) for level in levels]
+            excesses[setting] = computed(partial(_excess, levels, setting.gamma), *told).interval
         lines = [Line(0, "holds below", "y")]
         panels.append(Panel(setting.words, "γ − γ of training", "largest violation / f_0", series, lines=lines))
-        shared = sorted(ends.get("erm", {}).keys() & ends.get("constrained", {}).keys())
-        if shared:
-            less[setting] = over_seeds([ends["constrained"][seed] - ends["erm"][seed] for seed in shared])
+        if all(finite.values()) and levels:
+            theirs, ours = (
+                _worst(limits, runs, setting.gamma, levels[-1], max(map(len, finite.values())))
+                for runs in same_seeds(*finite.values())
+            )
+            less[setting] = (ours - theirs).interval
     missing = "" if panels else "Not run: constrained cells."
     chart = Chart("theory-2", "Violations under shifted noise, and Corollary 3", words, panels, 3, missing)
-    return Shown([_linear(says[0], excesses), _less(says[1], less)], chart)
+    return Shown([_linear(says[0], excesses, gone), _less(says[1], less, gone)], chart)
 
 
-def _linear(says: str, excesses: dict[Setting, Interval]) -> Claim:
+def _linear(says: str, excesses: dict[Setting, Interval], gone: Sequence[str]) -> Claim:
     if not excesses:
-        return not_run("theory-2", says, "two test noise levels above that of training")
-    setting, worst = max(excesses.items(), key=lambda item: item[1].value)
+        return (
+            _diverged(says, gone) if gone else not_run("theory-2", says, "two test noise levels above that of training")
+        )
+    setting, worst = max(excesses.items(), key=lambda item: least_down(item[1]))
     under = sum(excess.value <= 0 for excess in excesses.values())
     told = (
         f"At the strongest noise the violation lies below the line over the nearer half of the levels in {under} of "
         f"{len(excesses)} settings; most above it, or least below, is {setting.words}: by {ranged(worst)} of f_0."
     )
-    return Claim("theory-2", says, every([below(excess) for excess in excesses.values()]), told)
+    return _diverged(says, gone, told) if gone else Claim("theory-2", says, all_below([[*excesses.values()]]), told)
 
 
-def _less(says: str, differences: dict[Setting, Interval]) -> Claim:
+def _diverged(says: str, gone: Sequence[str], told: str = "") -> Claim:
+    """A constrained run without numbers keeps no constraint under any noise."""
+    return Claim("theory-2", says, "not held", f"{_named(gone)} {told}".strip())
+
+
+def _named(gone: Sequence[str]) -> str:
+    return f"Diverged: {listed([*gone[:5]])}{' and more' if len(gone) > 5 else ''}."
+
+
+def _less(says: str, differences: dict[Setting, Interval], gone: Sequence[str]) -> Claim:
     if not differences:
-        return not_run("theory-2", says, "cells of ERM and constrained")
-    setting, worst = max(differences.items(), key=lambda item: item[1].value)
+        return _diverged(says, gone) if gone else not_run("theory-2", says, "cells of ERM and constrained")
+    setting, worst = max(differences.items(), key=lambda item: least_down(item[1]))
     fewer = sum(difference.value < 0 for difference in differences.values())
     told = (
         f"Less in {fewer} of {len(differences)} settings; the least favourable is {setting.words}: the difference is "
         f"{ranged(worst)} of f_0."
     )
-    return Claim("theory-2", says, every([below(difference) for difference in differences.values()]), told)
+    return _diverged(says, gone, told) if gone else Claim("theory-2", says, all_below([[*differences.values()]]), told)
 
 
 def theory_3(results: Results) -> Shown:
@@ -160,26 +190,28 @@ def theory_3(results: Results) -> Shown:
         place = (setting.model, setting.data, setting.regime)
         if place not in deepest or setting.depth > deepest[place].depth:
             deepest[place] = setting
-    panels, steps = [], {}
+    panels: list[Panel] = []
+    steps: dict[tuple[Setting, str], list[Interval]] = {}
     for setting in deepest.values():
         series = []
         for arm, runs in setting.arms.items():
             rows = [run.energy[setting.gamma] for run in runs if setting.gamma in run.energy]
             if rows:
                 series.append(layer_series(arm_name(arm), arm, rows))
-                steps[setting, arm] = worst_step(differences(rows))
+                steps[setting, arm] = differences(rows_along(rows))
         panels.append(Panel(setting.words, "layer (0 is the input)", "energy", series))
     missing = "" if panels else "Not run: cells of UT or DUST with their energies."
     chart = Chart("theory-3", "Energies along the layers of UT and DUST", SEEDS, panels, 3, missing)
     if not steps:
         return Shown([not_run("theory-3", says, "cells of UT or DUST with their energies")], chart)
-    (setting, arm), (layer, worst) = max(steps.items(), key=lambda item: item[1][1].value)
-    falling = sum(step.value < 0 for _, step in steps.values())
+    found = {place: worst_step(row) for place, row in steps.items()}
+    (setting, arm), (layer, worst) = max(found.items(), key=lambda item: least_down(item[1][1]))
+    falling = sum(step.value < 0 for _, step in found.values())
     told = (
         f"The energy falls at every layer in {falling} of {len(steps)} (setting, method) pairs; the worst step is that "
         f"of layer {layer} of {arm_name(arm)}, {setting.words}: the energy changes by {ranged(worst)}."
     )
-    return Shown([Claim("theory-3", says, every([below(step) for _, step in steps.values()]), told)], chart)
+    return Shown([Claim("theory-3", says, all_below(steps.values()), told)], chart)
 
 
 def _settings(results: Results) -> list[Setting]:
@@ -194,7 +226,11 @@ def _settings(results: Results) -> list[Setting]:
 
 def _of(setting: Setting, arm: str) -> list[Run]:
     runs = setting.constrained if arm == "constrained" else setting.plain
-    return [run for run in runs if run.losses(setting.gamma)]
+    return [run for run in runs if run.losses(setting.gamma) and not run.diverged]
+
+
+def _gone(setting: Setting) -> list[str]:
+    return [run.name for run in setting.constrained if run.diverged]
 
 
 def _lowest(results: Results, setting: Setting) -> float:
@@ -225,25 +261,41 @@ def _bound(run: Run, level: float) -> float:
     return float(gap[np.isfinite(gap)].max() / min(asked)) if np.isfinite(gap).any() else nan
 
 
-def _violations(run: Run, trained: float, limits: Sequence[float | None]) -> dict[float, float]:
-    """γ ≥ that of training → the largest violation over layers, in units of f_0 at the training noise."""
-    scale = (run.losses(trained) or [nan])[0]
-    found = {}
-    for level, losses in run.view.layer_losses.items():
-        if level < trained or not isfinite(scale) or scale <= 0:
-            continue
-        found[level] = max(
-            (losses[layer] - limit * losses[layer - 1]) / scale
-            for layer, limit in enumerate(limits)
-            if layer and limit is not None and layer < len(losses)
-        )
-    return found
+def _levels(runs: Sequence[Run], trained: float) -> list[float]:
+    """The noise levels from that of training on at which all runs were judged."""
+    judged = [{level for level in run.view.layer_losses if level >= trained} for run in runs]
+    return sorted(set.intersection(*judged)) if judged else []
 
 
-def _excess(row: dict[float, float], levels: Sequence[float], trained: float) -> float:
+def _worst(limits: Limits, runs: Sequence[Run], trained: float, level: float, most: int = 0) -> Number:
+    """The largest violation over layers at a noise level, in units of f_0 at the training noise."""
+    first, *_ = along(tuple(runs), trained, most)
+    return computed(partial(_largest, limits), first, *along(tuple(runs), level, most))
+
+
+def _violation(limits: Limits, run: Run, trained: float, level: float) -> float:
+    """The same of one run."""
+    return float(_largest(limits, (run.losses(trained) or [nan])[0], *(run.losses(level) or [])))
+
+
+def _largest(limits: Limits, first: Any, *losses: Any) -> Any:
+    missed = [
+        losses[layer] - limit * losses[layer - 1]
+        for layer, limit in enumerate(limits)
+        if layer and limit is not None and layer < len(losses)
+    ]
+    return np.max(missed, axis=0) / first
+
+
+def _least(*losses: Any) -> Any:
+    return np.min(losses, axis=0)
+
+
+def _excess(levels: Sequence[float], trained: float, *worst: Any) -> Any:
     """How far the last level lies above a line from the training noise that covers the nearer half of the levels."""
+    row = dict(zip(levels, worst, strict=True))
     outside = [level for level in levels if level > trained]
     near, last = outside[: max(1, len(outside) // 2)], outside[-1]
     start = row.get(trained, row[levels[0]])
-    slope = max(0.0, *((row[level] - start) / (level - trained) for level in near))
+    slope = np.max([0 * start, *((row[level] - start) / (level - trained) for level in near)], axis=0)
     return row[last] - (start + slope * (last - trained))
