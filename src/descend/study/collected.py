@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
-from descend.errors import SaveError
+from descend.errors import InputError, SaveError
 from descend.reading import json_lines, read_json
 from descend.records import locked, put
 from descend.study.grid import Cell
@@ -44,6 +44,21 @@ def read(out: Path) -> dict[str, dict[str, Any]]:
         cell = line.get("cell")
         if isinstance(cell, dict) and isinstance(cell.get("name"), str):
             found.setdefault(cell["name"], line)
+    return found
+
+
+def seconds(out: Path, line: Mapping[str, Any]) -> float:
+    """What a cell took, by its line.
+
+    Raises:
+        InputError: If the line has no such number.
+    """
+    found = line.get("seconds")
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise InputError(
+            f"{out / CELLS_FILE}: the line of {line['cell']['name']} must have seconds, a number; got "
+            f"{str(found)[:60]!r}. Remove the line; it is run again."
+        )
     return found
 
 
