@@ -102,7 +102,9 @@ def test_whatever_becomes_of_a_cell_the_others_are_done(out):
     assert lines[names["diverged"]]["summary"] is None
     assert lines[names["good"]]["summary"] == {"mean": 1.0} and lines[names["good"]]["seconds"] > 0
     assert "expected better" in (out / "runs" / f"{names['bad']}.log").read_text()
+    (found[0].folder / "model").mkdir()  # as an interrupt between its line and its tidying leaves it
     again = carry_out(found[:1] + found[2:3], choosy, workers=2, preload=PRELOAD)
+    assert not (found[0].folder / "model").exists() and (found[0].folder / "summary.json").exists()
     assert not again.seconds and made(out).count(names["diverged"]) == 1, "what is done, diverged or not, is not run"
 
 
@@ -286,6 +288,23 @@ def test_lines_of_other_settings_are_put_aside(tmp_path):
     assert collected.supersede(tmp_path, {"two"}) == 2
     assert list(collected.read(tmp_path)) == ["two"]
     assert len((tmp_path / "superseded.jsonl").read_text().splitlines()) == 2
+
+
+def test_seeds_of_one_arm_with_other_settings_are_named(tmp_path, capsys):
+    def add(arm, seed, **settings):
+        cell = {"name": f"{arm}-{seed}", "recipe": "video-ut", "flags": ["--method", arm, "--seed", str(seed), "--x"]}
+        collected.append(tmp_path, {"cell": cell, "summary": {"settings": settings}, "seconds": 1.0})
+
+    for seed in range(3):
+        add("erm", seed, max_steps=40, dropout=0.1)
+    assert collected.mixed(tmp_path) == []
+    for seed in range(3):
+        add("constrained", seed, max_steps=50 if seed == 1 else 40)
+    collected.append(tmp_path, {"cell": {"name": "gone", "flags": 3}, "summary": None, "seconds": 1.0})
+    (warning,) = collected.mixed(tmp_path)
+    assert warning.startswith("constrained-1: other settings than constrained-0 (max_steps), though the flags are")
+    assert main(["report", str(tmp_path)]) == 2  # these are no judged runs
+    assert f"WARNING: {warning}\n" in capsys.readouterr().err
 
 
 def test_a_curve_keeps_its_last_step_and_says_where_nothing_was_looked_at(tmp_path):

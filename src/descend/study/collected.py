@@ -62,6 +62,34 @@ def seconds(out: Path, line: Mapping[str, Any]) -> float:
     return found
 
 
+def mixed(out: Path) -> list[str]:
+    """A warning for each arm whose seeds were run with different settings though their flags are the same.
+
+    Raises:
+        InputError: If a line is no JSON object.
+    """
+    arms: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for name, line in read(out).items():
+        flags, summary = line["cell"].get("flags"), line.get("summary")
+        if isinstance(flags, list) and isinstance(summary, dict) and isinstance(summary.get("settings"), dict):
+            place = flags.index("--seed") if "--seed" in flags else len(flags)
+            arm = json.dumps([line["cell"].get("recipe"), flags[:place], flags[place + 2 :]])
+            arms.setdefault(arm, {})[name] = summary["settings"]
+    warnings = []
+    for runs in arms.values():
+        (first, settings), *others = runs.items()
+        differing = {
+            name for _, other in others for name in {*settings, *other} if settings.get(name) != other.get(name)
+        }
+        if differing:
+            names = ", ".join(name for name, other in others if other != settings)
+            warnings.append(
+                f"{names}: other settings than {first} ({', '.join(sorted(differing))}), though the flags are the "
+                "same. A recipe's usual ones have changed: remove the older lines, and they are run again."
+            )
+    return warnings
+
+
 def append(out: Path, line: Mapping[str, Any]) -> None:
     """Add a line, on the disk itself when this returns; processes that append at once wait for each other.
 
