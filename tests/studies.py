@@ -1,7 +1,7 @@
 """Studies made up for tests: a ``cells.jsonl`` as a study writes it, its numbers with effects that are known."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -203,10 +203,10 @@ def small(effect: Effect = BETTER, seeds: int = 3) -> list[dict[str, Any]]:
     return found
 
 
-def write(out: Path, lines: Iterable[dict[str, Any]]) -> Path:
+def write(out: Path, lines: Iterable[dict[str, Any]], what: Sequence[str] = ("all",)) -> Path:
     """Write a study's folder."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / "cells.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(one) + "\n" for one in lines)
-    (out / "study.json").write_text(json.dumps({"scale": "small", "what": ["all"], "versions": {}}))
+    (out / "study.json").write_text(json.dumps({"scale": "small", "what": [*what], "versions": {}}))
     return out

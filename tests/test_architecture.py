@@ -141,7 +141,7 @@ def test_nothing_is_called_utils():
         ("evaluation/layers.py", "from descend.trainer import DescentTrainer", True),
         ("report/page.py", "import numpy\nimport plotly\nfrom descend.report import figures", False),
         ("report/page.py", "import torch", True),
-        ("report/page.py", "from descend.study.statistics import interval", False),
+        ("report/page.py", "from descend.study.statistics import draws", False),
         ("study/statistics.py", "import numpy\nfrom scipy.stats import t", False),
         ("study/statistics.py", "import torch", True),
         ("study/statistics.py", "from descend.evaluation.layers import measure", True),

@@ -14,7 +14,7 @@ from scipy.stats import binomtest
 
 import studies
 from descend.errors import InputError
-from descend.report.study import FIGURES, Claim, draw
+from descend.report.study import FIGURES, Claim, draw, write_study_page
 from descend.report.study.cells import Run
 from descend.report.study.chart import Chart, Line, Panel, Series, arm_style
 from descend.report.study.claims import below
@@ -48,7 +48,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = write(tmp_path_factory.mktemp("study"), small())
-    found = draw(out, list(FIGURES))
+    found = draw(out)
     assert [claim.json() for claim in found] == json.loads((out / "figures" / "claims.json").read_text())
     return out
 
@@ -90,19 +90,25 @@ def test_a_figure_shows_the_runs_own_numbers(drawn: Path) -> None:
 
 
 def test_it_is_drawn_in_the_same_bytes_again(drawn: Path, tmp_path: Path) -> None:
-    write(tmp_path, small())
-    draw(tmp_path, ["figure-12"])
+    draw(write(tmp_path, small(), ["figure-12"]))
     for kind in ("png", "svg", "csv"):
         name = f"figures/figure-12.{kind}"
         assert (tmp_path / name).read_bytes() == (drawn / name).read_bytes()
 
 
-def test_drawing_one_keeps_the_claims_of_others(tmp_path: Path) -> None:
-    write(tmp_path, [line("video", "UT", "ucsd", 3, 0.8, arm, 0) for arm in ("erm", "constrained")])
-    draw(tmp_path, ["table-3"])
-    draw(tmp_path, ["table-4"])
-    kept = json.loads((tmp_path / "figures" / "claims.json").read_text())
-    assert {claim["figure"] for claim in kept} == {"table-3", "table-4"}
+def test_all_that_was_asked_for_is_drawn_and_its_claims_are_whole(tmp_path: Path) -> None:
+    lines = [line("video", "UT", "ucsd", 3, 0.8, arm, 0) for arm in ("erm", "constrained")]
+    draw(write(tmp_path, lines, ["table-3"]))
+    path = tmp_path / "figures" / "claims.json"
+    for before in ("[1]", '[{"figure": "figure-99"}]', '[{"fig'):
+        path.write_text(before)
+        found = draw(write(tmp_path, lines, ["table-3", "table-4"]))
+        assert json.loads(path.read_text()) == [claim.json() for claim in found]
+    assert {claim.figure for claim in found} == {"table-3", "table-4"}
+    assert {file.name for file in path.parent.iterdir()} == {
+        "claims.json",
+        *(f"table-{number}.{kind}" for number in (3, 4) for kind in ("csv", "md")),
+    }
 
 
 # --- verdicts: effects that are known come out
@@ -205,7 +211,7 @@ def test_the_gap_of_theorem_2_is_what_a_hand_finds() -> None:
 
 def test_with_one_run_alone_everything_is_drawn_and_says_what_is_missing(tmp_path: Path) -> None:
     write(tmp_path, [line("video", "UT", "ucsd", 3, 0.8, "erm", 0)])
-    found = draw(tmp_path, list(FIGURES))
+    found = draw(tmp_path)
     assert {claim.held for claim in found if not claim.claim.startswith("No run diverges")} <= {"not run", "undecided"}
     assert all(claim.sentence.startswith("Not run: it needs") for claim in found if claim.held == "not run")
     chart = FIGURES["figure-4"](Results.read(tmp_path)).chart
@@ -223,16 +229,16 @@ def test_one_seed_decides_nothing() -> None:
 
 
 def test_a_run_that_diverged_is_lost_counted_and_named(tmp_path: Path) -> None:
-    lines = [line("video", "UT", "ucsd", 3, 0.8, arm, seed) for arm in ("erm", "constrained") for seed in range(3)]
+    arms, strong = ("erm", "constrained"), {"regime": "strong"}
+    lines = [line("video", "UT", "ucsd", 3, 0.8, arm, seed, **strong) for arm in arms for seed in range(3)]
     gone = lines.pop()
     lines.append({"cell": gone["cell"], "summary": None, "diverged": "loss of layer 3 is nan", "seconds": 3.0})
-    write(tmp_path, lines)
-    found = {claim.claim[:6]: claim for claim in draw(tmp_path, ["table-3"])}
+    found = {claim.claim[:6]: claim for claim in draw(write(tmp_path, lines, ["table-3"]))}
     assert found["No run"].held == "not held" and gone["cell"]["name"] in found["No run"].sentence
     assert "0 of 1" in found["Constr"].sentence and "worse beyond doubt in 1" in found["Constr"].sentence
     (row,) = rows(tmp_path / "figures" / "table-3.csv")
     assert row["Constrained"] == "diverged" and row["ERM"][0].isdigit()
-    draw(tmp_path, ["figure-2", "figure-7", "theory-1", "theory-2"])  # and nothing falls over it
+    draw(write(tmp_path, lines, ["figure-2", "figure-7", "theory-1", "theory-2"]))  # and nothing falls over it
 
 
 def test_every_step_is_asked_not_the_least_one_alone() -> None:
@@ -374,9 +380,9 @@ def test_a_setting_of_which_all_diverged_is_not_left_out(tmp_path: Path, others:
 def test_a_damaged_line_is_named(tmp_path: Path, damage: Callable[[dict[str, Any]], Any], words: str) -> None:
     lines = [line("video", "UT", "ucsd", 3, 0.8, arm, 0) for arm in ("erm", "constrained")]
     damage(lines[1])
-    write(tmp_path, lines)
+    write(tmp_path, lines, ["table-3"])
     with pytest.raises(InputError, match=words):
-        draw(tmp_path, ["table-3"])
+        draw(tmp_path)
 
 
 def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
@@ -386,16 +392,20 @@ def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     assert len(Results.read(tmp_path).runs) == 1
 
 
-def test_other_names_and_folders_are_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no figure or table 'figure-99'; there are figure-1, "):
-        draw(tmp_path, ["figure-99"])
+@pytest.mark.parametrize("told", ["[1]", "{}", '{"scale": "small", "what": 5}', '{"scale": 1, "what": []}'])
+def test_other_folders_are_refused_in_words(tmp_path: Path, told: str) -> None:
     with pytest.raises(InputError, match=r"holds no study: expected cells\.jsonl"):
-        draw(tmp_path, ["figure-1"])
+        draw(tmp_path)
+    write(tmp_path, [line("video", "UT", "ucsd", 3, 0.8, "erm", 0)])
+    (tmp_path / "study.json").write_text(told)
+    for read in (draw, write_study_page):
+        with pytest.raises(InputError, match="is not that of a study: it must have a scale and a list of names"):
+            read(tmp_path)
 
 
 def test_what_words_are_in_a_cell_is_text_in_every_file(tmp_path: Path) -> None:
-    write(tmp_path, [line("video", HOSTILE, HOSTILE, 3, 0.8, arm, 0) for arm in ("erm", "constrained")])
-    draw(tmp_path, ["table-3", "figure-2"])
+    lines = [line("video", HOSTILE, HOSTILE, 3, 0.8, arm, 0) for arm in ("erm", "constrained")]
+    draw(write(tmp_path, lines, ["table-3", "figure-2"]))
     (row,) = rows(tmp_path / "figures" / "table-3.csv")
     assert row["Model"] == f"'{HOSTILE}" and row["Data"] == f"'{HOSTILE}", "no formula for a spreadsheet"
     last = (tmp_path / "figures" / "table-3.md").read_text().splitlines()[-1]
@@ -414,6 +424,38 @@ def test_the_papers_numbers_stand_beside_ours() -> None:
     gain = 100 * (theirs.unconstrained - theirs.constrained) / theirs.unconstrained
     assert float(row[10]) == pytest.approx(gain, abs=0.01)
     assert all(one[8] == "–" for one in table.rows if one[4] == "strong"), "the paper has no strong regime"
+
+
+def test_wins_are_those_of_the_tables_own_cells_each_regime_apart(tmp_path: Path) -> None:
+    lines = []
+
+    def add(task: str, model: str, gamma: float, effect: Callable[..., float], regime: str = "paper") -> None:
+        data, depth = {"video": ("ucsd", 5), "text": ("imdb", 4)}[task]
+        for arm in ("erm" if gamma else "erm-clean", "constrained"):
+            lines.append(line(task, model, data, depth, gamma, arm, 0, regime=regime, effect=effect))
+
+    add("text", "DistilBERT", 1.0, WORSE)
+    add("text", "RoBERTa", 1.0, BETTER)
+    for gamma in (0.0, 0.4):  # of Figure 9
+        add("text", "DistilBERT", gamma, BETTER)
+    add("video", "UT", 0.8, WORSE, "strong")
+    add("video", "DUST", 0.8, BETTER, "strong")
+    same = [line("video", "DUST", "ucsd", 5, 0.15, "erm", 0) for _ in range(2)]
+    same[1]["cell"] |= {"arm": "constrained", "name": "same"}
+    found = draw(write(tmp_path, lines + same, ["table-3", "table-4"]))
+    told = {(claim.figure, claim.claim[:4]): claim.sentence for claim in found}
+    texts, video = told["table-4", "Cons"], told["table-3", "Cons"]
+    assert texts.startswith("At the paper's training noise (γ = 1), constrained is better in 1 of 2 (")
+    assert "with no ties" in texts
+    assert "1 of 2 (50 %) against the paper's 79 %" in told["table-4", "They"]
+    ours = "In the strong regime (γ = 0.8: our training noise, not the paper's), "
+    assert video.startswith(f"{ours}constrained is better in 1 of 2 (")
+    assert "apart: at the paper's training noise (γ = 0.15), it is better in 0 of 1, with 1 tie." in video
+    assert told["table-3", "They"].startswith(f"{ours}1 of 2 (50 %) against the paper's")
+    table = FIGURES["table-4"](Results.read(tmp_path)).table
+    assert len(table.rows) == 4 and "2 rows are of training noise that other figures ask for" in table.words
+    (tmp_path / "study.json").unlink()
+    assert "3 of 4" in FIGURES["table-4"](Results.read(tmp_path)).claims[0].sentence, "without it all are counted"
 
 
 def test_clean_erm_stands_beside_every_noise_of_its_regime() -> None:

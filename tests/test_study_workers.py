@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
@@ -101,7 +102,9 @@ def test_whatever_becomes_of_a_cell_the_others_are_done(out):
     assert lines[names["diverged"]]["summary"] is None
     assert lines[names["good"]]["summary"] == {"mean": 1.0} and lines[names["good"]]["seconds"] > 0
     assert "expected better" in (out / "runs" / f"{names['bad']}.log").read_text()
+    (found[0].folder / "model").mkdir()  # as an interrupt between its line and its tidying leaves it
     again = carry_out(found[:1] + found[2:3], choosy, workers=2, preload=PRELOAD)
+    assert not (found[0].folder / "model").exists() and (found[0].folder / "summary.json").exists()
     assert not again.seconds and made(out).count(names["diverged"]) == 1, "what is done, diverged or not, is not run"
 
 
@@ -189,7 +192,7 @@ def test_a_study_from_the_command_line(out, monkeypatch, capsys):
     thread.join()
     assert killed
     said = capsys.readouterr()
-    assert f"1 cells failed:\n  {bad.name}: clip" in said.err and "The others are done and kept." in said.err
+    assert f"{bad.name} failed: clip" in said.err and "1 cells failed, as told above. The others are done" in said.err
     assert f"{wild.name} diverged" in said.out
     lines = collected.read(out)
     assert lines.keys() == {long.name, erm.name, wild.name}
@@ -208,6 +211,27 @@ def test_a_study_from_the_command_line(out, monkeypatch, capsys):
     assert "3 cells: 3 done, 0 to run." in capsys.readouterr().out
     assert (out / "cells.jsonl").read_bytes() == before
 
+    study["figure-1"] = Wanted("none of these", lambda _: [])
+    kept = {
+        file: file.stat().st_mtime_ns for file in out.rglob("*") if file.is_file() and file.parent.name != "figures"
+    }
+    shutil.rmtree(out / "figures")
+    assert main(["report", str(out)]) == 0
+    assert "figure-1: not run. " in capsys.readouterr().out
+    assert {file.name for file in (out / "figures").iterdir()} >= {"figure-1.svg", "claims.json"}
+    kept.pop(out / "report.html")
+    assert {file: file.stat().st_mtime_ns for file in kept} == kept, "nothing is run, put aside or written beside it"
+    assert not (out / "superseded.jsonl").exists()
+
+
+def test_where_every_cell_fails_each_is_told_and_nothing_is_drawn(out, monkeypatch, capsys):
+    bad = changed(VIDEO[0], "bad", "--window", "9999")
+    monkeypatch.setattr(grid, "WANTED", {"figure-1": Wanted("some", lambda _: [bad])})
+    assert main(["reproduce", "figure-1", "--scale", "smoke", "--out", str(out), "--workers", "1"]) == 1
+    said = capsys.readouterr().err
+    assert f"{bad.name} failed: clip" in said and "holds no study" not in said
+    assert not (out / "figures").exists()
+
 
 def test_a_study_is_refused_before_it_starts(out, tmp_path, capsys):
     def refused(*words):
@@ -221,7 +245,13 @@ def test_a_study_is_refused_before_it_starts(out, tmp_path, capsys):
     assert "did you mean table-3?" in refused("tabel-3")
     (out / "study.json").write_text('{"scale": "small", "what": ["figure-7"]}')
     assert "holds a study at --scale small" in refused("figure-7", "--scale", "smoke", "--out", str(out))
-    assert not (out / "cells.jsonl").exists()
+    (out / "study.json").write_text('{"scale": "smoke", "what": 5}')
+    assert "is not that of a study" in refused("figure-3", "--scale", "smoke", "--out", str(out))
+    (out / "study.json").unlink()
+    for seconds in ({}, {"seconds": "3"}, {"seconds": None}):
+        (out / "cells.jsonl").write_text(json.dumps(line_of(VIDEO[0].name, **seconds)) + "\n")
+        said = refused("figure-3", "--scale", "smoke", "--out", str(out))
+        assert f"the line of {VIDEO[0].name} must have seconds, a number" in said and said.count("\n") == 1
 
 
 # --- cells.jsonl
@@ -258,6 +288,23 @@ def test_lines_of_other_settings_are_put_aside(tmp_path):
     assert collected.supersede(tmp_path, {"two"}) == 2
     assert list(collected.read(tmp_path)) == ["two"]
     assert len((tmp_path / "superseded.jsonl").read_text().splitlines()) == 2
+
+
+def test_seeds_of_one_arm_with_other_settings_are_named(tmp_path, capsys):
+    def add(arm, seed, **settings):
+        cell = {"name": f"{arm}-{seed}", "recipe": "video-ut", "flags": ["--method", arm, "--seed", str(seed), "--x"]}
+        collected.append(tmp_path, {"cell": cell, "summary": {"settings": settings}, "seconds": 1.0})
+
+    for seed in range(3):
+        add("erm", seed, max_steps=40, dropout=0.1)
+    assert collected.mixed(tmp_path) == []
+    for seed in range(3):
+        add("constrained", seed, max_steps=50 if seed == 1 else 40)
+    collected.append(tmp_path, {"cell": {"name": "gone", "flags": 3}, "summary": None, "seconds": 1.0})
+    (warning,) = collected.mixed(tmp_path)
+    assert warning.startswith("constrained-1: other settings than constrained-0 (max_steps), though the flags are")
+    assert main(["report", str(tmp_path)]) == 2  # these are no judged runs
+    assert f"WARNING: {warning}\n" in capsys.readouterr().err
 
 
 def test_a_curve_keeps_its_last_step_and_says_where_nothing_was_looked_at(tmp_path):

@@ -25,6 +25,7 @@ from descend.cli import main
 from descend.cli.parsing import read_recipe
 from descend.report import write_sweep
 from descend.sweep import storage
+from descend.sweep.results import write
 from descend.sweep.space import flags, own, space
 from descend.sweep.storage import Search, TooMany, open_storage
 from descend.sweep.worker import _Pruning
@@ -192,6 +193,23 @@ def test_the_rule(tmp_path, quiet, sign, maximize):
         end(at, sign * value, feasible=feasible)
     end(at, sign * 1.0, TrialState.PRUNED)
     assert at.best.number == 3
+
+
+def test_a_study_that_another_worker_is_about_to_begin_is_left_out(tmp_path, quiet):
+    at = search(f"sqlite:///{tmp_path / 'a.db'}", searched={})
+    begun = Search("erm", optuna.create_study(), 3, 0, at.space)
+    written = write(tmp_path, {"higher_is_better": False, "metric": "rmse"}, [at, begun])
+    assert list(written["methods"]) == ["constrained"]
+    assert {file.name for file in tmp_path.iterdir()} == {"a.db", "sweep.json"}, "and no lock is left"
+
+
+@pytest.mark.parametrize(
+    "url", ["me:s3cret@host", "postgresql//me:s3@cret@host/x", "postgresql://me:s3cret@host:port/x"]
+)
+def test_a_password_is_not_told(url):
+    with pytest.raises(InputError, match=r"got '(postgresql://)?\*\*\*@host") as told:
+        open_storage(url)
+    assert "cret" not in str(told.value)
 
 
 def test_a_trial_begun_beyond_the_number_asked_for_gives_way(tmp_path, quiet):

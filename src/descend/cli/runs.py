@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -80,12 +80,16 @@ def compare(words: Sequence[str]) -> None:
 
 def report(words: Sequence[str]) -> None:
     """Write a page again."""
-    parser = command_parser("report", "Write the page of an evaluated run, a comparison or a sweep again.")
-    parser.add_argument("folder", type=Path, help="folder of an evaluated run, a comparison or a sweep")
+    parser = command_parser("report", "Write the page of an evaluated run, a comparison, a sweep or a study again.")
+    parser.add_argument("folder", type=Path, help="folder of an evaluated run, a comparison, a sweep or a study")
     folder = parser.parse_args(words).folder
     from descend.records import read_json
     from descend.report import write_page, write_sweep
+    from descend.study.collected import CELLS_FILE
 
+    if (folder / CELLS_FILE).is_file():
+        draw(folder)
+        return
     if (folder / "sweep.json").is_file():
         print(write_sweep(folder))
         return
@@ -97,6 +101,19 @@ def report(words: Sequence[str]) -> None:
             raise InputError(f"{folder / 'summary.json'}: folders must be a list of names; got {str(named)[:60]}.")
         runs = [folder / each for each in named]
     print(write_page(runs, folder, f"Descend: {folder.absolute().name}"))
+
+
+def draw(out: Path, told: Collection[str] | None = None) -> None:
+    """Figures and tables of what a study has, and its page; the claims of some of them are told, or of all."""
+    from descend.report import study
+    from descend.study.collected import mixed
+
+    for warning in mixed(out):
+        print(f"WARNING: {warning}", file=sys.stderr, flush=True)
+    for claim in study.draw(out):
+        if told is None or claim.figure in told:
+            print(f"{claim.figure}: {claim.held}. {claim.claim} {claim.sentence}")
+    print(study.write_study_page(out))
 
 
 def complete(words: Sequence[str]) -> None:

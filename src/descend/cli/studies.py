@@ -2,13 +2,14 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.cli.parsing import Parser, command_parser, read_recipe
-from descend.cli.runs import complete, judged, line_of, train
+from descend.cli.runs import complete, draw, judged, line_of, train
 from descend.errors import InputError, StudyError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def reproduce(words: Sequence[str]) -> None:
     parser.add_argument("--workers", type=int, help="processes at a time (default: one for each core)")
     parser.add_argument("--dry-run", action="store_true", help="say what would be run and what it takes, and end")
     options = parser.parse_args(words)
+    from descend.study.collected import CELLS_FILE
     from descend.study.grid import WANTED
     from descend.study.reproducing import Study
 
@@ -51,12 +53,14 @@ def reproduce(words: Sequence[str]) -> None:
     threads = 1 if workers > 1 else None
     preload = ["descend.cli", "descend.run"]
     report = study.carry_out(partial(_carry_out, threads), workers=workers, preload=preload)
-    _draw(study.out, study.wanted)
     for name, why in report.diverged.items():
         print(f"{name} diverged, which is counted: {why}")
+    for name, why in report.failed.items():
+        print(f"{name} failed: {why}", file=sys.stderr, flush=True)
+    if (study.out / CELLS_FILE).exists():
+        draw(study.out, study.wanted)
     if report.failed:
-        each = "\n".join(f"  {name}: {why}" for name, why in report.failed.items())
-        raise StudyError(f"{len(report.failed)} cells failed:\n{each}\nThe others are done and kept.")
+        raise StudyError(f"{len(report.failed)} cells failed, as told above. The others are done and kept.")
 
 
 def _carry_out(threads: int | None, job: "Job") -> None:
@@ -78,15 +82,6 @@ def _carry_out(threads: int | None, job: "Job") -> None:
         file = job.folder / ANSWERS_FILE.format(gamma=gamma)
         if not file.is_file():
             complete([folder, *map(job.resolved, job.cell.answer), "--noise", f"{gamma:g}", "--out", str(file)])
-
-
-def _draw(out: Path, wanted: Sequence[str]) -> None:
-    """Figures and tables of what there is, and the study's page."""
-    from descend.report.study import draw, write_study_page
-
-    for claim in draw(out, wanted):
-        print(f"{claim.figure}: {claim.held}. {claim.claim} {claim.sentence}")
-    print(write_study_page(out))
 
 
 def _convert(models: dict[Path, Path]) -> None:

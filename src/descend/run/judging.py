@@ -116,7 +116,7 @@ def evaluate(
     own = recipe.load() if data is None else None
     samples, name = (getattr(own, split), own.name) if own else _others(recipe, data, split)
     if most is not None:
-        samples = _few(samples, evenly(len(samples), most))
+        samples = _few(samples, evenly(len(samples), most))  # type: ignore[arg-type]
     parts = cache(lambda: own or recipe.load())  # other data have training texts too, read once and only if asked for
     objective_task, device = recipe.task(), args.device
     objective_task.check(samples, network.limits)

@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
-from descend.errors import SaveError
+from descend.errors import InputError, SaveError
 from descend.reading import json_lines, read_json
 from descend.records import locked, put
 from descend.study.grid import Cell
@@ -45,6 +45,49 @@ def read(out: Path) -> dict[str, dict[str, Any]]:
         if isinstance(cell, dict) and isinstance(cell.get("name"), str):
             found.setdefault(cell["name"], line)
     return found
+
+
+def seconds(out: Path, line: Mapping[str, Any]) -> float:
+    """What a cell took, by its line.
+
+    Raises:
+        InputError: If the line has no such number.
+    """
+    found = line.get("seconds")
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise InputError(
+            f"{out / CELLS_FILE}: the line of {line['cell']['name']} must have seconds, a number; got "
+            f"{str(found)[:60]!r}. Remove the line; it is run again."
+        )
+    return found
+
+
+def mixed(out: Path) -> list[str]:
+    """A warning for each arm whose seeds were run with different settings though their flags are the same.
+
+    Raises:
+        InputError: If a line is no JSON object.
+    """
+    arms: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for name, line in read(out).items():
+        flags, summary = line["cell"].get("flags"), line.get("summary")
+        if isinstance(flags, list) and isinstance(summary, dict) and isinstance(summary.get("settings"), dict):
+            place = flags.index("--seed") if "--seed" in flags else len(flags)
+            arm = json.dumps([line["cell"].get("recipe"), flags[:place], flags[place + 2 :]])
+            arms.setdefault(arm, {})[name] = summary["settings"]
+    warnings = []
+    for runs in arms.values():
+        (first, settings), *others = runs.items()
+        differing = {
+            name for _, other in others for name in {*settings, *other} if settings.get(name) != other.get(name)
+        }
+        if differing:
+            names = ", ".join(name for name, other in others if other != settings)
+            warnings.append(
+                f"{names}: other settings than {first} ({', '.join(sorted(differing))}), though the flags are the "
+                "same. A recipe's usual ones have changed: remove the older lines, and they are run again."
+            )
+    return warnings
 
 
 def append(out: Path, line: Mapping[str, Any]) -> None:

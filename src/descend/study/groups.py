@@ -1,4 +1,4 @@
-"""The metric by group of samples, as ``groups.json`` has it, and what a run's levels come to in one number."""
+"""The metric by group of samples, as ``groups.json`` has it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,28 +10,6 @@ from descend.errors import InputError, reason
 
 Statistic = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Of a run's metric (…, G) at the noise levels (G,), one number (…)."""
-
-
-def mean(values: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """The plain mean over the noise levels."""
-    return values.mean(-1)
-
-
-def auc(values: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """The area over γ by the trapezoidal rule, not divided by the range."""
-    return np.trapezoid(values, noise, axis=-1)
-
-
-def at(level: float) -> Statistic:
-    """The metric at one noise level."""
-
-    def value(values: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        (places,) = np.nonzero(noise == level)
-        if not len(places):
-            raise InputError(f"noise {level} was not judged; there are {', '.join(f'{each:g}' for each in noise)}.")
-        return values[..., places[0]]
-
-    return value
 
 
 @dataclass(frozen=True)

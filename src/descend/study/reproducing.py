@@ -5,19 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
 from descend.errors import InputError
-from descend.records import locked, read_json, write_json
+from descend.records import locked, write_json
 from descend.study import collected
+from descend.study.asked import STUDY_FILE, Asked
 from descend.study.costs import Costs
 from descend.study.grid import OUT, ROOT, Cell, cells, names, settings
 from descend.study.scales import SCALES
 from descend.study.workers import RUNS, Job, Report, Work, carry_out
-
-STUDY_FILE = "study.json"
 
 
 @dataclass(frozen=True)
@@ -52,15 +50,15 @@ class Study:
         if scale not in SCALES:
             raise InputError(f"scale must be one of {', '.join(SCALES)}; got {scale!r}.")
         wanted = names(words)
-        before = _before(out)
-        if before and before["scale"] != scale:
+        before = Asked.read(out)
+        if before and before.scale != scale:
             raise InputError(
-                f"{out} holds a study at --scale {before['scale']}; got {scale}. Choose another folder with --out."
+                f"{out} holds a study at --scale {before.scale}; got {scale}. Choose another folder with --out."
             )
         needed, done, costs = cells(wanted, scale), collected.read(out), Costs(scale)
         for cell in cells(names(["all"]), scale):
             if cell.name in done:
-                costs.learn(cell, done[cell.name]["seconds"])
+                costs.learn(cell, collected.seconds(out, done[cell.name]))
         return cls(wanted, scale, out, root, needed, [cell for cell in needed if cell.name not in done], costs)
 
     def told(self, workers: int) -> str:
@@ -123,11 +121,11 @@ class Study:
         """Say in the folder what it is of: of all commands together. Lines of other settings are put aside."""
         self.out.mkdir(parents=True, exist_ok=True)
         with locked(self.out, wait=True):
-            before = _before(self.out)
-            what = names([*before.get("what", []), *self.wanted])
+            before = Asked.read(self.out)
+            what = names([*(before.what if before else []), *self.wanted])
             versions = {name: version(name) for name in ("descend", "torch", "transformers")}
-            if not self.missing:  # drawn again, not run again
-                versions = before.get("versions", versions)
+            if before and not self.missing:  # drawn again, not run again
+                versions = before.versions or versions
             write_json(self.out / STUDY_FILE, {"scale": self.scale, "what": what, "versions": versions})
         old = collected.supersede(self.out, {cell.name for cell in cells(names(["all"]), self.scale)})
         if old:
@@ -168,16 +166,6 @@ class _Progress:
             print(f"[{done}/{len(self.study.cells)}] {cell.name}; {left}{wrong}", file=sys.stderr, flush=True)
         self.bar.set_postfix_str(left + wrong, refresh=False)
         self.bar.update()
-
-
-def _before(out: Path) -> dict[str, Any]:
-    """What a study's folder says that it is of."""
-    if not (out / STUDY_FILE).exists():
-        return {}
-    found = read_json(out / STUDY_FILE)
-    if not isinstance(found, dict) or not {"scale", "what"} <= found.keys():
-        raise InputError(f"{out / STUDY_FILE} is not that of a study; choose another folder with --out.")
-    return found
 
 
 def _duration(seconds: float) -> str:

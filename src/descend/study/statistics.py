@@ -1,12 +1,11 @@
-"""What seeds and groups of samples let one say: intervals, paired comparisons of two arms, and wins over many cells."""
+"""What seeds and groups of samples let one say: intervals that stay paired, and wins over many cells."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest, wilcoxon
+from scipy.stats import binomtest
 from scipy.stats import t as student
 
 from descend.errors import InputError
@@ -30,7 +29,6 @@ class Estimate:
         low: The interval's lower end; NaN, as ``high``, where one seed or one group leaves it unknown, or a run has
             diverged.
         high: Its upper end.
-        p: That of the hypothesis that the truth is 0, two-sided; NaN where the interval is unknown.
         seeds: How many runs it rests on.
         groups: How many groups of samples.
     """
@@ -38,21 +36,8 @@ class Estimate:
     estimate: float
     low: float
     high: float
-    p: float
     seeds: int
     groups: int
-
-
-@dataclass(frozen=True)
-class Comparison(Estimate):
-    """The difference of two arms, the first minus the second, with its interval and what it says.
-
-    Attributes:
-        verdict: ``better`` or ``worse`` if the interval excludes 0, or one arm alone has diverged; ``equal`` if 0 can't
-            be excluded; ``unknown`` where there is no interval.
-    """
-
-    verdict: str
 
 
 @dataclass(frozen=True)
@@ -90,14 +75,12 @@ class Draws:
         variance = by_seeds + by_groups
         told = {"seeds": self.seeds, "groups": self.groups}
         if not np.isfinite(variance):
-            return Estimate(self.value, np.nan, np.nan, np.nan, **told)
+            return Estimate(self.value, np.nan, np.nan, **told)
         if variance == 0:  # nothing varies: the difference of an arm with itself, for one
-            return Estimate(self.value, self.value, self.value, float(self.value == 0), **told)
+            return Estimate(self.value, self.value, self.value, **told)
         freedom = variance**2 / (by_seeds**2 / (self.seeds - 1) + by_groups**2 / max(self.groups - 1, 1))
-        error = np.sqrt(variance)
-        width = float(student.ppf(1 - (1 - CONFIDENCE) / (2 * tried), freedom) * error)
-        p = min(1.0, float(2 * tried * student.sf(abs(self.value) / error, freedom)))
-        return Estimate(self.value, self.value - width, self.value + width, p, **told)
+        width = float(student.ppf(1 - (1 - CONFIDENCE) / (2 * tried), freedom) * np.sqrt(variance))
+        return Estimate(self.value, self.value - width, self.value + width, **told)
 
 
 def draws(runs: Sequence[Mapping[str, Any]], statistic: Statistic, generator: np.random.Generator) -> Draws:
@@ -107,7 +90,7 @@ def draws(runs: Sequence[Mapping[str, Any]], statistic: Statistic, generator: np
 
     Args:
         runs: The ``groups.json`` of each seed's run, all on the same data.
-        statistic: `mean`, `auc` or `at` a level of `groups`, or one's own.
+        statistic: Of a run's metric at its noise levels.
         generator: Draws the resamples.
 
     Raises:
@@ -140,49 +123,6 @@ def combine(function: Callable[..., Any], *parts: Draws) -> Draws:
         )
 
 
-def interval(runs: Sequence[Mapping[str, Any]], statistic: Statistic, generator: np.random.Generator) -> Estimate:
-    """The mean over seeds of a statistic with its 95 % interval, by a bootstrap over seeds and groups: `draws`."""
-    return draws(runs, statistic, generator).estimate
-
-
-def paired(
-    ours: Sequence[Mapping[str, Any]],
-    theirs: Sequence[Mapping[str, Any]],
-    statistic: Statistic,
-    generator: np.random.Generator,
-    *,
-    higher_is_better: bool,
-) -> Comparison:
-    """How two arms differ, seed by seed and group by group, by a paired bootstrap: `draws`.
-
-    What makes a seed or a group hard for both falls out of the difference.
-
-    Args:
-        ours: The ``groups.json`` of each seed's run of one arm.
-        theirs: Those of the other, of the same seeds in the same order.
-        statistic: `mean`, `auc` or `at` a level of `groups`, or one's own.
-        generator: Draws the resamples.
-        higher_is_better: Which way the metric goes.
-
-    Raises:
-        InputError: If the arms have different numbers of seeds, or were judged on different data.
-    """
-    if len(ours) != len(theirs):
-        raise InputError(f"arms are compared seed by seed; got {len(ours)} and {len(theirs)} runs.")
-    _tables([*ours, *theirs])
-    one, other = draws(ours, statistic, deepcopy(generator)), draws(theirs, statistic, generator)
-    found = combine(np.subtract, one, other).estimate
-    if np.isfinite(one.value) != np.isfinite(other.value):
-        verdict = "better" if np.isfinite(one.value) else "worse"
-    elif not np.isfinite([found.low, found.high]).all():
-        verdict = "unknown"
-    elif found.low <= 0 <= found.high:
-        verdict = "equal"
-    else:
-        verdict = "better" if (found.estimate > 0) == higher_is_better else "worse"
-    return Comparison(**vars(found), verdict=verdict)
-
-
 @dataclass(frozen=True)
 class Wins:
     """In how many cells one arm is ahead of another.
@@ -191,29 +131,18 @@ class Wins:
         wins: Cells in which it is.
         losses: Cells in which the other is.
         ties: Cells in which neither is.
-        p_sign: Of wins and losses alike, two-sided and exact (binomial); ties are left out.
-        p_wilcoxon: The same of a signed-rank test, which also asks by how much. Cells of one study share data and
-            seeds: both take them for independent, and so for more than they are.
-        diverged: Cells in which this arm has no finite value; lost, unless the other has none either.
-        diverged_theirs: Cells in which the other has none; won, unless this one has none either.
+        p_sign: Of wins and losses alike, two-sided and exact (binomial); ties are left out. Cells of one study share
+            data and seeds: it takes them for independent, and so for more than they are.
     """
 
     wins: int
     losses: int
     ties: int
     p_sign: float
-    p_wilcoxon: float
-    diverged: list[str] = field(default_factory=list)
-    diverged_theirs: list[str] = field(default_factory=list)
-
-    @property
-    def cells(self) -> int:
-        """How many there are."""
-        return self.wins + self.losses + self.ties
 
 
 def wins(cells: Mapping[str, tuple[float, float]], *, higher_is_better: bool) -> Wins:
-    """Count wins over cells, and test them.
+    """Count wins over cells, and test them. A cell that diverged is lost, unless the other did too: a tie.
 
     Args:
         cells: By name, our value and theirs: means over all seeds, never the best of them.
@@ -228,22 +157,11 @@ def wins(cells: Mapping[str, tuple[float, float]], *, higher_is_better: bool) ->
     finite = np.isfinite(values)
     with np.errstate(invalid="ignore"):
         ahead = (values[:, 0] - values[:, 1]) * (1 if higher_is_better else -1)
-    both = finite.all(1)
-    # What has diverged is further behind than anything that has not; ranks ask for no more.
-    furthest = 2 * np.abs(ahead[both]).max(initial=0.0) + 1
-    ahead = np.where(both, ahead, (finite[:, 0].astype(float) - finite[:, 1]) * furthest)
+    # What has diverged is behind anything that has not.
+    ahead = np.where(finite.all(1), ahead, finite[:, 0].astype(float) - finite[:, 1])
     won, lost = int((ahead > 0).sum()), int((ahead < 0).sum())
-    apart = ahead[ahead != 0]
-    names = list(cells)
-    return Wins(
-        wins=won,
-        losses=lost,
-        ties=len(ahead) - won - lost,
-        p_sign=float(binomtest(won, won + lost).pvalue) if len(apart) else 1.0,
-        p_wilcoxon=float(wilcoxon(apart).pvalue) if len(apart) else 1.0,
-        diverged=[names[place] for place in np.nonzero(~finite[:, 0])[0]],
-        diverged_theirs=[names[place] for place in np.nonzero(~finite[:, 1])[0]],
-    )
+    p_sign = float(binomtest(won, won + lost).pvalue) if won + lost else 1.0
+    return Wins(won, lost, len(ahead) - won - lost, p_sign)
 
 
 def _tables(runs: Sequence[Mapping[str, Any]]) -> list[Table]:

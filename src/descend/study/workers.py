@@ -244,6 +244,7 @@ def _tried(job: Job, work: Work) -> Ended:
         except InputError:
             return Ended("elsewhere")
         if job.cell.name in collected.read(job.out):
+            _tidy(job.folder)  # whoever has done it may have been stopped before that
             return Ended("already")
         began = time.monotonic()
         try:

@@ -1,12 +1,10 @@
 """What a sweep found: ``sweep.json``, and in words."""
 
-import fcntl
 import math
 import shlex
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from descend.records import LOCK_FILE, write_json
+from descend.records import locked, write_json
 from descend.sweep.storage import DONE, SETTINGS, Search
 
 SWEEP_FILE = "sweep.json"
@@ -39,11 +37,12 @@ def write(out: Path, facts: Mapping[str, Any], searches: Sequence[Search]) -> di
         "descend": version("descend"),
         **facts,
         "rule": RULE.format(better=better, metric=facts["metric"]),
-        "methods": {search.method: _method(search, facts) for search in searches},
+        # One that another worker has made a moment ago has no settings yet, and no trial.
+        "methods": {
+            search.method: _method(search, facts) for search in searches if SETTINGS in search.study.user_attrs
+        },
     }
-    with (out / LOCK_FILE).open("w") as turn:
-        with suppress(OSError):  # a file system without locks
-            fcntl.lockf(turn, fcntl.LOCK_EX)  # workers may end at once
+    with locked(out, wait=True):  # workers may end at once
         write_json(out / SWEEP_FILE, content)
     return content
 

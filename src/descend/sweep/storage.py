@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,10 +54,10 @@ def open_storage(url: str) -> RDBStorage:
         shown = asked.render_as_string(hide_password=True)
         if shown.startswith("sqlite") and asked.database in (None, "", ":memory:"):
             raise ArgumentError  # gone with the process
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # a port that is no number is the latter
         raise InputError(
             "--storage must be the URL of a database, as sqlite:///sweep.db or postgresql://user@host/name; got "
-            f"{url!r}."
+            f"{_masked(url)!r}."
         ) from None
     for _ in range(5):  # two workers may make the tables at once, and one of them fails
         try:
@@ -77,6 +78,11 @@ def open_storage(url: str) -> RDBStorage:
             trouble = error
             time.sleep(0.2)
     raise InputError(f"the storage {shown} can't be opened: {_said(trouble)}.") from None
+
+
+def _masked(url: str) -> str:
+    """Text that is no URL, without what may be a password in it: all between its scheme and the last @."""
+    return re.sub(r"(?s)^(.*?://)?.*@", r"\1***@", url)
 
 
 def _said(error: BaseException | None) -> str:

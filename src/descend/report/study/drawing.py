@@ -1,16 +1,16 @@
 """Figures and tables into files: what OUT/figures holds."""
 
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable
 from pathlib import Path
 
-from descend.errors import InputError
-from descend.reading import read_json
 from descend.report.study import ablations, feasibility, language, papers, text, theory, trained, video
 from descend.report.study.claims import Claim
 from descend.report.study.parts import Shown
 from descend.report.study.printed import print_chart
 from descend.report.study.results import Results
+from descend.study.asked import Asked
 
 FIGURES: dict[str, Callable[[Results], Shown]] = {
     "figure-1": text.figure_1,
@@ -43,40 +43,43 @@ FIGURES: dict[str, Callable[[Results], Shown]] = {
 CLAIMS_FILE = "claims.json"
 
 
-def draw(out: Path, names: Sequence[str]) -> list[Claim]:
-    """Draw figures and tables of a study from its cells alone, and judge their claims.
-
-    A figure becomes ``OUT/figures/NAME.png``, ``.svg`` and ``.csv``, a table ``.csv`` and ``.md``; ``claims.json``
-    holds the claims of all that was drawn so far.
-
-    Args:
-        out: The study's folder, with ``cells.jsonl``.
-        names: Of `FIGURES`.
-
-    Returns:
-        The claims of these figures and tables, in the order of the paper.
+def shown(out: Path, results: Results) -> dict[str, Shown]:
+    """Figures and tables that a study's folder asks for, by name; all where it does not say.
 
     Raises:
-        InputError: If a name is unknown, or ``cells.jsonl`` is missing or damaged.
+        InputError: If its ``study.json`` is not that of a study.
     """
-    unknown = [name for name in names if name not in FIGURES]
-    if unknown:
-        raise InputError(f"there is no figure or table {unknown[0]!r}; there are {', '.join(FIGURES)}.")
-    results = Results.read(out)
+    asked = Asked.read(out) or Asked()
+    return {name: make(results) for name, make in FIGURES.items() if not {name, "all"}.isdisjoint(asked.what)}
+
+
+def draw(out: Path) -> list[Claim]:
+    """Draw the figures and tables of a study from its cells alone, and judge their claims.
+
+    A figure becomes ``OUT/figures/NAME.png``, ``.svg`` and ``.csv``, a table ``.csv`` and ``.md``; ``claims.json``
+    holds the claims of all of them.
+
+    Args:
+        out: The study's folder, with ``cells.jsonl``. If its ``study.json`` says what was asked for, that is drawn,
+            else everything.
+
+    Returns:
+        The claims, in the order of the paper.
+
+    Raises:
+        InputError: If ``cells.jsonl`` is missing or damaged, or ``study.json`` is damaged.
+    """
+    drawn = shown(out, Results.read(out))
     folder = out / "figures"
     folder.mkdir(exist_ok=True)
-    claims = []
-    for name, make in FIGURES.items():
-        if name in names:
-            shown = make(results)
-            _write(folder, name, shown)
-            claims += shown.claims
-    path = folder / CLAIMS_FILE
-    before = read_json(path) if path.is_file() else []
-    kept = [claim for claim in before if claim.get("figure") not in names]
-    order = list(FIGURES)
-    every = sorted([*kept, *(claim.json() for claim in claims)], key=lambda claim: order.index(claim["figure"]))
-    path.write_text(json.dumps(every, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    for name, one in drawn.items():
+        _write(folder, name, one)
+    claims = [claim for one in drawn.values() for claim in one.claims]
+    text = json.dumps([claim.json() for claim in claims], indent=2, ensure_ascii=False) + "\n"
+    # Aside and renamed: two commands may draw at once, and one may be stopped.
+    part = folder / f"{CLAIMS_FILE}.{os.getpid()}"
+    part.write_text(text, encoding="utf-8", errors="replace")
+    part.replace(folder / CLAIMS_FILE)
     return claims
 
 

@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from descend.errors import InputError
-from descend.reading import read_json
 from descend.report.figures import plain_layout
 from descend.report.page import put_page
 from descend.report.study.cells import Answer, arm_name
 from descend.report.study.chart import Chart, Series
 from descend.report.study.claims import Claim, Held
-from descend.report.study.drawing import FIGURES
+from descend.report.study.drawing import shown
 from descend.report.study.grid import heat_map, opened
 from descend.report.study.language import answers
 from descend.report.study.parts import Shown
 from descend.report.study.plotted import plot_panel
 from descend.report.study.results import Results, Setting
 from descend.report.viewer import slider, viewer
+from descend.study.asked import Asked
 
 FRAMES_BUDGET = 4_500_000
 """Characters that pictures may take: with plotly.js (5 MB) and the runs the page stays below 15 MB."""
@@ -58,15 +58,10 @@ def write_study_page(out: Path) -> Path:
         The file written.
 
     Raises:
-        InputError: If ``cells.jsonl`` is missing or damaged.
+        InputError: If ``cells.jsonl`` is missing or damaged, or ``study.json`` is damaged.
     """
     results = Results.read(out)
-    path = out / "study.json"
-    told = read_json(path) if path.is_file() else {}
-    told = told if isinstance(told, dict) else {}
-    asked = told.get("what")
-    names = [name for name in FIGURES if not isinstance(asked, list) or not {name, "all"}.isdisjoint(asked)]
-    shown = {name: FIGURES[name](results) for name in names}
+    drawn = shown(out, results)
     sections: list[str] = []
     data: list[dict[str, Any]] = []
 
@@ -75,7 +70,7 @@ def write_study_page(out: Path) -> Path:
         sections.append(f'<section id="{ident}" data-section="{number}"><h2>{escape(heading)}</h2>{html}</section>')
         data.append({"state": {"log": True}, "plots": {}, "frames": None, **more})
 
-    for name, one in shown.items():
+    for name, one in drawn.items():
         html, plots = _shown(one)
         title = next(part.title for part in (one.chart, one.table) if part)
         add(name, f"{_named(name)}: {title}", html, plots=plots)
@@ -88,8 +83,8 @@ def write_study_page(out: Path) -> Path:
     for place, (setting, told_by) in enumerate(answers(results)):
         html, level = _answers(len(data), told_by)
         add(f"answers-{place}", f"Answers: {setting.words}", html, state={"noise": level, "log": True})
-    claims = [claim for one in shown.values() for claim in one.claims]
-    scale = str(told.get("scale") or "")
+    claims = [claim for one in drawn.values() for claim in one.claims]
+    scale = (Asked.read(out) or Asked()).scale
     return put_page(
         out,
         title="The paper, reproduced" + (f" at scale {scale}" if scale else ""),

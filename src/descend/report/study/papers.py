@@ -11,8 +11,10 @@ from descend.report.study.estimates import average, robust, share, together
 from descend.report.study.parts import Shown, gain
 from descend.report.study.results import Results, Setting
 from descend.report.study.tables import Table
-from descend.study import statistics
+from descend.study import grid, statistics
+from descend.study.asked import Asked
 from descend.study.paper import Row, table_3, table_4, wins
+from descend.study.scales import SCALES
 
 DIVERGED = 60.0
 """RMSE above which a run counts as diverged: in the paper's Table 3 six cells lie at 63 to 138, the others below 37."""
@@ -115,8 +117,25 @@ def _beside(results: Results, name: str, task: str, title: str, paper: Sequence[
         "ERM, in per cent of ERM's number. Models and noise are not the paper's, so what compares is the gain. "
         f"{len(met)} of the paper's {len(paper)} cells have one of ours beside them."
     )
+    counted = _own(results, name, settings)
+    if len(counted) < len(settings):
+        words += f" {len(settings) - len(counted)} rows are of training noise that other figures ask for: not counted."
     table = Table(name, title, words, heads, rows)
-    return Shown(_counted(name, settings, paper), table=table)
+    gone = [] if paper[0].higher_is_better else _diverging(name, settings, paper)
+    return Shown([*_counted(name, counted, paper), *gone], table=table)
+
+
+def _own(results: Results, name: str, settings: Sequence[Setting]) -> list[Setting]:
+    """What a table itself asks for at the study's scale, without the training noise that other figures vary."""
+    asked = Asked.read(results.folder) if results.folder else None
+    if asked is None or asked.scale not in SCALES:
+        return [*settings]
+    places = {
+        (cell.task, cell.model, cell.data, cell.depth, cell.gamma, cell.regime)
+        for cell in grid.cells([name], asked.scale)
+        if cell.arm == "constrained"  # a baseline at γ = 0 asks for no pair there
+    }
+    return [setting for setting in settings if setting.place in places]
 
 
 def _counted(name: str, settings: Sequence[Setting], paper: Sequence[Row]) -> list[Claim]:
@@ -125,32 +144,57 @@ def _counted(name: str, settings: Sequence[Setting], paper: Sequence[Row]) -> li
         f"Constrained models are better in most cells (paper: {theirs}).",
         "They win a larger share of cells than in the paper.",
     ]
-    pairs = [setting for setting in settings if setting.paired]
-    gone = _diverging(name, settings, paper) if not paper[0].higher_is_better else []
-    if not pairs:
-        return [*(not_run(name, words, "cells of ERM and constrained") for words in says), *gone]
-    gains = [gain(setting) for setting in pairs]
-    # What has diverged counts as lost; where both have, nobody wins.
-    found = statistics.wins(
-        {setting.words: _means(setting) for setting in pairs}, higher_is_better=pairs[0].plain[0].higher
-    )
+    regimes: dict[str, list[Setting]] = {}
+    for setting in settings:
+        if setting.paired:
+            regimes.setdefault(setting.regime or "paper", []).append(setting)
+    if not regimes:
+        return [not_run(name, words, "cells of ERM and constrained") for words in says]
+    # Each regime apart. What is claimed is of the one that the scale runs most of.
+    main, *others = sorted(regimes, key=lambda regime: -len(regimes[regime]))
+    pairs = regimes[main]
+    found = _won(pairs)
     held, words = most(found.wins, len(pairs))
+    gains = [gain(setting) for setting in pairs]
     ends = [one.interval for one in gains]
     sure = sum(above(end) == "held" for end in ends), sum(below(end) == "held" for end in ends)
     overall = average(gains).interval
+    where = _regime(main, pairs)
     told = (
-        f"Constrained is better in {words}, sign test p = {found.p_sign:.2g} (cells share data and "
-        f"seeds, and are taken for independent); beyond doubt in {sure[0]}, and worse "
-        f"beyond doubt in {sure[1]}. The mean gain is {ranged(overall, ' %')}."
+        f"{where}, constrained is better in {words}, with {_tied(found)}, sign test p = {found.p_sign:.2g} (cells "
+        f"share data and seeds, and are taken for independent); beyond doubt in {sure[0]}, and worse beyond doubt in "
+        f"{sure[1]}. The mean gain is {ranged(overall, ' %')}."
     )
+    for regime in others:
+        apart = _won(regimes[regime])
+        told += f" Counted apart: {_regime(regime, regimes[regime], first=False)}, it is better in {apart.wins} of "
+        told += f"{len(regimes[regime])}, with {_tied(apart)}."
     bound = wins(paper) / len(paper)
     more = f"{found.wins} of {len(pairs)} ({percent(found.wins / len(pairs))}) against the paper's {percent(bound)}"
     end = share(found.wins, len(pairs))
+    interval = f"95 % interval {percent(end.low)} to {percent(end.high)}"
     return [
         Claim(name, says[0], held, told),
-        Claim(name, says[1], above(end, bound), f"{more}: 95 % interval {percent(end.low)} to {percent(end.high)}."),
-        *gone,
+        Claim(name, says[1], above(end, bound), f"{where}, {more}: {interval}; {_tied(found)}."),
     ]
+
+
+def _won(pairs: Sequence[Setting]) -> statistics.Wins:
+    """Wins over cells: what has diverged counts as lost; where both have, or the runs are the same, nobody wins."""
+    higher = pairs[0].plain[0].higher
+    return statistics.wins({setting.words: _means(setting) for setting in pairs}, higher_is_better=higher)
+
+
+def _tied(found: statistics.Wins) -> str:
+    return f"{found.ties or 'no'} tie{'' if found.ties == 1 else 's'}"
+
+
+def _regime(regime: str, settings: Sequence[Setting], *, first: bool = True) -> str:
+    """A regime and its training noise, as a sentence begins with them or goes on."""
+    gammas = ", ".join(f"{gamma:g}" for gamma in sorted({setting.gamma for setting in settings}))
+    if regime == "paper":
+        return f"{'At' if first else 'at'} the paper's training noise (γ = {gammas})"
+    return f"{'In' if first else 'in'} the {regime} regime (γ = {gammas}: our training noise, not the paper's)"
 
 
 def _means(setting: Setting) -> tuple[float, float]:
