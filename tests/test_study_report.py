@@ -354,8 +354,8 @@ def test_a_setting_of_which_all_diverged_is_not_left_out(tmp_path: Path, others:
     gone = [line("video", "UT", "ucsd", 3, 0.8, arm, 0)["cell"] for arm in arms]
     lines = [{"cell": cell, "summary": None, "diverged": "loss is nan", "seconds": 3.0} for cell in gone]
     lines += [line(*place, 3, 0.8, arm, 0) for place in others for arm in arms]
-    write(tmp_path, lines)
-    found = draw(tmp_path, ["table-3", "table-4", "figure-2", "figure-11", "theory-1", "theory-2"])
+    write(tmp_path, lines, ["table-3", "table-4", "figure-2", "figure-11", "theory-1", "theory-2"])
+    found = draw(tmp_path)
     (claim,) = (one for one in found if one.claim.startswith("No run diverges"))
     videos = sum(one["cell"]["task"] == "video" for one in lines)
     assert claim.held == "not held" and claim.sentence.startswith(f"2 of {videos} runs")
