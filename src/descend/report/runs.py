@@ -448,6 +448,11 @@ def _float(value: Any) -> float:
     return float("nan") if value is None else float(value)
 
 
+def alphas(limits: Sequence[float | None]) -> dict[int, float]:
+    """The step α_l by layer, from the limits 1 − α_l of those that have one."""
+    return {layer: 1 - limit for layer, limit in enumerate(limits) if limit is not None}
+
+
 def _maybe(value: Any) -> float | None:
     return None if value is None else float(value)
 

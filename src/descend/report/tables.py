@@ -6,7 +6,7 @@ from math import isfinite
 from statistics import fmean, stdev
 from typing import Any
 
-from descend.report.runs import Arm, Group, RunView, Style
+from descend.report.runs import Arm, Group, RunView, Style, alphas
 
 _MARKS = {"holds": "✓", "tentative": "≈", "broken": "✕", "open": "–"}
 
@@ -148,7 +148,7 @@ def drafted(summary: Mapping[str, Any]) -> str:
 
 def _asked(arm: Arm) -> str:
     """What the constraints ask, in words; nothing where it is not known."""
-    steps = {layer: 1 - limit for layer, limit in enumerate(arm.limits) if limit is not None}
+    steps = alphas(arm.limits)
     if not steps:
         return ""
     first, last = min(steps), max(steps)

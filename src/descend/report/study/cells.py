@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from descend.errors import InputError, reason
-from descend.report.runs import METHOD_NAMES, RunView
+from descend.report.runs import METHOD_NAMES, RunView, alphas
 from descend.study.groups import Table
 
 DATA = {
@@ -133,7 +133,8 @@ class Run:
     @property
     def alpha(self) -> float | None:
         """α, where it is one for all layers that have a constraint."""
-        return None if self.rate is None else round(1 - self.rate, 9)
+        asked = {round(step, 9) for step in alphas(self.view.limits).values()}
+        return asked.pop() if len(asked) == 1 else None
 
     def losses(self, level: float) -> list[float] | None:
         """f_0 … f_L at a noise level."""

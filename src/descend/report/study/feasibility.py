@@ -192,10 +192,10 @@ def _falling(says: str, setting: Setting, bare: Sequence[Run]) -> Claim:
 
 
 def _near(says: str, setting: Setting) -> Claim:
-    rate = setting.constrained[0].rate
+    rate, alpha = setting.constrained[0].rate, setting.constrained[0].alpha
     medians = [run.view.ratio_median for run in setting.constrained if run.view.ratio_median is not None]
     means = [run.view.ratio_mean for run in setting.constrained if run.view.ratio_mean is not None]
-    if rate is None or not medians:
+    if rate is None or alpha is None or not medians:
         return not_run("figure-12", says, "one α for all layers, and ratios of samples")
     found = over_seeds([median - rate for median in medians])
     mean = f", the mean {number(sum(means) / len(means))}" if means else ""
@@ -203,4 +203,4 @@ def _near(says: str, setting: Setting) -> Claim:
         f"The median ratio is {number(sum(medians) / len(medians))}{mean}; from 1 − α = {rate:g} the median "
         f"differs by {ranged(found)}."
     )
-    return Claim("figure-12", says, within(found, NEAR * (1 - rate)), told)
+    return Claim("figure-12", says, within(found, NEAR * alpha), told)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from descend.report.runs import alphas
 from descend.report.study.cells import Run, arm_name, listed
 from descend.report.study.chart import Chart, Line, Panel, Series
 from descend.report.study.claims import Claim, Held, below, not_run, number, ranged
@@ -252,7 +253,7 @@ def _gaps(run: Run, level: float, best: float) -> list[float]:
 
 def _bound(run: Run, level: float) -> float:
     """ζ/α, NaN where one of them is not known."""
-    asked = [1 - limit for limit in run.view.limits[1:] if limit is not None]
+    asked = alphas(run.view.limits).values()
     trained = run.trained("loss")
     if not asked or trained is None:
         return nan
