@@ -26,7 +26,7 @@ from descend.cli.parsing import read_recipe
 from descend.report import write_sweep
 from descend.sweep import storage
 from descend.sweep.results import write
-from descend.sweep.space import flags, own, space
+from descend.sweep.space import flags, own, read_ranges, space
 from descend.sweep.storage import Search, TooMany, open_storage
 from descend.sweep.worker import _Pruning
 from test_report_page import HOSTILE, Guarded, Visit, browser  # noqa: F401
@@ -147,6 +147,26 @@ def test_what_is_given_is_not_searched():
         "0.5",
     ]
     assert flags({"alpha": 0.1}, erm, set()) == ["--alpha", "0.1", "--first-layer", "1"]
+
+
+def test_a_range_of_ones_own_takes_the_place_of_the_usual():
+    _, _, args, _ = read_recipe([*FLAGS, "--out", "none"])
+    ranges = read_ranges(["cap=1:5", "dual-lr=0.01:0.2"])
+    found = space(args, set(), ranges)
+    assert [(found[name].low, found[name].high, found[name].log) for name in ("cap", "dual_lr")] == [
+        (1, 5, True),
+        (0.01, 0.2, True),
+    ]
+    assert "cap" not in own(args, found) and own(args, found)["dual_lr"] == args.dual_lr
+    assert space(args, set()).keys() == found.keys() - {"cap"}
+    erm = read_recipe([*FLAGS, "--method", "erm", "--out", "none"])[2]
+    assert space(erm, set(), ranges) == space(erm, set())
+
+
+@pytest.mark.parametrize("word", ["cap=", "cap=5:1", "cap=0:1", "cap=1:inf", "cap=a:b", "cap=1:2:3", "alpha=1:2"])
+def test_what_is_no_range_is_refused(word):
+    with pytest.raises(InputError, match=r"--range must be NAME=LOW:HIGH with 0 < LOW < HIGH.*got"):
+        read_ranges([word])
 
 
 def test_the_first_trial_of_each_method_is_the_recipes_own(swept):
@@ -338,6 +358,9 @@ def test_two_workers_on_a_server(tmp_path):
         (["--resume"], "goes on by itself"),
         (["--alhpa", "0.1"], "did you mean --alpha"),
         (["--data", "no/such/videos"], "no/such/videos"),
+        (["--range", "depth=3:5"], "--range takes one of learning_rate, cap"),
+        (["--range", "cap=1:5", "--cap", "2"], "--range cap is of no use: it is given"),
+        (["--range", "cap=1:5", "--method", "erm"], "--range cap is of no use: no method"),
     ],
 )
 def test_mistakes_are_told_in_one_line_and_leave_nothing(tmp_path, capsys, more, said):

@@ -104,7 +104,8 @@ def sweep(words: Sequence[str]) -> None:
     """Search the settings of each method."""
     parser = Parser(
         prog="descend sweep",
-        usage="%(prog)s RECIPE --trials N --out DIR [--storage URL] [--method NAME,NAME] [settings]",
+        usage="%(prog)s RECIPE --trials N --out DIR [--storage URL] [--method NAME,NAME] [--range NAME=LOW:HIGH] "
+        "[settings]",
         description="Search a recipe's settings for each method, with as many trials for each, chosen on validation "
         "data. Every setting of descend train RECIPE can be given: it holds for all trials, and is not searched. The "
         "same command again goes on, and at the same time in another terminal takes part.",
@@ -117,13 +118,20 @@ def sweep(words: Sequence[str]) -> None:
     parser.add_argument(
         "--method", action="append", metavar="NAME,NAME", help="methods to search (default: erm,constrained)"
     )
+    parser.add_argument(
+        "--range",
+        action="append",
+        default=[],
+        metavar="NAME=LOW:HIGH",
+        help="where to search a number, as cap=1:5, in place of its usual range; may be given for several",
+    )
     # What is left are the recipe's own flags, which its parser looks at.
     options, given = argparse.ArgumentParser.parse_known_args(parser, words)
     if "--resume" in given:
         raise InputError("a sweep goes on by itself; leave out --resume.")
     methods = [name for part in options.method or ["erm,constrained"] for name in part.split(",")]
     from descend.report import write_sweep
-    from descend.sweep import sentences
+    from descend.sweep import read_ranges, sentences
     from descend.sweep import sweep as search
 
     def build(flags: list[str], folder: Path) -> tuple[str, Any, Any]:
@@ -136,5 +144,6 @@ def sweep(words: Sequence[str]) -> None:
         methods=list(dict.fromkeys(methods)),
         trials=options.trials,
         storage=options.storage,
+        ranges=read_ranges(options.range),
     )
     print(f"\n{sentences(found)}\n{write_sweep(options.out)}")

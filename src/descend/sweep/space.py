@@ -1,6 +1,7 @@
 """What a sweep looks for, and where: the ranges of the settings it draws, and the flags that they become."""
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -8,21 +9,56 @@ from optuna import Trial
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
 from descend.config import DescentConfig
+from descend.errors import InputError
 
 DIGITS = 4
 """Significant ones of a setting that is drawn: what is run can be typed."""
 
 
-def space(args: DescentConfig, given: Collection[str]) -> dict[str, BaseDistribution]:
+MOST = {
+    **dict.fromkeys(("learning_rate", "cap", "dual_lr", "resilience"), math.inf),
+    **{"alpha": 0.99, "alpha_decay": 1.0},
+}
+"""What may have a range of a person's own, and how far one can reach."""
+
+Ranges = Mapping[str, tuple[float, float]]
+
+
+def read_ranges(words: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Ranges of a person's own, from ``NAME=LOW:HIGH``.
+
+    Raises:
+        InputError: If one is no range, or of what is not searched.
+    """
+    found = {}
+    for word in words:
+        name, _, ends = word.partition("=")
+        name = name.strip().lstrip("-").replace("-", "_")
+        if name not in MOST:
+            raise InputError(f"--range takes one of {', '.join(MOST)}, as cap=1:5; got {word!r}.")
+        try:
+            low, high = map(float, ends.split(":"))
+        except ValueError:
+            low = high = math.nan
+        if not (0 < low < high <= MOST[name] and math.isfinite(high)):
+            limit = f" ≤ {MOST[name]:g}" if math.isfinite(MOST[name]) else ""
+            raise InputError(f"--range must be NAME=LOW:HIGH with 0 < LOW < HIGH{limit}, as cap=1:5; got {word!r}.")
+        found[name] = (low, high)
+    return found
+
+
+def space(args: DescentConfig, given: Collection[str], ranges: Ranges | None = None) -> dict[str, BaseDistribution]:
     """The settings that are searched for a method, and their ranges.
 
     Every method searches its learning rate, around the recipe's. The constrained one searches the problem beside it (α,
-    its decay, and the cap where the recipe has one) and how its multipliers move.
+    its decay, and the cap where the recipe has one or a range is given) and how its multipliers move.
 
     Args:
         args: The recipe's own settings for this method, with the person's.
         given: What the person has set: it is not searched.
+        ranges: Ranges of the person's own, in place of the usual.
     """
+    ranges = ranges or {}
     around: dict[str, BaseDistribution] = {
         "learning_rate": FloatDistribution(args.learning_rate / 5, args.learning_rate * 5, log=True),
     }
@@ -30,11 +66,16 @@ def space(args: DescentConfig, given: Collection[str]) -> dict[str, BaseDistribu
         around["alpha"] = FloatDistribution(0.01, 0.7, log=True)
         if "alpha" not in given:  # the same step at every layer is what --alpha alone means
             around["alpha_decay"] = FloatDistribution(0.3, 1.0)
-        if args.cap is not None:  # of data whose first loss is not known there is none to start from
-            around["cap"] = FloatDistribution(args.cap / 2, args.cap * 2, log=True)
+        # Of data whose first loss is not known there is none to start from.
+        if (cap := args.cap) is not None or "cap" in ranges:
+            low, high = ranges["cap"] if cap is None else (cap / 2, cap * 2)
+            around["cap"] = FloatDistribution(low, high, log=True)
         around["dual_lr"] = FloatDistribution(1e-3, 1.0, log=True)
         around["dual_optimizer"] = CategoricalDistribution(("adam", "sgd", "nupi"))
         around["resilience"] = FloatDistribution(1e-3, 1.0, log=True)
+    for name, kind in around.items():
+        if name in ranges and isinstance(kind, FloatDistribution):
+            around[name] = FloatDistribution(*ranges[name], log=kind.log)
     return {name: distribution for name, distribution in around.items() if name not in given}
 
 
@@ -46,7 +87,7 @@ def own(args: DescentConfig, space: Mapping[str, BaseDistribution]) -> dict[str,
         if isinstance(kind, CategoricalDistribution):
             found |= {name: value} if value in kind.choices else {}
         elif isinstance(kind, FloatDistribution):
-            with suppress(ValueError):  # one α per layer
+            with suppress(ValueError, TypeError):  # one α per layer; no cap
                 found |= {name: float(value)} if kind.low <= float(value) <= kind.high else {}
     return found
 

@@ -23,7 +23,7 @@ from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveErro
 from descend.recipes import Recipe
 from descend.records import locked
 from descend.sweep.results import tell, write
-from descend.sweep.space import described, draw, flags, own, space
+from descend.sweep.space import Ranges, described, draw, flags, own, space
 from descend.sweep.storage import LOST, Search, TooMany, lost, open_storage, studies
 
 SPLIT = "validation"
@@ -40,7 +40,14 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 def sweep(
-    out: Path, build: Build, given: list[str], *, methods: Sequence[str], trials: int, storage: str | None = None
+    out: Path,
+    build: Build,
+    given: list[str],
+    *,
+    methods: Sequence[str],
+    trials: int,
+    storage: str | None = None,
+    ranges: Ranges | None = None,
 ) -> dict[str, Any]:
     """Search the settings of a recipe for each method, with as many trials for one as for the other.
 
@@ -54,6 +61,7 @@ def sweep(
         methods: The methods to search, such as ``erm`` and ``constrained``.
         trials: N, trials of each method that end by themselves or are pruned.
         storage: URL of the database; SQLite in ``out`` unless given.
+        ranges: Where to search a setting, in place of the usual range: its lowest and its highest value.
 
     Returns:
         What ``sweep.json`` holds.
@@ -72,7 +80,7 @@ def sweep(
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)  # of heartbeats, which are what we want
-        worker = _Worker(out, build, given, methods, trials, storage)
+        worker = _Worker(out, build, given, methods, trials, storage, ranges or {})
         try:
             worker.carry_out()
             return worker.write()
@@ -82,9 +90,16 @@ def sweep(
 
 class _Worker:
     def __init__(
-        self, out: Path, build: Build, given: list[str], methods: Sequence[str], trials: int, storage: str | None
+        self,
+        out: Path,
+        build: Build,
+        given: list[str],
+        methods: Sequence[str],
+        trials: int,
+        storage: str | None,
+        ranges: Ranges,
     ):
-        self.out, self.build, self.given, self.trials = out, build, given, trials
+        self.out, self.build, self.given, self.trials, self._ranges = out, build, given, trials, ranges
         self._number: int | None = None  # of the trial that is being carried out
         fixed = {word.split("=")[0].lstrip("-").replace("-", "_") for word in given if word.startswith("--")}
         self._fixed = fixed
@@ -93,8 +108,12 @@ class _Worker:
             self.name, self.recipe, bases[method] = self._built(method, [], out / TRIALS)
             self.recipe.check()
             bases[method].primal_dual(self.recipe.depth)
-            if not space(bases[method], fixed):
+            if not space(bases[method], fixed, ranges):
                 raise InputError(f"nothing is left to search for {method}: all that is searched is given as a flag.")
+        searched = {name for args in bases.values() for name in space(args, fixed, ranges)}
+        for name in ranges.keys() - searched:
+            why = "it is given as a flag too" if name in fixed else "no method that is searched has it"
+            raise InputError(f"--range {name} is of no use: {why}. Leave it out.")
         self._bases = bases
         self.task = self.recipe.task()
         self.recipe.load()  # data that can't be used are refused before there is anything in the folder
@@ -107,7 +126,7 @@ class _Worker:
 
     def _search(self, method: str) -> Search:
         args = self._bases[method]
-        found = space(args, self._fixed)
+        found = space(args, self._fixed, self._ranges)
         search = Search.open(
             self._storage,
             method,
