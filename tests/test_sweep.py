@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import optuna
@@ -24,6 +25,7 @@ from descend import DescentConfig, DescentTrainer, InputError
 from descend.cli import main
 from descend.cli.parsing import read_recipe
 from descend.report import write_sweep
+from descend.run import mean_metric
 from descend.sweep import storage
 from descend.sweep.results import write
 from descend.sweep.space import flags, own, read_ranges, space
@@ -108,6 +110,13 @@ def test_a_trials_value_is_the_mean_that_evaluation_gives_on_the_validation_spli
     summary = json.loads((swept / best["folder"] / "summary.json").read_text())
     assert (summary["split"], summary["mean"], summary["noise"]) == ("validation", best["value"], best["noise"])
     assert len(best["noise"]) == 8
+    _, recipe, args, _ = read_recipe(shlex.split(best["command"])[2:])
+    model = recipe.restore(str(swept / best["folder"] / "model"))
+    assert mean_metric(recipe, model, recipe.load(), args, most=10**6) == pytest.approx(best["value"])
+    # A trial that is pruned is so by this: at every step but the last.
+    few = mean_metric(recipe, model, recipe.load(), args, most=2)
+    assert few != pytest.approx(best["value"]) and abs(few / best["value"] - 1) < 0.5
+    assert all(abs(value / best["value"] - 1) < 0.5 for value in best["curve"]["values"])
 
 
 def test_the_line_to_type_is_the_run_that_was_chosen(swept):
@@ -262,7 +271,9 @@ def test_a_trial_is_pruned_below_the_median_but_not_in_warm_up_nor_at_its_end():
 
     def measure(step: int, value: float) -> None:
         state = State(global_step=step, max_steps=10)
-        _Pruning(study.ask(), "rmse").on_evaluate(args, state, TrainerControl(), metrics={"eval_rmse": value})
+        model = SimpleNamespace(model="the layered one")
+        glance = {"the layered one": value}.__getitem__
+        _Pruning(study.ask(), glance).on_evaluate(args, state, TrainerControl(), model=model)
 
     measure(4, 2.0)
     measure(5, 0.5)

@@ -13,13 +13,14 @@ from descend.config import DescentConfig
 from descend.errors import InputError, reason
 from descend.evaluation.energy import energies
 from descend.evaluation.exits import exits
-from descend.evaluation.layers import evenly
+from descend.evaluation.layers import evenly, measure
 from descend.evaluation.probes import fit_probes
 from descend.evaluation.robustness import pictures, robustness
 from descend.evaluation.speculation import speculation
 from descend.models import LayeredCausalLM, LayeredClassifier, LayeredModel
 from descend.models.unrolled import UnrolledModel
 from descend.recipes import PLAIN, RECIPES, SHIFTS, Recipe
+from descend.recipes.base import Data
 from descend.records import put, read_json, write_json
 from descend.run.training import CONFIG_FILE
 from descend.tasks.text.language import IGNORED
@@ -116,7 +117,7 @@ def evaluate(
     own = recipe.load() if data is None else None
     samples, name = (getattr(own, split), own.name) if own else _others(recipe, data, split)
     if most is not None:
-        samples = _few(samples, evenly(len(samples), most))  # type: ignore[arg-type]
+        samples = _few(samples, most)
     parts = cache(lambda: own or recipe.load())  # other data have training texts too, read once and only if asked for
     objective_task, device = recipe.task(), args.device
     objective_task.check(samples, network.limits)
@@ -125,8 +126,7 @@ def evaluate(
     if sigma is None:
         sigma = objective_task.sigma(network.get_input_embeddings(), parts().train)
     trained = recipe.corruption(sigma, seed, shift)
-    usual = 0.2 if shift == "dropout" else recipe.noise or recipe.usual_noise
-    levels = noise or default_levels(usual)
+    levels = noise or default_levels(0.2 if shift == "dropout" else recipe.noise or recipe.usual_noise)
     problem = args.problem(network.depth)
     settings: dict[str, Any] = {"batch_size": args.eval_batch_size, "device": device, "collate": recipe.collate}
     found = robustness(network, objective_task, samples, problem, trained, levels=levels, **settings)
@@ -171,8 +171,30 @@ def evaluate(
     return summary
 
 
-def _few(samples: Any, places: list[int]) -> Any:
-    """Some of a data set's samples; where the library knows how, as a data set of its own."""
+def mean_metric(recipe: Recipe, network: LayeredModel, data: Data, args: DescentConfig, *, most: int) -> float:
+    """What the summary's ``mean`` would be of a model in the midst of its training, on a few validation samples.
+
+    Args:
+        recipe: Its data and task.
+        network: The model; its training mode is left as it was.
+        data: What ``recipe`` loads.
+        args: Its training's.
+        most: How many samples, taken evenly.
+    """
+    task, samples = recipe.task(), _few(data.validation, most)
+    sigma = data.sigma
+    if sigma is None:
+        sigma = task.sigma(network.get_input_embeddings(), data.train)
+    noise = recipe.corruption(sigma, seed=0)
+    settings: dict[str, Any] = {"batch_size": args.eval_batch_size, "device": args.device, "collate": recipe.collate}
+    levels = default_levels(recipe.noise or recipe.usual_noise)
+    values = [measure(network, task, samples, noise.at(level), **settings).metrics[-1] for level in levels]
+    return float(np.mean(values))
+
+
+def _few(samples: Any, most: int) -> Any:
+    """Some of a data set's samples, taken evenly; where the library knows how, as a data set of its own."""
+    places = evenly(len(samples), most)
     return samples.select(places) if hasattr(samples, "select") else Subset(samples, places)
 
 

@@ -30,6 +30,9 @@ SPLIT = "validation"
 TRIALS = "trials"
 """The folder of a sweep's runs."""
 
+GLANCED = 64
+"""Validation samples on which a trial is compared with others while it runs."""
+
 POLL = 2.0
 """Seconds between two looks at what other workers are at."""
 
@@ -116,7 +119,7 @@ class _Worker:
             raise InputError(f"--range {name} is of no use: {why}. Leave it out.")
         self._bases = bases
         self.task = self.recipe.task()
-        self.recipe.load()  # data that can't be used are refused before there is anything in the folder
+        self.data = self.recipe.load()  # what can't be used is refused before there is anything in the folder
         out.mkdir(parents=True, exist_ok=True)
         self._storage: RDBStorage = open_storage(storage or f"sqlite:///{out / 'sweep.db'}")
         self.searches = [self._search(method) for method in methods]
@@ -197,7 +200,8 @@ class _Worker:
         name, recipe, args = self._built(search.method, chosen, folder)
         worst = -math.inf if self.task.higher_is_better else math.inf
         try:
-            run.train(name, recipe, args, resume=folder.is_dir(), callbacks=[_Pruning(trial, self.task.metric)])
+            pruning = _Pruning(trial, lambda model: run.mean_metric(self.recipe, model, self.data, args, most=GLANCED))
+            run.train(name, recipe, args, resume=folder.is_dir(), callbacks=[pruning])
             with locked(folder):
                 summary = run.evaluate(folder, split=SPLIT, frames=1)
         except NonFiniteLossError as error:
@@ -239,13 +243,17 @@ class _Worker:
 
 
 class _Pruning(TrainerCallback):
-    """Tells Optuna the metric of every evaluation, and ends a run that is worse there than the median of others.
+    """Tells Optuna at every evaluation what a trial is chosen by, and ends one that is worse than the median of others.
 
     Not before the multipliers of a constrained run have moved, and not at its end, where there is nothing to save.
+
+    Args:
+        trial: The trial.
+        glance: A model → what it would be chosen by, by and large.
     """
 
-    def __init__(self, trial: optuna.Trial, metric: str):
-        self.trial, self.metric = trial, metric
+    def __init__(self, trial: optuna.Trial, glance: Callable[[Any], float]):
+        self.trial, self.glance = trial, glance
         self.seen: set[int] = set(trial.study.trials[trial.number].intermediate_values)
 
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -254,7 +262,7 @@ class _Pruning(TrainerCallback):
             return
         if step not in self.seen:  # a trial that was taken up has some already
             self.seen.add(step)
-            self.trial.report(kwargs["metrics"][f"eval_{self.metric}"], step)
+            self.trial.report(self.glance(kwargs["model"].model), step)
         warmup = args.warmup(state.max_steps) if args.method == "constrained" else 0
         if step > warmup and self.trial.should_prune():
             raise TrialPruned(f"at step {step}")
