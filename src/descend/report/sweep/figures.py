@@ -68,7 +68,7 @@ def importance(methods: list[Searched], styles: Mapping[str, Style]) -> go.Figur
 
 def curves(searched: Searched, metric: str, style: Style) -> go.Figure:
     """What validation said while the trials ran."""
-    figure = go.Figure(layout=plain_layout("training step", f"{plain_text(metric)} at the training noise"))
+    figure = go.Figure(layout=plain_layout("training step", f"mean {plain_text(metric)}, few samples"))
     figure.update_layout(hovermode="closest", showlegend=False)
     for trial in searched.trials:
         ended, chosen = trial.state == "finished", trial.number == searched.best

@@ -23,8 +23,8 @@ _IMPORTANCE = """The share of each setting in what tells the best tenth of the f
 with a single setting is left out."""
 _PARALLEL = """A line is a trial, from setting to setting and on to what came of it: from violet, the best, to yellow,
 the worst; the chosen one is thick. Dotted: pruned or diverged, with no value."""
-_CURVES = """The metric on validation data at the training noise while the trials ran. A trial that was worse than the
-median of the others was pruned: it ends in a cross. The chosen one is thick."""
+_CURVES = """The mean over the noise levels on a few validation samples while the trials ran. A trial that was worse
+than the median of the others was pruned: it ends in a cross. The chosen one is thick."""
 
 
 def write_sweep(folder: Path) -> Path:
