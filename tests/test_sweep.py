@@ -21,7 +21,7 @@ from playwright.sync_api import Browser
 from transformers import TrainerControl
 from transformers import TrainerState as State
 
-from descend import DescentConfig, DescentTrainer, InputError
+from descend import DescentConfig, DescentTrainer, InputError, run
 from descend.cli import main
 from descend.cli.parsing import read_recipe
 from descend.report import write_sweep
@@ -117,6 +117,38 @@ def test_a_trials_value_is_the_mean_that_evaluation_gives_on_the_validation_spli
     few = mean_metric(recipe, model, recipe.load(), args, most=2)
     assert few != pytest.approx(best["value"]) and abs(few / best["value"] - 1) < 0.5
     assert all(abs(value / best["value"] - 1) < 0.5 for value in best["curve"]["values"])
+
+
+def test_a_trial_of_several_seeds_is_their_mean(tmp_path, swept, monkeypatch, capsys):
+    out = tmp_path / "sweep"
+    more = ("--method", "erm", "--seeds", "2", "--seed", "3")
+    original, calls = run.evaluate, []
+
+    def interrupted(folder, **settings):
+        calls.append(folder.name)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return original(folder, **settings)
+
+    monkeypatch.setattr(run, "evaluate", interrupted)
+    assert main(words(out, 1, *more)) == 130
+    # What is trained of a trial is not trained again.
+    trained = {path.parent.name: path.stat().st_mtime_ns for path in (out / "trials").glob("*/config.json")}
+    assert trained.keys() == {"erm-000", "erm-000-seed4"}
+    assert main(words(out, 1, *more)) == 0
+    assert trained == {path.parent.name: path.stat().st_mtime_ns for path in (out / "trials").glob("*/config.json")}
+    content = found(out)
+    (trial,) = content["methods"]["erm"]["trials"]
+    summaries = [json.loads((out / "trials" / name / "summary.json").read_text()) for name in trained]
+    assert {summary["seed"] for summary in summaries} == {3, 4}
+    assert sorted(trial["values"]) == sorted(summary["mean"] for summary in summaries)
+    assert trial["value"] == pytest.approx(sum(trial["values"]) / 2) and len(set(trial["values"])) == 2
+    assert trial["seconds"] == pytest.approx(sum(summary["seconds"] for summary in summaries))
+    assert content["seeds"] == 2 and "its final model and over 2 seeds;" in content["rule"]
+    assert "seeds" not in found(swept)["rule"] and not list((out / "trials").glob("*/checkpoint-*"))
+    capsys.readouterr()
+    assert main(words(out, 1, *more[:2], "--seed", "3")) == 2
+    assert "seeds (was 2, now 1)" in capsys.readouterr().err
 
 
 def test_the_line_to_type_is_the_run_that_was_chosen(swept):
@@ -227,7 +259,7 @@ def test_the_rule(tmp_path, quiet, sign, maximize):
 def test_a_study_that_another_worker_is_about_to_begin_is_left_out(tmp_path, quiet):
     at = search(f"sqlite:///{tmp_path / 'a.db'}", searched={})
     begun = Search("erm", optuna.create_study(), 3, 0, at.space)
-    written = write(tmp_path, {"higher_is_better": False, "metric": "rmse"}, [at, begun])
+    written = write(tmp_path, {"higher_is_better": False, "metric": "rmse", "seeds": 1}, [at, begun])
     assert list(written["methods"]) == ["constrained"]
     assert {file.name for file in tmp_path.iterdir()} == {"a.db", "sweep.json"}, "and no lock is left"
 
@@ -369,6 +401,7 @@ def test_two_workers_on_a_server(tmp_path):
         (["--resume"], "goes on by itself"),
         (["--alhpa", "0.1"], "did you mean --alpha"),
         (["--data", "no/such/videos"], "no/such/videos"),
+        (["--seeds", "0"], "--seeds must be at least 1; got 0"),
         (["--range", "depth=3:5"], "--range takes one of learning_rate, cap"),
         (["--range", "cap=1:5", "--cap", "2"], "--range cap is of no use: it is given"),
         (["--range", "cap=1:5", "--method", "erm"], "--range cap is of no use: no method"),

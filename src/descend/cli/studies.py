@@ -67,14 +67,13 @@ def _carry_out(threads: int | None, job: "Job") -> None:
     """Train and judge a cell of a study in this process, or what is left of it."""
     import torch
 
-    from descend.records import read_json
+    from descend.run import finished
     from descend.study.collected import ANSWERS_FILE, answered
 
     if threads is not None:
         torch.set_num_threads(threads)
-    folder, config = str(job.folder), job.folder / "config.json"
-    begun = config.is_file()
-    if not begun or read_json(config).get("seconds") is None:
+    folder, begun = str(job.folder), (job.folder / "config.json").is_file()
+    if not finished(job.folder):
         train([job.cell.recipe, *map(job.resolved, job.cell.flags), "--out", folder, *(["--resume"] if begun else [])])
     if not (job.folder / "summary.json").is_file():
         print(line_of(judged([folder, *map(job.resolved, job.cell.judge)])[1]))
@@ -104,8 +103,8 @@ def sweep(words: Sequence[str]) -> None:
     """Search the settings of each method."""
     parser = Parser(
         prog="descend sweep",
-        usage="%(prog)s RECIPE --trials N --out DIR [--storage URL] [--method NAME,NAME] [--range NAME=LOW:HIGH] "
-        "[settings]",
+        usage="%(prog)s RECIPE --trials N --out DIR [--seeds K] [--storage URL] [--method NAME,NAME] "
+        "[--range NAME=LOW:HIGH] [settings]",
         description="Search a recipe's settings for each method, with as many trials for each, chosen on validation "
         "data. Every setting of descend train RECIPE can be given: it holds for all trials, and is not searched. The "
         "same command again goes on, and at the same time in another terminal takes part.",
@@ -113,6 +112,9 @@ def sweep(words: Sequence[str]) -> None:
     )
     parser.add_argument("recipe", help="as descend train takes it")
     parser.add_argument("--trials", type=int, required=True, help="N, for each method: finished or pruned")
+    parser.add_argument(
+        "--seeds", type=int, default=1, metavar="K", help="runs of a trial, whose mean is its value (default: 1)"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of the sweep")
     parser.add_argument("--storage", help="URL of the database (default: sqlite:///DIR/sweep.db)")
     parser.add_argument(
@@ -143,6 +145,7 @@ def sweep(words: Sequence[str]) -> None:
         given,
         methods=list(dict.fromkeys(methods)),
         trials=options.trials,
+        seeds=options.seeds,
         storage=options.storage,
         ranges=read_ranges(options.range),
     )

@@ -2,6 +2,6 @@
 
 from descend.run.completing import complete
 from descend.run.judging import default_levels, evaluate, mean_metric
-from descend.run.training import differences, stored, train
+from descend.run.training import differences, finished, stored, train
 
-__all__ = ["complete", "default_levels", "differences", "evaluate", "mean_metric", "stored", "train"]
+__all__ = ["complete", "default_levels", "differences", "evaluate", "finished", "mean_metric", "stored", "train"]

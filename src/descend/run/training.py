@@ -148,6 +148,12 @@ def _train(
     return trainer
 
 
+def finished(folder: Path) -> bool:
+    """Whether a folder holds a run that came to its end."""
+    config = folder / CONFIG_FILE
+    return config.is_file() and read_json(config).get("seconds") is not None
+
+
 def _claim(out: Path, resume: bool) -> None:
     """Refuse a folder that a new run would spoil, or that holds no run to go on with."""
     left = {LOCK_FILE, PART, f"config{PART}.json"}  # by a run that was killed before it wrote anything

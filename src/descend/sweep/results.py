@@ -19,8 +19,8 @@ SWEEP_FILE = "sweep.json"
 
 RULE = (
     "For every method as many trials, finished or pruned. Chosen is the trial with the {better} mean {metric} over the "
-    "noise levels of descend evaluate on the validation split, of its final model; of equal ones a feasible one, then "
-    "the first. A pruned trial can't be chosen; one that diverged counts as finished, and as the worst."
+    "noise levels of descend evaluate on the validation split, of its final model{seeds}; of equal ones a feasible "
+    "one, then the first. A pruned trial can't be chosen; one that diverged counts as finished, and as the worst."
 )
 
 
@@ -33,10 +33,11 @@ def write(out: Path, facts: Mapping[str, Any], searches: Sequence[Search]) -> di
         searches: The methods.
     """
     better = "highest" if facts["higher_is_better"] else "lowest"
+    seeds = f" and over {facts['seeds']} seeds" if facts["seeds"] > 1 else ""
     content = {
         "descend": version("descend"),
         **facts,
-        "rule": RULE.format(better=better, metric=facts["metric"]),
+        "rule": RULE.format(better=better, metric=facts["metric"], seeds=seeds),
         # One that another worker has made a moment ago has no settings yet, and no trial.
         "methods": {
             search.method: _method(search, facts) for search in searches if SETTINGS in search.study.user_attrs
@@ -73,6 +74,7 @@ def _told(trial: FrozenTrial) -> dict[str, Any]:
         "number": trial.number,
         "state": "pruned" if pruned else "diverged" if "diverged" in attributes else "finished",
         "value": None if pruned else trial.value,
+        "values": attributes.get("values"),
         "feasible": attributes.get("feasible"),
         "settings": {name.lstrip("-").replace("-", "_"): _number(value) for name, value in _pairs(words)},
         "flags": words,

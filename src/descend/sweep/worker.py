@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ def sweep(
     *,
     methods: Sequence[str],
     trials: int,
+    seeds: int = 1,
     storage: str | None = None,
     ranges: Ranges | None = None,
 ) -> dict[str, Any]:
@@ -63,6 +65,8 @@ def sweep(
         given: The person's own flags, which hold for all trials and are not searched.
         methods: The methods to search, such as ``erm`` and ``constrained``.
         trials: N, trials of each method that end by themselves or are pruned.
+        seeds: K, runs of each trial, from the given seed on; the mean over them is the trial's value. A trial that is
+            pruned is so in its first.
         storage: URL of the database; SQLite in ``out`` unless given.
         ranges: Where to search a setting, in place of the usual range: its lowest and its highest value.
 
@@ -77,13 +81,15 @@ def sweep(
     """
     if trials < 1:
         raise InputError(f"--trials must be at least 1, for each method; got {trials}.")
+    if seeds < 1:
+        raise InputError(f"--seeds must be at least 1; got {seeds}.")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise InputError(
             "a trial runs in one process; start more workers by the same command, each by itself, not by torchrun."
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)  # of heartbeats, which are what we want
-        worker = _Worker(out, build, given, methods, trials, storage, ranges or {})
+        worker = _Worker(out, build, given, methods, trials, seeds, storage, ranges or {})
         try:
             worker.carry_out()
             return worker.write()
@@ -99,10 +105,12 @@ class _Worker:
         given: list[str],
         methods: Sequence[str],
         trials: int,
+        seeds: int,
         storage: str | None,
         ranges: Ranges,
     ):
-        self.out, self.build, self.given, self.trials, self._ranges = out, build, given, trials, ranges
+        self.out, self.build, self.given = out, build, given
+        self.trials, self.seeds, self._ranges = trials, seeds, ranges
         self._number: int | None = None  # of the trial that is being carried out
         fixed = {word.split("=")[0].lstrip("-").replace("-", "_") for word in given if word.startswith("--")}
         self._fixed = fixed
@@ -137,7 +145,11 @@ class _Worker:
             trials=self.trials,
             seed=args.seed,
             maximize=self.task.higher_is_better,
-            settings={**asdict(self.recipe), **run.stored(args), "recipe": self.name, "searched": described(found)},
+            settings={
+                **asdict(self.recipe),
+                **run.stored(args),
+                **{"recipe": self.name, "seeds": self.seeds, "searched": described(found)},
+            },
             first=own(args, found),
         )
         if not search.ran and any((self.out / TRIALS).glob(f"{method}-*")):
@@ -197,20 +209,35 @@ class _Worker:
         folder = self.out / TRIALS / f"{search.method}-{trial.number if begun is None else begun:03d}"
         trial.set_user_attr("flags", chosen)
         trial.set_user_attr("folder", f"{TRIALS}/{folder.name}")
-        name, recipe, args = self._built(search.method, chosen, folder)
+        glance = partial(run.mean_metric, self.recipe, data=self.data, args=args, most=GLANCED)
         worst = -math.inf if self.task.higher_is_better else math.inf
         try:
-            pruning = _Pruning(trial, lambda model: run.mean_metric(self.recipe, model, self.data, args, most=GLANCED))
-            run.train(name, recipe, args, resume=folder.is_dir(), callbacks=[pruning])
-            with locked(folder):
-                summary = run.evaluate(folder, split=SPLIT, frames=1)
+            found = [self._judged(search.method, chosen, folder, 0, [_Pruning(trial, glance)])]
+            for place in range(1, self.seeds):
+                found.append(self._judged(search.method, chosen, folder, place))
         except NonFiniteLossError as error:
             trial.set_user_attr("diverged", str(error))
             return worst
-        trial.set_user_attr("feasible", summary["feasible"])
-        trial.set_user_attr("seconds", summary["seconds"])
-        trial.set_user_attr("noise", summary["noise"])
-        return summary["mean"] if math.isfinite(summary["mean"]) else worst
+        values = [summary["mean"] for summary in found]
+        trial.set_user_attr("values", values)
+        trial.set_user_attr("feasible", all(summary["feasible"] for summary in found))
+        trial.set_user_attr("seconds", sum(summary["seconds"] for summary in found))
+        trial.set_user_attr("noise", found[0]["noise"])
+        mean = sum(values) / len(values)
+        return mean if math.isfinite(mean) else worst
+
+    def _judged(
+        self, method: str, chosen: list[str], folder: Path, place: int, callbacks: Sequence[TrainerCallback] = ()
+    ) -> dict[str, Any]:
+        """The summary of a trial's run of one seed: trained and judged, or what is left of that."""
+        if place:
+            seed = self._bases[method].seed + place
+            folder, chosen = folder.with_name(f"{folder.name}-seed{seed}"), [*chosen, "--seed", str(seed)]
+        name, recipe, args = self._built(method, chosen, folder)
+        if not run.finished(folder):
+            run.train(name, recipe, args, resume=folder.is_dir(), callbacks=callbacks)
+        with locked(folder):
+            return run.evaluate(folder, split=SPLIT, frames=1)
 
     def _tidy(self, search: Search) -> None:
         """Of trials that are over keep the records, and the model of the best alone."""
@@ -218,7 +245,7 @@ class _Worker:
         for trial in search.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
             folder = self.out / str(trial.user_attrs.get("folder"))
             kept = {"model", "best_feasible"} if best is not None and trial.number == best.number else set()
-            for path in folder.glob("*"):
+            for path in (*folder.glob("*"), *folder.parent.glob(f"{folder.name}-seed*/*")):
                 if path.is_dir() and path.name not in kept:
                     shutil.rmtree(path, ignore_errors=True)  # another worker may be at it too
                 elif path.name == "frames.npz":
@@ -234,6 +261,7 @@ class _Worker:
             "split": SPLIT,
             "given": self.given,
             "trials": self.trials,
+            "seeds": self.seeds,
         }
         # Of methods that were searched before, too.
         found = {search.method: search for search in self.searches}
