@@ -4,11 +4,13 @@ import json
 import math
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,8 +29,8 @@ from descend.cli.parsing import read_recipe
 from descend.report import write_sweep
 from descend.run import mean_metric
 from descend.sweep import storage
-from descend.sweep.results import write
-from descend.sweep.space import flags, own, read_ranges, space
+from descend.sweep.results import sentences, write
+from descend.sweep.space import edges, flags, own, read_ranges, space
 from descend.sweep.storage import Search, TooMany, open_storage
 from descend.sweep.worker import _Pruning
 from test_report_page import HOSTILE, Guarded, Visit, browser  # noqa: F401
@@ -210,6 +212,24 @@ def test_what_is_no_range_is_refused(word):
         read_ranges([word])
 
 
+def test_what_was_chosen_at_an_end_of_its_range_is_named(swept):
+    searched = {
+        "learning_rate": {"low": 0.001, "high": 0.1, "log": True},
+        "alpha_decay": {"low": 0.3, "high": 1.0, "log": False},
+        "dual_optimizer": {"choices": ["adam", "sgd"]},
+    }
+    inside = {"learning_rate": 0.0013, "alpha_decay": 0.34, "dual_optimizer": "adam"}
+    assert edges(inside, searched) == []
+    assert edges(inside | {"learning_rate": 0.08}, searched) == ["learning_rate 0.08 of 0.001 to 0.1"]
+    assert edges(inside | {"learning_rate": 0.0012}, searched) == ["learning_rate 0.0012 of 0.001 to 0.1"]
+    # α can't decay by less than not at all.
+    assert edges(inside | {"alpha_decay": 1.0}, searched) == []
+    assert edges(inside | {"alpha_decay": 0.33}, searched) == ["alpha_decay 0.33 of 0.3 to 1"]
+    content = found(swept)
+    content["methods"]["erm"]["edges"] = ["learning_rate 0.1 of 0.001 to 0.1"]
+    assert "better may lie beyond: learning_rate 0.1 of" in sentences(content)
+
+
 def test_the_first_trial_of_each_method_is_the_recipes_own(swept):
     _, _, args, _ = read_recipe([*FLAGS, "--out", "none"])
     for part in found(swept)["methods"].values():
@@ -226,9 +246,9 @@ def test_what_is_out_of_range_is_not_begun_with():
 # --- the rule, and whose turn it is
 
 
-def search(url: str, trials: int = 3, **settings) -> Search:
+def search(url: str, trials: int = 3, first: Mapping[str, float] = {"alpha": 0.1}, **settings) -> Search:  # noqa: B006
     args = DescentConfig(output_dir="none", report_to="none")
-    common = {"maximize": False, "settings": settings, "first": {"alpha": 0.1}}
+    common = {"maximize": False, "settings": settings, "first": first}
     return Search.open(open_storage(url), "constrained", space(args, ()), trials=trials, seed=0, **common)
 
 
@@ -296,10 +316,9 @@ def test_draws_depend_on_the_trial_not_on_the_worker(tmp_path, quiet):
     assert drawn[0] == drawn[2] != drawn[1]
 
 
-def test_a_trial_is_pruned_below_the_median_but_not_in_warm_up_nor_at_its_end():
-    study = optuna.create_study(pruner=optuna.pruners.MedianPruner(n_startup_trials=1))
-    study.add_trial(create_trial(value=1, intermediate_values={4: 1.0, 5: 1.0, 10: 1.0}))
-    args = DescentConfig(output_dir="none", report_to="none", max_steps=10, dual_warmup_steps=4, use_cpu=True)
+def test_a_trial_is_pruned_that_is_far_behind_from_the_middle_on_but_not_in_warm_up_nor_at_its_end(tmp_path, quiet):
+    study = search(f"sqlite:///{tmp_path / 'a.db'}", first={}).study
+    args = DescentConfig(output_dir="none", report_to="none", max_steps=10, dual_warmup_steps=6, use_cpu=True)
 
     def measure(step: int, value: float) -> None:
         state = State(global_step=step, max_steps=10)
@@ -307,14 +326,22 @@ def test_a_trial_is_pruned_below_the_median_but_not_in_warm_up_nor_at_its_end():
         glance = {"the layered one": value}.__getitem__
         _Pruning(study.ask(), glance).on_evaluate(args, state, TrainerControl(), model=model)
 
-    measure(4, 2.0)
-    measure(5, 0.5)
-    measure(10, 2.0)
+    def finished(value: float) -> None:
+        study.add_trial(create_trial(value=value, intermediate_values=dict.fromkeys((4, 5, 6, 7, 10), value)))
+
+    for value in (1.0, 2.0, 3.0, 4.0):
+        finished(value)
+    measure(7, 9.0)  # the worst, but only four have finished
+    finished(5.0)
+    measure(7, 3.9)  # worse than most of them
+    measure(6, 9.0)  # the multipliers have not moved
+    measure(10, 9.0)  # at its end
     with pytest.raises(optuna.TrialPruned):
-        measure(5, 2.0)
+        measure(7, 4.1)
     args.method = "erm"
     with pytest.raises(optuna.TrialPruned):
-        measure(4, 2.0)
+        measure(5, 9.0)
+    measure(4, 9.0)  # before the middle
 
 
 # --- workers that come and go
@@ -424,6 +451,12 @@ def test_another_sweep_in_the_storage_is_refused(swept, tmp_path, capsys):
     (tmp_path / "trials" / "erm-000").mkdir(parents=True)
     assert main(words(tmp_path, 1)) == 2
     assert "holds trials of erm that the storage does not know of" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "trials")
+    (tmp_path / "sweep.db").unlink()
+    (tmp_path / "sweep.json").write_text("all that is left of a sweep")
+    assert main(words(tmp_path, 1)) == 2
+    assert "would be written over" in capsys.readouterr().err
+    assert (tmp_path / "sweep.json").read_text() == "all that is left of a sweep"
 
 
 # --- the page
@@ -458,7 +491,7 @@ def test_whatever_a_sweep_holds_is_text(swept, tmp_path, browser: Browser):  # n
     part["searched"]["dual_optimizer"]["choices"] = [hostile]
     for trial in (*part["trials"], part["best"]):
         trial["settings"]["dual_optimizer"] = hostile
-    part["best"]["command"] = hostile
+    part["best"]["command"], part["edges"] = hostile, [hostile]
     part["searched"][hostile] = {"low": 0, "high": 1, "log": False}
     content["methods"][hostile] = part
     (tmp_path / "sweep.json").write_text(json.dumps(content))

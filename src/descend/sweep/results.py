@@ -13,6 +13,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from descend.records import locked, write_json
+from descend.sweep.space import edges
 from descend.sweep.storage import DONE, SETTINGS, Search
 
 SWEEP_FILE = "sweep.json"
@@ -20,7 +21,8 @@ SWEEP_FILE = "sweep.json"
 RULE = (
     "For every method as many trials, finished or pruned. Chosen is the trial with the {better} mean {metric} over the "
     "noise levels of descend evaluate on the validation split, of its final model{seeds}; of equal ones a feasible "
-    "one, then the first. A pruned trial can't be chosen; one that diverged counts as finished, and as the worst."
+    "one, then the first. From the middle of a run on a trial is pruned that is among the worst quarter of its "
+    "method's finished ones. A pruned trial can't be chosen; one that diverged counts as finished, and as the worst."
 )
 
 
@@ -59,6 +61,7 @@ def _method(search: Search, facts: Mapping[str, Any]) -> dict[str, Any]:
         "searched": search.study.user_attrs[SETTINGS]["searched"],
         "counts": dict(Counter(trial["state"] for trial in trials)),
         "best": chosen,
+        "edges": edges(chosen["settings"], search.study.user_attrs[SETTINGS]["searched"]) if chosen else [],
         "importance": _importance(search.study),
         "trials": trials,
     }
@@ -143,5 +146,6 @@ def sentences(content: Mapping[str, Any]) -> str:
         )
         value = f"{best['value']:.4g} in {best['folder']}" if best else "none: no trial ended with a finite one"
         lines.append(f"{method:14}{numbers}  {value}")
+        lines += [f"{'':14}at an end of its range, better may lie beyond: {edge}" for edge in found["edges"]]
         todo += [best["command"]] if best else []
     return "\n".join([*lines, "", *todo])

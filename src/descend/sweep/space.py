@@ -21,6 +21,9 @@ MOST = {
 }
 """What may have a range of a person's own, and how far one can reach."""
 
+NEAR = 0.05
+"""Part of a range that counts as its end."""
+
 Ranges = Mapping[str, tuple[float, float]]
 
 
@@ -60,7 +63,7 @@ def space(args: DescentConfig, given: Collection[str], ranges: Ranges | None = N
     """
     ranges = ranges or {}
     around: dict[str, BaseDistribution] = {
-        "learning_rate": FloatDistribution(args.learning_rate / 5, args.learning_rate * 5, log=True),
+        "learning_rate": FloatDistribution(args.learning_rate / 10, args.learning_rate * 10, log=True),
     }
     if args.method == "constrained":
         around["alpha"] = FloatDistribution(0.01, 0.7, log=True)
@@ -110,6 +113,28 @@ def flags(values: Mapping[str, float | str], args: DescentConfig, given: Collect
     """
     held = {"first_layer": args.first_layer} if "alpha" in values and "first_layer" not in given else {}
     return [word for name, value in {**values, **held}.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def edges(settings: Mapping[str, Any], searched: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Which chosen settings lie at an end of where they were searched, so that better ones may lie beyond.
+
+    That is within a twentieth of a range (of its logarithm), at an end that could be moved.
+
+    Args:
+        settings: The chosen values.
+        searched: The ranges, as `described` has them.
+    """
+    found = []
+    for name, kind in searched.items():
+        value = settings.get(name)
+        if "low" not in kind or not isinstance(value, float):
+            continue
+        scale = math.log if kind["log"] else float
+        low, high = scale(kind["low"]), scale(kind["high"])
+        place = (scale(value) - low) / (high - low)
+        if place < NEAR or (place > 1 - NEAR and kind["high"] < MOST[name]):
+            found.append(f"{name} {value:g} of {kind['low']:g} to {kind['high']:g}")
+    return found
 
 
 def described(space: Mapping[str, BaseDistribution]) -> dict[str, dict[str, Any]]:

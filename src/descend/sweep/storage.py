@@ -11,7 +11,7 @@ from typing import Any
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.exceptions import DuplicatedStudyError, StorageInternalError
-from optuna.pruners import MedianPruner
+from optuna.pruners import PercentilePruner
 from optuna.samplers import TPESampler
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, TrialState
@@ -27,8 +27,9 @@ HEARTBEAT, GRACE = 15, 90
 TRIES = 3
 """How often a trial that was killed is taken up again; then another takes its place."""
 
-UNPRUNED = 5
-"""Trials of a method that must have finished before others are pruned: a median of fewer says little."""
+UNPRUNED, KEPT = 5, 75.0
+"""Trials of a method that must have finished before others are pruned, and how many per cent of them a trial is held
+against must be better: those that finish are the good ones, so that their median would end what later wins."""
 
 LOST = (SQLAlchemyError, StorageInternalError)
 """What a database that fails raises."""
@@ -183,7 +184,7 @@ class Search:
             study.enqueue_trial(dict(first))
         except DuplicatedStudyError:
             study = optuna.load_study(storage=storage, study_name=name)
-        study.pruner = MedianPruner(n_startup_trials=UNPRUNED)
+        study.pruner = PercentilePruner(KEPT, n_startup_trials=UNPRUNED)
         study.set_user_attr(SETTINGS, asked)
         return cls(method, study, trials, seed, space)
 

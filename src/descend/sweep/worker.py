@@ -23,7 +23,7 @@ from descend.config import DescentConfig
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError
 from descend.recipes import Recipe
 from descend.records import locked
-from descend.sweep.results import tell, write
+from descend.sweep.results import SWEEP_FILE, tell, write
 from descend.sweep.space import Ranges, described, draw, flags, own, space
 from descend.sweep.storage import LOST, Search, TooMany, lost, open_storage, studies
 
@@ -131,6 +131,11 @@ class _Worker:
         out.mkdir(parents=True, exist_ok=True)
         self._storage: RDBStorage = open_storage(storage or f"sqlite:///{out / 'sweep.db'}")
         self.searches = [self._search(method) for method in methods]
+        if (out / SWEEP_FILE).exists() and not any(search.ran for search in self._all()):
+            raise InputError(
+                f"{out / SWEEP_FILE} is of a sweep that the storage does not know of, and would be written over; "
+                "choose another folder with --out, or the storage that it is in."
+            )
 
     def _built(self, method: str, chosen: list[str], folder: Path) -> tuple[str, Recipe, Any]:
         return self.build([*self.given, "--method", method, *chosen], folder)
@@ -195,6 +200,7 @@ class _Worker:
             return
         if self._number is not None:
             tqdm.write(tell(search, search.study.trials[self._number], self.task.metric))
+            self.write()  # what there is can be looked at
 
     def _trial(self, search: Search, trial: optuna.Trial) -> float:
         """One trial: its value by the rule."""
@@ -263,17 +269,21 @@ class _Worker:
             "trials": self.trials,
             "seeds": self.seeds,
         }
-        # Of methods that were searched before, too.
+        return write(self.out, facts, self._all())
+
+    def _all(self) -> list[Search]:
+        """The methods that are searched, and those that were before."""
         found = {search.method: search for search in self.searches}
         for method, study in studies(self._storage).items():
             found.setdefault(method, Search(method, study, self.trials, 0, {}))
-        return write(self.out, facts, list(found.values()))
+        return list(found.values())
 
 
 class _Pruning(TrainerCallback):
-    """Tells Optuna at every evaluation what a trial is chosen by, and ends one that is worse than the median of others.
+    """Tells Optuna at every evaluation what a trial is chosen by, and ends one that is behind most others.
 
-    Not before the multipliers of a constrained run have moved, and not at its end, where there is nothing to save.
+    Not before half of the run, since what ends well may learn late; not before the multipliers of a constrained run
+    have moved; and not at its end, where there is nothing to save.
 
     Args:
         trial: The trial.
@@ -292,7 +302,7 @@ class _Pruning(TrainerCallback):
             self.seen.add(step)
             self.trial.report(self.glance(kwargs["model"].model), step)
         warmup = args.warmup(state.max_steps) if args.method == "constrained" else 0
-        if step > warmup and self.trial.should_prune():
+        if step > warmup and 2 * step >= state.max_steps and self.trial.should_prune():
             raise TrialPruned(f"at step {step}")
 
 

@@ -15,7 +15,7 @@ PALE = (MUTED, "#a8a29a")  # on light and on dark ground: trials that came to no
 
 def history(methods: list[Searched], metric: str, higher: bool, styles: Mapping[str, Style]) -> go.Figure:
     """Finished trials in their order, and the best so far, of every method."""
-    figure = go.Figure(layout=plain_layout("trial", f"mean {plain_text(metric)} over noise, validation"))
+    figure = go.Figure(layout=plain_layout("trials so far", f"mean {plain_text(metric)} over noise, validation"))
     figure.update_layout(hovermode="closest")
     for each in methods:
         style = styles[each.method]
@@ -27,8 +27,8 @@ def history(methods: list[Searched], metric: str, higher: bool, styles: Mapping[
             mode="markers",
             name=plain_text(each.name),
             marker={"color": style.light, "size": 8, "symbol": style.symbol},
-            customdata=[_settings(one) for *_, one in ended],
-            hovertemplate="%{fullData.name}, trial %{x}: %{y:.4g}<br>%{customdata}<extra></extra>",
+            customdata=[f"trial {one.number}: {value:.4g}<br>{_settings(one)}" for _, value, one in ended],
+            hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
             **looks,
         )
         bests = list(accumulate((value for _, value, _ in ended), max if higher else min))

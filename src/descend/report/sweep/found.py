@@ -48,7 +48,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Searched:
-    """What was found for one method; ``best`` is the number of the trial that was chosen."""
+    """What was found for one method.
+
+    ``best`` is the number of the trial that was chosen, ``edges`` what of it lies at an end of where it was searched.
+    """
 
     method: str
     ranges: dict[str, Range]
@@ -56,6 +59,7 @@ class Searched:
     best: int | None
     importance: dict[str, float]
     command: str
+    edges: list[str]
 
     @property
     def name(self) -> str:
@@ -78,6 +82,7 @@ class Searched:
             best=None if best is None else int(best["number"]),
             importance={str(name): float(share) for name, share in found["importance"].items()},
             command="" if best is None else str(best["command"]),
+            edges=[str(each) for each in found["edges"]],
         )
 
 

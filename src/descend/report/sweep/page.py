@@ -23,8 +23,8 @@ _IMPORTANCE = """The share of each setting in what tells the best tenth of the f
 with a single setting is left out."""
 _PARALLEL = """A line is a trial, from setting to setting and on to what came of it: from violet, the best, to yellow,
 the worst; the chosen one is thick. Dotted: pruned or diverged, with no value."""
-_CURVES = """The mean over the noise levels on a few validation samples while the trials ran. A trial that was worse
-than the median of the others was pruned: it ends in a cross. The chosen one is thick."""
+_CURVES = """The mean over the noise levels on a few validation samples while the trials ran. A trial that was behind
+from the middle on, by the rule above, was pruned: it ends in a cross. The chosen one is thick."""
 
 
 def write_sweep(folder: Path) -> Path:
@@ -90,6 +90,11 @@ def _verdict(methods: list[Searched], facts: Mapping[str, str]) -> str:
     equal = len(set(numbers)) <= 1
     found = ", ".join(f"{escape(each.name)} {_number(each.chosen.value if each.chosen else None)}" for each in methods)
     warning = "" if equal else "<p><b>The methods have had different numbers of trials: they do not compare.</b></p>"
+    warning += "".join(
+        f"<p>{escape(each.name)} chose at a range's end, better may lie beyond: {escape(', '.join(each.edges))}.</p>"
+        for each in methods
+        if each.edges
+    )
     return (
         f'<div class="verdict {"open" if equal else "tentative"}"><h2 class="headline">Best mean '
         f"{escape(facts['metric'])} on validation data: {found}</h2>{warning}<p>{escape(facts['rule'])}</p>"
