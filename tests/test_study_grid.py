@@ -7,6 +7,7 @@ import pytest
 
 from descend import InputError
 from descend.cli.parsing import levels, read_recipe
+from descend.run import stored
 from descend.study.costs import Costs
 from descend.study.grid import BASELINES, RECIPES, WANTED, cells, names, settings
 from descend.study.paper import table_3, table_4
@@ -32,6 +33,28 @@ def test_a_name_is_that_of_one_run_and_one_run_has_one_name(scale):
     for cell in ALL[scale]:
         assert len(cell.name.encode()) < 200 and "/" not in cell.name and str(cell.seed) in cell.name
         assert not any(flag.startswith("/") for flag in (*cell.flags, *cell.answer)), "a path of one machine"
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_variant_is_not_what_the_table_has_already(scale):
+    """Neither by its flags nor by what a recipe does without them."""
+
+    def given(cell):
+        name, recipe, args, _ = read_recipe([cell.recipe, *cell.flags, "--out", "none"])
+        return name, recipe, stored(args)
+
+    plain = next(cell for cell in ALL[scale] if cell.recipe == "text-roberta" and cell.arm == "constrained")
+    assert given(plain) == given(replace(plain, flags=(*plain.flags, *plain.flags[-2:]))), "it can be told"
+
+    first = [cell for cell in ALL[scale] if not cell.seed and cell.arm == "constrained"]
+    table = {cell.recipe: [] for cell in first}
+    for cell in first:
+        if not cell.variant and any(other.variant and other.recipe == cell.recipe for other in first):
+            table[cell.recipe].append(given(cell))
+    variants = [cell for cell in first if cell.variant]
+    assert variants
+    for cell in variants:
+        assert given(cell) not in table[cell.recipe], cell.name
 
 
 def test_other_flags_are_another_cell():

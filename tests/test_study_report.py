@@ -5,6 +5,7 @@ import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from scipy.stats import binomtest
 import studies
 from descend.errors import InputError
 from descend.report.study import FIGURES, Claim, draw, write_study_page
-from descend.report.study.cells import Run
 from descend.report.study.chart import Chart, Line, Panel, Series, arm_style
 from descend.report.study.claims import below
 from descend.report.study.estimates import ahead, along, average, over_seeds, robust, same_seeds, share, together
@@ -29,7 +29,8 @@ HOSTILE = '=cmd|<b>"\\'
 
 
 def results(lines: list[dict[str, Any]]) -> Results:
-    return Results(Run.read(one, "a line") for one in lines)
+    with TemporaryDirectory() as folder:
+        return Results.read(write(Path(folder), lines))
 
 
 def claims(lines: list[dict[str, Any]], name: str) -> list[Claim]:
@@ -290,7 +291,7 @@ def test_a_rise_that_was_looked_for_is_held_against_all_that_were_tried() -> Non
 
 def test_what_one_seed_tells_many_times_is_told_once() -> None:
     assert claims(small(seeds=1), "figure-9")[2].held == "undecided", "three levels of noise are one seed's"
-    assert claims(small(), "figure-14")[1].sentence.endswith("over 3 seeds.")
+    assert claims(small(), "figure-14")[1].sentence.startswith("The standard deviation over 3 seeds")
     assert "cells share data and seeds" in claims(small(), "table-3")[0].sentence
     assert "undecided in" in claims(small(), "figure-2")[0].sentence
 
@@ -313,6 +314,107 @@ def test_a_diverged_run_keeps_no_constraint_and_hides_none(tmp_path: Path) -> No
     shown = FIGURES["theory-2"](study)
     assert shown.chart.panels, "limits are those of the first run that has any"
     assert all(claim.held == "not held" and name in claim.sentence for claim in shown.claims)
+
+
+def diverge(lines: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
+    """The same lines, of which those of a cell's fields have diverged."""
+    return [
+        {"cell": one["cell"], "summary": None, "diverged": "loss is nan", "seconds": 3.0}
+        if all(one["cell"][name] == value for name, value in wanted.items())
+        else one
+        for one in lines
+    ]
+
+
+@pytest.mark.parametrize("effect", [BETTER, WORSE])
+def test_no_claim_on_texts_holds_by_a_constrained_run_that_diverged(tmp_path: Path, effect: studies.Effect) -> None:
+    names = ["figure-1", "figure-4", "figure-5", "figure-9", "figure-12", "figure-13", "figure-14", "figure-15"]
+    lines = diverge(small(effect), task="text", arm="constrained", seed=1)
+    found = draw(write(tmp_path, lines, [*names, "table-4"]))
+    held = [claim for claim in found if claim.held == "held"]
+    assert [claim.claim for claim in held if not claim.claim.startswith("ERM")] == []
+    named = [claim for claim in found if "Diverged: " in claim.sentence]
+    assert {claim.figure for claim in named} >= {*names} - {"figure-4"}
+    (wins,) = (claim for claim in found if claim.claim.startswith("Constrained models are better in most cells"))
+    assert "0 of 3" in wins.sentence and "the mean gain is unknown, without 3 in which a run diverged" in wins.sentence
+    table = rows(tmp_path / "figures" / "table-4.csv")
+    assert {row["Constrained"] for row in table} == {row["Gain %"] for row in table} == {"diverged"}
+
+
+def test_a_rival_that_diverged_is_beaten_and_no_part_of_the_mean_gain() -> None:
+    lines = diverge(small(), task="video", model="ViT", arm="erm", seed=2)
+    text = diverge(small(), task="text", model="UT", data="imdb", arm="erm", seed=2)
+    for changed, table in ((lines, "table-3"), (text, "table-4")):
+        before, after = (claims(one, table)[0].sentence for one in (small(), changed))
+        assert "without 1 in which a run diverged" in after and "without" not in before
+        assert after.split(", with")[0] == before.split(", with")[0], "won all the same"
+    (gain,) = (claim for claim in claims(lines, "figure-2") if claim.claim.startswith("On UCSD every"))
+    assert gain.held == "held" and "ViT, strong noise ∞ % (a run diverged)" in gain.sentence
+
+
+def test_energies_and_ratios_do_not_hide_what_diverged() -> None:
+    lines = diverge(small(), model="DUST", depth=5, arm="constrained", seed=0)
+    for name in ("theory-3", "figure-7"):
+        first = claims(lines, name)[0]
+        assert first.held == "not held" and first.sentence.startswith("Diverged: ")
+
+
+def test_claims_of_video_are_on_the_regime_that_most_was_run_of() -> None:
+    lines = small()
+    for one in lines:
+        if one["cell"]["regime"] == "paper" and one["cell"]["arm"] == "constrained" and one["cell"]["task"] == "video":
+            one["summary"]["values"] = [9 * value for value in one["summary"]["values"]]
+            one["groups"]["scores"] = (81 * np.array(one["groups"]["scores"])).tolist()
+    for name in ("figure-2", "figure-8"):
+        assert claims(lines, name) == claims(small(), name)
+    assert any("γ = 0.15" in panel.title for panel in FIGURES["figure-2"](results(lines)).chart.panels)
+
+
+def test_a_depth_is_chosen_by_the_model_that_was_kept() -> None:
+    lines = [line("video", "UT", "ucsd", depth, 0.8, arm, 0) for depth in (3, 5) for arm in ("erm", "constrained")]
+    for one in lines:
+        # The deep one ends better, but what was kept of it is worse.
+        ends = [2.0, 2.0] if one["cell"]["depth"] == 3 else [3.0, 1.0]
+        one["validation"] = {"steps": [200, 400], "loss": [[end] for end in ends]}
+    (panel,) = FIGURES["figure-2"](results(lines)).chart.panels
+    assert panel.title.startswith("UT-5,")
+    for one in lines:
+        one["kept"] = 200
+    (panel,) = FIGURES["figure-2"](results(lines)).chart.panels
+    assert panel.title.startswith("UT-3,")
+
+
+def test_two_models_are_not_settled_by_one() -> None:
+    lines = [one for one in small() if one["cell"]["model"] != "RoBERTa"]
+    claim = claims(lines, "figure-4")[0]
+    assert claim.held == "undecided" and claim.sentence.endswith("The other was not run.")
+    worse = [one for one in small(WORSE) if one["cell"]["model"] != "RoBERTa"]
+    assert claims(worse, "figure-4")[0].held == "not held"
+
+
+@pytest.mark.parametrize(("strong", "held"), [(0.05, "held"), (0.002, "undecided"), (0.00002, "not held")])
+def test_how_much_seeds_differ_can_be_told(strong: float, held: str) -> None:
+    lines = [one for one in small() if one["cell"]["model"] == "RoBERTa"]
+    for one in lines:
+        away = one["cell"]["seed"] - 1
+        one["summary"]["values"] = [0.8 + (0.002 if level < 1 else strong) * away for level in studies.LEVELS["text"]]
+    claim = claims(lines, "figure-14")[1]
+    assert claim.held == held, claim.sentence
+
+
+def test_figure_11_compares_with_all_constrained_seeds() -> None:
+    arms = ("erm", "constrained")
+    lines = [line("video", "UT", "ucsd", 3, 0.8, arm, seed, effect=WORSE) for arm in arms for seed in range(3)]
+    for one in lines[3:5]:
+        one["summary"]["feasible"] = False
+    made = [line("video", "UT", "ucsd", 3, 0.8, "constrained", seed, variant="infeasible") for seed in range(3)]
+    for one in made:
+        one["summary"] |= {"feasible": False, "violated": [2], "violations": [-1.0, 0.1, -1.0]}
+    worse, named = claims([*lines, *made], "figure-11")
+    assert worse.held == "not held" and "of whose 3 runs 1 met the constraints" in worse.sentence
+    assert named.held == "held"
+    made[0]["summary"]["violations"] = [-1.0, -0.1, -1.0]
+    assert claims([*lines, *made], "figure-11")[1].held == "not held", "it names a layer that meets its bound"
 
 
 def test_figure_11_needs_a_run_that_was_made_infeasible() -> None:
@@ -375,6 +477,8 @@ def test_a_setting_of_which_all_diverged_is_not_left_out(tmp_path: Path, others:
         (lambda one: one["validation"].update(loss=3), "line 2 is no finished cell"),
         (lambda one: one["cell"].update(gamma=float("nan")), "line 2 is no finished cell"),
         (lambda one: one["curves"]["loss"].update(values=[[1.0] * 9]), "one number per layer"),
+        (lambda one: one["curves"]["loss"]["values"].pop(), "line 2 is no finished cell.*must have as many rows"),
+        (lambda one: one["summary"]["ratios"]["histogram"].update(counts=[[]]), "line 2 is no finished cell"),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, damage: Callable[[dict[str, Any]], Any], words: str) -> None:
@@ -383,6 +487,13 @@ def test_a_damaged_line_is_named(tmp_path: Path, damage: Callable[[dict[str, Any
     write(tmp_path, lines, ["table-3"])
     with pytest.raises(InputError, match=words):
         draw(tmp_path)
+
+
+def test_runs_without_a_common_noise_level_are_named() -> None:
+    lines = [line("video", "UT", "ucsd", 3, 0.8, arm, seed) for arm in ("erm", "constrained") for seed in range(2)]
+    lines[3]["summary"]["noise"] = [level + 0.1 for level in lines[3]["summary"]["noise"]]
+    with pytest.raises(InputError, match=f"{lines[3]['cell']['name']} were judged at no common noise level"):
+        claims(lines, "table-3")
 
 
 def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
@@ -401,6 +512,9 @@ def test_other_folders_are_refused_in_words(tmp_path: Path, told: str) -> None:
     for read in (draw, write_study_page):
         with pytest.raises(InputError, match="is not that of a study: it must have a scale and a list of names"):
             read(tmp_path)
+    (tmp_path / "study.json").write_text('{"scale": "small", "what": ["figure-33"]}')
+    with pytest.raises(InputError, match=r"study\.json: no figure or table 'figure-33'"):
+        draw(tmp_path)
 
 
 def test_what_words_are_in_a_cell_is_text_in_every_file(tmp_path: Path) -> None:

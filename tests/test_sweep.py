@@ -246,7 +246,7 @@ def test_what_is_out_of_range_is_not_begun_with():
 # --- the rule, and whose turn it is
 
 
-def search(url: str, trials: int = 3, first: Mapping[str, float] = {"alpha": 0.1}, **settings) -> Search:  # noqa: B006
+def search(url: str, trials: int = 3, first: Mapping[str, float] = {"alpha": 0.1}, **settings) -> Search:
     args = DescentConfig(output_dir="none", report_to="none")
     common = {"maximize": False, "settings": settings, "first": first}
     return Search.open(open_storage(url), "constrained", space(args, ()), trials=trials, seed=0, **common)

@@ -64,7 +64,7 @@ def damage(checkpoint: Path) -> str | None:
 def newest_whole(folder: Path) -> tuple[Path | None, dict[Path, str]]:
     """The newest checkpoint of a run that is whole, None if none is; and those after it with what is wrong."""
     damaged: dict[Path, str] = {}
-    for checkpoint in sorted(checkpoints(folder), key=_step, reverse=True):
+    for checkpoint in sorted(checkpoints(folder), key=step_of, reverse=True):
         fault = damage(checkpoint)
         if fault is None:
             return checkpoint, damaged
@@ -94,7 +94,7 @@ def rotate(folder: Path, limit: int | None, best: str | None) -> None:
 
 def checkpoints(folder: Path) -> list[Path]:
     """A run's checkpoints, whole or not."""
-    return [path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir() and _step(path) >= 0]
+    return [path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir() and step_of(path) >= 0]
 
 
 def save_state(path: Path, state: Any) -> None:
@@ -143,7 +143,8 @@ def _put_back(state: Any, tensors: dict[str, Tensor]) -> Any:
     return tuple(_put_back(value, tensors) for value in content)
 
 
-def _step(checkpoint: Path) -> int:
+def step_of(checkpoint: Path) -> int:
+    """The step in a checkpoint's name; −1 where it has none."""
     number = checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
     return int(number) if number.isdecimal() else -1
 
@@ -151,7 +152,7 @@ def _step(checkpoint: Path) -> int:
 def _sealed(checkpoint: Path) -> tuple[int, int]:
     """When a checkpoint was written; of two at once the later step's is the later."""
     manifest = checkpoint / MANIFEST_FILE
-    return manifest.stat().st_mtime_ns if manifest.is_file() else 0, _step(checkpoint)
+    return manifest.stat().st_mtime_ns if manifest.is_file() else 0, step_of(checkpoint)
 
 
 def _files(checkpoint: Path) -> list[Path]:

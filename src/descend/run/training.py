@@ -144,7 +144,8 @@ def _train(
         trainer.save_dual(out / DUAL_FILE)
         sigma = trainer.sigma
         if first:
-            write_json(out / CONFIG_FILE, config | {"sigma": sigma, "seconds": round(trainer.seconds, 1)})
+            ended = {"sigma": sigma, "seconds": round(trainer.seconds, 1), "step": trainer.kept_step}
+            write_json(out / CONFIG_FILE, config | ended)
     return trainer
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from descend.errors import InputError
 from descend.reading import read_json
+from descend.study.grid import names
 
 STUDY_FILE = "study.json"
 
@@ -37,4 +38,8 @@ class Asked:
         scale, what = (found.get("scale"), found.get("what")) if isinstance(found, dict) else (None, None)
         if not isinstance(scale, str) or not isinstance(what, list) or not all(isinstance(name, str) for name in what):
             raise InputError(f"{path} is not that of a study: it must have a scale and a list of names, what.")
+        try:
+            names(what)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
         return cls(scale, what, found.get("versions") or {})

@@ -156,6 +156,7 @@ def line(cell: Cell, folder: Path, seconds: float, folders: Mapping[str, Path]) 
         "groups": read_json(groups) if groups.exists() else None,
         "curves": {metric: curve for metric in _TRAINED if (curve := _curve(rows, "train", metric))},
         "validation": _validation(rows),
+        "kept": read_json(folder / "config.json").get("step"),
         "completions": _completions(cell, folder),
         "seconds": seconds,
     }

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 from descend.errors import InputError
@@ -156,7 +156,7 @@ class _Grid:
             self.settings["data"][data],
             self.settings["recipes"][recipe]["every"],
             row["both"],
-            row.get(method, ""),
+            row.get(method, row["erm"]),  # what has no settings of its own has plain training's
             flags,
         ]
         return Cell(
@@ -217,9 +217,9 @@ class _Grid:
         """
         data = next(iter(self.scale.gammas[task]))
         found = self.seeds(recipe, data)
-        given = " ".join(found[-1].flags)
+        given = _values(found[-1].flags)
         for variant, flags in changes.items():
-            if f"{flags} " not in f"{given} ":
+            if not _values(_split(flags)).items() <= given.items():
                 found += self.seeds(recipe, data, ["constrained"], variant=variant, flags=flags)
         return found
 
@@ -244,6 +244,11 @@ class _Grid:
 def _split(flags: str) -> tuple[str, ...]:
     """Flags as a shell takes them apart."""
     return tuple(shlex.split(flags))
+
+
+def _values(flags: Sequence[str]) -> dict[str, str]:
+    """Flag → its value; of one that is given twice the last, which is the one that counts."""
+    return {flag: value for flag, value in pairwise(flags) if flag.startswith("--")}
 
 
 def _middle(depths: Sequence[int]) -> int:

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from descend.checkpoints import DAMAGED, damage, load_state, newest_whole, rotate, save_state, seal
+from descend.checkpoints import DAMAGED, damage, load_state, newest_whole, rotate, save_state, seal, step_of
 from descend.config import DescentConfig
 from descend.core import Outlook, PrimalDual
 from descend.errors import InputError, NonFiniteLossError, SaveError
@@ -270,6 +270,14 @@ class Resumable(Trainer):
         strange = sorted({*load_result.missing_keys, *load_result.unexpected_keys} - left_out)
         if strange:
             raise InputError(f"the checkpoint is that of another model: they do not share {', '.join(strange[:3])}.")
+
+    @property
+    def kept_step(self) -> int:
+        """The step of the model that training ended with: of the best one, where that is loaded at the end."""
+        best = self.state.best_model_checkpoint
+        if not self.args.load_best_model_at_end or best is None:
+            return self.state.global_step
+        return step_of(Path(best))
 
     def _load_best_model(self) -> None:
         """The best model, and the multipliers that it was trained with."""

@@ -1,15 +1,18 @@
 """The figures on what the method's own settings do: 5 and 14 (the step α), 15 (the dual learning rate η)."""
 
 from collections.abc import Callable, Sequence
+from math import nan
 
 import numpy as np
+from scipy.stats import f
 
 from descend.report.study.cells import Place, Run, data_name, metric_name
 from descend.report.study.chart import Chart, Panel, Series, shades
-from descend.report.study.claims import Claim, above, every, not_run, ranged, within
-from descend.report.study.estimates import Interval, over_seeds, robust, same_seeds, together
-from descend.report.study.parts import BANDS, Shown, advantage, unit
+from descend.report.study.claims import Claim, above, every, not_run, number, ranged, within
+from descend.report.study.estimates import Interval, robust, same_seeds, together
+from descend.report.study.parts import BANDS, Shown, advantage, least_down, spoiled, unit
 from descend.report.study.results import Results
+from descend.study.statistics import CONFIDENCE
 
 POINT = 1.0
 """Points of accuracy (per cent of an error) that we take for alike."""
@@ -53,7 +56,8 @@ def _two_levels(name: str, title: str, axis: str, family: Family, says: tuple[st
             f"{span} the gain at γ = {first.gamma:g} is {ranged(inside, kind)}.",
         ),
     ]
-    return Shown(claims, Chart(name, title, BANDS, [panel], 1))
+    bound = [run for runs in family.values() for run in runs]
+    return Shown([spoiled(claim, bound) for claim in claims], Chart(name, title, BANDS, [panel], 1))
 
 
 def figure_14(results: Results) -> Shown:
@@ -88,7 +92,7 @@ def _three_levels(name: str, title: str, axis: str, family: Family, says: tuple[
     chart = Chart(name, title, BANDS, [panel], 1)
     judged = levels[:-1] if spread else levels
     found = {(level, value): change for level in judged for value, change in _changes(family, level).items()}
-    (level, value), worst = max(found.items(), key=lambda item: abs(item[1].value))
+    (level, value), worst = max(found.items(), key=lambda item: least_down(_size(item[1])))
     told = (
         f"The largest difference from {axis} = {min(family):g} is at {axis} = {value:g} and test γ = {level:g}: "
         f"{ranged(worst, unit(first.higher))}."
@@ -96,7 +100,12 @@ def _three_levels(name: str, title: str, axis: str, family: Family, says: tuple[
     claims = [Claim(name, says[0], every([within(change, POINT) for change in found.values()]), told)]
     if spread:
         claims.append(_spread(name, says[1], family, levels))
-    return Shown(claims, chart)
+    bound = [run for runs in family.values() for run in runs]
+    return Shown([spoiled(claim, bound) for claim in claims], chart)
+
+
+def _size(change: Interval) -> Interval:
+    return change if change.value > 0 else -change
 
 
 def _changes(family: Family, level: float) -> dict[float, Interval]:
@@ -113,15 +122,17 @@ def _spread(name: str, says: str, family: Family, levels: Sequence[float]) -> Cl
     arms = same_seeds(*family.values())
     if len(arms[0]) < 2:
         return not_run(name, says, "two seeds or more")
-    # Values share their seeds: how far a seed lies from the mean of all is one number, whatever the values are.
+    # Values share their seeds, so that they are no samples of their own: each level has the freedom of its seeds alone.
     ends = [np.array([[_value(run, level) for run in runs] for runs in arms]) for level in (levels[0], levels[-1])]
-    weak, strong = (100 * np.abs(values - values.mean(1, keepdims=True)).mean(0) for values in ends)
-    found = over_seeds((strong - weak).tolist())
+    weak, strong = (100 * float(np.sqrt(values.var(1, ddof=1).mean())) for values in ends)
+    ratio = strong / weak if weak else nan
+    reach = float(f.ppf((1 + CONFIDENCE) / 2, len(arms[0]) - 1, len(arms[0]) - 1)) ** 0.5
+    found = Interval(ratio, ratio / reach, ratio * reach)
     told = (
-        f"In the mean over {len(arms)} values a seed lies {ranged(found, ' points')} further from the mean of all at "
-        f"test γ = {levels[-1]:g} than at {levels[0]:g}, over {len(arms[0])} seeds."
+        f"The standard deviation over {len(arms[0])} seeds, in the mean over {len(arms)} values, is {number(strong)} "
+        f"points at test γ = {levels[-1]:g} and {number(weak)} at {levels[0]:g}: {ranged(found)} times as large."
     )
-    return Claim(name, says, above(found), told)
+    return Claim(name, says, above(found, 1.0), told)
 
 
 def _value(run: Run, level: float) -> float:

@@ -35,9 +35,10 @@ class Run:
     """A line of ``cells.jsonl``: which cell of the grid, what was measured, and how training went.
 
     ``view`` is its summary as every report of this project reads it. ``layers`` maps γ to the losses by blocks of
-    groups, the table's levels being the layers 0 … L. ``curves`` maps a quantity to its steps and rows
-    by layer, ``validation`` a metric to its rows. ``energy`` is that of the layer's own objective, by γ. ``edges`` and
-    ``shares`` are the histogram of f_l / f_{l−1} over samples, one row per layer 1 … L.
+    groups, the table's levels being the layers 0 … L. ``curves`` maps a quantity to its steps and rows by layer,
+    ``validation`` a metric to its rows, of which ``kept`` is the place of the model that was kept. ``energy`` is that
+    of the layer's own objective, by γ. ``edges`` and ``shares`` are the histogram of f_l / f_{l−1} over samples, one
+    row per layer 1 … L.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Run:
     layers: dict[float, Table] = field(default_factory=dict)
     curves: Mapping[str, Any] = field(default_factory=dict)
     validation: Mapping[str, list[list[float]]] = field(default_factory=dict)
+    kept: int = -1
     completions: list[Answer] = field(default_factory=list)
     energy: dict[float, list[float]] = field(default_factory=dict)
     edges: list[float] = field(default_factory=list)
@@ -91,13 +93,14 @@ class Run:
                     for name, rows in (line.get("validation") or {}).items()
                     if name != "steps"
                 },
+                kept=_kept(line),
                 completions=[
                     Answer(str(each["prompt"]), float(each["noise"]), str(each["text"]))
                     for each in line.get("completions") or []
                 ],
                 energy={float(level): _floats(row) for level, row in energy.items()},
                 edges=_floats(histogram.get("edges") or []),
-                shares=[_floats(row) for row in histogram.get("counts") or []],
+                shares=_shares(histogram),
                 cap=None if summary.get("cap") is None else float(summary["cap"]),
                 seconds=None if line.get("seconds") is None else float(line["seconds"]),
             )
@@ -202,8 +205,27 @@ def _curve(rows: Mapping[str, Any], depth: int) -> dict[str, Any]:
     wide = max(map(len, values), default=depth + 1)
     if wide > depth + 1 or any(len(row) != wide for row in values):
         raise ValueError(f"a curve's rows must have one number per layer, of {depth} layers")
-    first = int(rows.get("first", depth + 1 - wide))
-    return {"steps": _floats(rows["steps"]), "values": values, "first": first}
+    first, steps = int(rows.get("first", depth + 1 - wide)), _floats(rows["steps"])
+    if len(steps) != len(values):
+        raise ValueError(f"a curve of {len(steps)} steps must have as many rows, has {len(values)}")
+    return {"steps": steps, "values": values, "first": first}
+
+
+def _kept(line: Mapping[str, Any]) -> int:
+    """Where in the rows of validation the model is that was kept; the last, if nothing says or it is not among them."""
+    validation, step = line.get("validation") or {}, line.get("kept")
+    rows = {len(values) for name, values in validation.items() if name != "steps"}
+    steps = _floats(validation.get("steps") or [])
+    if step is None or float(step) not in steps or rows != {len(steps)}:
+        return -1
+    return steps.index(float(step))
+
+
+def _shares(histogram: Mapping[str, Any]) -> list[list[float]]:
+    rows, edges = [_floats(row) for row in histogram.get("counts") or []], histogram.get("edges") or []
+    if any(len(row) not in (len(edges) - 1, len(edges) + 1) for row in rows):
+        raise ValueError(f"a histogram of {len(edges)} edges must have as many counts, less or more one")
+    return rows
 
 
 def _floats(values: Iterable[Any]) -> list[float]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite
+from math import isfinite, isinf, isnan
 from typing import Any, Literal
 
 from descend.report.study.estimates import Interval, share
@@ -78,13 +78,15 @@ def percent(part: float, digits: int = 0) -> str:
 def number(value: float) -> str:
     """A number as a sentence has it."""
     if not isfinite(value):
-        return "diverged" if value > 0 else "unknown" if value != value else "−∞"
+        return "unknown" if isnan(value) else "∞" if value > 0 else "−∞"
     digits = f"{value + 0.0:.3g}" if abs(value) < 1000 else f"{value:.4g}"  # −0 is 0
     return digits.replace("-", "−")
 
 
 def ranged(estimate: Interval, unit: str = "") -> str:
     """A number and its interval in words."""
+    if isinf(estimate.value):
+        return f"{number(estimate.value)}{unit} (a run diverged)"
     if not estimate.known:
         return f"{number(estimate.value)}{unit} (no interval: too few seeds or samples)"
     over = f" {estimate.over}" if estimate.over else ""

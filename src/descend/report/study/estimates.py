@@ -14,6 +14,7 @@ import numpy as np
 from scipy.stats import binomtest
 from scipy.stats import t as student
 
+from descend.errors import InputError
 from descend.report.study.cells import Run
 from descend.study.groups import Table
 from descend.study.statistics import CONFIDENCE, RESAMPLES, Draws, combine, draws
@@ -83,10 +84,18 @@ def average(parts: Sequence[Number]) -> Number:
 
 
 def ahead(ours: Number, theirs: Number, higher: bool) -> Number:
-    """How much better ours is, in per cent of theirs."""
-    if higher:
-        return computed(lambda one, other: 100 * (one / other - 1), ours, theirs)
-    return computed(lambda one, other: 100 * (1 - one / other), ours, theirs)
+    """How much better ours is, in per cent of theirs: infinitely where theirs has diverged, unknown where both have."""
+    sign = 1 if higher else -1
+
+    def gained(one: Any, other: Any) -> Any:
+        return np.where(np.isfinite(other), 100 * sign * (one / other - 1), sign * (one - other))
+
+    return computed(gained, ours, theirs)
+
+
+def finite(numbers: Sequence[Number]) -> list[Number]:
+    """Without those that a run which diverged has made infinite or unknown: they have no part in a mean."""
+    return [one for one in numbers if isfinite(one.value)]
 
 
 def computed(function: Callable[..., Any], *parts: Number) -> Number:
@@ -95,7 +104,7 @@ def computed(function: Callable[..., Any], *parts: Number) -> Number:
 
 
 def _arrays(part: Draws) -> Draws:
-    """With a value that numpy divides: by 0 too, as by the accuracy of what has diverged."""
+    """With a value that numpy divides: by 0 too."""
     return Draws(np.float64(part.value), part.over_seeds, part.over_groups, part.seeds, part.groups)
 
 
@@ -154,6 +163,9 @@ def robust(runs: tuple[Run, ...], most: int = 0) -> Robust:
     higher = runs[0].higher
     known = [dict(zip(run.view.noise, run.view.values, strict=True)) for run in runs]
     noise = sorted(level for level in known[0] if all(level in values for values in known))
+    if not noise:
+        names = ", ".join(run.name for run in runs)
+        raise InputError(f"{names} were judged at no common noise level. Remove their lines; they are run again.")
     resampled = _resampled([run.groups for run in runs], noise)
     groups = len(runs[0].groups.counts) if runs[0].groups else 1
     numbers = []
@@ -162,7 +174,7 @@ def robust(runs: tuple[Run, ...], most: int = 0) -> Robust:
         if all(map(isfinite, values)):
             value, by_seeds, by_groups = sum(values) / len(values), *(part[:, place] for part in resampled)
         else:  # a run that diverged is worse than any other, and is not left out of its method's mean
-            value = 0.0 if higher else inf
+            value = -inf if higher else inf
             by_seeds = by_groups = np.full(RESAMPLES, value)
         numbers.append(Number(value, by_seeds, by_groups, len(runs), groups, max(most, len(runs))))
     return Robust(noise, numbers, higher)

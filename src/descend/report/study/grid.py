@@ -93,7 +93,8 @@ def _cell(setting: Setting, steps: int, seeds: int) -> dict[str, Any]:
         for arm, runs in setting.arms.items()
     ]
     found = gain(setting).interval if setting.paired else None
-    words = f"{setting.metric}, in the mean over test noise: constrained gains {ranged(found, ' %')}." if found else ""
+    over = "area" if setting.constrained and setting.constrained[0].higher else "mean"
+    words = f"{setting.metric}, {over} over test noise: constrained gains {ranged(found, ' %')}." if found else ""
     start = max(range(len(arms)), key=lambda place: arms[place]["name"] == arm_name("constrained"))
     return {"title": setting.words, "words": words, "depth": setting.depth, "arms": arms, "start": start}
 

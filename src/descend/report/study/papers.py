@@ -6,9 +6,9 @@ from typing import Any
 
 from descend.report.runs import format_alpha
 from descend.report.study.cells import Run, arm_name, data_name, listed
-from descend.report.study.claims import Claim, above, below, most, not_run, percent, ranged
-from descend.report.study.estimates import average, robust, share, together
-from descend.report.study.parts import Shown, gain
+from descend.report.study.claims import Claim, above, below, most, not_run, percent
+from descend.report.study.estimates import robust, share, together
+from descend.report.study.parts import Shown, gain, mean_gain
 from descend.report.study.results import Results, Setting
 from descend.report.study.tables import Table
 from descend.study import grid, statistics
@@ -158,12 +158,11 @@ def _counted(name: str, settings: Sequence[Setting], paper: Sequence[Row]) -> li
     gains = [gain(setting) for setting in pairs]
     ends = [one.interval for one in gains]
     sure = sum(above(end) == "held" for end in ends), sum(below(end) == "held" for end in ends)
-    overall = average(gains).interval
     where = _regime(main, pairs)
     told = (
         f"{where}, constrained is better in {words}, with {_tied(found)}, sign test p = {found.p_sign:.2g} (cells "
         f"share data and seeds, and are taken for independent); beyond doubt in {sure[0]}, and worse beyond doubt in "
-        f"{sure[1]}. The mean gain is {ranged(overall, ' %')}."
+        f"{sure[1]}; {mean_gain(gains)}."
     )
     for regime in others:
         apart = _won(regimes[regime])

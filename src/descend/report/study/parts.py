@@ -1,17 +1,28 @@
 """What several figures are made of: panels over noise and along layers, and the numbers that claims are about."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf, isfinite
 from typing import Any
 
 import numpy as np
 
-from descend.report.study.cells import Run, arm_name, data_name, metric_name
+from descend.report.study.cells import Run, arm_name, data_name, listed, metric_name
 from descend.report.study.chart import Chart, Line, Panel, Series, arm_style
-from descend.report.study.claims import Claim, Held, above, below, every, ranged
-from descend.report.study.estimates import Interval, Number, ahead, along, computed, robust, same_seeds, together
+from descend.report.study.claims import Claim, Held, above, below, every, number, ranged
+from descend.report.study.estimates import (
+    Interval,
+    Number,
+    ahead,
+    along,
+    average,
+    computed,
+    finite,
+    robust,
+    same_seeds,
+    together,
+)
 from descend.report.study.results import Setting
 from descend.report.study.tables import Table
 
@@ -83,10 +94,17 @@ def unit(higher: bool) -> str:
     return " points" if higher else " %"
 
 
-def gain(setting: Setting, arm: str = "constrained") -> Number:
-    """How much better a method is than ERM in what the paper's tables hold, in per cent of ERM's."""
-    ours, theirs = together(setting.arms[arm], setting.plain)
+def gain(setting: Setting) -> Number:
+    """How much better constrained is than ERM in what the paper's tables hold, in per cent of ERM's."""
+    ours, theirs = together(setting.constrained, setting.plain)
     return ahead(ours.summary(), theirs.summary(), ours.higher)
+
+
+def mean_gain(gains: Sequence[Number]) -> str:
+    """The mean over cells in words; a gain that a run which diverged has made infinite is left out, and counted."""
+    kept = finite(gains)
+    left = f", without {len(gains) - len(kept)} in which a run diverged" if len(kept) < len(gains) else ""
+    return f"the mean gain is {ranged(average(kept).interval, ' %') if kept else 'unknown'}{left}"
 
 
 def strongest(settings: Iterable[Setting]) -> list[Setting]:
@@ -111,12 +129,13 @@ def by_validation(settings: Sequence[Setting]) -> dict[str, list[Run]]:
 
 
 def _validated(runs: Runs) -> float:
-    """The last validation value of the last layer, so that less is better; infinite where there is none."""
+    """The last layer's validation value of the model that was kept, so that less is better; infinite where none is."""
     ends = []
     for run in runs:
         rows = run.validation.get(run.view.metric) or run.validation.get("loss")
         sign = -1 if run.higher and run.validation.get(run.view.metric) else 1
-        end = rows[-1][-1] if rows and rows[-1] else inf
+        row = rows[run.kept] if rows else []
+        end = row[-1] if row else inf
         ends.append(sign * end if isfinite(end) else inf)
     return sum(ends) / len(ends)
 
@@ -157,16 +176,31 @@ def _rises(*losses: Any) -> Any:
     return 100 * np.maximum(np.diff(rows, axis=0), 0).sum(0) / rows.max(0)
 
 
+def gone(runs: Iterable[Run]) -> str:
+    """Which of some runs diverged, in words; empty where none did."""
+    names = [run.name for run in runs if run.diverged]
+    return f"Diverged: {listed(names[:5])}{' and more' if len(names) > 5 else ''}." if names else ""
+
+
+def spoiled(claim: Claim, runs: Iterable[Run]) -> Claim:
+    """A claim on what constrained runs do: one that diverged, and has no numbers, does not do it."""
+    named = gone(runs)
+    if not named:
+        return claim
+    told = "" if claim.held == "not run" else claim.sentence
+    return replace(claim, held="not held", sentence=f"{named} {told}".strip())
+
+
 def smoother(figure: str, says: str, setting: Setting) -> Claim:
     """Whether ERM's loss rises along the layers by more in all than the constrained one's."""
     arms = same_seeds(setting.constrained, setting.plain)
     most = max(len(setting.constrained), len(setting.plain))
     ours, theirs = (rises(along(runs, setting.gamma, most)) for runs in arms)
     told = (
-        f"Along the layers ERM's loss rises by {theirs.value:.1f} % of its highest value in all, the constrained one's "
-        f"by {ours.value:.1f} %; the difference is {ranged((theirs - ours).interval, ' %')}."
+        f"Along the layers ERM's loss rises by {number(theirs.value)} % of its highest value in all, the constrained "
+        f"one's by {number(ours.value)} %; the difference is {ranged((theirs - ours).interval, ' %')}."
     )
-    return Claim(figure, says, above((theirs - ours).interval), told)
+    return spoiled(Claim(figure, says, above((theirs - ours).interval), told), setting.constrained)
 
 
 def lacking(wanted: Iterable[tuple[str, str]], have: Iterable[tuple[str, str]]) -> str:

@@ -175,11 +175,11 @@ def _order(setting: Setting) -> tuple[Any, ...]:
 def _diverged(line: Mapping[str, Any], runs: Iterable[Run], source: str) -> Run:
     """A run that training gave up: it has no numbers, and where they are asked for it is worse than any other."""
     run = Run.read({**line, "summary": {}, "groups": None}, source, _UNKNOWN)
-    pattern = _alike(run, runs)
+    pattern, asked = _alike(run, runs)
     levels = {*pattern.layer_losses, run.gamma}
     changed: Any = {
         **{"seed": run.seed, "values": [nan] * len(pattern.noise), "mean": nan, "auc": nan, "train_value": nan},
-        **{"layer_losses": dict.fromkeys(levels, [nan] * (run.depth + 1)), "layer_metrics": {}, "limits": []},
+        **{"layer_losses": dict.fromkeys(levels, [nan] * (run.depth + 1)), "layer_metrics": {}, "limits": asked},
         **{"violations": [], "violation_intervals": [], "violated": [], "feasible": False, "certain": True},
         **{"ratios": [], "ratio_mean": None, "ratio_median": None, "descending_share": None},
         "verdict": f"Diverged: {line['diverged']}",
@@ -187,18 +187,22 @@ def _diverged(line: Mapping[str, Any], runs: Iterable[Run], source: str) -> Run:
     return replace(run, view=replace(pattern, **changed))
 
 
-def _alike(gone: Run, runs: Iterable[Run]) -> RunView:
+def _alike(gone: Run, runs: Iterable[Run]) -> tuple[RunView, list[float | None]]:
     """How a run that diverged would have been judged: as the one of its task that has most in common with it.
 
     Where nothing of the task has numbers, the task tells its metric: a run that diverged is never left out.
+
+    Returns:
+        That one's view, and the limits if both are of one setting and were held to the same.
     """
 
     def shared(run: Run) -> list[bool]:
-        names = ("model", "data", "regime", "depth", "gamma", "arm")
+        names = ("model", "data", "regime", "depth", "gamma", "arm", "variant")
         return [getattr(run, name) == getattr(gone, name) for name in names]
 
     beside = [run for run in runs if run.task == gone.task and not run.diverged]
     if beside:
-        return max(beside, key=shared).view
+        nearest = max(beside, key=shared)
+        return nearest.view, nearest.view.limits if all(shared(nearest)) else []
     metric, higher = _METRICS.get(gone.task, ("loss", False))
-    return replace(_UNKNOWN, metric=metric, higher_is_better=higher, noise=[gone.gamma], train_noise=gone.gamma)
+    return replace(_UNKNOWN, metric=metric, higher_is_better=higher, noise=[gone.gamma], train_noise=gone.gamma), []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from descend.report.runs import alphas
-from descend.report.study.cells import Run, arm_name, listed
+from descend.report.study.cells import Run, arm_name
 from descend.report.study.chart import Chart, Line, Panel, Series
 from descend.report.study.claims import Claim, Held, below, not_run, number, ranged
 from descend.report.study.estimates import Interval, Number, along, computed, over_seeds, rows_along, same_seeds
@@ -17,8 +17,10 @@ from descend.report.study.parts import (
     Shown,
     all_below,
     differences,
+    gone,
     layer_series,
     least_down,
+    spoiled,
     strongest,
     worst_step,
 )
@@ -42,9 +44,9 @@ def theory_1(results: Results) -> Shown:
         f"input's own gap: there it says nothing. {SEEDS}"
     )
     panels, rows = [], []
-    gone: list[str] = []
+    runs: list[Run] = []
     for setting in _settings(results):
-        gone += _gone(setting)
+        runs += setting.constrained
         best = _lowest(results, setting)
         gaps = {arm: [_gaps(run, setting.gamma, best) for run in _of(setting, arm)] for arm in ARMS}
         series = [layer_series(arm_name(arm), arm, found) for arm, found in gaps.items() if found]
@@ -65,14 +67,15 @@ def theory_1(results: Results) -> Shown:
         telling = [row for row in rows if row[4]]
         setting, gap, bound, over, _ = max(telling or rows, key=lambda row: least_down(row[3]))
         # The part that is not measured could make up for a miss: the data can't refute the theorem.
-        sure = telling and not gone and all(below(row[3]) == "held" for row in telling)
+        sure = telling and not gone(runs) and all(below(row[3]) == "held" for row in telling)
         held: Held = "held" if sure else "undecided"
         within = sum(row[3].value <= 0 for row in telling)
         told = (
             f"In {within} of {len(telling)} settings the gap is below ζ/α (in {len(rows) - len(telling)} more ζ/α lies "
             f"above the input's own gap and says nothing); closest to it, or furthest above, is {setting.words}: a gap "
-            f"of {ranged(gap)} against {number(bound)}." + (f" {_named(gone)}" if gone else "")
-        )
+            f"of {ranged(gap)} against {number(bound)}. What is not measured could make up for a miss: runs can't "
+            f"refute this. {gone(runs)}"
+        ).strip()
         first = Claim("theory-1", says[0], held, told)
     return Shown([first, _deeper(results, says[1])], chart)
 
@@ -112,9 +115,9 @@ def theory_2(results: Results) -> Shown:
         f"the factor C of the corollary is fitted, not measured. {SEEDS}"
     )
     panels, excesses, less = [], {}, {}
-    gone: list[str] = []
+    bound: list[Run] = []
     for setting in _settings(results):
-        gone += _gone(setting)
+        bound += setting.constrained
         finite = {arm: _of(setting, arm) for arm in ARMS}
         limits = next((run.view.limits for run in finite["constrained"]), [])
         if not any(limit is not None for limit in limits[1:]):
@@ -140,42 +143,31 @@ def theory_2(results: Results) -> Shown:
             less[setting] = (ours - theirs).interval
     missing = "" if panels else "Not run: constrained cells."
     chart = Chart("theory-2", "Violations under shifted noise, and Corollary 3", words, panels, 3, missing)
-    return Shown([_linear(says[0], excesses, gone), _less(says[1], less, gone)], chart)
+    return Shown([spoiled(claim, bound) for claim in (_linear(says[0], excesses), _less(says[1], less))], chart)
 
 
-def _linear(says: str, excesses: dict[Setting, Interval], gone: Sequence[str]) -> Claim:
+def _linear(says: str, excesses: dict[Setting, Interval]) -> Claim:
     if not excesses:
-        return (
-            _diverged(says, gone) if gone else not_run("theory-2", says, "two test noise levels above that of training")
-        )
+        return not_run("theory-2", says, "two test noise levels above that of training")
     setting, worst = max(excesses.items(), key=lambda item: least_down(item[1]))
     under = sum(excess.value <= 0 for excess in excesses.values())
     told = (
         f"At the strongest noise the violation lies below the line over the nearer half of the levels in {under} of "
         f"{len(excesses)} settings; most above it, or least below, is {setting.words}: by {ranged(worst)} of f_0."
     )
-    return _diverged(says, gone, told) if gone else Claim("theory-2", says, all_below([[*excesses.values()]]), told)
+    return Claim("theory-2", says, all_below([[*excesses.values()]]), told)
 
 
-def _diverged(says: str, gone: Sequence[str], told: str = "") -> Claim:
-    """A constrained run without numbers keeps no constraint under any noise."""
-    return Claim("theory-2", says, "not held", f"{_named(gone)} {told}".strip())
-
-
-def _named(gone: Sequence[str]) -> str:
-    return f"Diverged: {listed([*gone[:5]])}{' and more' if len(gone) > 5 else ''}."
-
-
-def _less(says: str, differences: dict[Setting, Interval], gone: Sequence[str]) -> Claim:
+def _less(says: str, differences: dict[Setting, Interval]) -> Claim:
     if not differences:
-        return _diverged(says, gone) if gone else not_run("theory-2", says, "cells of ERM and constrained")
+        return not_run("theory-2", says, "cells of ERM and constrained")
     setting, worst = max(differences.items(), key=lambda item: least_down(item[1]))
     fewer = sum(difference.value < 0 for difference in differences.values())
     told = (
         f"Less in {fewer} of {len(differences)} settings; the least favourable is {setting.words}: the difference is "
         f"{ranged(worst)} of f_0."
     )
-    return _diverged(says, gone, told) if gone else Claim("theory-2", says, all_below([[*differences.values()]]), told)
+    return Claim("theory-2", says, all_below([[*differences.values()]]), told)
 
 
 def theory_3(results: Results) -> Shown:
@@ -212,7 +204,8 @@ def theory_3(results: Results) -> Shown:
         f"The energy falls at every layer in {falling} of {len(steps)} (setting, method) pairs; the worst step is that "
         f"of layer {layer} of {arm_name(arm)}, {setting.words}: the energy changes by {ranged(worst)}."
     )
-    return Shown([Claim("theory-3", says, all_below(steps.values()), told)], chart)
+    bound = [run for setting in deepest.values() for run in setting.constrained]
+    return Shown([spoiled(Claim("theory-3", says, all_below(steps.values()), told), bound)], chart)
 
 
 def _settings(results: Results) -> list[Setting]:
@@ -228,10 +221,6 @@ def _settings(results: Results) -> list[Setting]:
 def _of(setting: Setting, arm: str) -> list[Run]:
     runs = setting.constrained if arm == "constrained" else setting.plain
     return [run for run in runs if run.losses(setting.gamma) and not run.diverged]
-
-
-def _gone(setting: Setting) -> list[str]:
-    return [run.name for run in setting.constrained if run.diverged]
 
 
 def _lowest(results: Results, setting: Setting) -> float:
