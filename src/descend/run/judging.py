@@ -72,6 +72,7 @@ def evaluate(
     seed: int = 0,
     frames: int = 2,
     most: int | None = None,
+    loaded: Data | None = None,
 ) -> dict[str, Any]:
     """Judge a run, or a model of the library.
 
@@ -91,6 +92,7 @@ def evaluate(
         seed: Of the noise, the same for runs that are to be compared.
         frames: How many frames to keep for the page.
         most: Judge on so many samples, taken evenly; on all of them unless given.
+        loaded: The run's own data, where they are there already.
 
     Raises:
         InputError: If the folder holds no finished run and no classifier, or the data can't be what it is judged on.
@@ -114,7 +116,7 @@ def evaluate(
             raise InputError(
                 f"--probe and --exit choose on validation data and are judged on test; got --split {split}."
             )
-    own = recipe.load() if data is None else None
+    own = (loaded or recipe.load()) if data is None else None
     samples, name = (getattr(own, split), own.name) if own else _others(recipe, data, split)
     if most is not None:
         samples = _few(samples, most)

@@ -25,6 +25,7 @@ from descend.config import DescentConfig
 from descend.errors import InputError, Interrupted, Unsaved, reason
 from descend.objective import check_r_drop
 from descend.recipes import Recipe
+from descend.recipes.base import Data
 from descend.records import LOCK_FILE, PART, aside, locked, read_json, write_json
 from descend.trainer import DUAL_FILE, FEASIBLE_FOLDER, DescentMixin
 
@@ -42,6 +43,7 @@ def train(
     *,
     resume: bool = False,
     callbacks: Sequence[TrainerCallback] = (),
+    loaded: Data | None = None,
 ) -> DescentMixin:
     """Carry out a recipe in ``args.output_dir``.
 
@@ -51,6 +53,7 @@ def train(
         args: Its training arguments.
         resume: Go on from the folder's last whole checkpoint; from the start if it has none.
         callbacks: Who else listens to the training loop.
+        loaded: What this very recipe has loaded already, where several runs share it.
 
     Raises:
         InputError: If the folder holds a run (without ``resume``), or one of other settings that has come to a
@@ -60,7 +63,7 @@ def train(
         SaveError: If the disk takes no more.
     """
     with _StopOnSignal() as stop:
-        return _train(name, recipe, args, resume, stop, callbacks)
+        return _train(name, recipe, args, resume, stop, callbacks, loaded)
 
 
 def _train(
@@ -70,6 +73,7 @@ def _train(
     resume: bool,
     stop: "_StopOnSignal",
     callbacks: Sequence[TrainerCallback],
+    loaded: Data | None,
 ) -> DescentMixin:
     out, first = args.folder, args.should_save
     recipe.check()
@@ -85,7 +89,7 @@ def _train(
         raise InputError(f"metric_for_best_model must be one of {', '.join(sorted(measured))}; got {chosen!r}.")
     # What one process of a machine decodes, or has made into tokens, the others read. All have looked at the folder.
     with args.main_process_first(desc="reading the data"):
-        data = recipe.load()
+        data = loaded or recipe.load()
     for note in getattr(data, "notes", ()) if first else ():
         tqdm.write(f"{data.name}: {note}", file=sys.stderr)
     args.warmup(_steps(args, len(data.train)))  # type: ignore[arg-type]

@@ -239,11 +239,12 @@ class _Worker:
         if place:
             seed = self._bases[method].seed + place
             folder, chosen = folder.with_name(f"{folder.name}-seed{seed}"), [*chosen, "--seed", str(seed)]
-        name, recipe, args = self._built(method, chosen, folder)
+        name, _, args = self._built(method, chosen, folder)  # what is searched is no part of the recipe
         if not run.finished(folder):
-            run.train(name, recipe, args, resume=folder.is_dir(), callbacks=callbacks)
+            resume = folder.is_dir()
+            run.train(name, self.recipe, args, resume=resume, callbacks=callbacks, loaded=self.data)
         with locked(folder):
-            return run.evaluate(folder, split=SPLIT, frames=1)
+            return run.evaluate(folder, split=SPLIT, frames=1, loaded=self.data)
 
     def _tidy(self, search: Search) -> None:
         """Of trials that are over keep the records, and the model of the best alone."""
