@@ -27,6 +27,7 @@ from descend import DescentConfig, DescentTrainer, InputError, run
 from descend.cli import main
 from descend.cli.parsing import read_recipe
 from descend.report import write_sweep
+from descend.report.sweep.figures import reach
 from descend.run import mean_metric
 from descend.sweep import storage
 from descend.sweep.results import sentences, write
@@ -482,6 +483,16 @@ def test_the_page_of_a_sweep(swept, browser: Browser):  # noqa: F811
         assert visit.plot("history", "plot.data[0].marker.color") != before
     with Visit(browser, swept / "report.html", viewport={"width": 390, "height": 844}, is_mobile=True) as visit:
         assert visit.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth && innerWidth === 390")
+
+
+def test_what_came_apart_does_not_squash_the_others():
+    good = [9.2, 9.3, 9.4, 9.5, 9.6]
+    assert reach(good, higher=False) is None and reach([], higher=False) is None
+    low, high = reach([*good, 50.0, 99.0], higher=False)
+    assert 9.0 < low < 9.2 and 9.6 < high < 12
+    low, high = reach([-value for value in (*good, 50.0, 99.0)], higher=True)
+    assert -12 < low < -9.6 and -9.2 < high < -9.0
+    assert reach([1.0, 1.0, 2.0], higher=False) is None
 
 
 def test_whatever_a_sweep_holds_is_text(swept, tmp_path, browser: Browser):  # noqa: F811

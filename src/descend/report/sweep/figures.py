@@ -1,7 +1,8 @@
 """The figures of a sweep, as `descend.report.figures` makes those of runs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
+from math import isfinite
 
 import plotly.graph_objects as go
 
@@ -10,7 +11,39 @@ from descend.report.runs import Style
 from descend.report.sweep.found import Range, Searched, Trial
 from descend.report.tables import _number
 
+FAR = 4.0
+"""How much further off than the middle one a value may lie to be on the axis."""
+
 PALE = (MUTED, "#a8a29a")  # on light and on dark ground: trials that came to no value
+
+
+def reach(values: Iterable[float], higher: bool) -> tuple[float, float] | None:
+    """The axis on which most values can be told apart, lowest and highest; None where that takes no cut.
+
+    A sweep tries settings that come apart: their values lie so far off that the others would be one line.
+    """
+    known = sorted((value for value in values if isfinite(value)), reverse=higher)
+    if not known:
+        return None
+    best, middle = known[0], known[len(known) // 2]
+    end = best + FAR * (middle - best)
+    if end == best or not any(value < end if higher else value > end for value in known):
+        return None
+    pad = (end - best) / 20
+    low, high = sorted((best - pad, end))
+    return low, high
+
+
+def _cut(figure: go.Figure, values: Iterable[float], higher: bool) -> None:
+    values = list(values)
+    found = reach(values, higher)
+    if found is not None:
+        beyond = sum(value < found[0] if higher else value > found[1] for value in values)
+        figure.update_yaxes(range=found)
+        figure.add_annotation(
+            **{"text": f"{beyond} lie beyond the axis", "showarrow": False, "xref": "paper", "yref": "paper"},
+            **{"x": 1, "y": 0 if higher else 1, "xanchor": "right", "yanchor": "bottom" if higher else "top"},
+        )
 
 
 def history(methods: list[Searched], metric: str, higher: bool, styles: Mapping[str, Style]) -> go.Figure:
@@ -42,6 +75,7 @@ def history(methods: list[Searched], metric: str, higher: bool, styles: Mapping[
             **looks,
         )
     most = max((len(each.trials) for each in methods), default=1)
+    _cut(figure, [one.value for each in methods for one in each.trials if one.value is not None], higher)
     figure.update_xaxes(range=[0.5, most + 0.5], dtick=max(1, round(most / 8)), tick0=0)
     return figure
 
@@ -66,7 +100,7 @@ def importance(methods: list[Searched], styles: Mapping[str, Style]) -> go.Figur
     return figure
 
 
-def curves(searched: Searched, metric: str, style: Style) -> go.Figure:
+def curves(searched: Searched, metric: str, higher: bool, style: Style) -> go.Figure:
     """What validation said while the trials ran."""
     figure = go.Figure(layout=plain_layout("training step", f"mean {plain_text(metric)}, few samples"))
     figure.update_layout(hovermode="closest", showlegend=False)
@@ -85,6 +119,7 @@ def curves(searched: Searched, metric: str, style: Style) -> go.Figure:
             name=f"trial {trial.number}",
             hovertemplate=f"trial {trial.number}, step %{{x}}: %{{y:.4g}}<br>{_settings(trial)}<extra></extra>",
         )
+    _cut(figure, [value for trial in searched.trials for value in trial.curve], higher)
     return figure
 
 
@@ -94,13 +129,14 @@ def parallel(searched: Searched, metric: str, higher: bool) -> go.Figure:
     values = sorted({trial.value for trial in searched.trials if trial.value is not None}, reverse=higher)
     axes = {name: searched.ranges[name] for name in names}
     if values:
-        axes[f"mean {metric}"] = Range(min(values), max(values))
+        axes[f"mean {metric}"] = Range(*(reach(values, higher) or (min(values), max(values))))
     figure = go.Figure(layout=plain_layout("", ""))
     for trial in sorted(searched.trials, key=lambda trial: trial.number == searched.best):
         at = [axes[name].place(trial.settings[name]) if name in trial.settings else None for name in names]
         # Layers' ramp: from dark, the best, to light.
         colours = PALE if trial.value is None else layer_colours(1 + values.index(trial.value), len(values))
-        at += [axes[f"mean {metric}"].place(trial.value)] if trial.value is not None else []
+        # Beyond the axis is at its end: the pointer says how far.
+        at += [min(1.0, max(0.0, axes[f"mean {metric}"].place(trial.value)))] if trial.value is not None else []
         chosen = trial.number == searched.best
         figure.add_scatter(
             x=list(range(len(at))),

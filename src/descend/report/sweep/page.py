@@ -77,7 +77,12 @@ def _plots(methods: list[Searched], metric: str, higher: bool) -> dict[str, tupl
         plots["importance"] = figures.importance(methods, looks), "What mattered", _IMPORTANCE, False
     for each in methods:
         key = f"curves-{each.method}"
-        plots[key] = figures.curves(each, metric, looks[each.method]), f"{each.name}: while they ran", _CURVES, False
+        plots[key] = (
+            figures.curves(each, metric, higher, looks[each.method]),
+            f"{each.name}: while they ran",
+            _CURVES,
+            False,
+        )
     for each in methods:
         if len(each.ranges) > 1:
             heading = f"{each.name}: settings and what came of them"
