@@ -5,7 +5,6 @@ import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -29,8 +28,7 @@ HOSTILE = '=cmd|<b>"\\'
 
 
 def results(lines: list[dict[str, Any]]) -> Results:
-    with TemporaryDirectory() as folder:
-        return Results.read(write(Path(folder), lines))
+    return Results.of((one, "a line") for one in lines)
 
 
 def claims(lines: list[dict[str, Any]], name: str) -> list[Claim]:

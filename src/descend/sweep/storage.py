@@ -27,9 +27,12 @@ HEARTBEAT, GRACE = 15, 90
 TRIES = 3
 """How often a trial that was killed is taken up again; then another takes its place."""
 
-UNPRUNED, KEPT = 5, 75.0
-"""Trials of a method that must have finished before others are pruned, and how many per cent of them a trial is held
-against must be better: those that finish are the good ones, so that their median would end what later wins."""
+UNPRUNED = 5
+"""Trials of a method that must have finished before others are pruned."""
+
+KEPT = 75.0
+"""Per cent of the finished trials that must be better before one is pruned: those that finish are the good ones, so
+that their median would end what later wins."""
 
 LOST = (SQLAlchemyError, StorageInternalError)
 """What a database that fails raises."""

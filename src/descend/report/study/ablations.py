@@ -92,7 +92,7 @@ def _three_levels(name: str, title: str, axis: str, family: Family, says: tuple[
     chart = Chart(name, title, BANDS, [panel], 1)
     judged = levels[:-1] if spread else levels
     found = {(level, value): change for level in judged for value, change in _changes(family, level).items()}
-    (level, value), worst = max(found.items(), key=lambda item: least_down(_size(item[1])))
+    (level, value), worst = max(found.items(), key=lambda item: max(map(least_down, (item[1], -item[1]))))
     told = (
         f"The largest difference from {axis} = {min(family):g} is at {axis} = {value:g} and test γ = {level:g}: "
         f"{ranged(worst, unit(first.higher))}."
@@ -102,10 +102,6 @@ def _three_levels(name: str, title: str, axis: str, family: Family, says: tuple[
         claims.append(_spread(name, says[1], family, levels))
     bound = [run for runs in family.values() for run in runs]
     return Shown([spoiled(claim, bound) for claim in claims], chart)
-
-
-def _size(change: Interval) -> Interval:
-    return change if change.value > 0 else -change
 
 
 def _changes(family: Family, level: float) -> dict[float, Interval]:

@@ -177,6 +177,11 @@ def listed(words: Sequence[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
+def few(words: Sequence[str]) -> str:
+    """The first five of some words in a sentence, and whether there are more."""
+    return f"{listed(words[:5])}{' and more' if len(words) > 5 else ''}"
+
+
 def _groups(found: Any, source: str) -> Table | None:
     if not found:
         return None
@@ -224,7 +229,7 @@ def _kept(line: Mapping[str, Any]) -> int:
 def _shares(histogram: Mapping[str, Any]) -> list[list[float]]:
     rows, edges = [_floats(row) for row in histogram.get("counts") or []], histogram.get("edges") or []
     if any(len(row) not in (len(edges) - 1, len(edges) + 1) for row in rows):
-        raise ValueError(f"a histogram of {len(edges)} edges must have as many counts, less or more one")
+        raise ValueError(f"a histogram of {len(edges)} edges must have one count less, or one more")
     return rows
 
 

@@ -189,16 +189,20 @@ def _pooled(runs: Sequence[Run]) -> Histogram | None:
 
 def _falling(says: str, setting: Setting, bare: Sequence[Run]) -> Claim:
     shares = {
-        name: over_seeds([run.view.descending_share for run in runs if run.view.descending_share is not None])
+        name: over_seeds(found)
         for name, runs in (("ERM", setting.plain), ("without relaxation", bare))
-        if any(run.view.descending_share is not None for run in runs)
+        if (found := _descending(runs))
     }
-    told_of = [run.view.descending_share for run in setting.constrained if run.view.descending_share is not None]
-    ours = over_seeds(told_of)
+    ours = over_seeds(_descending(setting.constrained))
     others = "".join(f", {name} {100 * found.value:.1f} %" for name, found in shares.items())
     percent = Interval(100 * ours.value, 100 * max(ours.low, 0), 100 * min(ours.high, 1), ours.over)
     told = f"The loss of a sample falls on {ranged(percent, ' %')} of steps (paper {100 * PAPER_SHARE:.1f} %{others})."
     return spoiled(Claim("figure-12", says, above(ours, 0.5), told), setting.constrained)
+
+
+def _descending(runs: Sequence[Run]) -> list[float]:
+    """The share of steps on which a sample's loss falls, of the runs that have it."""
+    return [run.view.descending_share for run in runs if run.view.descending_share is not None]
 
 
 def _near(says: str, setting: Setting) -> Claim:

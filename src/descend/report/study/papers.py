@@ -5,7 +5,7 @@ from math import isfinite
 from typing import Any
 
 from descend.report.runs import format_alpha
-from descend.report.study.cells import Run, arm_name, data_name, listed
+from descend.report.study.cells import Run, arm_name, data_name, few
 from descend.report.study.claims import Claim, above, below, most, not_run, percent
 from descend.report.study.estimates import robust, share, together
 from descend.report.study.parts import Shown, gain, mean_gain
@@ -209,7 +209,7 @@ def _diverging(name: str, settings: Sequence[Setting], paper: Sequence[Row]) -> 
     if not runs:
         return [not_run(name, says, "cells of video")]
     found = share(len(bad), len(runs))
-    named = f": {listed([run.name for run in bad[:5]])}{' and more' if len(bad) > 5 else ''}" if bad else ""
+    named = f": {few([run.name for run in bad])}" if bad else ""
     told = (
         f"{len(bad)} of {len(runs)} runs have a mean RMSE above {DIVERGED:g} or none (95 % interval "
         f"{percent(found.low, 1)} to {percent(found.high, 1)}){named}."

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from descend.report.study.cells import Run, arm_name, data_name, listed, metric_name
+from descend.report.study.cells import Run, arm_name, data_name, few, metric_name
 from descend.report.study.chart import Chart, Line, Panel, Series, arm_style
 from descend.report.study.claims import Claim, Held, above, below, every, number, ranged
 from descend.report.study.estimates import (
@@ -176,10 +176,15 @@ def _rises(*losses: Any) -> Any:
     return 100 * np.maximum(np.diff(rows, axis=0), 0).sum(0) / rows.max(0)
 
 
+def constrained(settings: Iterable[Setting]) -> list[Run]:
+    """The constrained runs of some settings."""
+    return [run for setting in settings for run in setting.constrained]
+
+
 def gone(runs: Iterable[Run]) -> str:
     """Which of some runs diverged, in words; empty where none did."""
     names = [run.name for run in runs if run.diverged]
-    return f"Diverged: {listed(names[:5])}{' and more' if len(names) > 5 else ''}." if names else ""
+    return f"Diverged: {few(names)}." if names else ""
 
 
 def spoiled(claim: Claim, runs: Iterable[Run]) -> Claim:

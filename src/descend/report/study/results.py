@@ -89,10 +89,18 @@ class Results:
         path = out / CELLS_FILE
         if not path.is_file():
             raise InputError(f"{out} holds no study: expected {CELLS_FILE} in it. Run `descend reproduce` first.")
+        return cls.of(((line, f"{path}, line {number}") for number, line in json_lines(path, appended=True)), out)
+
+    @classmethod
+    def of(cls, lines: Iterable[tuple[Mapping[str, Any], str]], folder: Path | None = None) -> "Results":
+        """From the lines of a ``cells.jsonl``, each with where it is from; of two of one name the first counts.
+
+        Raises:
+            InputError: If a line is no finished cell.
+        """
         runs: dict[str, Run] = {}
         failed = []
-        for number, line in json_lines(path, appended=True):
-            source = f"{path}, line {number}"
+        for line, source in lines:
             if line.get("summary") is None and "diverged" in line:
                 failed.append((line, source))
             else:
@@ -101,7 +109,7 @@ class Results:
         for line, source in failed:
             run = _diverged(line, runs.values(), source)
             runs.setdefault(run.name, run)
-        return cls(runs.values(), out)
+        return cls(runs.values(), folder)
 
     @cached_property
     def settings(self) -> list[Setting]:

@@ -12,6 +12,7 @@ from descend.report.study.parts import (
     Shown,
     advantage,
     all_below,
+    constrained,
     lacking,
     layer_panel,
     least_down,
@@ -143,8 +144,8 @@ def figure_13(results: Results) -> Shown:
         f"In {most(falling, len(settings))[1]} of the settings the mean loss falls at every layer, in ERM's {plain}; "
         f"the worst step is that of layer {layer} of {setting.words}: the loss changes by {ranged(step)}."
     )
-    bound = [run for setting in settings for run in setting.constrained]
-    return Shown([spoiled(Claim("figure-13", says, all_below(steps.values()), told), bound)], chart)
+    claim = Claim("figure-13", says, all_below(steps.values()), told)
+    return Shown([spoiled(claim, constrained(settings))], chart)
 
 
 def _deepest(results: Results, **wanted: str) -> list[Setting]:

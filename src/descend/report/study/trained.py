@@ -13,6 +13,7 @@ from descend.report.study.parts import (
     BANDS,
     Shown,
     advantage,
+    constrained,
     lacking,
     layer_series,
     outside,
@@ -74,8 +75,7 @@ def figure_9(results: Results) -> Shown:
             f"{ranged(extra, ' points')}, in the mean over training noise, {len(seeds)} seeds.",
         ),
     ]
-    bound = [run for setting in settings for run in setting.constrained]
-    return Shown([spoiled(claim, bound) for claim in claims], chart)
+    return Shown([spoiled(claim, constrained(settings)) for claim in claims], chart)
 
 
 def _by_training(settings: Sequence[Setting], styles: Sequence, arm: str) -> Panel:

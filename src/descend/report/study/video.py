@@ -1,7 +1,7 @@
 """The figures on video denoising: 2 (noise), 3 (depth), 7 (descent) and 8 (trade-offs)."""
 
 from collections.abc import Iterable, Sized
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 from descend.report.study.cells import Run, data_name
@@ -14,6 +14,7 @@ from descend.report.study.parts import (
     Shown,
     all_below,
     by_validation,
+    constrained,
     lacking,
     layer_panel,
     least_down,
@@ -154,7 +155,7 @@ def figure_3(results: Results) -> Shown:
             f"gains more by {ranged(between, ' %')}.",
         ),
     ]
-    bound = [run for settings in families.values() for setting in settings for run in setting.constrained]
+    bound = constrained(chain(*families.values()))
     return Shown([spoiled(claim, bound) for claim in claims], chart)
 
 
@@ -195,8 +196,7 @@ def figure_7(results: Results) -> Shown:
             f"{ranged(rise)}, an interval wide enough for the worst of {tried} steps.",
         ),
     ]
-    claims[0] = spoiled(claims[0], [run for setting in settings for run in setting.constrained])
-    return Shown(claims, chart)
+    return Shown([spoiled(claims[0], constrained(settings)), claims[1]], chart)
 
 
 def figure_8(results: Results) -> Shown:
