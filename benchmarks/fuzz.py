@@ -173,8 +173,9 @@ def readers(home: Path) -> dict[str, Reader]:
     from descend.errors import InputError
     from descend.inference import DescentClassifier
     from descend.models import llama2c
-    from descend.report import RunView, figures, write_completions, write_page
+    from descend.report import RunView, figures, write_completions, write_page, write_sweep
     from descend.report.frames import Frames
+    from descend.report.study import write_study_page
     from descend.run.completing import _prompts
     from descend.run.judging import of_run
     from descend.tasks.text import load_tokenizer, read_imdb, read_instructions, read_mnli
@@ -247,6 +248,13 @@ def readers(home: Path) -> dict[str, Reader]:
         ),
         "summary.json": ("run", {"summary.json": of_json}, page, InputError),
         "summary.json (text)": ("text", {"summary.json": of_json}, page, InputError),
+        "cells.jsonl": (
+            "study",
+            {"cells.jsonl": of_json_lines, "study.json": of_json},
+            write_study_page,
+            InputError,
+        ),
+        "sweep.json": ("sweep", {"sweep.json": of_json}, write_sweep, InputError),
         "records.jsonl": ("run", {"records.jsonl": of_json_lines}, history, InputError),
         "UT config.json": ("run", {"model/config.json": of_json}, lambda folder: of_run(folder, "model"), InputError),
         "model config.json": ("text", {"model/config.json": of_json}, DescentClassifier.from_pretrained, InputError),
@@ -386,6 +394,8 @@ def make_seeds(home: Path) -> None:
         ["evaluate", str(home / "run"), "--noise", "0,0.8", "--frames", "1"],
         [*text, "--out", str(home / "text"), "--validation-share", "0.3"],
         ["evaluate", str(home / "text"), "--noise", "0,1", "--exit", "--probe"],
+        ["reproduce", "figure-11", "figure-12", "figure-16", "--scale", "smoke", "--out", str(home / "study")],
+        ["sweep", *video[1:], "--trials", "2", "--out", str(home / "sweep")],
     ):
         if main(command):
             raise SystemExit(f"a whole input could not be made: descend {' '.join(command)}")
@@ -395,6 +405,8 @@ def make_seeds(home: Path) -> None:
         for extra in (*(home / folder).glob("checkpoint-*"), home / folder / "best_feasible"):
             shutil.rmtree(extra, ignore_errors=True)
         (home / folder / "report.html").unlink()
+    for extra in [*(home / "study" / "runs").iterdir(), *(home / "sweep" / "trials").iterdir()]:
+        shutil.rmtree(extra) if extra.is_dir() else extra.unlink()
     (home / "other").mkdir()
     shutil.copytree(home / "run", home / "other" / "run")
 

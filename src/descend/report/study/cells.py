@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from itertools import pairwise
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,7 +76,7 @@ class Run:
             cell, summary = line["cell"], line["summary"]
             words = {key: str(cell.get(key) or "") for key in _WORDS}
             histogram = (summary.get("ratios") or {}).get("histogram") or {}
-            energy = summary.get("energy") or {}
+            energy, edges = summary.get("energy") or {}, _floats(histogram.get("edges") or [])
             depth, gamma = int(cell["depth"]), float(cell["gamma"])
             if depth < 1 or not isfinite(gamma):
                 raise ValueError(f"depth {depth} and γ = {gamma}")
@@ -99,8 +100,8 @@ class Run:
                     for each in line.get("completions") or []
                 ],
                 energy={float(level): _floats(row) for level, row in energy.items()},
-                edges=_floats(histogram.get("edges") or []),
-                shares=_shares(histogram),
+                edges=edges,
+                shares=_shares(histogram, edges),
                 cap=None if summary.get("cap") is None else float(summary["cap"]),
                 seconds=None if line.get("seconds") is None else float(line["seconds"]),
             )
@@ -211,6 +212,8 @@ def _curve(rows: Mapping[str, Any], depth: int) -> dict[str, Any]:
     if wide > depth + 1 or any(len(row) != wide for row in values):
         raise ValueError(f"a curve's rows must have one number per layer, of {depth} layers")
     first, steps = int(rows.get("first", depth + 1 - wide)), _floats(rows["steps"])
+    if not all(map(isfinite, steps)):
+        raise ValueError("a curve's steps must be finite")
     if len(steps) != len(values):
         raise ValueError(f"a curve of {len(steps)} steps must have as many rows, has {len(values)}")
     return {"steps": steps, "values": values, "first": first}
@@ -226,8 +229,10 @@ def _kept(line: Mapping[str, Any]) -> int:
     return steps.index(float(step))
 
 
-def _shares(histogram: Mapping[str, Any]) -> list[list[float]]:
-    rows, edges = [_floats(row) for row in histogram.get("counts") or []], histogram.get("edges") or []
+def _shares(histogram: Mapping[str, Any], edges: Sequence[float]) -> list[list[float]]:
+    rows = [_floats(row) for row in histogram.get("counts") or []]
+    if not all(0 < low < high < inf for low, high in pairwise(edges)):
+        raise ValueError("a histogram's edges must be finite, above 0, and rise")
     if any(len(row) not in (len(edges) - 1, len(edges) + 1) for row in rows):
         raise ValueError(f"a histogram of {len(edges)} edges must have one count less, or one more")
     return rows

@@ -1,5 +1,6 @@
 """What a study has done: its runs, gathered into settings that compare."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -158,8 +159,8 @@ class Results:
     def frames(self, run: Run) -> Frames | None:
         """A run's pictures, where its folder is still there."""
         path = self.folder / "runs" / run.name / "frames.npz" if self.folder else None
-        if path is None or Path(run.name).name != run.name or not path.is_file():
-            return None
+        if path is None or Path(run.name).name != run.name or not os.path.isfile(path):
+            return None  # as too when it is longer than any file's name, where Path.is_file raises
         return Frames.load(path)
 
 
