@@ -405,8 +405,8 @@ def make_seeds(home: Path) -> None:
         for extra in (*(home / folder).glob("checkpoint-*"), home / folder / "best_feasible"):
             shutil.rmtree(extra, ignore_errors=True)
         (home / folder / "report.html").unlink()
-    for extra in [*(home / "study" / "runs").iterdir(), *(home / "sweep" / "trials").iterdir()]:
-        shutil.rmtree(extra) if extra.is_dir() else extra.unlink()
+    for extra in (home / "study" / "runs", home / "sweep" / "trials"):
+        shutil.rmtree(extra)
     (home / "other").mkdir()
     shutil.copytree(home / "run", home / "other" / "run")
 

@@ -478,6 +478,10 @@ def test_a_setting_of_which_all_diverged_is_not_left_out(tmp_path: Path, others:
         (lambda one: one["curves"]["loss"]["values"].pop(), "line 2 is no finished cell.*must have as many rows"),
         (lambda one: one["curves"]["loss"]["steps"].__setitem__(0, None), "line 2 is no finished cell.*steps must be"),
         (lambda one: one["summary"]["ratios"]["histogram"]["edges"].reverse(), "line 2 is no finished cell.*edges"),
+        (
+            lambda one: one["summary"]["ratios"]["histogram"].update(edges=[1.0], counts=[[1, 1]]),
+            "line 2 is no finished cell.*edges must be two",
+        ),
         (lambda one: one["summary"]["ratios"]["histogram"].update(counts=[[]]), "line 2 is no finished cell"),
     ],
 )

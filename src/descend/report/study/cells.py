@@ -231,8 +231,8 @@ def _kept(line: Mapping[str, Any]) -> int:
 
 def _shares(histogram: Mapping[str, Any], edges: Sequence[float]) -> list[list[float]]:
     rows = [_floats(row) for row in histogram.get("counts") or []]
-    if not all(0 < low < high < inf for low, high in pairwise(edges)):
-        raise ValueError("a histogram's edges must be finite, above 0, and rise")
+    if (rows and len(edges) < 2) or not all(0 < low < high < inf for low, high in pairwise(edges)):
+        raise ValueError("a histogram's edges must be two or more, finite, above 0, and rise")
     if any(len(row) not in (len(edges) - 1, len(edges) + 1) for row in rows):
         raise ValueError(f"a histogram of {len(edges)} edges must have one count less, or one more")
     return rows
