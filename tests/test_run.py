@@ -430,8 +430,10 @@ def test_every_split_can_be_judged(finished, tmp_path, split):
     assert f" on {data}" in summary["verdict"]
 
 
-def test_default_levels_are_eight_up_to_three_and_a_half_times_the_training_noise():
-    assert run.default_levels(0.8) == pytest.approx(np.linspace(0, 2.8, 8))
+def test_usual_levels_are_eight_up_to_three_and_a_half_times_the_training_noise():
+    assert run.usual_levels(RECIPES["video-ut"](noise=0.8)) == pytest.approx(np.linspace(0, 2.8, 8))
+    assert run.usual_levels(RECIPES["video-ut"](noise=0.0)) == pytest.approx(np.linspace(0, 2.8, 8))
+    assert run.usual_levels(RECIPES["video-ut"](noise=0.8), "dropout") == pytest.approx(np.linspace(0, 0.7, 8))
 
 
 # --- folders that can't be judged

@@ -151,7 +151,27 @@ def test_every_recipe_has_its_settings():
         for task, recipes in RECIPES.items():
             for recipe in recipes:
                 rows = settings()[scale]["recipes"][recipe]
-                assert rows.keys() - {"every"} == grid.gammas[task].keys()
+                regimes = {regime for data in grid.gammas[task].values() for regime in data}
+                assert rows.keys() - {"every", "data"} == regimes
+                assert rows.get("data", {}).keys() <= grid.gammas[task].keys()
+                depths = {name for regime in regimes for name in rows[regime] if name.isdigit()}
+                assert depths <= {str(depth) for depth in grid.depths[recipe]}
+
+
+def test_a_depth_has_its_own_settings_and_a_data_set_what_it_needs_beside(monkeypatch):
+    rows = {
+        "every": "--a 1",
+        "strong": {"both": "--b 2", "3": {"erm": "--c 3"}},
+        "paper": {},
+        "data": {"avenue": "--d 4"},
+    }
+    monkeypatch.setitem(settings()["small"]["recipes"], "video-ut", rows)
+    found = [cell for cell in cells(["table-3"], "small") if (cell.recipe, cell.regime) == ("video-ut", "strong")]
+    assert {cell.data for cell in found} == {"ucsd", "avenue", "shanghaitech"}
+    for cell in found:
+        own = ["--c", "3"] if cell.depth == 3 else ["--b", "2"]  # of plain training's where an arm has none
+        beside = ["--d", "4"] if cell.data == "avenue" else []
+        assert list(cell.flags)[list(cell.flags).index("--a") :] == ["--a", "1", *own, *beside]
 
 
 def test_costs_are_told_before_anything_runs_and_learned_from_what_ran():

@@ -115,11 +115,31 @@ def test_a_trials_value_is_the_mean_that_evaluation_gives_on_the_validation_spli
     assert len(best["noise"]) == 8
     _, recipe, args, _ = read_recipe(shlex.split(best["command"])[2:])
     model = recipe.restore(str(swept / best["folder"] / "model"))
-    assert mean_metric(recipe, model, recipe.load(), args, most=10**6) == pytest.approx(best["value"])
+    assert mean_metric(recipe, model, recipe.load(), args, most=10**6, levels=best["noise"]) == pytest.approx(
+        best["value"]
+    )
     # A trial that is pruned is so by this: at every step but the last.
-    few = mean_metric(recipe, model, recipe.load(), args, most=2)
+    few = mean_metric(recipe, model, recipe.load(), args, most=2, levels=best["noise"])
     assert few != pytest.approx(best["value"]) and abs(few / best["value"] - 1) < 0.5
     assert all(abs(value / best["value"] - 1) < 0.5 for value in best["curve"]["values"])
+
+
+def test_trials_are_chosen_by_the_noise_levels_that_are_given(tmp_path, capsys):
+    out = tmp_path / "sweep"
+    assert main(words(out, 1, "--judge-noise", "0,1.6")) == 0
+    content = found(out)
+    assert content["levels"] == [0, 1.6] and "over the noise levels 0, 1.6 on the validation split" in content["rule"]
+    for part in content["methods"].values():
+        summary = json.loads((out / part["best"]["folder"] / "summary.json").read_text())
+        assert summary["noise"] == part["best"]["noise"] == [0, 1.6]
+        assert part["best"]["value"] == pytest.approx(sum(summary["values"]) / 2)
+        # Pruned by the same levels: at half of the run the mean of few samples is of their size.
+        assert all(abs(value / part["best"]["value"] - 1) < 0.5 for value in part["best"]["curve"]["values"])
+    capsys.readouterr()
+    assert main(words(out, 2, "--judge-noise", "0,0.8")) == 2
+    assert "other settings: levels" in capsys.readouterr().err
+    assert main(words(tmp_path / "other", 1, "--judge-noise", "high")) == 2
+    assert "noise must be levels as 0,0.1,0.2" in capsys.readouterr().err and not (tmp_path / "other").exists()
 
 
 def test_a_trial_of_several_seeds_is_their_mean(tmp_path, swept, monkeypatch, capsys):

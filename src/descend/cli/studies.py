@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.cli.parsing import Parser, command_parser, read_recipe
+from descend.cli.parsing import Parser, command_parser, levels, read_recipe
 from descend.cli.runs import complete, draw, judged, line_of, train
 from descend.errors import InputError, StudyError
 
@@ -104,7 +104,7 @@ def sweep(words: Sequence[str]) -> None:
     parser = Parser(
         prog="descend sweep",
         usage="%(prog)s RECIPE --trials N --out DIR [--seeds K] [--storage URL] [--method NAME,NAME] "
-        "[--range NAME=LOW:HIGH] [settings]",
+        "[--range NAME=LOW:HIGH] [--judge-noise LEVELS] [settings]",
         description="Search a recipe's settings for each method, with as many trials for each, chosen on validation "
         "data. Every setting of descend train RECIPE can be given: it holds for all trials, and is not searched. The "
         "same command again goes on, and at the same time in another terminal takes part.",
@@ -127,6 +127,11 @@ def sweep(words: Sequence[str]) -> None:
         metavar="NAME=LOW:HIGH",
         help="where to search a number, as cap=1:5, in place of its usual range; may be given for several",
     )
+    parser.add_argument(
+        "--judge-noise",
+        metavar="LEVELS",
+        help="noise levels γ whose mean a trial is chosen by, as descend evaluate takes them (default: its own)",
+    )
     # What is left are the recipe's own flags, which its parser looks at.
     options, given = argparse.ArgumentParser.parse_known_args(parser, words)
     if "--resume" in given:
@@ -148,5 +153,6 @@ def sweep(words: Sequence[str]) -> None:
         seeds=options.seeds,
         storage=options.storage,
         ranges=read_ranges(options.range),
+        levels=None if options.judge_noise is None else levels(options.judge_noise),
     )
     print(f"\n{sentences(found)}\n{write_sweep(options.out)}")

@@ -1,5 +1,6 @@
 """Judging: what a trained model does at every layer and noise level, in ``summary.json`` and for the page."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -128,7 +129,7 @@ def evaluate(
     if sigma is None:
         sigma = objective_task.sigma(network.get_input_embeddings(), parts().train)
     trained = recipe.corruption(sigma, seed, shift)
-    levels = noise or default_levels(0.2 if shift == "dropout" else recipe.noise or recipe.usual_noise)
+    levels = noise or usual_levels(recipe, shift)
     problem = args.problem(network.depth)
     settings: dict[str, Any] = {"batch_size": args.eval_batch_size, "device": device, "collate": recipe.collate}
     found = robustness(network, objective_task, samples, problem, trained, levels=levels, **settings)
@@ -173,7 +174,15 @@ def evaluate(
     return summary
 
 
-def mean_metric(recipe: Recipe, network: LayeredModel, data: Data, args: DescentConfig, *, most: int) -> float:
+def mean_metric(
+    recipe: Recipe,
+    network: LayeredModel,
+    data: Data,
+    args: DescentConfig,
+    *,
+    most: int,
+    levels: Sequence[float],
+) -> float:
     """What the summary's ``mean`` would be of a model in the midst of its training, on a few validation samples.
 
     Args:
@@ -182,6 +191,7 @@ def mean_metric(recipe: Recipe, network: LayeredModel, data: Data, args: Descent
         data: What ``recipe`` loads.
         args: Its training's.
         most: How many samples, taken evenly.
+        levels: Noise levels γ.
     """
     task, samples = recipe.task(), _few(data.validation, most)
     sigma = data.sigma
@@ -189,7 +199,6 @@ def mean_metric(recipe: Recipe, network: LayeredModel, data: Data, args: Descent
         sigma = task.sigma(network.get_input_embeddings(), data.train)
     noise = recipe.corruption(sigma, seed=0)
     settings: dict[str, Any] = {"batch_size": args.eval_batch_size, "device": args.device, "collate": recipe.collate}
-    levels = default_levels(recipe.noise or recipe.usual_noise)
     values = [measure(network, task, samples, noise.at(level), **settings).metrics[-1] for level in levels]
     return float(np.mean(values))
 
@@ -200,8 +209,9 @@ def _few(samples: Any, most: int) -> Any:
     return samples.select(places) if hasattr(samples, "select") else Subset(samples, places)
 
 
-def default_levels(train_noise: float) -> list[float]:
-    """Eight levels from 0 to 3.5 times the training noise."""
+def usual_levels(recipe: Recipe, shift: str = "gaussian") -> list[float]:
+    """Eight levels γ from 0 to 3.5 times the training noise, or to 0.7 for token dropout."""
+    train_noise = 0.2 if shift == "dropout" else recipe.noise or recipe.usual_noise
     return [round(level, 6) for level in np.linspace(0, 3.5 * train_noise, 8).tolist()]
 
 

@@ -111,7 +111,7 @@ def cells(wanted: Sequence[str], scale: str) -> list[Cell]:
 
 @cache
 def settings() -> dict[str, Any]:
-    """``settings.json``: what the runs of each scale are given, by recipe, data set and regime."""
+    """``settings.json``: what the runs of each scale are given, by recipe and regime."""
     return json.loads((files("descend.study") / "settings.json").read_text(encoding="utf-8"))
 
 
@@ -150,13 +150,15 @@ class _Grid:
         elif arm == "erm" and not gamma:
             arm = "erm-clean"  # the same run
         method = "erm" if arm == "erm-clean" else arm
-        row = self.settings["recipes"][recipe][data][regime]
+        rows = self.settings["recipes"][recipe]
+        row = rows[regime].get(str(depth), rows[regime])
         parts = [
             f"--method {method} --depth {depth} --noise {gamma:g} --seed {seed}",
             self.settings["data"][data],
-            self.settings["recipes"][recipe]["every"],
-            row["both"],
-            row.get(method, row["erm"]),  # what has no settings of its own has plain training's
+            rows["every"],
+            row.get("both", ""),
+            row.get(method, row.get("erm", "")),  # what has no settings of its own has plain training's
+            rows.get("data", {}).get(data, ""),
             flags,
         ]
         return Cell(

@@ -20,7 +20,7 @@ SWEEP_FILE = "sweep.json"
 
 RULE = (
     "For every method as many trials, finished or pruned. Chosen is the trial with the {better} mean {metric} over the "
-    "noise levels of descend evaluate on the validation split, of its final model{seeds}; of equal ones a feasible "
+    "noise levels {levels} on the validation split, of its final model{seeds}; of equal ones a feasible "
     "one, then the first. From the middle of a run on a trial is pruned that is among the worst quarter of its "
     "method's finished ones. A pruned trial can't be chosen; one that diverged counts as finished, and as the worst."
 )
@@ -35,11 +35,12 @@ def write(out: Path, facts: Mapping[str, Any], searches: Sequence[Search]) -> di
         searches: The methods.
     """
     better = "highest" if facts["higher_is_better"] else "lowest"
+    levels = ", ".join(f"{level:g}" for level in facts["levels"])
     seeds = f" and over {facts['seeds']} seeds" if facts["seeds"] > 1 else ""
     content = {
         "descend": version("descend"),
         **facts,
-        "rule": RULE.format(better=better, metric=facts["metric"], seeds=seeds),
+        "rule": RULE.format(better=better, metric=facts["metric"], levels=levels, seeds=seeds),
         # One that another worker has made a moment ago has no settings yet, and no trial.
         "methods": {
             search.method: _method(search, facts) for search in searches if SETTINGS in search.study.user_attrs

@@ -53,6 +53,7 @@ def sweep(
     seeds: int = 1,
     storage: str | None = None,
     ranges: Ranges | None = None,
+    levels: Sequence[float] | None = None,
 ) -> dict[str, Any]:
     """Search the settings of a recipe for each method, with as many trials for one as for the other.
 
@@ -69,6 +70,7 @@ def sweep(
             pruned is so in its first.
         storage: URL of the database; SQLite in ``out`` unless given.
         ranges: Where to search a setting, in place of the usual range: its lowest and its highest value.
+        levels: Noise levels γ whose mean a trial is chosen by; those of ``descend evaluate`` unless given.
 
     Returns:
         What ``sweep.json`` holds.
@@ -89,7 +91,7 @@ def sweep(
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)  # of heartbeats, which are what we want
-        worker = _Worker(out, build, given, methods, trials, seeds, storage, ranges or {})
+        worker = _Worker(out, build, given, methods, trials, seeds, storage, ranges or {}, levels)
         try:
             worker.carry_out()
             return worker.write()
@@ -108,6 +110,7 @@ class _Worker:
         seeds: int,
         storage: str | None,
         ranges: Ranges,
+        levels: Sequence[float] | None,
     ):
         self.out, self.build, self.given = out, build, given
         self.trials, self.seeds, self._ranges = trials, seeds, ranges
@@ -126,6 +129,7 @@ class _Worker:
             why = "it is given as a flag too" if name in fixed else "no method that is searched has it"
             raise InputError(f"--range {name} is of no use: {why}. Leave it out.")
         self._bases = bases
+        self.levels = run.usual_levels(self.recipe) if levels is None else list(levels)
         self.task = self.recipe.task()
         self.data = self.recipe.load()  # what can't be used is refused before there is anything in the folder
         out.mkdir(parents=True, exist_ok=True)
@@ -153,7 +157,7 @@ class _Worker:
             settings={
                 **asdict(self.recipe),
                 **run.stored(args),
-                **{"recipe": self.name, "seeds": self.seeds, "searched": described(found)},
+                **{"recipe": self.name, "seeds": self.seeds, "levels": self.levels, "searched": described(found)},
             },
             first=own(args, found),
         )
@@ -215,7 +219,7 @@ class _Worker:
         folder = self.out / TRIALS / f"{search.method}-{trial.number if begun is None else begun:03d}"
         trial.set_user_attr("flags", chosen)
         trial.set_user_attr("folder", f"{TRIALS}/{folder.name}")
-        glance = partial(run.mean_metric, self.recipe, data=self.data, args=args, most=GLANCED)
+        glance = partial(run.mean_metric, self.recipe, data=self.data, args=args, most=GLANCED, levels=self.levels)
         worst = -math.inf if self.task.higher_is_better else math.inf
         try:
             found = [self._judged(search.method, chosen, folder, 0, [_Pruning(trial, glance)])]
@@ -244,7 +248,7 @@ class _Worker:
             resume = folder.is_dir()
             run.train(name, self.recipe, args, resume=resume, callbacks=callbacks, loaded=self.data)
         with locked(folder):
-            return run.evaluate(folder, split=SPLIT, frames=1, loaded=self.data)
+            return run.evaluate(folder, split=SPLIT, noise=self.levels, frames=1, loaded=self.data)
 
     def _tidy(self, search: Search) -> None:
         """Of trials that are over keep the records, and the model of the best alone."""
@@ -266,6 +270,7 @@ class _Worker:
             "metric": self.task.metric,
             "higher_is_better": self.task.higher_is_better,
             "split": SPLIT,
+            "levels": self.levels,
             "given": self.given,
             "trials": self.trials,
             "seeds": self.seeds,
