@@ -17,6 +17,7 @@ from descend.cli import main
 from descend.records import locked
 from descend.study import collected, grid
 from descend.study.grid import Wanted, cells
+from descend.study.reproducing import Study
 from descend.study.workers import Job, carry_out
 
 # The same for all: one server of forks imports these once.
@@ -245,6 +246,11 @@ def test_a_study_is_refused_before_it_starts(out, tmp_path, capsys):
     assert "did you mean table-3?" in refused("tabel-3")
     (out / "study.json").write_text('{"scale": "small", "what": ["figure-7"]}')
     assert "holds a study at --scale small" in refused("figure-7", "--scale", "smoke", "--out", str(out))
+    (out / "study.json").unlink()
+    study = Study.of(["figure-7"], "smoke", out, None)
+    (out / "study.json").write_text('{"scale": "small", "what": ["figure-7"]}')  # another command, meanwhile
+    with pytest.raises(InputError, match="holds a study at --scale small"):
+        study.write()
     (out / "study.json").write_text('{"scale": "smoke", "what": 5}')
     assert "is not that of a study" in refused("figure-3", "--scale", "smoke", "--out", str(out))
     (out / "study.json").unlink()

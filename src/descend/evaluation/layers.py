@@ -52,14 +52,19 @@ class LayerLosses:
         """The share of (sample, layer) steps on which the loss falls, f_l < f_{l−1}."""
         return (self.losses[:, 1:] < self.losses[:, :-1]).double().mean().item()
 
+    @property
+    def single(self) -> bool:
+        """Whether all samples are of one group."""
+        return len(self.groups.unique()) == 1
+
     def by_group(self, values: Tensor) -> Tensor:
         """Sums of values (S, …) over each group, (G, …), in the order of the groups' numbers.
 
         Where there is one group only, each value is its own: nothing else tells how sure one may be of a mean.
         """
-        names, place = self.groups.unique(return_inverse=True)
-        if len(names) == 1:
+        if self.single:
             return values
+        names, place = self.groups.unique(return_inverse=True)
         return values.new_zeros(len(names), *values.shape[1:]).index_add(0, place, values)
 
     @property

@@ -71,6 +71,8 @@ class Robustness:
     def by_group(self, task: Task) -> dict[str, Any]:
         """A run's ``groups.json``: the last layer's scores by group, and all layers' losses by blocks of groups.
 
+        Where all samples are of one group, which ``single`` then says, each counts as a group of its own.
+
         Both are sums, at every level; the losses at the training level too, whether or not it is among the others.
 
         What is judged on the same data has the same groups in the same order, and the same draws of noise: figures over
@@ -83,6 +85,7 @@ class Robustness:
         return {
             "noise": self.noise,
             "root": task.root,
+            "single": trained.single,
             "counts": trained.by_group(ones).tolist(),
             "scores": [_short(level) for level in scores],
             "layers": {

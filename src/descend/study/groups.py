@@ -21,12 +21,14 @@ class Table:
         root: Whether the metric is the root of the mean score.
         counts: Samples in each group, (N,).
         scores: Sums of the scores, (G, N); NaN where one was not finite.
+        single: Whether the groups are the samples of one, a single clip: how clips differ is not in them.
     """
 
     noise: np.ndarray
     root: bool
     counts: np.ndarray
     scores: np.ndarray
+    single: bool = False
 
     @classmethod
     def read(cls, groups: Mapping[str, Any]) -> Self:
@@ -41,6 +43,7 @@ class Table:
                 bool(groups["root"]),
                 np.array(groups["counts"], dtype=float),
                 np.array(groups["scores"], dtype=float),
+                bool(groups.get("single", False)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(

@@ -50,11 +50,7 @@ class Study:
         if scale not in SCALES:
             raise InputError(f"scale must be one of {', '.join(SCALES)}; got {scale!r}.")
         wanted = names(words)
-        before = Asked.read(out)
-        if before and before.scale != scale:
-            raise InputError(
-                f"{out} holds a study at --scale {before.scale}; got {scale}. Choose another folder with --out."
-            )
+        _before(out, scale)
         needed, done, costs = cells(wanted, scale), collected.read(out), Costs(scale)
         for cell in cells(names(["all"]), scale):
             if cell.name in done:
@@ -121,7 +117,7 @@ class Study:
         """Say in the folder what it is of: of all commands together. Lines of other settings are put aside."""
         self.out.mkdir(parents=True, exist_ok=True)
         with locked(self.out, wait=True):
-            before = Asked.read(self.out)
+            before = _before(self.out, self.scale)  # again: another command may have begun
             what = names([*(before.what if before else []), *self.wanted])
             versions = {name: version(name) for name in ("descend", "torch", "transformers")}
             if before and not self.missing:  # drawn again, not run again
@@ -130,6 +126,16 @@ class Study:
         old = collected.supersede(self.out, {cell.name for cell in cells(names(["all"]), self.scale)})
         if old:
             print(f"{old} cells of other settings are put aside, into {self.out / collected.OLD_FILE}.")
+
+
+def _before(out: Path, scale: str) -> Asked | None:
+    """What was asked for in a folder before, which must be of the same scale."""
+    before = Asked.read(out)
+    if before and before.scale != scale:
+        raise InputError(
+            f"{out} holds a study at --scale {before.scale}; got {scale}. Choose another folder with --out."
+        )
+    return before
 
 
 class _Progress:

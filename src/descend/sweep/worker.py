@@ -252,8 +252,9 @@ class _Worker:
 
     def _tidy(self, search: Search) -> None:
         """Of trials that are over keep the records, and the model of the best alone."""
-        best = search.best
-        for trial in search.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
+        over = search.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+        best = search.best  # read after them: one that another worker ends between the two is none of them
+        for trial in over:
             folder = self.out / str(trial.user_attrs.get("folder"))
             kept = {"model", "best_feasible"} if best is not None and trial.number == best.number else set()
             for path in (*folder.glob("*"), *folder.parent.glob(f"{folder.name}-seed*/*")):

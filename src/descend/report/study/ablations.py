@@ -9,8 +9,8 @@ from scipy.stats import f
 from descend.report.study.cells import Place, Run, data_name, metric_name
 from descend.report.study.chart import Chart, Panel, Series, shades
 from descend.report.study.claims import Claim, above, every, not_run, number, ranged, within
-from descend.report.study.estimates import Interval, robust, same_seeds, together
-from descend.report.study.parts import BANDS, Shown, advantage, least_down, spoiled, unit
+from descend.report.study.estimates import Interval, Number, robust, same_seeds, together
+from descend.report.study.parts import BANDS, Shown, advantage, spoiled, unit
 from descend.report.study.results import Results
 from descend.study.statistics import CONFIDENCE
 
@@ -90,27 +90,28 @@ def _three_levels(name: str, title: str, axis: str, family: Family, says: tuple[
     panel = _against(family, axis, _title(first), {f"test γ = {level:g}": level for level in levels})
     panel = Panel(panel.title, axis, panel.y_title, panel.series, log_x=axis == "η" and min(family) > 0)
     chart = Chart(name, title, BANDS, [panel], 1)
-    judged = levels[:-1] if spread else levels
-    found = {(level, value): change for level in judged for value, change in _changes(family, level).items()}
-    (level, value), worst = max(found.items(), key=lambda item: max(map(least_down, (item[1], -item[1]))))
+    asked = levels[:-1] if spread else levels
+    found = {(level, value): change for level in asked for value, change in _changes(family, level).items()}
+    judged = every(found, within, POINT)
+    level, value = judged.worst
     told = (
         f"The largest difference from {axis} = {min(family):g} is at {axis} = {value:g} and test γ = {level:g}: "
-        f"{ranged(worst, unit(first.higher))}."
+        f"{ranged(judged.ends[judged.worst], unit(first.higher))}."
     )
-    claims = [Claim(name, says[0], every([within(change, POINT) for change in found.values()]), told)]
+    claims = [Claim(name, says[0], judged.held, told)]
     if spread:
         claims.append(_spread(name, says[1], family, levels))
     bound = [run for runs in family.values() for run in runs]
     return Shown([spoiled(claim, bound) for claim in claims], chart)
 
 
-def _changes(family: Family, level: float) -> dict[float, Interval]:
+def _changes(family: Family, level: float) -> dict[float, Number]:
     """By how much the result of each value differs from that of the smallest."""
     found = {}
     for value, runs in family.items():
         if value != min(family):
             ours, base = together(runs, family[min(family)])
-            found[value] = advantage(ours.at(level), base.at(level), ours.higher).interval
+            found[value] = advantage(ours.at(level), base.at(level), ours.higher)
     return found
 
 

@@ -37,7 +37,8 @@ class Run:
 
     ``view`` is its summary as every report of this project reads it. ``layers`` maps γ to the losses by blocks of
     groups, the table's levels being the layers 0 … L. ``curves`` maps a quantity to its steps and rows by layer,
-    ``validation`` a metric to its rows, of which ``kept`` is the place of the model that was kept. ``energy`` is that
+    ``validation`` a metric to its rows, of which ``kept`` is the place of the model that was kept, and ``kept_step``
+    its step, infinite where the last is or nothing says. ``energy`` is that
     of the layer's own objective, by γ. ``edges`` and ``shares`` are the histogram of f_l / f_{l−1} over samples, one
     row per layer 1 … L.
     """
@@ -58,6 +59,7 @@ class Run:
     curves: Mapping[str, Any] = field(default_factory=dict)
     validation: Mapping[str, list[list[float]]] = field(default_factory=dict)
     kept: int = -1
+    kept_step: float = inf
     completions: list[Answer] = field(default_factory=list)
     energy: dict[float, list[float]] = field(default_factory=dict)
     edges: list[float] = field(default_factory=list)
@@ -80,12 +82,19 @@ class Run:
             depth, gamma = int(cell["depth"]), float(cell["gamma"])
             if depth < 1 or not isfinite(gamma):
                 raise ValueError(f"depth {depth} and γ = {gamma}")
+            judged = view or RunView.from_summary(summary, name=words["name"], source=source)
+            if view is None and (judged.depth != depth or gamma not in judged.layer_losses):
+                raise ValueError(f"its summary is not of depth {depth}, or has no losses at γ = {gamma:g}")
+            for value in judged.settings.values():
+                if isinstance(value, int):
+                    float(value)  # one that no number of a figure could be
+            kept, kept_step = _kept(line)
             return cls(
                 **words,
                 depth=depth,
                 gamma=gamma,
                 seed=int(cell["seed"]),
-                view=view or RunView.from_summary(summary, name=words["name"], source=source),
+                view=judged,
                 groups=_groups(line.get("groups"), source),
                 layers=_layers((line.get("groups") or {}).get("layers"), source),
                 curves={str(name): _curve(rows, depth) for name, rows in (line.get("curves") or {}).items()},
@@ -94,7 +103,8 @@ class Run:
                     for name, rows in (line.get("validation") or {}).items()
                     if name != "steps"
                 },
-                kept=_kept(line),
+                kept=kept,
+                kept_step=kept_step,
                 completions=[
                     Answer(str(each["prompt"]), float(each["noise"]), str(each["text"]))
                     for each in line.get("completions") or []
@@ -145,11 +155,12 @@ class Run:
         return self.view.layer_losses.get(level)
 
     def trained(self, quantity: str, last: float = 0.1) -> np.ndarray | None:
-        """A curve's mean by layer over the last share of training."""
+        """A curve's mean by layer over the last share of training, up to the model that was kept."""
         curve = self.curves.get(quantity)
         if not curve or not curve["values"]:
             return None
         rows = np.array(curve["values"], float)
+        rows = rows[: max(1, sum(step <= self.kept_step for step in curve["steps"]))]
         kept = rows[-max(1, round(last * len(rows))) :]
         known = np.isfinite(kept)
         total = np.where(known, kept, 0).sum(0)
@@ -219,22 +230,22 @@ def _curve(rows: Mapping[str, Any], depth: int) -> dict[str, Any]:
     return {"steps": steps, "values": values, "first": first}
 
 
-def _kept(line: Mapping[str, Any]) -> int:
-    """Where in the rows of validation the model is that was kept; the last, if nothing says or it is not among them."""
+def _kept(line: Mapping[str, Any]) -> tuple[int, float]:
+    """Where in the rows of validation the model is that was kept, and its step; the last, if nothing else is told."""
     validation, step = line.get("validation") or {}, line.get("kept")
     rows = {len(values) for name, values in validation.items() if name != "steps"}
     steps = _floats(validation.get("steps") or [])
     if step is None or float(step) not in steps or rows != {len(steps)}:
-        return -1
-    return steps.index(float(step))
+        return -1, inf
+    return steps.index(float(step)), float(step)
 
 
 def _shares(histogram: Mapping[str, Any], edges: Sequence[float]) -> list[list[float]]:
     rows = [_floats(row) for row in histogram.get("counts") or []]
     if (rows and len(edges) < 2) or not all(0 < low < high < inf for low, high in pairwise(edges)):
         raise ValueError("a histogram's edges must be two or more, finite, above 0, and rise")
-    if any(len(row) not in (len(edges) - 1, len(edges) + 1) for row in rows):
-        raise ValueError(f"a histogram of {len(edges)} edges must have one count less, or one more")
+    if any(len(row) != len(edges) - 1 for row in rows):
+        raise ValueError(f"a histogram of {len(edges)} edges must have one count less")
     return rows
 
 

@@ -1,13 +1,15 @@
 """What the paper says of its figures, and whether it holds here."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite, isinf, isnan
-from typing import Any, Literal
+from math import inf, isfinite, isinf, isnan
+from typing import Any, Generic, Literal, TypeVar
 
-from descend.report.study.estimates import Interval, share
+from descend.report.study.estimates import Interval, Number, share
 
 Held = Literal["held", "not held", "undecided", "not run"]
+Test = Callable[[Interval, float], Held]
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,42 @@ def within(estimate: Interval, margin: float) -> Held:
     return "not held" if estimate.low > margin or estimate.high < -margin else "undecided"
 
 
-def every(verdicts: Sequence[Held]) -> Held:
-    """A claim on all of some: it falls with one, and is undecided with one."""
+def joint(verdicts: Sequence[Held]) -> Held:
+    """A claim with several parts: it falls with one, and is undecided with one."""
     return "not held" if "not held" in verdicts else "undecided" if "undecided" in verdicts else "held"
+
+
+@dataclass(frozen=True)
+class Every(Generic[Key]):
+    """What is said of all of some numbers.
+
+    Attributes:
+        held: Held where each one is. Not held where one is not by an interval that allows for how many were looked
+            at (Bonferroni): of sixty true claims one or two would fall by chance.
+        ends: The intervals that this rests on.
+        worst: The one that speaks most against it.
+    """
+
+    held: Held
+    ends: dict[Key, Interval]
+    worst: Key
+
+
+def every(parts: Mapping[Key, Number], test: Test, bound: float = 0.0) -> Every[Key]:
+    """Judge a claim on all of some: that each lies `above` or `below` a bound, or `within` it."""
+
+    def against(key: Key) -> float:
+        value = parts[key].value
+        size = -value if test is above else abs(value) if test is within else value
+        return inf if isnan(size) else size
+
+    worst = max(parts, key=against)
+    ends = {key: part.interval for key, part in parts.items()}
+    if all(test(end, bound) == "held" for end in ends.values()):
+        return Every("held", ends, worst)
+    ends = {key: part.picked(len(parts)) for key, part in parts.items()}
+    refuted = any(test(end, bound) == "not held" for end in ends.values())
+    return Every("not held" if refuted else "undecided", ends, worst)
 
 
 def most(count: int, total: int) -> tuple[Held, str]:

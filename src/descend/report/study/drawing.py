@@ -1,10 +1,10 @@
 """Figures and tables into files: what OUT/figures holds."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
+from descend.records import locked, put
 from descend.report.study import ablations, feasibility, language, papers, text, theory, trained, video
 from descend.report.study.claims import Claim
 from descend.report.study.parts import Shown
@@ -40,7 +40,7 @@ FIGURES: dict[str, Callable[[Results], Shown]] = {
 }
 """Name → what draws it, in the order of the paper."""
 
-CLAIMS_FILE = "claims.json"
+CLAIMS_FILE, DRAWING = "claims.json", "figures.lock"
 
 
 def shown(out: Path, results: Results) -> dict[str, Shown]:
@@ -68,18 +68,17 @@ def draw(out: Path) -> list[Claim]:
 
     Raises:
         InputError: If ``cells.jsonl`` is missing or damaged, or ``study.json`` is damaged.
+        SaveError: If the disk takes no more.
     """
     drawn = shown(out, Results.read(out))
-    folder = out / "figures"
-    folder.mkdir(exist_ok=True)
-    for name, one in drawn.items():
-        _write(folder, name, one)
     claims = [claim for one in drawn.values() for claim in one.claims]
     text = json.dumps([claim.json() for claim in claims], indent=2, ensure_ascii=False) + "\n"
-    # Aside and renamed: two commands may draw at once, and one may be stopped.
-    part = folder / f"{CLAIMS_FILE}.{os.getpid()}"
-    part.write_text(text, encoding="utf-8", errors="replace")
-    part.replace(folder / CLAIMS_FILE)
+    folder = out / "figures"
+    folder.mkdir(exist_ok=True)
+    with locked(out, DRAWING, wait=True):  # two commands may draw at once
+        for name, one in drawn.items():
+            _write(folder, name, one)
+        _put_text(folder / CLAIMS_FILE, text)
     return claims
 
 
@@ -88,6 +87,10 @@ def _write(folder: Path, name: str, shown: Shown) -> None:
         print_chart(shown.chart, folder)
     holder = shown.chart or shown.table
     if holder:
-        (folder / f"{name}.csv").write_text(holder.csv(), encoding="utf-8", errors="replace")
+        _put_text(folder / f"{name}.csv", holder.csv())
     if shown.table:
-        (folder / f"{name}.md").write_text(shown.table.markdown(), encoding="utf-8", errors="replace")
+        _put_text(folder / f"{name}.md", shown.table.markdown())
+
+
+def _put_text(path: Path, text: str) -> None:
+    put(path, lambda part: part.write_text(text, encoding="utf-8", errors="replace"))

@@ -46,16 +46,14 @@ class Number(Draws):
 
     Attributes:
         most: How many seeds there are; more than ``seeds`` where some are left out that an arm beside it lacks.
+        single: Whether its groups are samples of one clip.
     """
 
     most: int = 0
+    single: bool = False
 
     def __sub__(self, other: "Number") -> "Number":
         return computed(np.subtract, self, other)
-
-    def over(self, other: "Number") -> "Number":
-        """Their quotient."""
-        return computed(np.divide, self, other)
 
     def times(self, factor: float) -> "Number":
         """A multiple."""
@@ -67,10 +65,14 @@ class Number(Draws):
         return self.picked(1)
 
     def picked(self, tried: int) -> Interval:
-        """With an interval wide enough for one that was picked of several."""
+        """With an interval wide enough for one that was picked of several, which says what it rests on."""
         over = f"over {self.seeds} of {self.most} seeds" if self.seeds < self.most else ""
         if not self.groups:
             over = f"{over or 'over seeds'} alone"
+        elif self.single:
+            over = f"{over or 'over seeds'} and within one clip"
+        if tried > 1:
+            over = f"{over}{', ' if over else ''}for one picked of {tried}"
         if isinf(self.value):
             return Interval(self.value, self.value, self.value, over)
         with np.errstate(invalid="ignore"):
@@ -100,7 +102,11 @@ def finite(numbers: Sequence[Number]) -> list[Number]:
 
 def computed(function: Callable[..., Any], *parts: Number) -> Number:
     """A function of several numbers, resample by resample, by which they stay paired."""
-    return Number(**vars(combine(function, *map(_arrays, parts))), most=max(part.most for part in parts))
+    return Number(
+        **vars(combine(function, *map(_arrays, parts))),
+        most=max(part.most for part in parts),
+        single=any(part.single for part in parts),
+    )
 
 
 def _arrays(part: Draws) -> Draws:
@@ -168,6 +174,7 @@ def robust(runs: tuple[Run, ...], most: int = 0) -> Robust:
         raise InputError(f"{names} were judged at no common noise level. Remove their lines; they are run again.")
     resampled = _resampled([run.groups for run in runs], noise)
     groups = len(runs[0].groups.counts) if runs[0].groups else 1
+    single = any(run.groups.single for run in runs if run.groups)
     numbers = []
     for place, level in enumerate(noise):
         values = [values[level] for values in known]
@@ -176,7 +183,7 @@ def robust(runs: tuple[Run, ...], most: int = 0) -> Robust:
         else:  # a run that diverged is worse than any other, and is not left out of its method's mean
             value = -inf if higher else inf
             by_seeds = by_groups = np.full(RESAMPLES, value)
-        numbers.append(Number(value, by_seeds, by_groups, len(runs), groups, max(most, len(runs))))
+        numbers.append(Number(value, by_seeds, by_groups, len(runs), groups, max(most, len(runs)), single))
     return Robust(noise, numbers, higher)
 
 
@@ -197,8 +204,9 @@ def rows_along(rows: Sequence[Sequence[float]], tables: Sequence[Table | None] =
         found = [Table(np.array(layers), False, np.ones(2), np.array([[row[i]] * 2 for i in layers])) for row in rows]
     by_seeds, by_groups = _resampled(found, layers)
     means = [float(np.mean([row[i] for row in rows])) for i in layers]
+    single = grouped and any(table.single for table in found)
     return [
-        Number(mean, by_seeds[:, i], by_groups[:, i], len(rows), groups, most)
+        Number(mean, by_seeds[:, i], by_groups[:, i], len(rows), groups, most, single)
         for i, mean in zip(layers, means, strict=True)
     ]
 

@@ -7,7 +7,7 @@ from descend.report.study.cells import Run, arm_name
 from descend.report.study.chart import Chart, Line, Panel, Series, Style, arm_style
 from descend.report.study.claims import Claim, above, below, every, not_run, number, percent, ranged, within
 from descend.report.study.estimates import Interval, ahead, over_seeds, together
-from descend.report.study.parts import BANDS, SEEDS, Shown, layer_series, least_down, noise_series, spoiled
+from descend.report.study.parts import BANDS, SEEDS, Shown, layer_series, noise_series, spoiled
 from descend.report.study.results import Results, Setting
 
 RED = Style("#9c1633", "#ff8095", "triangle-down")
@@ -94,14 +94,14 @@ def _worse(says: str, runs: Sequence[Run], setting: Setting, arms: dict[str, lis
         return not_run("figure-11", says, f"ERM or a constrained run of {setting.words}")
     ours, theirs = together(runs, arms[rival])
     shared = [level for level in ours.noise if level in theirs.noise]
-    found = {level: ahead(ours.at(level), theirs.at(level), ours.higher).interval for level in shared}
-    level, best = max(found.items(), key=lambda item: least_down(item[1]))
+    judged = every({level: ahead(ours.at(level), theirs.at(level), ours.higher) for level in shared}, below)
+    level, best = judged.worst, judged.ends[judged.worst]
     feasible = sum(run.view.feasible is True for run in arms[rival])
     told = (
         f"Against {arm_name(rival)}, of whose {len(arms[rival])} runs {feasible} met the constraints, its "
         f"{setting.metric} is worse by {ranged(-best, ' %')} at test γ = {level:g}, where it differs least."
     )
-    return Claim("figure-11", says, every([below(one) for one in found.values()]), told)
+    return Claim("figure-11", says, judged.held, told)
 
 
 def _named(says: str, runs: Sequence[Run]) -> Claim:
@@ -181,9 +181,6 @@ def _pooled(runs: Sequence[Run]) -> Histogram | None:
     counts = [sum(column) for column in zip(*(row for run in told for row in run.shares), strict=True)]
     total = sum(counts)
     edges = list(told[0].edges)
-    if len(counts) == len(edges) + 1:  # what lies beyond the outer edges has bins of its own
-        step = edges[1] / edges[0]
-        edges = [edges[0] / step, *edges, edges[-1] * step]
     return (edges, [count / total for count in counts]) if total else None
 
 

@@ -110,7 +110,6 @@ def _run(run: Run, most: int) -> dict[str, Any]:
             "steps": [curve["steps"][place] for place in kept],
             "values": [[_short(value) for value in column] for column in zip(*rows, strict=True)],
         }
-    # The middle of an open bin is not known; the page draws it where the bin would end.
     ratios = {"edges": [_short(edge) for edge in run.edges], "shares": [_parts(row) for row in run.shares]}
     return {"seed": run.seed, "verdict": run.view.verdict, "curves": curves, "ratios": ratios if run.shares else None}
 

@@ -1,11 +1,11 @@
 """The figures on a language model: 6 (layers and noise) and 16 (answers under noise)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from descend.report.study.cells import Answer, arm_name
 from descend.report.study.chart import Chart, Panel, Series, arm_style
-from descend.report.study.claims import Claim, above, not_run, ranged
-from descend.report.study.estimates import over_seeds, together
+from descend.report.study.claims import Claim, above, joint, not_run, ranged
+from descend.report.study.estimates import Interval, over_seeds, together
 from descend.report.study.parts import (
     BANDS,
     SEEDS,
@@ -96,19 +96,23 @@ def figure_16(results: Results) -> Shown:
         shared = sorted(ours.keys() & theirs.keys())
         if shared:
             level = shared[-1]
-            prompts = ours[level].keys() & theirs[level].keys()
-            more = [100 * (theirs[level][prompt] - ours[level][prompt]) for prompt in sorted(prompts)]
-            told.append((level, over_seeds(more, "over prompts"), len(more)))
+            told.append((level, _less(theirs[level], ours[level]), _less(theirs[level], theirs[min(theirs)])))
     missing = "" if told else "Not run: answers of ERM and constrained to the same prompts."
     chart = Chart("figure-16", title, words, panels, 1, missing)
     if not told:
         return Shown([not_run("figure-16", says, "answers of ERM and constrained")], chart)
-    level, less, count = told[-1]
+    level, less, more = told[-1]
     sentence = (
-        f"What ERM repeats at γ = {level:g}, less what constrained does: {ranged(less, ' points')}, {count} prompts "
-        "to one seed of each method: other seeds may differ by more."
+        f"At γ = {level:g} ERM repeats more than it does without noise by {ranged(more, ' points')}, and more than "
+        f"constrained does by {ranged(less, ' points')}; one seed of each method: other seeds may differ by more."
     )
-    return Shown([Claim("figure-16", says, above(less), sentence)], chart)
+    return Shown([Claim("figure-16", says, joint([above(more), above(less)]), sentence)], chart)
+
+
+def _less(more: Mapping[str, float], fewer: Mapping[str, float]) -> Interval:
+    """How many points more is repeated in the answers to the same prompts."""
+    shared = sorted(more.keys() & fewer.keys())
+    return over_seeds([100 * (more[prompt] - fewer[prompt]) for prompt in shared], f"over {len(shared)} prompts")
 
 
 def _repeated(answers: Sequence[Answer]) -> dict[float, dict[str, float]]:

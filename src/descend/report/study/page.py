@@ -181,7 +181,7 @@ def _sign(series: Series) -> str:
 
 
 def _pictured(results: Results) -> list[tuple[Setting, dict[str, Any]]]:
-    """Of each video data set the first model's deepest setting, at its strongest noise, that has its pictures still."""
+    """Of each video data set the deepest setting at its strongest noise that has its pictures still."""
     found: dict[str, tuple[Setting, dict[str, Any]]] = {}
     for setting in sorted(results.where(task="video"), key=lambda one: (-one.gamma, -one.depth)):
         if setting.data in found or not setting.paired:

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from math import inf, isfinite
+from math import inf, isfinite, isnan
 from typing import Any
 
 import numpy as np
 
 from descend.report.study.cells import Run, arm_name, data_name, few, metric_name
 from descend.report.study.chart import Chart, Line, Panel, Series, arm_style
-from descend.report.study.claims import Claim, Held, above, below, every, number, ranged
+from descend.report.study.claims import Claim, above, number, ranged
 from descend.report.study.estimates import (
     Interval,
     Number,
@@ -140,30 +140,42 @@ def _validated(runs: Runs) -> float:
     return sum(ends) / len(ends)
 
 
-def steps_down(runs: Runs, level: float, tried: int = 1) -> list[Interval]:
-    """f_l − f_{l−1} for l = 1 … L in the mean over seeds: below 0 where a layer lowers the loss."""
-    return differences(along(tuple(runs), level), tried)
+Steps = dict[tuple[Setting, int], Number]
+"""By setting and layer l."""
 
 
-def differences(numbers: Sequence[Number], tried: int = 1) -> list[Interval]:
-    """The differences of neighbours, their intervals wide enough for one that is picked of those that were tried."""
-    return [(after - before).picked(tried) for before, after in pairwise(numbers)]
+def steps_down(settings: Iterable[Setting], arm: str) -> Steps:
+    """f_l − f_{l−1} of each layer l = 1 … L in the mean over seeds: below 0 where it lowers the loss."""
+    return {
+        (setting, layer): step
+        for setting in settings
+        for layer, step in enumerate(differences(along(tuple(setting.runs(arm)), setting.gamma)), 1)
+    }
 
 
-def all_below(steps: Iterable[Sequence[Interval]]) -> Held:
-    """Whether every step of every row lies below 0; a step that is less small may be the one that is not sure."""
-    return every([below(step) for row in steps for step in row])
+def differences(numbers: Sequence[Number]) -> list[Number]:
+    """The differences of neighbours."""
+    return [after - before for before, after in pairwise(numbers)]
 
 
-def worst_step(steps: Sequence[Interval]) -> tuple[int, Interval]:
-    """The layer whose loss falls least, or rises most, and by how much; a step that is unknown is worst."""
-    place = max(range(len(steps)), key=lambda index: least_down(steps[index]))
-    return place + 1, steps[place]
+def falling(steps: Steps) -> int:
+    """In how many settings every layer lowers the mean loss."""
+    return len({setting for setting, _ in steps} - {place[0] for place, step in steps.items() if not step.value < 0})
 
 
-def least_down(step: Interval) -> float:
+def least_down(step: Interval | Number) -> float:
     """The worse, the larger, in an order that no NaN upsets: what is unknown is worst."""
-    return step.value if isfinite(step.value) else inf
+    return inf if isnan(step.value) else step.value
+
+
+def deepest(settings: Iterable[Setting]) -> list[Setting]:
+    """For each task, model, data set and regime the deepest at its strongest training noise."""
+    found: dict[tuple[str, ...], Setting] = {}
+    for setting in strongest(settings):
+        place = (setting.task, setting.model, setting.data, setting.regime)
+        if place not in found or setting.depth > found[place].depth:
+            found[place] = setting
+    return list(found.values())
 
 
 def rises(losses: Sequence[Number]) -> Number:

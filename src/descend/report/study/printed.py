@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
+from descend.records import put
 from descend.report.study.chart import PLAIN, Chart, Line, Panel, Series
 
 # Inches: a column of a paper, and its whole width.
@@ -32,21 +33,20 @@ _LOOKS: Any = {
 }
 
 
-def print_chart(chart: Chart, folder: Path) -> list[Path]:
+def print_chart(chart: Chart, folder: Path) -> None:
     """Write ``NAME.png`` (200 dpi) and ``NAME.svg`` of a chart into a folder.
 
-    Returns:
-        The files written.
+    Raises:
+        SaveError: If the disk takes no more.
     """
     with matplotlib.rc_context(_LOOKS):
         figure = _drawn(chart)
         # Room for the words is made once, not for each file.
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
-        png, svg = folder / f"{chart.name}.png", folder / f"{chart.name}.svg"
-        figure.savefig(png, dpi=200, metadata={"Software": None})
-        figure.savefig(svg, metadata={"Date": None, "Creator": None})
-    return [png, svg]
+        png: Any = {"dpi": 200, "metadata": {"Software": None}}
+        put(folder / f"{chart.name}.png", lambda part: figure.savefig(part, **png))
+        put(folder / f"{chart.name}.svg", lambda part: figure.savefig(part, metadata={"Date": None, "Creator": None}))
 
 
 def _drawn(chart: Chart) -> Figure:

@@ -52,6 +52,10 @@ class Setting:
         """The constrained runs."""
         return self.arms.get("constrained", [])
 
+    def runs(self, arm: str) -> list[Run]:
+        """The runs of ``constrained``, or else the unconstrained ones."""
+        return self.constrained if arm == "constrained" else self.plain
+
     @property
     def paired(self) -> bool:
         """Whether there are both to compare."""
@@ -97,7 +101,7 @@ class Results:
         """From the lines of a ``cells.jsonl``, each with where it is from; of two of one name the first counts.
 
         Raises:
-            InputError: If a line is no finished cell.
+            InputError: If a line is no finished cell, or two are of one seed.
         """
         runs: dict[str, Run] = {}
         failed = []
@@ -110,6 +114,14 @@ class Results:
         for line, source in failed:
             run = _diverged(line, runs.values(), source)
             runs.setdefault(run.name, run)
+        seeds: dict[tuple[Any, ...], str] = {}
+        for run in runs.values():
+            other = seeds.setdefault((*run.place, run.arm, run.variant, run.seed), run.name)
+            if other != run.name:
+                raise InputError(
+                    f"{other} and {run.name} are of one seed of the same arm, run with different settings: counted "
+                    f"as two seeds they would tell too much. Remove the line of one from {CELLS_FILE}."
+                )
         return cls(runs.values(), folder)
 
     @cached_property

@@ -69,9 +69,7 @@ class Runs {
     const step = edges[1] / edges[0];
     const colours = this.cell.arms[this.arm.value].colours;
     const traces = shares.map((row, i) => {
-      // As many bins as there are gaps between edges; two more if what lies beyond has bins of its own.
-      const start = row.length > edges.length ? edges[0] / step : edges[0];
-      const bins = row.map((share, bin) => ({ share, middle: start * step ** (bin + 0.5) }));
+      const bins = row.map((share, bin) => ({ share, middle: edges[0] * step ** (bin + 0.5) }));
       let sum = 0;
       const median = bins.find(({ share }) => (sum += share) >= 0.5)?.middle ?? NaN;
       const shown = bins.filter(({ share }) => share > 0);

@@ -4,25 +4,23 @@ from collections.abc import Sequence
 
 from descend.report.study.cells import data_name, listed
 from descend.report.study.chart import Chart
-from descend.report.study.claims import Claim, above, every, most, not_run, number, ranged, within
+from descend.report.study.claims import Claim, Held, above, below, every, most, not_run, number, ranged, within
 from descend.report.study.estimates import Number, together
 from descend.report.study.parts import (
     BANDS,
     SEEDS,
     Shown,
     advantage,
-    all_below,
     constrained,
+    deepest,
+    falling,
     lacking,
     layer_panel,
-    least_down,
     noise_panel,
     outside,
     smoother,
     spoiled,
     steps_down,
-    strongest,
-    worst_step,
 )
 from descend.report.study.results import Results, Setting
 
@@ -78,39 +76,43 @@ def figure_4(results: Results) -> Shown:
     chart = Chart("figure-4", "Accuracy against noise", BANDS, panels, 3, missing)
     gains = {(setting.model, setting.data): outside(setting) for setting in settings}
     data = results.known("imdb")
-    return Shown([_better(gains, data), _larger(gains, data), _unrolled(gains), _preserved(settings)], chart)
+    claims = [_better(gains, data), _larger(settings, gains, data), _unrolled(gains), _preserved(settings)]
+    return Shown(claims, chart)
 
 
 def _better(gains: dict[tuple[str, str], Number], data: str) -> Claim:
     where = data_name(data)
     says = f"On {where}, constrained DistilBERT and RoBERTa are more accurate under noise stronger than in training."
-    found = {model: gains[model, data].interval for model in ("DistilBERT", "RoBERTa") if (model, data) in gains}
+    found = {model: gains[model, data] for model in ("DistilBERT", "RoBERTa") if (model, data) in gains}
     if not found:
         return not_run("figure-4", says, f"DistilBERT or RoBERTa on {data_name(data)}")
-    told = listed([f"{model} {ranged(end, ' points')}" for model, end in found.items()])
+    judged = every(found, above)
+    told = listed([f"{model} {ranged(end, ' points')}" for model, end in judged.ends.items()])
     gone = "" if len(found) == 2 else " The other was not run."
     # What is claimed of two is not settled by one, unless that one refutes it.
-    held = every([above(end) for end in found.values()])
-    held = "undecided" if held == "held" and gone else held
+    held: Held = "undecided" if judged.held == "held" and gone else judged.held
     return Claim("figure-4", says, held, f"Gains on {where}: {told}.{gone}")
 
 
-def _larger(gains: dict[tuple[str, str], Number], data: str) -> Claim:
+def _larger(settings: Sequence[Setting], gains: dict[tuple[str, str], Number], data: str) -> Claim:
     says = f"On {data_name(data)} the gain is larger for the larger model: RoBERTa's exceeds DistilBERT's."
-    if not {("RoBERTa", data), ("DistilBERT", data)} <= gains.keys():
+    both = {("RoBERTa", data), ("DistilBERT", data)}
+    if not both <= gains.keys():
         return not_run("figure-4", says, f"both DistilBERT and RoBERTa on {data_name(data)}")
     more = (gains["RoBERTa", data] - gains["DistilBERT", data]).interval
     told = f"On {data_name(data)} RoBERTa's gain less DistilBERT's is {ranged(more, ' points')}."
-    return Claim("figure-4", says, above(more), told)
+    bound = constrained(one for one in settings if (one.model, one.data) in both)
+    return spoiled(Claim("figure-4", says, above(more), told), bound)
 
 
 def _unrolled(gains: dict[tuple[str, str], Number]) -> Claim:
     says = f"Constrained UT is as accurate as ERM (here: within {MARGIN:g} point)."
-    found = {key: draws.interval for key, draws in gains.items() if key[0] == "UT"}
+    found = {key: draws for key, draws in gains.items() if key[0] == "UT"}
     if not found:
         return not_run("figure-4", says, "UT on texts")
-    told = listed([f"{data_name(data)} {ranged(end, ' points')}" for (_, data), end in found.items()])
-    return Claim("figure-4", says, every([within(end, MARGIN) for end in found.values()]), f"Gains of UT: {told}.")
+    judged = every(found, within, MARGIN)
+    told = listed([f"{data_name(data)} {ranged(end, ' points')}" for (_, data), end in judged.ends.items()])
+    return Claim("figure-4", says, judged.held, f"Gains of UT: {told}.")
 
 
 def _preserved(settings: Sequence[Setting]) -> Claim:
@@ -120,10 +122,10 @@ def _preserved(settings: Sequence[Setting]) -> Claim:
     found = {}
     for setting in settings:
         ours, theirs = together(setting.constrained, setting.plain)
-        found[setting] = advantage(ours.at(0), theirs.at(0), ours.higher).interval
-    setting, worst = max(found.items(), key=lambda item: least_down(-item[1]))
-    held = every([above(end, -MARGIN) for end in found.values()])
-    return Claim("figure-4", says, held, f"The least gain is that of {setting.words}: {ranged(worst, ' points')}.")
+        found[setting] = advantage(ours.at(0), theirs.at(0), ours.higher)
+    judged = every(found, above, -MARGIN)
+    worst = ranged(judged.ends[judged.worst], " points")
+    return Claim("figure-4", says, judged.held, f"The least gain is that of {judged.worst.words}: {worst}.")
 
 
 def figure_13(results: Results) -> Shown:
@@ -135,24 +137,17 @@ def figure_13(results: Results) -> Shown:
     says = "Constrained models lower the loss at every layer, in every setting of the texts."
     if not settings:
         return Shown([not_run("figure-13", says, "text cells of ERM and constrained")], chart)
-    steps = {setting: steps_down(setting.constrained, setting.gamma) for setting in settings}
-    ours = {setting: worst_step(found) for setting, found in steps.items()}
-    falling = sum(step.value < 0 for _, step in ours.values())
-    plain = sum(worst_step(steps_down(setting.plain, setting.gamma))[1].value < 0 for setting in settings)
-    setting, (layer, step) = max(ours.items(), key=lambda item: least_down(item[1][1]))
+    steps = steps_down(settings, "constrained")
+    judged = every(steps, below)
+    setting, layer = judged.worst
     told = (
-        f"In {most(falling, len(settings))[1]} of the settings the mean loss falls at every layer, in ERM's {plain}; "
-        f"the worst step is that of layer {layer} of {setting.words}: the loss changes by {ranged(step)}."
+        f"In {most(falling(steps), len(settings))[1]} of the settings the mean loss falls at every layer, in ERM's "
+        f"{falling(steps_down(settings, 'erm'))}; the worst step is that of layer {layer} of {setting.words}: the loss "
+        f"changes by {ranged(judged.ends[judged.worst])}."
     )
-    claim = Claim("figure-13", says, all_below(steps.values()), told)
+    claim = Claim("figure-13", says, judged.held, told)
     return Shown([spoiled(claim, constrained(settings))], chart)
 
 
 def _deepest(results: Results, **wanted: str) -> list[Setting]:
-    """The settings at the strongest training noise and the largest depth, one for each regime."""
-    found: dict[str, Setting] = {}
-    for setting in strongest(one for one in results.where(task="text", **wanted) if one.paired):
-        best = found.get(setting.regime)
-        if best is None or setting.depth > best.depth:
-            found[setting.regime] = setting
-    return list(found.values())
+    return deepest(one for one in results.where(task="text", **wanted) if one.paired)

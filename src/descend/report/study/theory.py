@@ -10,24 +10,26 @@ import numpy as np
 from descend.report.runs import alphas
 from descend.report.study.cells import Run, arm_name
 from descend.report.study.chart import Chart, Line, Panel, Series
-from descend.report.study.claims import Claim, Held, below, not_run, number, ranged
+from descend.report.study.claims import Claim, Held, below, every, not_run, number, ranged
 from descend.report.study.estimates import Interval, Number, along, computed, over_seeds, rows_along, same_seeds
 from descend.report.study.parts import (
     SEEDS,
     Shown,
-    all_below,
     constrained,
+    deepest,
     differences,
     gone,
     layer_series,
     least_down,
     spoiled,
     strongest,
-    worst_step,
 )
 from descend.report.study.results import Results, Setting
 
 ARMS = ("erm", "constrained")
+
+ROUNDING = 1e-9
+"""Of f_0, what a violation that grows exactly linearly may seem to exceed its line by."""
 
 Limits = Sequence[float | None]
 
@@ -45,7 +47,7 @@ def theory_1(results: Results) -> Shown:
         f"input's own gap: there it says nothing. {SEEDS}"
     )
     panels, rows = [], []
-    settings = _settings(results)
+    settings = _constrained(results)
     named = gone(constrained(settings))
     for setting in settings:
         best = _lowest(results, setting)
@@ -94,14 +96,14 @@ def _deeper(results: Results, says: str) -> Claim:
         arms = same_seeds(few.constrained, many.constrained)
         most = max(len(few.constrained), len(many.constrained))
         ends = [computed(_least, *along(runs, many.gamma, most)) for runs in arms]
-        changes[many] = (ends[1] - ends[0]).interval
+        changes[many] = ends[1] - ends[0]
     smaller = sum(change.value < 0 for change in changes.values())
-    setting, worst = max(changes.items(), key=lambda item: least_down(item[1]))
+    judged = every(changes, below)
     told = (
         f"The gap is smaller at the largest depth than at the smallest in {smaller} of {len(changes)} families; it "
-        f"changes least to the good in {setting.words}: by {ranged(worst)}."
+        f"changes least to the good in {judged.worst.words}: by {ranged(judged.ends[judged.worst])}."
     )
-    return Claim("theory-1", says, all_below([[*changes.values()]]), told)
+    return Claim("theory-1", says, judged.held, told)
 
 
 def theory_2(results: Results) -> Shown:
@@ -116,7 +118,7 @@ def theory_2(results: Results) -> Shown:
         f"the factor C of the corollary is fitted, not measured. {SEEDS}"
     )
     panels, excesses, less = [], {}, {}
-    settings = _settings(results)
+    settings = _constrained(results)
     for setting in settings:
         finite = {arm: _of(setting, arm) for arm in ARMS}
         limits = next((run.view.limits for run in finite["constrained"]), [])
@@ -131,8 +133,9 @@ def theory_2(results: Results) -> Shown:
                 x = [level - setting.gamma for level in levels]
                 series.append(Series(one.name, one.style, x, one.y, one.low, one.high))
         if finite["constrained"] and sum(level > setting.gamma for level in levels) > 1:
-            told = [_worst(limits, finite["constrained"], setting.gamma, level) for level in levels]
-            excesses[setting] = computed(partial(_excess, levels, setting.gamma), *told).interval
+            told = [part for level in levels for part in along(tuple(finite["constrained"]), level)]
+            first, *_ = along(tuple(finite["constrained"]), setting.gamma)
+            excesses[setting] = computed(partial(_excess, limits, levels, setting.gamma), first, *told).interval
         lines = [Line(0, "holds below", "y")]
         panels.append(Panel(setting.words, "γ − γ of training", "largest violation / f_0", series, lines=lines))
         if all(finite.values()) and levels:
@@ -140,7 +143,7 @@ def theory_2(results: Results) -> Shown:
                 _worst(limits, runs, setting.gamma, levels[-1], max(map(len, finite.values())))
                 for runs in same_seeds(*finite.values())
             )
-            less[setting] = (ours - theirs).interval
+            less[setting] = ours - theirs
     missing = "" if panels else "Not run: constrained cells."
     chart = Chart("theory-2", "Violations under shifted noise, and Corollary 3", words, panels, 3, missing)
     claims = _linear(says[0], excesses), _less(says[1], less)
@@ -151,42 +154,40 @@ def _linear(says: str, excesses: dict[Setting, Interval]) -> Claim:
     if not excesses:
         return not_run("theory-2", says, "two test noise levels above that of training")
     setting, worst = max(excesses.items(), key=lambda item: least_down(item[1]))
-    under = sum(excess.value <= 0 for excess in excesses.values())
+    under = sum(excess.value <= ROUNDING for excess in excesses.values())
     told = (
-        f"At the strongest noise the violation lies below the line over the nearer half of the levels in {under} of "
-        f"{len(excesses)} settings; most above it, or least below, is {setting.words}: by {ranged(worst)} of f_0."
+        f"At the strongest noise every layer's violation lies below its line over the nearer half of the levels in "
+        f"{under} of {len(excesses)} settings; most above it, or least below, is a layer of {setting.words}: by "
+        f"{ranged(worst)} of f_0. The corollary's own factor, which is not measured, may be larger than that of the "
+        "nearer levels: runs can't refute this."
     )
-    return Claim("theory-2", says, all_below([[*excesses.values()]]), told)
+    held: Held = "held" if all(excess.high <= ROUNDING for excess in excesses.values()) else "undecided"
+    return Claim("theory-2", says, held, told)
 
 
-def _less(says: str, differences: dict[Setting, Interval]) -> Claim:
+def _less(says: str, differences: dict[Setting, Number]) -> Claim:
     if not differences:
         return not_run("theory-2", says, "cells of ERM and constrained")
-    setting, worst = max(differences.items(), key=lambda item: least_down(item[1]))
+    judged = every(differences, below)
     fewer = sum(difference.value < 0 for difference in differences.values())
     told = (
-        f"Less in {fewer} of {len(differences)} settings; the least favourable is {setting.words}: the difference is "
-        f"{ranged(worst)} of f_0."
+        f"Less in {fewer} of {len(differences)} settings; the least favourable is {judged.worst.words}: the difference "
+        f"is {ranged(judged.ends[judged.worst])} of f_0."
     )
-    return Claim("theory-2", says, all_below([[*differences.values()]]), told)
+    return Claim("theory-2", says, judged.held, told)
 
 
 def theory_3(results: Results) -> Shown:
     """The energy of UT's and DUST's own objective along the layers."""
     says = "UT's and DUST's layers lower their own energy at every step (Appendices C.2 and C.3)."
-    settings = [
+    settings = deepest(
         one
-        for one in strongest(results.where(model=("UT", "DUST")))
+        for one in results.where(model=("UT", "DUST"))
         if any(run.energy for runs in one.arms.values() for run in runs)
-    ]
-    deepest: dict[tuple[str, str, str], Setting] = {}
-    for setting in settings:
-        place = (setting.model, setting.data, setting.regime)
-        if place not in deepest or setting.depth > deepest[place].depth:
-            deepest[place] = setting
+    )
     panels: list[Panel] = []
-    steps: dict[tuple[Setting, str], list[Interval]] = {}
-    for setting in deepest.values():
+    steps: dict[tuple[Setting, str], list[Number]] = {}
+    for setting in settings:
         series = []
         for arm, runs in setting.arms.items():
             rows = [run.energy[setting.gamma] for run in runs if setting.gamma in run.energy]
@@ -198,30 +199,23 @@ def theory_3(results: Results) -> Shown:
     chart = Chart("theory-3", "Energies along the layers of UT and DUST", SEEDS, panels, 3, missing)
     if not steps:
         return Shown([not_run("theory-3", says, "cells of UT or DUST with their energies")], chart)
-    found = {place: worst_step(row) for place, row in steps.items()}
-    (setting, arm), (layer, worst) = max(found.items(), key=lambda item: least_down(item[1][1]))
-    falling = sum(step.value < 0 for _, step in found.values())
+    judged = every({(*place, layer): step for place, row in steps.items() for layer, step in enumerate(row, 1)}, below)
+    setting, arm, layer = judged.worst
+    falling = sum(all(step.value < 0 for step in row) for row in steps.values())
     told = (
         f"The energy falls at every layer in {falling} of {len(steps)} (setting, method) pairs; the worst step is that "
-        f"of layer {layer} of {arm_name(arm)}, {setting.words}: the energy changes by {ranged(worst)}."
+        f"of layer {layer} of {arm_name(arm)}, {setting.words}: the energy changes by "
+        f"{ranged(judged.ends[judged.worst])}."
     )
-    claim = Claim("theory-3", says, all_below(steps.values()), told)
-    return Shown([spoiled(claim, constrained(deepest.values()))], chart)
+    return Shown([spoiled(Claim("theory-3", says, judged.held, told), constrained(settings))], chart)
 
 
-def _settings(results: Results) -> list[Setting]:
-    """For each task, model, data set and regime the deepest at its strongest training noise."""
-    found: dict[tuple[str, ...], Setting] = {}
-    for setting in strongest(one for one in results.settings if one.constrained):
-        place = (setting.task, setting.model, setting.data, setting.regime)
-        if place not in found or setting.depth > found[place].depth:
-            found[place] = setting
-    return list(found.values())
+def _constrained(results: Results) -> list[Setting]:
+    return deepest(one for one in results.settings if one.constrained)
 
 
 def _of(setting: Setting, arm: str) -> list[Run]:
-    runs = setting.constrained if arm == "constrained" else setting.plain
-    return [run for run in runs if run.losses(setting.gamma) and not run.diverged]
+    return [run for run in setting.runs(arm) if run.losses(setting.gamma) and not run.diverged]
 
 
 def _lowest(results: Results, setting: Setting) -> float:
@@ -270,23 +264,41 @@ def _violation(limits: Limits, run: Run, trained: float, level: float) -> float:
 
 
 def _largest(limits: Limits, first: Any, *losses: Any) -> Any:
+    return _missed(limits, losses).max(0) / first
+
+
+def _missed(limits: Limits, losses: Sequence[Any]) -> np.ndarray:
+    """f_l − (1 − α_l) f_{l−1} of each layer that is held to it."""
     missed = [
         losses[layer] - limit * losses[layer - 1]
         for layer, limit in enumerate(limits)
         if layer and limit is not None and layer < len(losses)
     ]
-    return np.max(missed, axis=0) / first
+    return np.array(missed)
 
 
 def _least(*losses: Any) -> Any:
     return np.min(losses, axis=0)
 
 
-def _excess(levels: Sequence[float], trained: float, *worst: Any) -> Any:
-    """How far the last level lies above a line from the training noise that covers the nearer half of the levels."""
-    row = dict(zip(levels, worst, strict=True))
+def _excess(limits: Limits, levels: Sequence[float], trained: float, first: Any, *losses: Any) -> Any:
+    """How far a layer's violation at the last level lies above its line, in units of f_0; that of the worst layer.
+
+    A layer's line starts at the training noise and covers the nearer half of the levels. The largest of several that
+    grow linearly need not do so: each layer has its own.
+
+    Args:
+        limits: 1 − α of each layer.
+        levels: That were judged, from that of training on.
+        trained: The noise of training.
+        first: f_0 there.
+        losses: f_0 … f_L at the first level, at the second, and so on.
+    """
+    wide = len(losses) // len(levels)
+    missed = [_missed(limits, losses[start : start + wide]) for start in range(0, len(losses), wide)]
+    row = dict(zip(levels, missed, strict=True))
     outside = [level for level in levels if level > trained]
     near, last = outside[: max(1, len(outside) // 2)], outside[-1]
     start = row.get(trained, row[levels[0]])
     slope = np.max([0 * start, *((row[level] - start) / (level - trained) for level in near)], axis=0)
-    return row[last] - (start + slope * (last - trained))
+    return (row[last] - (start + slope * (last - trained))).max(0) / first

@@ -7,7 +7,7 @@ import numpy as np
 
 from descend.report.study.cells import Run, data_name
 from descend.report.study.chart import Chart, Line, Panel, Series, shades
-from descend.report.study.claims import Claim, Held, above, every, not_run, number, ranged
+from descend.report.study.claims import Claim, Held, above, joint, not_run, number, ranged
 from descend.report.study.estimates import Number, average, over_seeds, robust, together
 from descend.report.study.parts import (
     BANDS,
@@ -81,7 +81,7 @@ def figure_9(results: Results) -> Shown:
 def _by_training(settings: Sequence[Setting], styles: Sequence, arm: str) -> Panel:
     series = []
     for setting, style in zip(settings, styles, strict=True):
-        found = robust(tuple(setting.constrained if arm == "constrained" else setting.plain))
+        found = robust(tuple(setting.runs(arm)))
         ends = [found.at(level).interval for level in found.noise]
         bounds = [end.low for end in ends], [end.high for end in ends]
         name = f"trained at γ = {setting.gamma:g}"
@@ -93,8 +93,7 @@ def _by_training(settings: Sequence[Setting], styles: Sequence, arm: str) -> Pan
 def _errors(settings: Sequence[Setting], styles: Sequence, arm: str) -> Panel:
     series = []
     for setting, style in zip(settings, styles, strict=True):
-        runs = setting.constrained if arm == "constrained" else setting.plain
-        rows = [row for run in runs if (row := _error(run, setting.gamma))]
+        rows = [row for run in setting.runs(arm) if (row := _error(run, setting.gamma))]
         if rows:
             one = layer_series(f"trained at γ = {setting.gamma:g}", arm, rows)
             series.append(Series(one.name, style, one.x, one.y, one.low, one.high))
@@ -121,7 +120,7 @@ def _error_rises(setting: Setting) -> dict[int, float]:
 def figure_10(results: Results) -> Shown:
     """What constraints gain at each training noise, of UT and DistilBERT."""
     panels = []
-    ends: dict[tuple[str, str], list[tuple[float, Number]]] = {}
+    ends: dict[tuple[str, str], list[tuple[Setting, Number]]] = {}
     levels = sorted({one.gamma for one in results.where(task="text") if one.paired})
     styles = dict(zip(levels, shades(len(levels)), strict=True))
     for model, data in product(("UT", "DistilBERT"), ("mnli", results.known("imdb"))):
@@ -130,7 +129,7 @@ def figure_10(results: Results) -> Shown:
         for setting in settings:
             ours, theirs = together(setting.constrained, setting.plain)
             found = [advantage(ours.at(level), theirs.at(level), ours.higher).interval for level in ours.noise]
-            ends.setdefault((model, data), []).append((setting.gamma, outside(setting, 0.0)))
+            ends.setdefault((model, data), []).append((setting, outside(setting, 0.0)))
             name = f"trained at γ = {setting.gamma:g}"
             bounds = [end.low for end in found], [end.high for end in found]
             series.append(Series(name, styles[setting.gamma], ours.noise, [end.value for end in found], *bounds))
@@ -151,25 +150,28 @@ def figure_10(results: Results) -> Shown:
         elif model == "DistilBERT":
             more = average([rows[-1][1] - rows[0][1] for rows in several.values()]).interval
             told = f"From the least to the most training noise the gain changes by {ranged(more, ' points')}."
-            claims.append(Claim("figure-10", words, above(more), told))
+            bound = constrained(rows[place][0] for rows in several.values() for place in (0, -1))
+            claims.append(spoiled(Claim("figure-10", words, above(more), told), bound))
         else:
-            claims.append(_uneven(words, several))
+            bound = constrained(setting for rows in several.values() for setting, _ in rows)
+            claims.append(spoiled(_uneven(words, several), bound))
     return Shown(claims, chart)
 
 
-def _uneven(says: str, several: dict[tuple[str, str], list[tuple[float, Number]]]) -> Claim:
+def _uneven(says: str, several: dict[tuple[str, str], list[tuple[Setting, Number]]]) -> Claim:
     verdicts: list[Held] = []
     told = []
     for (model, data), rows in several.items():
-        level, best = max(rows[:-1], key=lambda row: row[1].value)
+        setting, best = max(rows[:-1], key=lambda row: row[1].value)
         more = (best - rows[-1][1]).picked(len(rows) - 1)  # the best of them was looked for
         verdicts.append(above(more))
         told.append(
-            f"on {data_name(data)} {model}'s gain at training γ = {level:g} exceeds that at {rows[-1][0]:g} by "
+            f"on {data_name(data)} {model}'s gain at training γ = {setting.gamma:g} exceeds that at "
+            f"{rows[-1][0].gamma:g} by "
             f"{ranged(more, ' points')}"
         )
     words = "; ".join(told)
-    return Claim("figure-10", says, every(verdicts), f"{words[0].upper()}{words[1:]}.")
+    return Claim("figure-10", says, joint(verdicts), f"{words[0].upper()}{words[1:]}.")
 
 
 def _one_depth(settings: Sequence[Setting]) -> list[Setting]:
