@@ -1,10 +1,10 @@
 """Figures and tables into files: what OUT/figures holds."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
-from descend.records import locked, put
 from descend.report.study import ablations, feasibility, language, papers, text, theory, trained, video
 from descend.report.study.claims import Claim
 from descend.report.study.parts import Shown
@@ -40,7 +40,7 @@ FIGURES: dict[str, Callable[[Results], Shown]] = {
 }
 """Name → what draws it, in the order of the paper."""
 
-CLAIMS_FILE, DRAWING = "claims.json", "figures.lock"
+CLAIMS_FILE = "claims.json"
 
 
 def shown(out: Path, results: Results) -> dict[str, Shown]:
@@ -68,29 +68,35 @@ def draw(out: Path) -> list[Claim]:
 
     Raises:
         InputError: If ``cells.jsonl`` is missing or damaged, or ``study.json`` is damaged.
-        SaveError: If the disk takes no more.
     """
     drawn = shown(out, Results.read(out))
     claims = [claim for one in drawn.values() for claim in one.claims]
-    text = json.dumps([claim.json() for claim in claims], indent=2, ensure_ascii=False) + "\n"
     folder = out / "figures"
     folder.mkdir(exist_ok=True)
-    with locked(out, DRAWING, wait=True):  # two commands may draw at once
-        for name, one in drawn.items():
-            _write(folder, name, one)
-        _put_text(folder / CLAIMS_FILE, text)
+    for name, one in drawn.items():
+        for suffix, content in _files(one).items():
+            _put(folder / f"{name}.{suffix}", content)
+    told = [claim.json() for claim in claims]
+    _put(folder / CLAIMS_FILE, _encoded(json.dumps(told, indent=2, ensure_ascii=False) + "\n"))
     return claims
 
 
-def _write(folder: Path, name: str, shown: Shown) -> None:
-    if shown.chart:
-        print_chart(shown.chart, folder)
-    holder = shown.chart or shown.table
-    if holder:
-        _put_text(folder / f"{name}.csv", holder.csv())
+def _files(shown: Shown) -> dict[str, bytes]:
+    """What is written of a figure or table, by the file's suffix."""
+    found = print_chart(shown.chart) if shown.chart else {}
+    if holder := shown.chart or shown.table:
+        found["csv"] = _encoded(holder.csv())
     if shown.table:
-        _put_text(folder / f"{name}.md", shown.table.markdown())
+        found["md"] = _encoded(shown.table.markdown())
+    return found
 
 
-def _put_text(path: Path, text: str) -> None:
-    put(path, lambda part: part.write_text(text, encoding="utf-8", errors="replace"))
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="replace")
+
+
+def _put(path: Path, content: bytes) -> None:
+    """Aside and renamed: two commands may draw at once, and one may be stopped."""
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part.write_bytes(content)
+    part.replace(path)

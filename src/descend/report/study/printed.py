@@ -1,8 +1,8 @@
 """A chart in print: PNG and SVG, the same bytes every time."""
 
 from collections.abc import Sequence
+from io import BytesIO
 from math import ceil
-from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from descend.records import put
 from descend.report.study.chart import PLAIN, Chart, Line, Panel, Series
 
 # Inches: a column of a paper, and its whole width.
@@ -33,20 +32,19 @@ _LOOKS: Any = {
 }
 
 
-def print_chart(chart: Chart, folder: Path) -> None:
-    """Write ``NAME.png`` (200 dpi) and ``NAME.svg`` of a chart into a folder.
-
-    Raises:
-        SaveError: If the disk takes no more.
-    """
+def print_chart(chart: Chart) -> dict[str, bytes]:
+    """A chart as ``png`` (200 dpi) and ``svg``."""
+    printed = {}
     with matplotlib.rc_context(_LOOKS):
         figure = _drawn(chart)
         # Room for the words is made once, not for each file.
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
-        png: Any = {"dpi": 200, "metadata": {"Software": None}}
-        put(folder / f"{chart.name}.png", lambda part: figure.savefig(part, **png))
-        put(folder / f"{chart.name}.svg", lambda part: figure.savefig(part, metadata={"Date": None, "Creator": None}))
+        for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
+            stream = BytesIO()
+            figure.savefig(stream, format=suffix, dpi=200, metadata=metadata)
+            printed[suffix] = stream.getvalue()
+    return printed
 
 
 def _drawn(chart: Chart) -> Figure:
