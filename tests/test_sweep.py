@@ -300,7 +300,7 @@ def test_the_rule(tmp_path, quiet, sign, maximize):
 def test_a_study_that_another_worker_is_about_to_begin_is_left_out(tmp_path, quiet):
     at = search(f"sqlite:///{tmp_path / 'a.db'}", searched={})
     begun = Search("erm", optuna.create_study(), 3, 0, at.space)
-    written = write(tmp_path, {"higher_is_better": False, "metric": "rmse", "seeds": 1}, [at, begun])
+    written = write(tmp_path, {"higher_is_better": False, "metric": "rmse", "seeds": 1, "levels": [0.0]}, [at, begun])
     assert list(written["methods"]) == ["constrained"]
     assert {file.name for file in tmp_path.iterdir()} == {"a.db", "sweep.json"}, "and no lock is left"
 
