@@ -54,6 +54,12 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def multiply_error(one: dict[str, Any], factor: float) -> None:
+    """A run's RMSE, and the squares that it is the root of."""
+    one["summary"]["values"] = [factor * value for value in one["summary"]["values"]]
+    one["groups"]["scores"] = (factor**2 * np.array(one["groups"]["scores"])).tolist()
+
+
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = write(tmp_path_factory.mktemp("study"), small())
@@ -164,8 +170,7 @@ def test_who_loses_less_from_depth_than_another_does_not_gain_from_it() -> None:
     lines = small(deeper)
     for one in lines:  # ERM loses more
         if one["cell"]["arm"] == "erm" and one["cell"]["depth"] == 5 and one["cell"]["task"] == "video":
-            one["summary"]["values"] = [1.5 * value for value in one["summary"]["values"]]
-            one["groups"]["scores"] = (2.25 * np.array(one["groups"]["scores"])).tolist()
+            multiply_error(one, 1.5)
     claim = claims(lines, "figure-3")[1]
     assert claim.held == "not held" and "which is more by" in claim.sentence
 
@@ -241,8 +246,7 @@ def test_an_infeasible_run_is_found_and_named() -> None:
     lines = small()
     for one in lines:
         if one["cell"]["variant"] == "infeasible":
-            one["summary"]["values"] = [1.5 * value for value in one["summary"]["values"]]
-            one["groups"]["scores"] = (2.25 * np.array(one["groups"]["scores"])).tolist()
+            multiply_error(one, 1.5)
     worse, named = claims(lines, "figure-11")
     assert (worse.held == named.held == "held" and "worse by 5" in worse.sentence) or "worse by 49" in worse.sentence
     assert "layers 2 and 3 break" in named.sentence
@@ -453,8 +457,7 @@ def test_claims_of_video_are_on_the_regime_that_most_was_run_of() -> None:
     lines = small()
     for one in lines:
         if one["cell"]["regime"] == "paper" and one["cell"]["arm"] == "constrained" and one["cell"]["task"] == "video":
-            one["summary"]["values"] = [9 * value for value in one["summary"]["values"]]
-            one["groups"]["scores"] = (81 * np.array(one["groups"]["scores"])).tolist()
+            multiply_error(one, 9)
     for name in ("figure-2", "figure-8"):
         assert claims(lines, name) == claims(small(), name)
     assert any("γ = 0.15" in panel.title for panel in FIGURES["figure-2"](results(lines)).chart.panels)

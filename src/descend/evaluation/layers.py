@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -52,10 +53,15 @@ class LayerLosses:
         """The share of (sample, layer) steps on which the loss falls, f_l < f_{l−1}."""
         return (self.losses[:, 1:] < self.losses[:, :-1]).double().mean().item()
 
+    @cached_property
+    def _named(self) -> tuple[Tensor, Tensor]:
+        """The groups' numbers, (G,), and the place of each sample's among them, (S,)."""
+        return self.groups.unique(return_inverse=True)
+
     @property
     def single(self) -> bool:
         """Whether all samples are of one group."""
-        return len(self.groups.unique()) == 1
+        return len(self._named[0]) == 1
 
     def by_group(self, values: Tensor) -> Tensor:
         """Sums of values (S, …) over each group, (G, …), in the order of the groups' numbers.
@@ -64,7 +70,7 @@ class LayerLosses:
         """
         if self.single:
             return values
-        names, place = self.groups.unique(return_inverse=True)
+        names, place = self._named
         return values.new_zeros(len(names), *values.shape[1:]).index_add(0, place, values)
 
     @property

@@ -96,7 +96,7 @@ def _three_levels(name: str, title: str, axis: str, family: Family, says: tuple[
     level, value = judged.worst
     told = (
         f"The largest difference from {axis} = {min(family):g} is at {axis} = {value:g} and test γ = {level:g}: "
-        f"{ranged(judged.ends[judged.worst], unit(first.higher))}."
+        f"{ranged(judged.end, unit(first.higher))}."
     )
     claims = [Claim(name, says[0], judged.held, told)]
     if spread:

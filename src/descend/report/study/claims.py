@@ -80,6 +80,11 @@ class Every(Generic[Key]):
     ends: dict[Key, Interval]
     worst: Key
 
+    @property
+    def end(self) -> Interval:
+        """The interval of the worst."""
+        return self.ends[self.worst]
+
 
 def every(parts: Mapping[Key, Number], test: Test, bound: float = 0.0) -> Every[Key]:
     """Judge a claim on all of some: that each lies `above` or `below` a bound, or `within` it."""

@@ -95,7 +95,7 @@ def _worse(says: str, runs: Sequence[Run], setting: Setting, arms: dict[str, lis
     ours, theirs = together(runs, arms[rival])
     shared = [level for level in ours.noise if level in theirs.noise]
     judged = every({level: ahead(ours.at(level), theirs.at(level), ours.higher) for level in shared}, below)
-    level, best = judged.worst, judged.ends[judged.worst]
+    level, best = judged.worst, judged.end
     feasible = sum(run.view.feasible is True for run in arms[rival])
     told = (
         f"Against {arm_name(rival)}, of whose {len(arms[rival])} runs {feasible} met the constraints, its "

@@ -124,7 +124,7 @@ def _preserved(settings: Sequence[Setting]) -> Claim:
         ours, theirs = together(setting.constrained, setting.plain)
         found[setting] = advantage(ours.at(0), theirs.at(0), ours.higher)
     judged = every(found, above, -MARGIN)
-    worst = ranged(judged.ends[judged.worst], " points")
+    worst = ranged(judged.end, " points")
     return Claim("figure-4", says, judged.held, f"The least gain is that of {judged.worst.words}: {worst}.")
 
 
@@ -143,7 +143,7 @@ def figure_13(results: Results) -> Shown:
     told = (
         f"In {most(falling(steps), len(settings))[1]} of the settings the mean loss falls at every layer, in ERM's "
         f"{falling(steps_down(settings, 'erm'))}; the worst step is that of layer {layer} of {setting.words}: the loss "
-        f"changes by {ranged(judged.ends[judged.worst])}."
+        f"changes by {ranged(judged.end)}."
     )
     claim = Claim("figure-13", says, judged.held, told)
     return Shown([spoiled(claim, constrained(settings))], chart)

@@ -101,7 +101,7 @@ def _deeper(results: Results, says: str) -> Claim:
     judged = every(changes, below)
     told = (
         f"The gap is smaller at the largest depth than at the smallest in {smaller} of {len(changes)} families; it "
-        f"changes least to the good in {judged.worst.words}: by {ranged(judged.ends[judged.worst])}."
+        f"changes least to the good in {judged.worst.words}: by {ranged(judged.end)}."
     )
     return Claim("theory-1", says, judged.held, told)
 
@@ -172,7 +172,7 @@ def _less(says: str, differences: dict[Setting, Number]) -> Claim:
     fewer = sum(difference.value < 0 for difference in differences.values())
     told = (
         f"Less in {fewer} of {len(differences)} settings; the least favourable is {judged.worst.words}: the difference "
-        f"is {ranged(judged.ends[judged.worst])} of f_0."
+        f"is {ranged(judged.end)} of f_0."
     )
     return Claim("theory-2", says, judged.held, told)
 
@@ -205,7 +205,7 @@ def theory_3(results: Results) -> Shown:
     told = (
         f"The energy falls at every layer in {falling} of {len(steps)} (setting, method) pairs; the worst step is that "
         f"of layer {layer} of {arm_name(arm)}, {setting.words}: the energy changes by "
-        f"{ranged(judged.ends[judged.worst])}."
+        f"{ranged(judged.end)}."
     )
     return Shown([spoiled(Claim("theory-3", says, judged.held, told), constrained(settings))], chart)
 

@@ -90,7 +90,7 @@ def _in_distribution(cells: dict[Place, Arms]) -> Claim:
     if not found:
         return not_run("figure-2", says, "video cells of ERM and constrained")
     judged = every(found, above, -MARGIN)
-    place, worst = judged.worst, judged.ends[judged.worst]
+    place, worst = judged.worst, judged.end
     told = f"The least gain is that of {_model(place)} on {data_name(place[2])}: {ranged(worst, ' %')}."
     return Claim("figure-2", says, judged.held, told)
 
@@ -184,7 +184,7 @@ def figure_7(results: Results) -> Shown:
             says[0],
             judged.held,
             f"The smallest step down is that of layer {layer} of {setting.model}-{setting.depth}: the loss changes by "
-            f"{ranged(judged.ends[judged.worst])}.",
+            f"{ranged(judged.end)}.",
         ),
         Claim(
             "figure-7",
