@@ -73,7 +73,10 @@ class DescentArguments:
     )
     alpha: str = field(
         default="0.1",
-        metadata={"help": "Step α in (0, 1): each layer must lower the loss by 1 - α. One number, or one per layer."},
+        metadata={
+            "help": "Step α in (0, 1): each layer must lower the loss by a factor 1 - α. One number, or one per layer; "
+            "given alone it starts the chain at the input and asks the same of every layer."
+        },
     )
     alpha_decay: float = field(
         default=1.0,

@@ -13,7 +13,7 @@ class InputError(ValueError):
 
 
 class Interrupted(Exception):
-    """A run was asked to stop, and has saved where it is."""
+    """A run or a sweep stopped before its end, and the same command goes on from what is saved."""
 
 
 class Unsaved(KeyboardInterrupt):
@@ -21,7 +21,7 @@ class Unsaved(KeyboardInterrupt):
 
 
 class NonFiniteLossError(ArithmeticError):
-    """A layer's loss is NaN or infinite: raised before any parameter or multiplier moves."""
+    """A loss, a gradient, a parameter or a multiplier is NaN or infinite: raised before any multiplier moves."""
 
 
 class RanksDifferError(RuntimeError):
@@ -29,7 +29,7 @@ class RanksDifferError(RuntimeError):
 
 
 class StudyError(Exception):
-    """Cells of a study could not be carried out; the message names them."""
+    """Cells of a study could not be carried out; each was named when it failed."""
 
 
 class SaveError(Exception):

@@ -26,7 +26,7 @@ descend: transformers whose every layer goes downhill
   descend train RECIPE --out RUN [--method erm]      train one model; every setting: descend train RECIPE --help
   descend evaluate RUN [--data PATH] [--noise 0,1]   losses and errors by layer and noise, and the verdict
   descend compare RUN RUN ... --out DIR              one page over several evaluated runs
-  descend report DIR                                 write the page of a run or a comparison again
+  descend report DIR                                 write the page of a run, comparison, study or sweep again
   descend complete RUN --prompts FILE --out FILE     what a language model answers, in AlpacaEval's form
   descend reproduce WHAT ... --scale small --out DIR figures and tables of the paper, by runs of ours; what: list
   descend sweep RECIPE --trials N --out DIR          search the settings of each method, with as many trials for each

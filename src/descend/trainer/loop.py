@@ -303,7 +303,8 @@ class DescentTrainer(DescentMixin):
     Raises:
         InputError: If transformers would spread a batch over several GPUs of one process, or the model, the arguments
             or a sample can't be used.
-        NonFiniteLossError: In training, before the step, if a layer's loss is NaN or infinite.
+        NonFiniteLossError: In training, if a layer's loss or a gradient is NaN or infinite, before the step; if a
+            multiplier would be, before it moves.
     """
 
     def __init__(
