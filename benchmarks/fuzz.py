@@ -175,7 +175,7 @@ def readers(home: Path) -> dict[str, Reader]:
     from descend.models import llama2c
     from descend.report import RunView, figures, write_completions, write_page, write_sweep
     from descend.report.frames import Frames
-    from descend.report.study import write_study_page
+    from descend.report.study import write_study
     from descend.run.completing import _prompts
     from descend.run.judging import of_run
     from descend.tasks.text import load_tokenizer, read_imdb, read_instructions, read_mnli
@@ -251,7 +251,7 @@ def readers(home: Path) -> dict[str, Reader]:
         "cells.jsonl": (
             "study",
             {"cells.jsonl": of_json_lines, "study.json": of_json},
-            write_study_page,
+            write_study,
             InputError,
         ),
         "sweep.json": ("sweep", {"sweep.json": of_json}, write_sweep, InputError),

@@ -133,7 +133,7 @@ def line(
     if constrained:
         curves["multiplier"] = [[0.0, *(0.3 * r * (1 + layer) / depth for layer in range(depth))] for r in rise]
         curves["weight"] = [[-0.2 * r] * depth + [1 + 0.3 * r] for r in rise]
-        curves["violation"] = [[value + 0.2 * (1 - r) for value in missed] for r in rise]
+        curves["violation"] = [[value + 0.2 * (1 - r) for value in summary["violations"]] for r in rise]
         curves["slack"] = [[0.01 * r] * depth for r in rise]
     blocks = 1 + 0.002 * shared.normal(size=(depth + 1, GROUPS))
     blocks /= blocks.mean(1, keepdims=True)
@@ -203,10 +203,10 @@ def small(effect: Effect = BETTER, seeds: int = 3) -> list[dict[str, Any]]:
     return found
 
 
-def write(out: Path, lines: Iterable[dict[str, Any]], what: Sequence[str] = ("all",)) -> Path:
-    """Write a study's folder."""
+def write(out: Path, lines: Iterable[dict[str, Any]], what: Sequence[str] = ("all",), scale: str = "") -> Path:
+    """Write a study's folder; of no scale that is known, all lines are drawn, whether a scale asks for them or not."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / "cells.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(one) + "\n" for one in lines)
-    (out / "study.json").write_text(json.dumps({"scale": "small", "what": [*what], "versions": {}}))
+    (out / "study.json").write_text(json.dumps({"scale": scale, "what": [*what], "versions": {}}))
     return out

@@ -11,7 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
 from descend.errors import InputError
-from descend.report.study import FIGURES, grid, write_study_page
+from descend.report.study import FIGURES, grid, write_study
 from descend.report.study.cells import Run
 from descend.report.study.grid import opened
 from descend.report.study.results import Results
@@ -26,7 +26,7 @@ PICTURED = "video-ut-5_ucsd_0.8_strong_"
 @pytest.fixture(scope="module")
 def whole_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything that can be drawn."""
-    return write_study_page(write(tmp_path_factory.mktemp("whole"), small()))
+    return write_study(write(tmp_path_factory.mktemp("whole"), small()))[1]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder = out / "runs" / f"{PICTURED}{arm}_s0"
         folder.mkdir(parents=True)
         np.savez_compressed(folder / "frames.npz", **fake_frames(5, left))
-    return write_study_page(out)
+    return write_study(out)[1]
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +240,7 @@ def test_whatever_words_are_in_a_study_they_are_text(browser: Browser, tmp_path:
     write(tmp_path, lines)
     what = ["figure-2", "figure-6", "figure-16", "table-3", "table-1"]
     (tmp_path / "study.json").write_text(json.dumps({"scale": hostile, "what": what}))
-    with Guarded(browser, write_study_page(tmp_path)) as visit:
+    with Guarded(browser, write_study(tmp_path)[1]) as visit:
         for section in visit.page.locator("section").all():
             section.scroll_into_view_if_needed()
         visit.assert_quiet()
@@ -257,7 +257,7 @@ def test_whatever_words_are_in_a_study_they_are_text(browser: Browser, tmp_path:
 def test_a_study_of_one_figure_has_a_page_of_one(tmp_path: Path) -> None:
     write(tmp_path, [line("video", "UT", "ucsd", 3, 0.8, arm, 0) for arm in ("erm", "constrained")])
     (tmp_path / "study.json").write_text(json.dumps({"scale": "smoke", "what": ["figure-2"]}))
-    page = write_study_page(tmp_path).read_text()
+    page = write_study(tmp_path)[1].read_text()
     assert page.count("<section id=") == 2 and '<section id="figure-2"' in page and "at scale smoke" in page
     with pytest.raises(InputError, match="holds no study"):
-        write_study_page(tmp_path / "elsewhere")
+        write_study(tmp_path / "elsewhere")

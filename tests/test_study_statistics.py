@@ -1,12 +1,15 @@
 """Intervals that stay paired, and wins: closed forms, and simulations in which the truth is known."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from scipy.stats import t as student
 
 from descend.errors import InputError
 from descend.study import statistics
-from descend.study.statistics import Estimate, combine, draws, wins
+from descend.study.groups import Table
+from descend.study.statistics import Draws, combine, draws, wins
 
 NOISE = [0.0, 1.0, 3.0]
 
@@ -19,14 +22,28 @@ def mean(values, noise):
     return values.mean(-1)
 
 
+class Estimate(NamedTuple):
+    estimate: float
+    low: float
+    high: float
+
+
+def told(found: Draws) -> Estimate:
+    return Estimate(found.value, *found.ends())
+
+
+def resampled(runs, generator, statistic=mean) -> Draws:
+    return draws([Table.read(run) for run in runs], statistic, generator)
+
+
 def interval(runs, generator) -> Estimate:
     """The mean over the noise levels, with its interval."""
-    return draws(runs, mean, generator).estimate
+    return told(resampled(runs, generator))
 
 
 def difference(ours, theirs, seed: int = 0) -> Estimate:
     """Of two arms, on the same resamples, as the report has it."""
-    return combine(np.subtract, *(draws(arm, mean, rng(seed)) for arm in (ours, theirs))).estimate
+    return told(combine(np.subtract, *(resampled(arm, rng(seed)) for arm in (ours, theirs))))
 
 
 def table(scores, counts=None, noise=NOISE, root=False) -> dict:
@@ -56,9 +73,9 @@ def test_the_statistics_by_hand():
         (lambda values, noise: np.trapezoid(values, noise, axis=-1), (rmse[0] + rmse[1]) / 2 + (rmse[1] + rmse[2])),
         (lambda values, noise: values[..., 2], rmse[2]),
     ):
-        assert draws([run], statistic, rng()).value == pytest.approx(expected)
-    plain = interval([table(scores, counts), table(np.array(scores) + 1, counts)], rng())
-    assert plain.estimate == pytest.approx((23 + 34 + 66) / 12 + 0.5)
+        assert resampled([run], rng(), statistic).value == pytest.approx(expected)
+    plain = resampled([table(scores, counts), table(np.array(scores) + 1, counts)], rng())
+    assert plain.value == pytest.approx((23 + 34 + 66) / 12 + 0.5)
     assert (plain.seeds, plain.groups) == (2, 3)
 
 
@@ -150,13 +167,14 @@ def test_a_false_alarm_is_as_rare_as_it_says(monkeypatch):
 
 def test_numbers_made_of_several_keep_their_pairs():
     cells = [drawn(rng(seed), 3, 8 + seed, truth=3.0, by_seed=0.4, by_group=1.0) for seed in range(4)]
-    parts = [draws(cell, mean, rng()) for cell in cells]
-    average = combine(lambda *values: np.mean(values, axis=0), *parts).estimate
+    parts = [resampled(cell, rng()) for cell in cells]
+    mixed = combine(lambda *values: np.mean(values, axis=0), *parts)
+    average = told(mixed)
     assert average.estimate == pytest.approx(np.mean([part.value for part in parts]))
-    assert average.high - average.low < min(one.high - one.low for one in (part.estimate for part in parts))
-    assert (average.seeds, average.groups) == (3, 8)
+    assert average.high - average.low < min(one.high - one.low for one in map(told, parts))
+    assert (mixed.seeds, mixed.groups) == (3, 8)
     doubled = [table(2 * np.array(run["scores"]), noise=[1.0]) for run in cells[0]]
-    quotient = combine(np.divide, draws(doubled, mean, rng()), parts[0]).estimate
+    quotient = told(combine(np.divide, resampled(doubled, rng()), parts[0]))
     assert (quotient.estimate, quotient.low, quotient.high) == pytest.approx((2, 2, 2))
 
 
@@ -178,23 +196,23 @@ def test_a_run_that_diverged_leaves_no_number():
 
 
 def test_wins_by_hand():
-    cells = {str(place): (1.0 + place, 1.5 + 2 * place) for place in range(9)} | {"lost": (9.0, 8.9), "tie": (3.0, 3.0)}
+    cells = [*((1.0 + place, 1.5 + 2 * place) for place in range(9)), (9.0, 8.9), (3.0, 3.0)]
     found = wins(cells, higher_is_better=False)
     assert (found.wins, found.losses, found.ties) == (9, 1, 1)
     assert found.p_sign == pytest.approx(2 * (1 + 10) / 2**10)
     other_way = wins(cells, higher_is_better=True)
     assert (other_way.wins, other_way.losses) == (1, 9) and other_way.p_sign == found.p_sign
-    level = wins({"a": (1.0, 1.0)}, higher_is_better=True)
+    level = wins([(1.0, 1.0)], higher_is_better=True)
     assert (level.ties, level.p_sign) == (1, 1)
 
 
 def test_cells_that_diverged_are_lost():
     nan, inf = float("nan"), float("inf")
-    cells = {"a": (1.0, 2.0), "b": (nan, 2.0), "c": (1.0, inf), "d": (inf, inf), "e": (nan, nan), "f": (1.0, 1.5)}
+    cells = [(1.0, 2.0), (nan, 2.0), (1.0, inf), (inf, inf), (nan, nan), (1.0, 1.5)]
     found = wins(cells, higher_is_better=False)
     assert (found.wins, found.losses, found.ties) == (3, 1, 2)
     assert found.p_sign == pytest.approx(10 / 16)
-    assert wins({"b": (-inf, 2.0)}, higher_is_better=True).losses == 1
+    assert wins([(-inf, 2.0)], higher_is_better=True).losses == 1
 
 
 # --- bad input
@@ -209,7 +227,7 @@ def test_what_does_not_compare_is_refused():
     with pytest.raises(InputError, match="at least one run"):
         interval([], rng())
     with pytest.raises(InputError, match="wins are counted over cells"):
-        wins({}, higher_is_better=True)
+        wins([], higher_is_better=True)
 
 
 @pytest.mark.parametrize(

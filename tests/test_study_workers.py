@@ -109,6 +109,17 @@ def test_whatever_becomes_of_a_cell_the_others_are_done(out):
     assert not again.seconds and made(out).count(names["diverged"]) == 1, "what is done, diverged or not, is not run"
 
 
+def test_a_cell_whose_line_was_taken_away_is_run_again(out):
+    jobs = jobs_of(out, 2)
+    carry_out(jobs, light, workers=2, preload=PRELOAD)
+    file = out / collected.CELLS_FILE
+    file.write_text("".join(line for line in file.read_text().splitlines(True) if jobs[0].cell.name not in line))
+    (jobs[0].folder / "old").touch()
+    carry_out(jobs, light, workers=2, preload=PRELOAD)
+    assert [made(out).count(job.cell.name) for job in jobs] == [2, 1] and not (jobs[0].folder / "old").exists()
+    assert collected.read(out).keys() == {job.cell.name for job in jobs}
+
+
 def test_two_commands_in_one_folder_run_each_cell_once(out):
     context = multiprocessing.get_context("spawn")
     other = context.Process(target=command, args=(out, 0.3, 8))
@@ -258,6 +269,12 @@ def test_a_study_is_refused_before_it_starts(out, tmp_path, capsys):
         (out / "cells.jsonl").write_text(json.dumps(line_of(VIDEO[0].name, **seconds)) + "\n")
         said = refused("figure-3", "--scale", "smoke", "--out", str(out))
         assert f"the line of {VIDEO[0].name} must have seconds, a number" in said and said.count("\n") == 1
+    other = json.dumps(line_of("of-another-scale", seconds=3.0)) + "\n"
+    (out / "cells.jsonl").write_text(other)
+    assert "has no cell of scale smoke, and nothing says of which it is" in refused(
+        "figure-3", "--scale", "smoke", "--out", str(out)
+    )
+    assert (out / "cells.jsonl").read_text() == other and not (out / "study.json").exists()
 
 
 # --- cells.jsonl

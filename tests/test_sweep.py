@@ -332,9 +332,16 @@ def test_a_trial_begun_beyond_the_number_asked_for_gives_way(tmp_path, quiet):
 
 
 def test_draws_depend_on_the_trial_not_on_the_worker(tmp_path, quiet):
-    at = search(f"sqlite:///{tmp_path / 'a.db'}")
-    drawn = [at.sampler(number)._rng.rng.random() for number in (0, 1, 0)]
-    assert drawn[0] == drawn[2] != drawn[1]
+    drawn = []
+    for worker, order in (("a", (0, 1, 2)), ("b", (2, 1, 0))):
+        at = search(f"sqlite:///{tmp_path / worker}.db", trials=3, first={})
+        begun = [at.study.ask() for _ in order]
+        values = {}
+        for number in order:
+            at.claim(number)
+            values[number] = begun[number].suggest_float("alpha", 0.01, 0.7)
+        drawn.append(values)
+    assert drawn[0] == drawn[1] and len(set(drawn[0].values())) == 3
 
 
 def test_a_trial_is_pruned_that_is_far_behind_from_the_middle_on_but_not_in_warm_up_nor_at_its_end(tmp_path, quiet):

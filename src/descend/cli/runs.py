@@ -105,15 +105,16 @@ def report(words: Sequence[str]) -> None:
 
 def draw(out: Path, told: Collection[str] | None = None) -> None:
     """Figures and tables of what a study has, and its page; the claims of some of them are told, or of all."""
-    from descend.report import study
+    from descend.report.study import write_study
     from descend.study.collected import mixed
 
     for warning in mixed(out):
         print(f"WARNING: {warning}", file=sys.stderr, flush=True)
-    for claim in study.draw(out):
+    claims, page = write_study(out)
+    for claim in claims:
         if told is None or claim.figure in told:
             print(f"{claim.figure}: {claim.held}. {claim.claim} {claim.sentence}")
-    print(study.write_study_page(out))
+    print(page)
 
 
 def complete(words: Sequence[str]) -> None:

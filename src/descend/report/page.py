@@ -1,6 +1,7 @@
 """One page, one file, no network: the verdict, the figures and the frames of some runs."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -122,8 +123,15 @@ def put_page(
     )
     path = out / "report.html" if out.is_dir() else out
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8", errors="replace")  # a folder's name need not be UTF-8
+    put(path, page.encode(errors="replace"))  # a folder's name need not be UTF-8
     return path
+
+
+def put(path: Path, content: bytes) -> None:
+    """Write a file aside and rename it: two commands may write it at once, and one may be stopped."""
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part.write_bytes(content)
+    part.replace(path)
 
 
 def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[str, dict[str, Any]]:

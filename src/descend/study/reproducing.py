@@ -116,14 +116,21 @@ class Study:
     def write(self) -> None:
         """Say in the folder what it is of: of all commands together. Lines of other settings are put aside."""
         self.out.mkdir(parents=True, exist_ok=True)
+        known = {cell.name for cell in cells(names(["all"]), self.scale)}
         with locked(self.out, wait=True):
             before = _before(self.out, self.scale)  # again: another command may have begun
+            done = collected.read(self.out)
+            if done and not before and known.isdisjoint(done):
+                raise InputError(
+                    f"{self.out / collected.CELLS_FILE} has no cell of scale {self.scale}, and nothing says of which "
+                    "it is. Choose another folder with --out."
+                )
             what = names([*(before.what if before else []), *self.wanted])
             versions = {name: version(name) for name in ("descend", "torch", "transformers")}
             if before and not self.missing:  # drawn again, not run again
                 versions = before.versions or versions
             write_json(self.out / STUDY_FILE, {"scale": self.scale, "what": what, "versions": versions})
-        old = collected.supersede(self.out, {cell.name for cell in cells(names(["all"]), self.scale)})
+        old = collected.supersede(self.out, known)
         if old:
             print(f"{old} cells of other settings are put aside, into {self.out / collected.OLD_FILE}.")
 

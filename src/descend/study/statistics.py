@@ -1,6 +1,6 @@
 """What seeds and groups of samples let one say: intervals that stay paired, and wins over many cells."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,26 +21,6 @@ BLOCK = 2**21
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A mean over seeds with its 95 % interval.
-
-    Attributes:
-        estimate: The mean over seeds; not finite where a run has diverged.
-        low: The interval's lower end; NaN, as ``high``, where one seed or one group leaves it unknown, or a run has
-            diverged.
-        high: Its upper end.
-        seeds: How many runs it rests on.
-        groups: How many groups of samples.
-    """
-
-    estimate: float
-    low: float
-    high: float
-    seeds: int
-    groups: int
-
-
-@dataclass(frozen=True)
 class Draws:
     """A mean over seeds, and what it is in each resample.
 
@@ -51,59 +31,56 @@ class Draws:
     Student's, with Satterthwaite's degrees of freedom for the sum of two variances.
 
     Attributes:
-        value: The mean over seeds.
+        value: The mean over seeds; not finite where a run has diverged. numpy's: it divides by 0 too.
         over_seeds: What it is in each resample of the seeds, (R,); NaN where there is but one, as of groups.
         over_groups: The same of the groups.
         seeds: How many runs it rests on.
         groups: How many groups of samples; 0 where they are not told, and the interval is over seeds alone.
     """
 
-    value: float
+    value: np.float64
     over_seeds: np.ndarray
     over_groups: np.ndarray
     seeds: int
     groups: int
 
-    @property
-    def estimate(self) -> Estimate:
-        """With its 95 % interval."""
-        return self.among(1)
+    def ends(self, tried: int = 1) -> tuple[float, float]:
+        """Its 95 % interval, or where it was picked from several Bonferroni's, of 1 − 0.05 / tried.
 
-    def among(self, tried: int) -> Estimate:
-        """With an interval that holds where it was picked from several: Bonferroni's, of 1 − 0.05 / tried."""
+        Both ends are NaN where one seed or one group leaves them unknown, or a run has diverged.
+        """
         by_seeds, by_groups = self.over_seeds.var(), self.over_groups.var()
         variance = by_seeds + by_groups
-        told = {"seeds": self.seeds, "groups": self.groups}
         if not np.isfinite(variance):
-            return Estimate(self.value, np.nan, np.nan, **told)
+            return np.nan, np.nan
         if variance == 0:  # nothing varies: the difference of an arm with itself, for one
-            return Estimate(self.value, self.value, self.value, **told)
+            return self.value, self.value
         freedom = variance**2 / (by_seeds**2 / (self.seeds - 1) + by_groups**2 / max(self.groups - 1, 1))
         width = float(student.ppf(1 - (1 - CONFIDENCE) / (2 * tried), freedom) * np.sqrt(variance))
-        return Estimate(self.value, self.value - width, self.value + width, **told)
+        return self.value - width, self.value + width
 
 
-def draws(runs: Sequence[Mapping[str, Any]], statistic: Statistic, generator: np.random.Generator) -> Draws:
+def draws(tables: Sequence[Table], statistic: Statistic, generator: np.random.Generator) -> Draws:
     """The mean over seeds of a statistic, and what it is in each resample.
 
     Two arms of as many seeds on the same data, with generators that stand alike, have the same resamples.
 
     Args:
-        runs: The ``groups.json`` of each seed's run, all on the same data.
+        tables: The groups of each seed's run, all on the same data.
         statistic: Of a run's metric at its noise levels.
         generator: Draws the resamples.
 
     Raises:
         InputError: If there is no run, or the runs were judged on different data.
     """
-    tables = _tables(runs)
+    _compare(tables)
     seeds, groups = len(tables), len(tables[0].counts)
     found = _by_seed(tables, statistic, np.ones((1, groups)))[:, 0]
     if min(seeds, groups) < 2:
         unknown = np.full(RESAMPLES, np.nan)
-        return Draws(float(found.mean()), unknown, unknown, seeds, groups)
+        return Draws(found.mean(), unknown, unknown, seeds, groups)
     return Draws(
-        float(found.mean()),
+        found.mean(),
         found[generator.integers(seeds, size=(RESAMPLES, seeds - 1))].mean(1),
         np.concatenate([_by_seed(tables, statistic, drawn).mean(0) for drawn in _resampled(groups, generator)]),
         seeds,
@@ -115,7 +92,7 @@ def combine(function: Callable[..., Any], *parts: Draws) -> Draws:
     """A function of several means, resample by resample: their difference by ``np.subtract``, for one."""
     with np.errstate(all="ignore"):  # what has diverged
         return Draws(
-            float(function(*(part.value for part in parts))),
+            np.float64(function(*(part.value for part in parts))),
             function(*(part.over_seeds for part in parts)),
             function(*(part.over_groups for part in parts)),
             min(part.seeds for part in parts),
@@ -141,11 +118,11 @@ class Wins:
     p_sign: float
 
 
-def wins(cells: Mapping[str, tuple[float, float]], *, higher_is_better: bool) -> Wins:
+def wins(cells: Sequence[tuple[float, float]], *, higher_is_better: bool) -> Wins:
     """Count wins over cells, and test them. A cell that diverged is lost, unless the other did too: a tie.
 
     Args:
-        cells: By name, our value and theirs: means over all seeds, never the best of them.
+        cells: Our value and theirs: means over all seeds, never the best of them.
         higher_is_better: Which way the metric goes.
 
     Raises:
@@ -153,7 +130,7 @@ def wins(cells: Mapping[str, tuple[float, float]], *, higher_is_better: bool) ->
     """
     if not cells:
         raise InputError("wins are counted over cells; got none.")
-    values = np.array(list(cells.values()), dtype=float)
+    values = np.array(cells, dtype=float)
     finite = np.isfinite(values)
     with np.errstate(invalid="ignore"):
         ahead = (values[:, 0] - values[:, 1]) * (1 if higher_is_better else -1)
@@ -164,9 +141,8 @@ def wins(cells: Mapping[str, tuple[float, float]], *, higher_is_better: bool) ->
     return Wins(won, lost, len(ahead) - won - lost, p_sign)
 
 
-def _tables(runs: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Runs that compare."""
-    tables = [Table.read(run) for run in runs]
+def _compare(tables: Sequence[Table]) -> None:
+    """Refuse runs that do not compare."""
     if not tables:
         raise InputError("expected the groups of at least one run; got none.")
     for table in tables[1:]:
@@ -175,7 +151,6 @@ def _tables(runs: Sequence[Mapping[str, Any]]) -> list[Table]:
                 f"runs compare on the same data and noise levels; got {len(tables[0].counts)} and {len(table.counts)} "
                 f"groups at {tables[0].noise.tolist()} and {table.noise.tolist()}. Evaluate them alike."
             )
-    return tables
 
 
 def _by_seed(tables: Sequence[Table], statistic: Statistic, weights: np.ndarray) -> np.ndarray:

@@ -246,6 +246,8 @@ def _tried(job: Job, work: Work) -> Ended:
         if job.cell.name in collected.read(job.out):
             _tidy(job.folder)  # whoever has done it may have been stopped before that
             return Ended("already")
+        if (job.folder / "summary.json").is_file() and not (job.folder / "model").is_dir():
+            shutil.rmtree(job.folder)  # collected before, and its line taken away since: it is to be run again
         began = time.monotonic()
         try:
             try:

@@ -227,16 +227,16 @@ class Search:
     def claim(self, number: int) -> None:
         """See whether a trial that has begun is one of the N: those with the lowest numbers are.
 
+        What it draws then depends on its number and the trials before it, not on which worker has it.
+
         Raises:
             TooMany: If it is none.
         """
         before = [trial for trial in self._trials if trial.number < number and trial.state is not TrialState.FAIL]
         if len(before) >= self.trials:
             raise TooMany
-
-    def sampler(self, number: int) -> TPESampler:
-        """The sampler of a trial: what it draws depends on the trials before it and its number, not on the worker."""
-        return TPESampler(seed=self.seed * 8191 + number, n_startup_trials=min(10, max(1, self.trials // 3)))
+        own = self.seed * 8191 + number
+        self.study.sampler = TPESampler(seed=own, n_startup_trials=min(10, max(1, self.trials // 3)))
 
     def give_back(self, number: int) -> None:
         """Leave a trial that was interrupted to whoever comes next."""

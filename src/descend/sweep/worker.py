@@ -212,7 +212,6 @@ class _Worker:
         self._number = trial.number
         self._storage.record_heartbeat(trial._trial_id)  # before anything can be told from what it has
         trial.set_user_attr("worker", f"{os.uname().nodename} {os.getpid()}")
-        search.study.sampler = search.sampler(trial.number)
         args = self._bases[search.method]
         chosen = flags(draw(trial, search.space), args, self._fixed)
         begun = RetryHeartbeatStaleTrialCallback.retried_trial_number(search.study.trials[trial.number])

@@ -1,16 +1,17 @@
 """The figures on what the method's own settings do: 5 and 14 (the step α), 15 (the dual learning rate η)."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import nan
 
 import numpy as np
 from scipy.stats import f
 
 from descend.report.study.cells import Place, Run, data_name, metric_name
-from descend.report.study.chart import Chart, Panel, Series, shades
+from descend.report.study.chart import Chart, Panel, shades
 from descend.report.study.claims import Claim, above, every, not_run, number, ranged, within
 from descend.report.study.estimates import Interval, Number, robust, same_seeds, together
-from descend.report.study.parts import BANDS, Shown, advantage, spoiled, unit
+from descend.report.study.parts import BANDS, Shown, advantage, banded, spoiled, unit
 from descend.report.study.results import Results
 from descend.study.statistics import CONFIDENCE
 
@@ -29,23 +30,20 @@ def figure_5(results: Results) -> Shown:
         "A larger α makes the model more robust to strong noise.",
         f"It costs less than {COST:g} points in distribution.",
     )
-    family = _family(results, "alpha=", lambda run: run.alpha)
-    return _two_levels("figure-5", "The step α: in and out of distribution", "α", family, says)
-
-
-def _two_levels(name: str, title: str, axis: str, family: Family, says: tuple[str, str]) -> Shown:
+    name, title = "figure-5", "The step α: in and out of distribution"
+    family, bound = _family(results, "alpha=", lambda run: run.alpha)
     if len(family) < 2:
-        missing = f"Not run: constrained cells at two values of {axis} or more."
-        claims = [not_run(name, words, f"constrained cells at two values of {axis} or more") for words in says]
-        return Shown(claims, Chart(name, title, BANDS, missing=missing))
+        needs = "constrained cells at two values of α or more"
+        claims = [not_run(name, words, needs) for words in says]
+        return Shown(claims, Chart(name, title, BANDS, missing=f"Not run: {needs}."))
     first = next(iter(family.values()))[0]
     levels = robust(tuple(next(iter(family.values())))).noise
     chosen = {"in distribution": first.gamma, "out of distribution": levels[-1]}
-    panel = _against(family, axis, _title(first), chosen)
+    panel = _against(family, "α", _title(first), chosen)
     few, much = together(family[min(family)], family[max(family)])
     inside = advantage(much.at(first.gamma), few.at(first.gamma), first.higher).interval
     outside = advantage(much.at(levels[-1]), few.at(levels[-1]), first.higher).interval
-    span = f"From {axis} = {min(family):g} to {max(family):g}"
+    span = f"From α = {min(family):g} to {max(family):g}"
     kind = unit(first.higher)
     claims = [
         Claim(name, says[0], above(outside), f"{span} the gain at γ = {levels[-1]:g} is {ranged(outside, kind)}."),
@@ -56,52 +54,53 @@ def _two_levels(name: str, title: str, axis: str, family: Family, says: tuple[st
             f"{span} the gain at γ = {first.gamma:g} is {ranged(inside, kind)}.",
         ),
     ]
-    bound = [run for runs in family.values() for run in runs]
     return Shown([spoiled(claim, bound) for claim in claims], Chart(name, title, BANDS, [panel], 1))
 
 
 def figure_14(results: Results) -> Shown:
     """What a larger α does at three noise levels."""
-    family = _family(results, "alpha=", lambda run: run.alpha)
     says = (
         f"At weak and middling noise accuracy does not depend on α (here: within {POINT:g} point).",
         "Seeds differ more at strong noise than at weak.",
     )
     title = "The step α at three noise levels"
-    return _three_levels("figure-14", title, "α", family, says, spread=True)
+    return _three_levels("figure-14", title, "α", _family(results, "alpha=", lambda run: run.alpha), *says)
 
 
 def figure_15(results: Results) -> Shown:
     """What the dual learning rate does at three noise levels."""
-    family = _family(results, "dual_lr=", lambda run: _setting(run, "dual_lr"))
-    says = (f"At every noise level results depend little on the dual learning rate (here: within {POINT:g} point).", "")
+    says = f"At every noise level results depend little on the dual learning rate (here: within {POINT:g} point)."
     title = "The dual learning rate η at three noise levels"
-    return _three_levels("figure-15", title, "η", family, says, spread=False)
+    found = _family(results, "dual_lr=", lambda run: _setting(run, "dual_lr"))
+    return _three_levels("figure-15", title, "η", found, says)
 
 
-def _three_levels(name: str, title: str, axis: str, family: Family, says: tuple[str, str], *, spread: bool) -> Shown:
+def _three_levels(
+    name: str, title: str, axis: str, found: tuple[Family, list[Run]], alike: str, apart: str = ""
+) -> Shown:
+    """A setting that results are claimed not to depend on: at weak noise alone, where seeds lie ``apart`` at strong."""
+    family, bound = found
     if len(family) < 2:
         needs = f"constrained cells at two values of {axis} or more"
-        claims = [not_run(name, words, needs) for words in says if words]
+        claims = [not_run(name, words, needs) for words in (alike, apart) if words]
         return Shown(claims, Chart(name, title, BANDS, missing=f"Not run: {needs}."))
     first = next(iter(family.values()))[0]
     noise = robust(tuple(next(iter(family.values())))).noise
     levels = sorted({noise[0], noise[len(noise) // 2], noise[-1]})
     panel = _against(family, axis, _title(first), {f"test γ = {level:g}": level for level in levels})
-    panel = Panel(panel.title, axis, panel.y_title, panel.series, log_x=axis == "η" and min(family) > 0)
+    panel = replace(panel, log_x=axis == "η" and min(family) > 0)
     chart = Chart(name, title, BANDS, [panel], 1)
-    asked = levels[:-1] if spread else levels
-    found = {(level, value): change for level in asked for value, change in _changes(family, level).items()}
-    judged = every(found, within, POINT)
+    asked = levels[:-1] if apart else levels
+    changes = {(level, value): change for level in asked for value, change in _changes(family, level).items()}
+    judged = every(changes, within, POINT)
     level, value = judged.worst
     told = (
         f"The largest difference from {axis} = {min(family):g} is at {axis} = {value:g} and test γ = {level:g}: "
         f"{ranged(judged.end, unit(first.higher))}."
     )
-    claims = [Claim(name, says[0], judged.held, told)]
-    if spread:
-        claims.append(_spread(name, says[1], family, levels))
-    bound = [run for runs in family.values() for run in runs]
+    claims = [Claim(name, alike, judged.held, told)]
+    if apart:
+        claims.append(_spread(name, apart, family, levels))
     return Shown([spoiled(claim, bound) for claim in claims], chart)
 
 
@@ -143,13 +142,15 @@ def _against(family: Family, axis: str, title: str, levels: dict[str, float]) ->
     series = []
     for (name, level), style in zip(levels.items(), styles, strict=True):
         ends = [robust(tuple(family[value])).at(level).interval for value in sorted(family)]
-        bounds = [end.low for end in ends], [end.high for end in ends]
-        series.append(Series(name, style, sorted(family), [end.value for end in ends], *bounds))
+        series.append(banded(name, style, sorted(family), ends))
     return Panel(title, axis, metric_name(first), series)
 
 
-def _family(results: Results, start: str, value: Callable[[Run], float | None]) -> Family:
-    """Value of a setting → constrained runs, of the place that has the most values; the table's own are among them."""
+def _family(results: Results, start: str, value: Callable[[Run], float | None]) -> tuple[Family, list[Run]]:
+    """Value of a setting → constrained runs, of the place that has the most values; the table's own are among them.
+
+    Beside them all runs that belong there, those too of which nobody knows the value any more since they diverged.
+    """
     found: dict[Place, Family] = {}
     for run in results.variants(start):
         try:
@@ -158,14 +159,16 @@ def _family(results: Results, start: str, value: Callable[[Run], float | None]) 
             continue
         found.setdefault(run.place, {}).setdefault(given, []).append(run)
     if not found:
-        return {}
+        return {}, []
     place, family = max(found.items(), key=lambda item: len(item[1]))
     varied = set(family)
-    for run in results.runs:
-        own = value(run) if not run.variant and run.arm == "constrained" and run.place == place else None
+    table = [run for run in results.runs if not run.variant and run.arm == "constrained" and run.place == place]
+    for run in table:
+        own = value(run)
         if own is not None and own not in varied:
             family.setdefault(own, []).append(run)
-    return {value: sorted(family[value], key=lambda run: run.seed) for value in sorted(family)}
+    bound = [*table, *(run for runs in family.values() for run in runs if run.variant)]
+    return {value: sorted(family[value], key=lambda run: run.seed) for value in sorted(family)}, bound
 
 
 def _title(run: Run) -> str:

@@ -1,16 +1,19 @@
 """Figures and tables into files: what OUT/figures holds."""
 
 import json
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from descend.report.page import put
 from descend.report.study import ablations, feasibility, language, papers, text, theory, trained, video
 from descend.report.study.claims import Claim
 from descend.report.study.parts import Shown
 from descend.report.study.printed import print_chart
 from descend.report.study.results import Results
 from descend.study.asked import Asked
+from descend.study.grid import cells
+from descend.study.scales import SCALES
 
 FIGURES: dict[str, Callable[[Results], Shown]] = {
     "figure-1": text.figure_1,
@@ -50,34 +53,39 @@ def shown(out: Path, results: Results) -> dict[str, Shown]:
         InputError: If its ``study.json`` is not that of a study.
     """
     asked = Asked.read(out) or Asked()
-    return {name: make(results) for name, make in FIGURES.items() if not {name, "all"}.isdisjoint(asked.what)}
+    return {name: _drawn(name, results, asked.scale) for name in FIGURES if not {name, "all"}.isdisjoint(asked.what)}
 
 
-def draw(out: Path) -> list[Claim]:
-    """Draw the figures and tables of a study from its cells alone, and judge their claims.
+def _drawn(name: str, results: Results, scale: str) -> Shown:
+    """A figure from the cells that it asks for at a scale, whatever else was run; from all where no scale is known."""
+    if scale not in SCALES:
+        return FIGURES[name](results)
+    wanted = cells([name], scale)
+    found = FIGURES[name](results.of_cells(wanted))
+    left = results.lacking(wanted)
+    if not left:
+        return found
+    more = f"{left} of {len(wanted)} cells are not run yet."
+    judged = [
+        claim if claim.held == "not run" else replace(claim, sentence=f"{claim.sentence} {more}")
+        for claim in found.claims
+    ]
+    return replace(found, claims=judged)
 
-    A figure becomes ``OUT/figures/NAME.png``, ``.svg`` and ``.csv``, a table ``.csv`` and ``.md``; ``claims.json``
-    holds the claims of all of them.
 
-    Args:
-        out: The study's folder, with ``cells.jsonl``. If its ``study.json`` says what was asked for, that is drawn,
-            else everything.
+def put_figures(out: Path, drawn: Mapping[str, Shown]) -> list[Claim]:
+    """Write ``OUT/figures``: of a figure ``NAME.png``, ``.svg`` and ``.csv``, of a table ``.csv`` and ``.md``.
 
-    Returns:
-        The claims, in the order of the paper.
-
-    Raises:
-        InputError: If ``cells.jsonl`` is missing or damaged, or ``study.json`` is damaged.
+    ``claims.json`` holds the claims of all of them, which are returned in the order of the paper.
     """
-    drawn = shown(out, Results.read(out))
     claims = [claim for one in drawn.values() for claim in one.claims]
     folder = out / "figures"
     folder.mkdir(exist_ok=True)
     for name, one in drawn.items():
         for suffix, content in _files(one).items():
-            _put(folder / f"{name}.{suffix}", content)
+            put(folder / f"{name}.{suffix}", content)
     told = [claim.json() for claim in claims]
-    _put(folder / CLAIMS_FILE, _encoded(json.dumps(told, indent=2, ensure_ascii=False) + "\n"))
+    put(folder / CLAIMS_FILE, _encoded(json.dumps(told, indent=2, ensure_ascii=False) + "\n"))
     return claims
 
 
@@ -93,10 +101,3 @@ def _files(shown: Shown) -> dict[str, bytes]:
 
 def _encoded(text: str) -> bytes:
     return text.encode(errors="replace")
-
-
-def _put(path: Path, content: bytes) -> None:
-    """Aside and renamed: two commands may draw at once, and one may be stopped."""
-    part = path.with_name(f"{path.name}.{os.getpid()}")
-    part.write_bytes(content)
-    part.replace(path)

@@ -76,8 +76,8 @@ class Number(Draws):
         if isinf(self.value):
             return Interval(self.value, self.value, self.value, over)
         with np.errstate(invalid="ignore"):
-            found = self.among(tried)
-        return Interval(self.value, found.low, found.high, over)
+            low, high = self.ends(tried)
+        return Interval(self.value, low, high, over)
 
 
 def average(parts: Sequence[Number]) -> Number:
@@ -96,22 +96,17 @@ def ahead(ours: Number, theirs: Number, higher: bool) -> Number:
 
 
 def finite(numbers: Sequence[Number]) -> list[Number]:
-    """Without those that a run which diverged has made infinite or unknown: they have no part in a mean."""
+    """Without those that a run which diverged has made infinite or unknown: they have no part in a mean over cells."""
     return [one for one in numbers if isfinite(one.value)]
 
 
 def computed(function: Callable[..., Any], *parts: Number) -> Number:
     """A function of several numbers, resample by resample, by which they stay paired."""
     return Number(
-        **vars(combine(function, *map(_arrays, parts))),
+        **vars(combine(function, *parts)),
         most=max(part.most for part in parts),
         single=any(part.single for part in parts),
     )
-
-
-def _arrays(part: Draws) -> Draws:
-    """With a value that numpy divides: by 0 too."""
-    return Draws(np.float64(part.value), part.over_seeds, part.over_groups, part.seeds, part.groups)
 
 
 @dataclass(frozen=True)
@@ -179,9 +174,9 @@ def robust(runs: tuple[Run, ...], most: int = 0) -> Robust:
     for place, level in enumerate(noise):
         values = [values[level] for values in known]
         if all(map(isfinite, values)):
-            value, by_seeds, by_groups = sum(values) / len(values), *(part[:, place] for part in resampled)
+            value, by_seeds, by_groups = np.float64(np.mean(values)), *(part[:, place] for part in resampled)
         else:  # a run that diverged is worse than any other, and is not left out of its method's mean
-            value = -inf if higher else inf
+            value = np.float64(-inf if higher else inf)
             by_seeds = by_groups = np.full(RESAMPLES, value)
         numbers.append(Number(value, by_seeds, by_groups, len(runs), groups, max(most, len(runs)), single))
     return Robust(noise, numbers, higher)
@@ -203,7 +198,7 @@ def rows_along(rows: Sequence[Sequence[float]], tables: Sequence[Table | None] =
     if not grouped:  # two groups that are alike vary by nothing: what varies is the seeds
         found = [Table(np.array(layers), False, np.ones(2), np.array([[row[i]] * 2 for i in layers])) for row in rows]
     by_seeds, by_groups = _resampled(found, layers)
-    means = [float(np.mean([row[i] for row in rows])) for i in layers]
+    means = [np.float64(np.mean([row[i] for row in rows])) for i in layers]
     single = grouped and any(table.single for table in found)
     return [
         Number(mean, by_seeds[:, i], by_groups[:, i], len(rows), groups, most, single)
@@ -223,7 +218,7 @@ def _resampled(tables: Sequence[Table | None], levels: Sequence[float]) -> list[
         """All levels at once, each a statistic of its own."""
         return values[..., places]
 
-    found = draws([vars(table) for table in told], every, np.random.default_rng(0))
+    found = draws(told, every, np.random.default_rng(0))
     parts = (found.over_seeds, found.over_groups)
     return [part if part.ndim == 2 else unknown for part in parts]
 

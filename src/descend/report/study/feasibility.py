@@ -1,9 +1,9 @@
 """The figures on constraints that hold or do not: 11 (an infeasible run, found and named) and 12 (single samples)."""
 
 from collections.abc import Iterable, Sequence
-from math import inf, isfinite
+from dataclasses import replace
 
-from descend.report.study.cells import Run, arm_name
+from descend.report.study.cells import Run, arm_name, listed
 from descend.report.study.chart import Chart, Line, Panel, Series, Style, arm_style
 from descend.report.study.claims import Claim, above, below, every, not_run, number, percent, ranged, within
 from descend.report.study.estimates import Interval, ahead, over_seeds, together
@@ -19,6 +19,9 @@ Histogram = tuple[list[float], list[float]]
 
 # What the paper found in single samples (Appendix B.5).
 PAPER_SHARE, PAPER_MEAN, PAPER_MEDIAN = 0.708, 0.87, 0.82
+
+MEDIAN = 0.5
+"""Among the quantiles of a summary."""
 
 
 def figure_11(results: Results) -> Shown:
@@ -60,21 +63,14 @@ def _infeasible(results: Results) -> tuple[list[Run], Setting | None]:
     made = results.variants("infeasible")
     if not made:
         return [], None
-    worst = max(made, key=_missed)
-    runs = [run for run in made if run.place == worst.place]
-    beside = [one for one in results.settings if worst.place == one.place]
-    empty = Setting(*worst.place, arms={"constrained": runs})
-    return sorted(runs, key=lambda run: run.seed), beside[0] if beside else empty
-
-
-def _missed(run: Run) -> float:
-    """The worst violation as a share of the first loss; a run that diverged misses by most."""
-    first = (run.losses(run.view.train_noise) or [1.0])[0]
-    return max((value / first if isfinite(value) else inf for value in run.view.violations), default=0.0)
+    place = made[0].place
+    runs = [run for run in made if run.place == place]
+    beside = [one for one in results.settings if one.place == place]
+    return sorted(runs, key=lambda run: run.seed), next(iter(beside), Setting(*place, arms={"infeasible": runs}))
 
 
 def _painted(series: Series) -> Series:
-    return Series(series.name, RED, series.x, series.y, series.low, series.high)
+    return replace(series, style=RED)
 
 
 def _limits(run: Run, rows: Sequence[Sequence[float]]) -> list[Series]:
@@ -107,18 +103,18 @@ def _worse(says: str, runs: Sequence[Run], setting: Setting, arms: dict[str, lis
 def _named(says: str, runs: Sequence[Run]) -> Claim:
     found = [run for run in runs if run.view.feasible is False and _missing(run)]
     told = (
-        f"{len(found)} of {len(runs)} runs are judged infeasible, and at every layer that is named the mean loss "
-        "misses its bound. "
+        f"{len(found)} of {len(runs)} runs are judged infeasible, and every layer that is named missed its bound "
+        "at the end of training too, on other data than those of the verdict. "
         f"{(found or list(runs))[0].view.verdict}"
     ).strip()
     return Claim("figure-11", says, "held" if len(found) == len(runs) else "not held", told)
 
 
 def _missing(run: Run) -> bool:
-    """Whether a verdict names layers, and each of them misses its bound by what was measured."""
-    missed = dict(enumerate(run.view.violations, start=1))
+    """Whether a verdict names layers, and each of them missed its bound in training: the verdict has not seen that."""
+    missed = run.trained("violation")
     named = [layer for layer in run.view.violated if layer > 0]
-    return bool(named) and all(missed.get(layer, -inf) > 0 for layer in named)
+    return missed is not None and bool(named) and all(missed[layer - run.depth - 1] > 0 for layer in named)
 
 
 def figure_12(results: Results) -> Shown:
@@ -192,8 +188,11 @@ def _falling(says: str, setting: Setting, bare: Sequence[Run]) -> Claim:
     }
     ours = over_seeds(_descending(setting.constrained))
     others = "".join(f", {name} {100 * found.value:.1f} %" for name, found in shares.items())
-    percent = Interval(100 * ours.value, 100 * max(ours.low, 0), 100 * min(ours.high, 1), ours.over)
-    told = f"The loss of a sample falls on {ranged(percent, ' %')} of steps (paper {100 * PAPER_SHARE:.1f} %{others})."
+    points = Interval(100 * ours.value, 100 * max(ours.low, 0), 100 * min(ours.high, 1), ours.over)
+    free = [layer for layer, limit in enumerate(setting.constrained[0].view.limits) if layer and limit is None]
+    those = f", layers without a constraint ({listed([str(layer) for layer in free])}) among them" if free else ""
+    paper = f"paper {100 * PAPER_SHARE:.1f} %{others}"
+    told = f"The loss of a sample falls on {ranged(points, ' %')} of steps{those} ({paper})."
     return spoiled(Claim("figure-12", says, above(ours, 0.5), told), setting.constrained)
 
 
@@ -204,14 +203,22 @@ def _descending(runs: Sequence[Run]) -> list[float]:
 
 def _near(says: str, setting: Setting) -> Claim:
     rate, alpha = setting.constrained[0].rate, setting.constrained[0].alpha
-    medians = [run.view.ratio_median for run in setting.constrained if run.view.ratio_median is not None]
-    means = [run.view.ratio_mean for run in setting.constrained if run.view.ratio_mean is not None]
+    medians = [median for run in setting.constrained if (median := _median(run)) is not None]
     if rate is None or alpha is None or not medians:
         return not_run("figure-12", says, "one α for all layers, and ratios of samples")
     found = over_seeds([median - rate for median in medians])
-    mean = f", the mean {number(sum(means) / len(means))}" if means else ""
     told = (
-        f"The median ratio is {number(sum(medians) / len(medians))}{mean}; from 1 − α = {rate:g} the median "
-        f"differs by {ranged(found)}."
+        f"A layer's median ratio is {number(sum(medians) / len(medians))} in the mean over the layers that have a "
+        f"constraint; from 1 − α = {rate:g} it differs by {ranged(found)}."
     )
     return spoiled(Claim("figure-12", says, within(found, NEAR * alpha), told), setting.constrained)
+
+
+def _median(run: Run) -> float | None:
+    """The median over samples of a layer's ratio, in the mean over the layers that are held to 1 − α."""
+    view = run.view
+    if MEDIAN not in view.quantiles or len(view.limits) != len(view.ratios) + 1:
+        return None
+    place = view.quantiles.index(MEDIAN)
+    held = [row[place] for row, limit in zip(view.ratios, view.limits[1:], strict=True) if limit is not None]
+    return sum(held) / len(held) if held else None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from descend.report.study.cells import Answer, arm_name
-from descend.report.study.chart import Chart, Panel, Series, arm_style
+from descend.report.study.chart import Chart, Panel, arm_style
 from descend.report.study.claims import Claim, above, joint, not_run, ranged
 from descend.report.study.estimates import Interval, over_seeds, together
 from descend.report.study.parts import (
@@ -11,8 +11,10 @@ from descend.report.study.parts import (
     SEEDS,
     Shown,
     advantage,
+    banded,
     layer_panel,
     noise_panel,
+    outside,
     smoother,
     unit,
 )
@@ -27,7 +29,7 @@ GRAM = 3
 
 def figure_6(results: Results) -> Shown:
     """Loss along the layers and token accuracy against noise, of a fine-tuned language model."""
-    settings = [one for one in results.where(task="language") if one.paired]
+    settings = results.where(task="language", paired=True)
     panels = []
     for setting in settings:
         panels.append(layer_panel(setting.arms, f"Loss, {setting.words}", setting.gamma))
@@ -45,7 +47,7 @@ def figure_6(results: Results) -> Shown:
         return Shown([not_run("figure-6", words, "a language model with ERM and constrained") for words in says], chart)
     setting = settings[-1]
     ours, theirs = together(setting.constrained, setting.plain)
-    strong = advantage(ours.mean(setting.gamma), theirs.mean(setting.gamma), ours.higher).interval
+    strong = outside(setting.constrained, setting.plain, setting.gamma).interval
     clean = advantage(ours.at(0), theirs.at(0), ours.higher).interval
     kind = unit(ours.higher)
     claims = [
@@ -89,8 +91,7 @@ def figure_16(results: Results) -> Shown:
         series = []
         for arm, levels in found.items():
             ends = [over_seeds(list(levels[level].values()), "over prompts") for level in sorted(levels)]
-            bounds = [end.low for end in ends], [end.high for end in ends]
-            series.append(Series(arm_name(arm), arm_style(arm), sorted(levels), [end.value for end in ends], *bounds))
+            series.append(banded(arm_name(arm), arm_style(arm), sorted(levels), ends))
         panels.append(Panel(setting.words, "noise γ on every token", "share repeated", series))
         ours, theirs = found.get("constrained", {}), found.get("erm", {})
         shared = sorted(ours.keys() & theirs.keys())

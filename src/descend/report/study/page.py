@@ -13,7 +13,7 @@ from descend.report.page import put_page
 from descend.report.study.cells import Answer, arm_name
 from descend.report.study.chart import Chart, Series
 from descend.report.study.claims import Claim, Held
-from descend.report.study.drawing import shown
+from descend.report.study.drawing import put_figures, shown
 from descend.report.study.grid import heat_map, opened
 from descend.report.study.language import answers
 from descend.report.study.parts import Shown
@@ -48,20 +48,26 @@ _ANSWERS = """What the models answer, each token under noise, the model’s own 
 noisy ones."""
 
 
-def write_study_page(out: Path) -> Path:
-    """Write ``OUT/report.html`` from a study's cells, and from ``frames.npz`` of run folders that are still there.
+def write_study(out: Path) -> tuple[list[Claim], Path]:
+    """Draw what a study's folder asks for, from its cells alone, and judge the claims: ``OUT/figures`` and the page.
 
     Args:
-        out: The study's folder. If its ``study.json`` says what was asked for, the page shows that, else everything.
+        out: The study's folder, with ``cells.jsonl``. If its ``study.json`` says what was asked for, that is drawn,
+            else everything.
 
     Returns:
-        The file written.
+        The claims, in the order of the paper, and the page.
 
     Raises:
         InputError: If ``cells.jsonl`` is missing or damaged, or ``study.json`` is damaged.
     """
     results = Results.read(out)
     drawn = shown(out, results)
+    return put_figures(out, drawn), put_study_page(out, results, drawn)
+
+
+def put_study_page(out: Path, results: Results, drawn: Mapping[str, Shown]) -> Path:
+    """Write ``OUT/report.html``, with pictures from ``frames.npz`` of run folders that are still there."""
     sections: list[str] = []
     data: list[dict[str, Any]] = []
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from descend.report.study.cells import Run, arm_name, data_name, few, metric_name
-from descend.report.study.chart import Chart, Line, Panel, Series, arm_style
+from descend.report.study.chart import Chart, Line, Panel, Series, Style, arm_style
 from descend.report.study.claims import Claim, above, number, ranged
 from descend.report.study.estimates import (
     Interval,
@@ -59,9 +59,13 @@ def noise_panel(arms: Mapping[str, Runs], title: str, trained: float | None) -> 
 def noise_series(name: str, arm: str, runs: Runs) -> Series:
     """One method's metric against test noise, with its interval."""
     found = robust(tuple(runs))
-    ends = [found.at(level).interval for level in found.noise]
-    y = [end.value for end in ends]
-    return Series(name, arm_style(arm), found.noise, y, [end.low for end in ends], [end.high for end in ends])
+    return banded(name, arm_style(arm), found.noise, [number.interval for number in found.numbers])
+
+
+def banded(name: str, style: Style, x: Sequence[float], ends: Sequence[Interval], *, dashed: bool = False) -> Series:
+    """Numbers along x, with their intervals."""
+    values, low, high = ([getattr(end, part) for end in ends] for part in ("value", "low", "high"))
+    return Series(name, style, x, values, low, high, dashed=dashed)
 
 
 def layer_panel(arms: Mapping[str, Runs], title: str, level: float) -> Panel:
@@ -227,8 +231,7 @@ def lacking(wanted: Iterable[tuple[str, str]], have: Iterable[tuple[str, str]]) 
     return f"Not run: {', '.join(gone)}." if gone else ""
 
 
-def outside(setting: Setting, beyond: float | None = None) -> Number:
-    """Points of accuracy gained, in the mean over test noise stronger than in training."""
-    ours, theirs = together(setting.constrained, setting.plain)
-    level = setting.gamma if beyond is None else beyond
-    return advantage(ours.mean(above=level), theirs.mean(above=level), ours.higher)
+def outside(ours: Runs, theirs: Runs, beyond: float) -> Number:
+    """How much better ours is in the mean over test noise stronger than a level: see `advantage`."""
+    one, other = together(ours, theirs)
+    return advantage(one.mean(above=beyond), other.mean(above=beyond), one.higher)

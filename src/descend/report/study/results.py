@@ -14,6 +14,7 @@ from descend.report.frames import Frames
 from descend.report.runs import METHOD_NAMES, RunView
 from descend.report.study.cells import DATA, Place, Run, data_name, metric_name
 from descend.study.collected import CELLS_FILE
+from descend.study.grid import Cell
 
 _GENERATED = {"imdb": "generated", "ucsd": "scenes"}
 
@@ -116,7 +117,7 @@ class Results:
             runs.setdefault(run.name, run)
         seeds: dict[tuple[Any, ...], str] = {}
         for run in runs.values():
-            other = seeds.setdefault((*run.place, run.arm, run.variant, run.seed), run.name)
+            other = seeds.setdefault(_key(run), run.name)
             if other != run.name:
                 raise InputError(
                     f"{other} and {run.name} are of one seed of the same arm, run with different settings: counted "
@@ -143,6 +144,16 @@ class Results:
                 found.setdefault(key, {})["erm-clean"] = runs
         settings = [Setting(*key, _sorted(arms)) for key, arms in found.items()]
         return sorted(settings, key=_order)
+
+    def of_cells(self, cells: Iterable[Cell]) -> "Results":
+        """Those runs alone that are of some cells of the grid, whatever settings they were run with."""
+        asked = {_key(cell) for cell in cells}
+        return Results((run for run in self.runs if _key(run) in asked), self.folder)
+
+    def lacking(self, cells: Iterable[Cell]) -> int:
+        """How many cells of the grid have no run."""
+        done = {_key(run) for run in self.runs}
+        return sum(_key(cell) not in done for cell in cells)
 
     def known(self, data: str) -> str:
         """A data set of the paper; or what was generated in its place, where that alone was run."""
@@ -176,6 +187,11 @@ class Results:
         return Frames.load(path)
 
 
+def _key(one: Run | Cell) -> tuple[Any, ...]:
+    """What makes two runs one."""
+    return (one.task, one.model, one.data, one.depth, one.gamma, one.regime, one.arm, one.variant, one.seed)
+
+
 def _sorted(arms: Mapping[str, list[Run]]) -> dict[str, list[Run]]:
     order = list(METHOD_NAMES)
     names = sorted(arms, key=lambda arm: (order.index(arm) if arm in order else len(order), arm))
@@ -196,25 +212,39 @@ def _order(setting: Setting) -> tuple[Any, ...]:
 def _diverged(line: Mapping[str, Any], runs: Iterable[Run], source: str) -> Run:
     """A run that training gave up: it has no numbers, and where they are asked for it is worse than any other."""
     run = Run.read({**line, "summary": {}, "groups": None}, source, _UNKNOWN)
-    pattern, asked = _alike(run, runs)
+    pattern, same = _alike(run, runs)
     levels = {*pattern.layer_losses, run.gamma}
     changed: Any = {
         **{"seed": run.seed, "values": [nan] * len(pattern.noise), "mean": nan, "auc": nan, "train_value": nan},
-        **{"layer_losses": dict.fromkeys(levels, [nan] * (run.depth + 1)), "layer_metrics": {}, "limits": asked},
+        **{"layer_losses": dict.fromkeys(levels, [nan] * (run.depth + 1)), "layer_metrics": {}},
         **{"violations": [], "violation_intervals": [], "violated": [], "feasible": False, "certain": True},
+        "limits": pattern.limits if same else [],
+        "settings": pattern.settings if same else _flagged(line["cell"].get("flags")),
         **{"ratios": [], "ratio_mean": None, "ratio_median": None, "descending_share": None},
         "verdict": f"Diverged: {line['diverged']}",
     }
     return replace(run, view=replace(pattern, **changed))
 
 
-def _alike(gone: Run, runs: Iterable[Run]) -> tuple[RunView, list[float | None]]:
+def _flagged(flags: Any) -> dict[str, Any]:
+    """The settings that a cell's flags give, as a summary has them."""
+    words = [str(word) for word in flags] if isinstance(flags, list) else []
+    found: dict[str, Any] = {}
+    for flag, value in zip(words[::2], words[1::2], strict=False):
+        try:
+            found[flag.lstrip("-").replace("-", "_")] = float(value)
+        except ValueError:
+            found[flag.lstrip("-").replace("-", "_")] = value
+    return found
+
+
+def _alike(gone: Run, runs: Iterable[Run]) -> tuple[RunView, bool]:
     """How a run that diverged would have been judged: as the one of its task that has most in common with it.
 
     Where nothing of the task has numbers, the task tells its metric: a run that diverged is never left out.
 
     Returns:
-        That one's view, and the limits if both are of one setting and were held to the same.
+        That one's view, and whether both are seeds of one arm, with the same settings.
     """
 
     def shared(run: Run) -> list[bool]:
@@ -224,6 +254,6 @@ def _alike(gone: Run, runs: Iterable[Run]) -> tuple[RunView, list[float | None]]
     beside = [run for run in runs if run.task == gone.task and not run.diverged]
     if beside:
         nearest = max(beside, key=shared)
-        return nearest.view, nearest.view.limits if all(shared(nearest)) else []
+        return nearest.view, all(shared(nearest))
     metric, higher = _METRICS.get(gone.task, ("loss", False))
-    return replace(_UNKNOWN, metric=metric, higher_is_better=higher, noise=[gone.gamma], train_noise=gone.gamma), []
+    return replace(_UNKNOWN, metric=metric, higher_is_better=higher, noise=[gone.gamma], train_noise=gone.gamma), False

@@ -74,7 +74,7 @@ def figure_4(results: Results) -> Shown:
     panels = [noise_panel(setting.arms, setting.words, setting.gamma) for setting in settings]
     missing = lacking(CELLS, [(setting.model, setting.data) for setting in settings])
     chart = Chart("figure-4", "Accuracy against noise", BANDS, panels, 3, missing)
-    gains = {(setting.model, setting.data): outside(setting) for setting in settings}
+    gains = {(one.model, one.data): outside(one.constrained, one.plain, one.gamma) for one in settings}
     data = results.known("imdb")
     claims = [_better(gains, data), _larger(settings, gains, data), _unrolled(gains), _preserved(settings)]
     return Shown(claims, chart)
@@ -130,7 +130,7 @@ def _preserved(settings: Sequence[Setting]) -> Claim:
 
 def figure_13(results: Results) -> Shown:
     """The loss along the layers in every setting of the texts."""
-    settings = [one for one in results.where(task="text") if one.paired]
+    settings = results.where(task="text", paired=True)
     panels = [layer_panel(setting.arms, setting.words, setting.gamma) for setting in settings]
     missing = lacking(CELLS, [(setting.model, setting.data) for setting in settings])
     chart = Chart("figure-13", "Loss along the layers, in every setting", SEEDS, panels, 3, missing)
@@ -150,4 +150,4 @@ def figure_13(results: Results) -> Shown:
 
 
 def _deepest(results: Results, **wanted: str) -> list[Setting]:
-    return deepest(one for one in results.where(task="text", **wanted) if one.paired)
+    return deepest(results.where(task="text", paired=True, **wanted))

@@ -1,6 +1,7 @@
 """Theory beside practice: Theorem 2 (the gap that is left), Corollary 3 (violations under shift), energies."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import isfinite, nan
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 
 from descend.report.runs import alphas
 from descend.report.study.cells import Run, arm_name
-from descend.report.study.chart import Chart, Line, Panel, Series
+from descend.report.study.chart import Chart, Line, Panel
 from descend.report.study.claims import Claim, Held, below, every, not_run, number, ranged
 from descend.report.study.estimates import Interval, Number, along, computed, over_seeds, rows_along, same_seeds
 from descend.report.study.parts import (
@@ -129,9 +130,8 @@ def theory_2(results: Results) -> Shown:
         for arm, runs in finite.items():
             rows = [[_violation(limits, run, setting.gamma, level) for level in levels] for run in runs]
             if rows:
-                one = layer_series(arm_name(arm), arm, rows)
                 x = [level - setting.gamma for level in levels]
-                series.append(Series(one.name, one.style, x, one.y, one.low, one.high))
+                series.append(replace(layer_series(arm_name(arm), arm, rows), x=x))
         if finite["constrained"] and sum(level > setting.gamma for level in levels) > 1:
             told = [part for level in levels for part in along(tuple(finite["constrained"]), level)]
             first, *_ = along(tuple(finite["constrained"]), setting.gamma)

@@ -1,21 +1,24 @@
 """The figures on the noise that texts are trained under: 9 and 10."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
-from descend.report.study.cells import Run, data_name
-from descend.report.study.chart import Chart, Line, Panel, Series, shades
+from descend.report.study.cells import Run, arm_name, data_name
+from descend.report.study.chart import Chart, Line, Panel, shades
 from descend.report.study.claims import Claim, Held, above, joint, not_run, number, ranged
-from descend.report.study.estimates import Number, average, over_seeds, robust, together
+from descend.report.study.estimates import Number, average, finite, over_seeds, together
 from descend.report.study.parts import (
     BANDS,
     Shown,
     advantage,
+    banded,
     constrained,
     lacking,
     layer_series,
+    noise_series,
     outside,
     spoiled,
 )
@@ -25,7 +28,7 @@ from descend.report.study.results import Results, Setting
 def figure_9(results: Results) -> Shown:
     """What the training noise does: accuracy against noise, and the error along the layers, of DistilBERT on IMDb."""
     data = results.known("imdb")
-    settings = _one_depth([one for one in results.where(task="text", model="DistilBERT", data=data) if one.paired])
+    settings = _one_depth(results.where(task="text", model="DistilBERT", data=data, paired=True))
     styles = shades(len(settings))
     panels = [
         *(_by_training(settings, styles, arm) for arm in ("constrained", "erm")),
@@ -81,13 +84,10 @@ def figure_9(results: Results) -> Shown:
 def _by_training(settings: Sequence[Setting], styles: Sequence, arm: str) -> Panel:
     series = []
     for setting, style in zip(settings, styles, strict=True):
-        found = robust(tuple(setting.runs(arm)))
-        ends = [found.at(level).interval for level in found.noise]
-        bounds = [end.low for end in ends], [end.high for end in ends]
-        name = f"trained at γ = {setting.gamma:g}"
-        series.append(Series(name, style, found.noise, [end.value for end in ends], *bounds))
+        one = noise_series(f"trained at γ = {setting.gamma:g}", arm, setting.runs(arm))
+        series.append(replace(one, style=style))
     metric = settings[0].metric if settings else ""
-    return Panel("Constrained" if arm == "constrained" else "ERM", "test noise γ", metric, series)
+    return Panel(arm_name(arm), "test noise γ", metric, series)
 
 
 def _errors(settings: Sequence[Setting], styles: Sequence, arm: str) -> Panel:
@@ -96,9 +96,8 @@ def _errors(settings: Sequence[Setting], styles: Sequence, arm: str) -> Panel:
         rows = [row for run in setting.runs(arm) if (row := _error(run, setting.gamma))]
         if rows:
             one = layer_series(f"trained at γ = {setting.gamma:g}", arm, rows)
-            series.append(Series(one.name, style, one.x, one.y, one.low, one.high))
-    title = f"{'Constrained' if arm == 'constrained' else 'ERM'}, at the training noise"
-    return Panel(title, "layer (0 is the input)", "error rate", series)
+            series.append(replace(one, style=style))
+    return Panel(f"{arm_name(arm)}, at the training noise", "layer (0 is the input)", "error rate", series)
 
 
 def _error(run: Run, level: float) -> list[float]:
@@ -121,18 +120,17 @@ def figure_10(results: Results) -> Shown:
     """What constraints gain at each training noise, of UT and DistilBERT."""
     panels = []
     ends: dict[tuple[str, str], list[tuple[Setting, Number]]] = {}
-    levels = sorted({one.gamma for one in results.where(task="text") if one.paired})
+    levels = sorted({one.gamma for one in results.where(task="text", paired=True)})
     styles = dict(zip(levels, shades(len(levels)), strict=True))
     for model, data in product(("UT", "DistilBERT"), ("mnli", results.known("imdb"))):
-        settings = _one_depth([one for one in results.where(task="text", model=model, data=data) if one.paired])
+        settings = _one_depth(results.where(task="text", model=model, data=data, paired=True))
         series = []
         for setting in settings:
             ours, theirs = together(setting.constrained, setting.plain)
             found = [advantage(ours.at(level), theirs.at(level), ours.higher).interval for level in ours.noise]
-            ends.setdefault((model, data), []).append((setting, outside(setting, 0.0)))
+            ends.setdefault((model, data), []).append((setting, outside(setting.constrained, setting.plain, 0.0)))
             name = f"trained at γ = {setting.gamma:g}"
-            bounds = [end.low for end in found], [end.high for end in found]
-            series.append(Series(name, styles[setting.gamma], ours.noise, [end.value for end in found], *bounds))
+            series.append(banded(name, styles[setting.gamma], ours.noise, found))
         if series:
             title = f"{model}-{settings[0].depth}, {data_name(data)}"
             panels.append(Panel(title, "test noise γ", "gain over ERM, points", series, lines=[Line(0, "ERM", "y")]))
@@ -148,7 +146,8 @@ def figure_10(results: Results) -> Shown:
         if not several:
             claims.append(not_run("figure-10", words, f"{model} at two training noise levels or more"))
         elif model == "DistilBERT":
-            more = average([rows[-1][1] - rows[0][1] for rows in several.values()]).interval
+            changes = [rows[-1][1] - rows[0][1] for rows in several.values()]
+            more = average(finite(changes) or changes).interval
             told = f"From the least to the most training noise the gain changes by {ranged(more, ' points')}."
             bound = constrained(rows[place][0] for rows in several.values() for place in (0, -1))
             claims.append(spoiled(Claim("figure-10", words, above(more), told), bound))

@@ -4,14 +4,15 @@ from collections.abc import Iterable, Sized
 from itertools import chain, product
 from typing import Any
 
-from descend.report.study.cells import Run, data_name
-from descend.report.study.chart import Chart, Line, Panel, Series, hues, shades
+from descend.report.study.cells import Run, arm_name, data_name
+from descend.report.study.chart import Chart, Line, Panel, hues, shades
 from descend.report.study.claims import Claim, above, below, every, joint, most, not_run, ranged
-from descend.report.study.estimates import Interval, Number, Robust, ahead, average, robust, together
+from descend.report.study.estimates import Interval, Number, Robust, ahead, average, finite, robust, together
 from descend.report.study.parts import (
     BANDS,
     SEEDS,
     Shown,
+    banded,
     by_validation,
     constrained,
     lacking,
@@ -19,6 +20,7 @@ from descend.report.study.parts import (
     least_down,
     mean_gain,
     noise_panel,
+    outside,
     spoiled,
     steps_down,
     strongest,
@@ -61,7 +63,7 @@ def _wins(cells: dict[Place, Arms]) -> Claim:
     ends = [found.interval for found in gains]
     better = sum(above(end) == "held" for end in ends)
     worse = sum(below(end) == "held" for end in ends)
-    held, words = most(sum(found.value > 0 for found in gains), len(gains))
+    held, words = most(sum(bool(found.value > 0) for found in gains), len(gains))
     told = (
         f"Constrained is ahead in {words}: beyond doubt better in {better}, worse in {worse}, undecided in "
         f"{len(gains) - better - worse}; {mean_gain(gains)}."
@@ -107,19 +109,9 @@ def figure_3(results: Results) -> Shown:
         for arm in ("constrained", "erm"):
             found = [robust(tuple(setting.runs(arm))) for setting in settings]
             for one, setting in zip(found, settings, strict=True):
-                shown = [one.at(level).interval for level in one.noise]
-                name = f"{'Constrained' if arm == 'constrained' else 'ERM'}, L = {setting.depth}"
-                bounds = [end.low for end in shown], [end.high for end in shown]
-                series.append(
-                    Series(
-                        name,
-                        styles[setting.depth],
-                        one.noise,
-                        [end.value for end in shown],
-                        *bounds,
-                        dashed=arm == "erm",
-                    )
-                )
+                shown = [number.interval for number in one.numbers]
+                name = f"{arm_name(arm)}, L = {setting.depth}"
+                series.append(banded(name, styles[setting.depth], one.noise, shown, dashed=arm == "erm"))
         ends = together(*(one.runs(arm) for arm in deeper for one in (settings[0], settings[-1])))
         last = min(one.noise[-1] for one in ends)
         for arm, (few, many) in zip(deeper, (ends[:2], ends[2:]), strict=True):
@@ -136,7 +128,7 @@ def figure_3(results: Results) -> Shown:
     )
     if not families:
         return Shown([not_run("figure-3", words, "UT or DUST at two depths or more") for words in says], chart)
-    ours, theirs = (average(deeper[arm]) for arm in ("constrained", "erm"))
+    ours, theirs = _means(zip(deeper["constrained"], deeper["erm"], strict=True))
     between = (ours - theirs).interval
     words = f"at the strongest test noise, mean of {_panels(families)}"
     claims = [
@@ -160,7 +152,7 @@ def figure_3(results: Results) -> Shown:
 
 def figure_7(results: Results) -> Shown:
     """The loss along the layers of DUST at three depths."""
-    settings = strongest(_paired(results.where(task="video", model="DUST")))
+    settings = strongest(results.where(task="video", model="DUST", paired=True))
     on_ucsd = [setting for setting in settings if setting.data == results.known("ucsd")]
     settings = on_ucsd or settings
     panels = [layer_panel(setting.arms, setting.words, setting.gamma) for setting in settings]
@@ -212,10 +204,7 @@ def figure_8(results: Results) -> Shown:
             found = [ahead(ours.at(level), theirs.at(level), ours.higher) for level in ours.noise]
             gains[place] = (found[0], found[-1])
             ends = [one.interval for one in found]
-            bounds = [end.low for end in ends], [end.high for end in ends]
-            series.append(
-                Series(data_name(place[2]), styles[place[2]], ours.noise, [end.value for end in ends], *bounds)
-            )
+            series.append(banded(data_name(place[2]), styles[place[2]], ours.noise, ends))
         trained = max(run.gamma for place, arms in cells.items() if place[:2] == (regime, model) for run in arms["erm"])
         lines = [Line(0, "ERM", "y"), Line(trained, "trained")]
         panels.append(Panel(f"{model}, γ = {trained:g}", "test noise γ", "gain over ERM, %", series, lines=lines))
@@ -230,7 +219,7 @@ def _trade(gains: dict[Place, tuple[Number, Number]]) -> Claim:
     found = [ends for place, ends in gains.items() if place[1] in ("UT", "ViT")]
     if not found:
         return not_run("figure-8", says, "cells of UT or ViT")
-    weak, strong = (average(ends).interval for ends in zip(*found, strict=True))
+    weak, strong = (end.interval for end in _means(found))
     return Claim("figure-8", says, joint([below(weak), above(strong)]), _ends(weak, strong, len(found)))
 
 
@@ -239,7 +228,7 @@ def _faded(gains: dict[Place, tuple[Number, Number]]) -> Claim:
     found = [ends for place, ends in gains.items() if place[1] == "DUST"]
     if not found:
         return not_run("figure-8", says, "cells of DUST")
-    weak, strong = (average(ends) for ends in zip(*found, strict=True))
+    weak, strong = _means(found)
     change = (strong - weak).interval
     told = _ends(weak.interval, strong.interval, len(found))
     held = joint([above(weak.interval), below(change)])
@@ -251,6 +240,14 @@ def _ends(weak: Interval, strong: Interval, curves: int) -> str:
         f"At the weakest test noise the gain over ERM is {ranged(weak, ' %')}, at the strongest "
         f"{ranged(strong, ' %')}, in the mean of {curves} curve{'s' * (curves != 1)}."
     )
+
+
+def _means(pairs: Iterable[tuple[Number, Number]]) -> tuple[Number, Number]:
+    """The means of two numbers over curves, without the curves in which a run that diverged leaves one unknown."""
+    pairs = list(pairs)
+    kept = [pair for pair in pairs if len(finite(pair)) == 2]
+    first, second = zip(*(kept or pairs), strict=True)
+    return average(first), average(second)
 
 
 def _chosen(results: Results) -> dict[Place, Arms]:
@@ -273,7 +270,7 @@ def _main(cells: dict[Place, Any]) -> dict[Place, Any]:
 def _families(results: Results, models: tuple[str, ...] | None, least: int = 2) -> dict[Place, list[Setting]]:
     """(regime, model, data) → settings by depth, at the strongest training noise that they share."""
     found: dict[Place, list[Setting]] = {}
-    for setting in _paired(results.where(task="video")):
+    for setting in results.where(task="video", paired=True):
         if models is None or setting.model in models:
             found.setdefault((setting.regime, setting.model, setting.data), []).append(setting)
     families = {}
@@ -287,10 +284,6 @@ def _families(results: Results, models: tuple[str, ...] | None, least: int = 2) 
     return dict(sorted(families.items(), key=lambda item: -regimes.count(item[0][0])))
 
 
-def _paired(settings: Iterable[Setting]) -> list[Setting]:
-    return [setting for setting in settings if setting.paired]
-
-
 def _pair(arms: Arms) -> tuple[Robust, Robust]:
     ours, theirs = together(arms["constrained"], arms["erm"])
     return ours, theirs
@@ -298,9 +291,7 @@ def _pair(arms: Arms) -> tuple[Robust, Robust]:
 
 def _outside(arms: Arms) -> Number:
     """How much lower the constrained error is under noise stronger than in training, in per cent of ERM's."""
-    ours, theirs = _pair(arms)
-    level = arms["erm"][0].gamma
-    return ahead(ours.mean(above=level), theirs.mean(above=level), ours.higher)
+    return outside(arms["constrained"], arms["erm"], arms["erm"][0].gamma)
 
 
 def _panels(some: Sized) -> str:
