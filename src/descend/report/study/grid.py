@@ -11,7 +11,7 @@ from descend.report.study.chart import arm_style
 from descend.report.study.claims import above, below, ranged
 from descend.report.study.estimates import Interval
 from descend.report.study.parts import gain
-from descend.report.study.results import Results, Setting
+from descend.report.study.results import MODELS, Results, Setting
 
 BUDGET = 4_000_000
 """Characters that the runs of all cells may take on the page."""
@@ -33,7 +33,8 @@ def heat_map(results: Results) -> str:
     tasks, sets = list(dict.fromkeys(one.task for one in settings)), [*DATA, *(one.data for one in settings)]
     ordered = sorted(settings, key=lambda one: (tasks.index(one.task), sets.index(one.data), one.gamma))
     columns = list(dict.fromkeys((one.data, one.gamma) for one in ordered))
-    rows = list(dict.fromkeys((one.model, one.depth) for one in settings))
+    models = [*MODELS, *(one.model for one in settings)]
+    rows = sorted({(one.model, one.depth) for one in settings}, key=lambda row: (models.index(row[0]), row[1]))
     gains = {one: gain(one).interval if one.paired else Interval(float("nan")) for one in settings}
     most = max((abs(found.value) for found in gains.values() if isfinite(found.value)), default=1) or 1
     heads = "".join(f'<th scope="col">{escape(data_name(data))}<br>γ = {gamma:g}</th>' for data, gamma in columns)
