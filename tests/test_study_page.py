@@ -32,8 +32,7 @@ def whole_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A few figures and one table, and pictures: as much as most tests need to look at."""
-    out = write(tmp_path_factory.mktemp("study"), small())
-    (out / "study.json").write_text(json.dumps({"scale": "small", "what": SHOWN, "versions": {}}))
+    out = write(tmp_path_factory.mktemp("study"), small(), SHOWN)
     for arm, left in (("erm", 0.7), ("constrained", 0.35)):
         folder = out / "runs" / f"{PICTURED}{arm}_s0"
         folder.mkdir(parents=True)

@@ -37,7 +37,7 @@ from descend.study.grid import WANTED, cells
 from descend.study.paper import table_3
 from studies import BETTER, SAME, WORSE, line, small, write
 
-HOSTILE = '=cmd|<b>"\\'
+HOSTILE = '=cmd|<b>$^"$\\'
 
 
 def results(lines: list[dict[str, Any]]) -> Results:

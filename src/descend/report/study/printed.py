@@ -27,6 +27,8 @@ _LOOKS: Any = {
     **{"axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6, "axes.grid": True},
     **{"grid.color": "#e4e0d8", "grid.linewidth": 0.5, "xtick.labelsize": 7, "ytick.labelsize": 7},
     **{"legend.fontsize": 7.5, "legend.frameon": False, "lines.linewidth": 1.2, "lines.markersize": 3.5},
+    # A name between two dollars is a name.
+    "text.parse_math": False,
     # Names in an SVG are drawn by chance unless they have this.
     **{"svg.hashsalt": "descend", "svg.fonttype": "path", "axes.axisbelow": True},
 }
