@@ -236,9 +236,7 @@ def test_whatever_words_are_in_a_study_they_are_text(browser: Browser, tmp_path:
             for each in one.get("completions", []):
                 each["prompt"] = each["text"] = hostile
             lines.append(one)
-    write(tmp_path, lines)
-    what = ["figure-2", "figure-6", "figure-16", "table-3", "table-1"]
-    (tmp_path / "study.json").write_text(json.dumps({"scale": hostile, "what": what}))
+    write(tmp_path, lines, ["figure-2", "figure-6", "figure-16", "table-3", "table-1"], hostile)
     with Guarded(browser, write_study(tmp_path)[1]) as visit:
         for section in visit.page.locator("section").all():
             section.scroll_into_view_if_needed()
@@ -254,8 +252,9 @@ def test_whatever_words_are_in_a_study_they_are_text(browser: Browser, tmp_path:
 
 
 def test_a_study_of_one_figure_has_a_page_of_one(tmp_path: Path) -> None:
-    write(tmp_path, [line("video", "UT", "ucsd", 3, 0.8, arm, 0) for arm in ("erm", "constrained")])
-    (tmp_path / "study.json").write_text(json.dumps({"scale": "smoke", "what": ["figure-2"]}))
+    write(
+        tmp_path, [line("video", "UT", "ucsd", 3, 0.8, arm, 0) for arm in ("erm", "constrained")], ["figure-2"], "smoke"
+    )
     page = write_study(tmp_path)[1].read_text()
     assert page.count("<section id=") == 2 and '<section id="figure-2"' in page and "at scale smoke" in page
     with pytest.raises(InputError, match="holds no study"):

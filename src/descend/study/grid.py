@@ -224,9 +224,9 @@ class _Grid:
         """
         data = next(iter(self.scale.gammas[task]))
         found = self.seeds(recipe, data)
-        given = _values(found[-1].flags)
+        given = values(found[-1].flags)
         for variant, flags in changes.items():
-            if not _values(_split(flags)).items() <= given.items():
+            if not values(_split(flags)).items() <= given.items():
                 found += self.seeds(recipe, data, ["constrained"], variant=variant, flags=flags)
         return found
 
@@ -253,7 +253,7 @@ def _split(flags: str) -> tuple[str, ...]:
     return tuple(shlex.split(flags))
 
 
-def _values(flags: Sequence[str]) -> dict[str, str]:
+def values(flags: Sequence[str]) -> dict[str, str]:
     """Flag → its value; of one that is given twice the last, which is the one that counts."""
     return {flag: value for flag, value in pairwise(flags) if flag.startswith("--")}
 

@@ -119,8 +119,7 @@ class Study:
         known = {cell.name for cell in cells(names(["all"]), self.scale)}
         with locked(self.out, wait=True):
             before = _before(self.out, self.scale)  # again: another command may have begun
-            done = collected.read(self.out)
-            if done and not before and known.isdisjoint(done):
+            if not before and (done := collected.read(self.out)) and known.isdisjoint(done):
                 raise InputError(
                     f"{self.out / collected.CELLS_FILE} has no cell of scale {self.scale}, and nothing says of which "
                     "it is. Choose another folder with --out."

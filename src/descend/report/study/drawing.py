@@ -61,8 +61,9 @@ def _drawn(name: str, results: Results, scale: str) -> Shown:
     if scale not in SCALES:
         return FIGURES[name](results)
     wanted = cells([name], scale)
-    found = FIGURES[name](results.of_cells(wanted))
-    left = results.lacking(wanted)
+    own = results.of_cells(wanted)
+    found = FIGURES[name](own)
+    left = len(wanted) - len(own.runs)
     if not left:
         return found
     more = f"{left} of {len(wanted)} cells are not run yet."

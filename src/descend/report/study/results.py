@@ -14,7 +14,7 @@ from descend.report.frames import Frames
 from descend.report.runs import METHOD_NAMES, RunView
 from descend.report.study.cells import DATA, Place, Run, data_name, metric_name
 from descend.study.collected import CELLS_FILE
-from descend.study.grid import Cell
+from descend.study.grid import Cell, values
 
 _GENERATED = {"imdb": "generated", "ucsd": "scenes"}
 
@@ -150,11 +150,6 @@ class Results:
         asked = {_key(cell) for cell in cells}
         return Results((run for run in self.runs if _key(run) in asked), self.folder)
 
-    def lacking(self, cells: Iterable[Cell]) -> int:
-        """How many cells of the grid have no run."""
-        done = {_key(run) for run in self.runs}
-        return sum(_key(cell) not in done for cell in cells)
-
     def known(self, data: str) -> str:
         """A data set of the paper; or what was generated in its place, where that alone was run."""
         run = {one.data for one in self.runs}
@@ -228,13 +223,13 @@ def _diverged(line: Mapping[str, Any], runs: Iterable[Run], source: str) -> Run:
 
 def _flagged(flags: Any) -> dict[str, Any]:
     """The settings that a cell's flags give, as a summary has them."""
-    words = [str(word) for word in flags] if isinstance(flags, list) else []
     found: dict[str, Any] = {}
-    for flag, value in zip(words[::2], words[1::2], strict=False):
+    for flag, value in values([*map(str, flags)] if isinstance(flags, list) else []).items():
+        name = flag.removeprefix("--").replace("-", "_")
         try:
-            found[flag.lstrip("-").replace("-", "_")] = float(value)
+            found[name] = float(value)
         except ValueError:
-            found[flag.lstrip("-").replace("-", "_")] = value
+            found[name] = value
     return found
 
 
