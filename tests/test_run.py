@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from accelerate import PartialState
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -22,6 +23,7 @@ from descend.cli import main
 from descend.config import DescentArguments
 from descend.evaluation.layers import measure
 from descend.recipes import RECIPES
+from descend.run.training import stored
 from descend.tasks.video import VideoDenoising, load_test, load_video
 
 # 18 windows in steps of 6: three steps an epoch.
@@ -531,3 +533,13 @@ def test_wrong_settings_leave_no_folder_behind(tmp_path):
         assert train(tmp_path / "run", *flags) == 2
         assert not (tmp_path / "run").exists()
     assert train(tmp_path / "run", steps=1) == 0
+
+
+def test_to_note_the_arguments_leaves_the_devices_as_they_are(tmp_path):
+    """The library sets its one state of devices up anew for new arguments: a model would be moved off its GPU."""
+    args = DescentConfig(output_dir=str(tmp_path), use_cpu=True, learning_rate=1e-3)
+    state = PartialState()
+    state.noticed = "this very one"
+    noted = stored(args)
+    assert vars(PartialState())["noticed"] == "this very one"
+    assert noted["learning_rate"] == 1e-3 and noted["use_cpu"] and "accelerator_config" not in noted
