@@ -154,23 +154,36 @@ def test_every_recipe_has_its_settings():
                 regimes = {regime for data in grid.gammas[task].values() for regime in data}
                 assert rows.keys() - {"every", "data"} == regimes
                 assert rows.get("data", {}).keys() <= grid.gammas[task].keys()
-                depths = {name for regime in regimes for name in rows[regime] if name.isdigit()}
-                assert depths <= {str(depth) for depth in grid.depths[recipe]}
+                arms = {"both", "erm", "constrained", *BASELINES.get(task, ())}
+                depths = {str(depth) for depth in grid.depths[recipe]}
+                for regime in regimes:
+                    assert rows[regime].keys() <= arms | depths | grid.gammas[task].keys()
+                    for data in rows[regime].keys() & grid.gammas[task].keys():
+                        assert regime in grid.gammas[task][data] and rows[regime][data].keys() <= arms | depths
 
 
-def test_a_depth_has_its_own_settings_and_a_data_set_what_it_needs_beside(monkeypatch):
+def test_a_data_set_and_a_depth_have_their_own_settings(monkeypatch):
     rows = {
         "every": "--a 1",
-        "strong": {"both": "--b 2", "3": {"erm": "--c 3"}},
+        "strong": {
+            "both": "--b 2",
+            "3": {"erm": "--c 3"},
+            "avenue": {"both": "--d 4", "5": {"both": "--e 5", "constrained": "--f 6"}},
+        },
         "paper": {},
-        "data": {"avenue": "--d 4"},
+        "data": {"shanghaitech": "--g 7"},
     }
     monkeypatch.setitem(settings()["small"]["recipes"], "video-ut", rows)
     found = [cell for cell in cells(["table-3"], "small") if (cell.recipe, cell.regime) == ("video-ut", "strong")]
-    assert {cell.data for cell in found} == {"ucsd", "avenue", "shanghaitech"}
+    assert {(cell.data, cell.depth) for cell in found} == {
+        (data, depth) for data in ("ucsd", "avenue", "shanghaitech") for depth in (3, 5, 7)
+    }
     for cell in found:
-        own = ["--c", "3"] if cell.depth == 3 else ["--b", "2"]  # of plain training's where an arm has none
-        beside = ["--d", "4"] if cell.data == "avenue" else []
+        if cell.data == "avenue":
+            own = ["--e", "5", *(["--f", "6"] if cell.arm == "constrained" else [])] if cell.depth == 5 else ["--d", "4"]
+        else:
+            own = ["--c", "3"] if cell.depth == 3 else ["--b", "2"]  # of plain training's where an arm has none
+        beside = ["--g", "7"] if cell.data == "shanghaitech" else []
         assert list(cell.flags)[list(cell.flags).index("--a") :] == ["--a", "1", *own, *beside]
 
 

@@ -151,7 +151,9 @@ class _Grid:
             arm = "erm-clean"  # the same run
         method = "erm" if arm == "erm-clean" else arm
         rows = self.settings["recipes"][recipe]
-        row = rows[regime].get(str(depth), rows[regime])
+        row = rows[regime]
+        for own in (data, str(depth)):
+            row = row.get(own, row)
         parts = [
             f"--method {method} --depth {depth} --noise {gamma:g} --seed {seed}",
             self.settings["data"][data],
