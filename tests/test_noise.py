@@ -81,6 +81,13 @@ def test_a_noise_restored_to_its_start_starts_again():
     assert torch.equal(noise(CLEAN), first)
 
 
+def test_noise_of_another_kind_of_device_is_refused_in_one_line():
+    noise = GaussianNoise(0.5, 0.2, 1)
+    noise.load_state_dict({"generator": torch.zeros(16, dtype=torch.uint8)})  # of the size that CUDA's has
+    with pytest.raises(InputError, match="drawn on another kind of device than cpu"):
+        noise(CLEAN)
+
+
 def test_noise_keeps_the_data_type():
     assert GaussianNoise(0.5, 0.2)(CLEAN.bfloat16()).dtype == torch.bfloat16
 

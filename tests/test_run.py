@@ -24,6 +24,7 @@ from descend.config import DescentArguments
 from descend.evaluation.layers import measure
 from descend.recipes import RECIPES
 from descend.run.training import stored
+from descend.sft import DescentSFTConfig
 from descend.tasks.video import VideoDenoising, load_test, load_video
 
 # 18 windows in steps of 6: three steps an epoch.
@@ -535,11 +536,27 @@ def test_wrong_settings_leave_no_folder_behind(tmp_path):
     assert train(tmp_path / "run", steps=1) == 0
 
 
-def test_to_note_the_arguments_leaves_the_devices_as_they_are(tmp_path):
+@pytest.mark.parametrize("given", [{"use_cpu": True}, {}, {"bf16": False}])
+def test_to_note_the_arguments_leaves_the_devices_as_they_are(tmp_path, given):
     """The library sets its one state of devices up anew for new arguments: a model would be moved off its GPU."""
-    args = DescentConfig(output_dir=str(tmp_path), use_cpu=True, learning_rate=1e-3)
+    kind = DescentSFTConfig if "bf16" in given else DescentConfig  # TRL's default is bf16, which not every machine has
+    args = kind(output_dir=str(tmp_path), learning_rate=1e-3, **given)
     state = PartialState()
     state.noticed = "this very one"
-    noted = stored(args)
-    assert vars(PartialState())["noticed"] == "this very one"
-    assert noted["learning_rate"] == 1e-3 and noted["use_cpu"] and "accelerator_config" not in noted
+    try:
+        noted = stored(args)
+        assert vars(PartialState())["noticed"] == "this very one"
+    finally:
+        vars(PartialState()).pop("noticed", None)
+    assert noted["learning_rate"] == 1e-3 and "accelerator_config" not in noted
+    assert {name: noted[name] for name in ("use_cpu", "bf16") if name in noted} == given
+
+
+def test_a_run_is_judged_on_a_machine_that_could_not_train_it(finished, tmp_path):
+    out = shutil.copytree(finished, tmp_path / "run")
+    config = json.loads((out / "config.json").read_text())
+    config["training"] |= {"bf16": True, "deepspeed": "of_another_machine.json", "torch_compile_backend": "none there"}
+    (out / "config.json").write_text(json.dumps(config))
+    assert main(["evaluate", str(out), "--noise", "0", "--frames", "1"]) == 0
+    before, after = (json.loads((one / "summary.json").read_text())["values"] for one in (finished, out))
+    assert after[0] == before[0]

@@ -156,10 +156,15 @@ def test_every_recipe_has_its_settings():
                 assert rows.get("data", {}).keys() <= grid.gammas[task].keys()
                 arms = {"both", "erm", "constrained", *BASELINES.get(task, ())}
                 depths = {str(depth) for depth in grid.depths[recipe]}
-                for regime in regimes:
-                    assert rows[regime].keys() <= arms | depths | grid.gammas[task].keys()
-                    for data in rows[regime].keys() & grid.gammas[task].keys():
-                        assert regime in grid.gammas[task][data] and rows[regime][data].keys() <= arms | depths
+                for data, own_regimes in grid.gammas[task].items():
+                    for regime in own_regimes:
+                        row = rows[regime].get(data, rows[regime])
+                        own = [row[depth] for depth in row.keys() & depths]
+                        # What has some depths by themselves has all, and every name is one that is looked up.
+                        assert not own or row.keys() & depths == depths
+                        beside = grid.gammas[task].keys() if row is rows[regime] else set()
+                        assert row.keys() <= arms | depths | beside
+                        assert all(each.keys() <= arms for each in own)
 
 
 def test_a_data_set_and_a_depth_have_their_own_settings(monkeypatch):
@@ -180,7 +185,8 @@ def test_a_data_set_and_a_depth_have_their_own_settings(monkeypatch):
     }
     for cell in found:
         if cell.data == "avenue":
-            own = ["--e", "5", *(["--f", "6"] if cell.arm == "constrained" else [])] if cell.depth == 5 else ["--d", "4"]
+            own = ["--e", "5"] if cell.depth == 5 else ["--d", "4"]
+            own += ["--f", "6"] if (cell.depth, cell.arm) == (5, "constrained") else []
         else:
             own = ["--c", "3"] if cell.depth == 3 else ["--b", "2"]  # of plain training's where an arm has none
         beside = ["--g", "7"] if cell.data == "shanghaitech" else []

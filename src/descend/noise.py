@@ -146,11 +146,18 @@ class Noise:
         return noisy
 
     def _on(self, device: torch.device) -> torch.Generator:
-        if self._generator is None:
+        if self._generator is None or self._generator.device != device:
             rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
             self._generator = torch.Generator(device).manual_seed(self.seed * 8191 + rank)
             if self._state is not None:
-                self._generator.set_state(self._state)
+                try:
+                    self._generator.set_state(self._state)
+                except RuntimeError as error:
+                    raise InputError(
+                        f"the noise of this run was drawn on another kind of device than {device.type}, and can't go "
+                        "on there. Resume where it was begun, or start it anew with another --out."
+                    ) from error
+                self._state = None
         return self._generator
 
 

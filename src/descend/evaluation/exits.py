@@ -121,6 +121,10 @@ def _time_ratio(
     def leave(layer: int, logits: Tensor, rows: Tensor) -> Tensor:
         return logits.float().softmax(-1).amax(-1) >= threshold
 
+    def finish() -> None:
+        if torch.device(device).type == "cuda":
+            torch.cuda.synchronize()
+
     seconds = {"full": 0.0, "early": 0.0}
     model.eval()
     for turn, batch in enumerate(DataLoader(dataset, batch_size=batch_size, collate_fn=collate)):
@@ -132,10 +136,10 @@ def _time_ratio(
         if not turn:  # both are warm before they are timed
             for warm in runs.values():
                 warm()
+            finish()
         for name in sorted(runs, reverse=bool(turn % 2)):  # each goes first in turn
             began = time.perf_counter()
             runs[name]()
-            if torch.device(device).type == "cuda":
-                torch.cuda.synchronize()
+            finish()
             seconds[name] += time.perf_counter() - began
     return seconds["early"] / seconds["full"]

@@ -215,6 +215,10 @@ def usual_levels(recipe: Recipe, shift: str = "gaussian") -> list[float]:
     return [round(level, 6) for level in np.linspace(0, 3.5 * train_noise, 8).tolist()]
 
 
+EXECUTION = ("bf16", "fp16", "tf32", "deepspeed", "fsdp", "ddp_", "torch_compile", "accelerator", "parallelism")
+"""What training arguments begin with that say how a run was carried out: it is judged on other machines, too."""
+
+
 def of_run(folder: Path, model: str) -> Subject:
     """A model of a run folder."""
     config = read_json(folder / CONFIG_FILE)
@@ -226,7 +230,8 @@ def of_run(folder: Path, model: str) -> Subject:
     try:
         recipe = _recipe(config)
         kind: Any = recipe.arguments()
-        args = kind(output_dir=str(folder), **config["training"])
+        training = {name: value for name, value in config["training"].items() if not name.startswith(EXECUTION)}
+        args = kind(output_dir=str(folder), **training, bf16=False, fp16=False)
         facts = {key: config[key] for key in ("recipe", "method", "seed", "model")}
         told = _settings(config, args.idle)
     except InputError:

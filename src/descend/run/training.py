@@ -192,8 +192,9 @@ def _steps(args: DescentConfig, windows: int) -> int:
 def stored(args: DescentConfig) -> dict[str, Any]:
     """The training arguments as JSON has them: all of Descend's own, and transformers' where they were changed."""
     # Of the library's state of devices there is one in a process. To make arguments sets it up anew, and a model would
-    # be trained elsewhere than its data are: these take what is there.
-    there = {"use_cpu": args.use_cpu, "accelerator_config": {"use_configured_state": True}}  # type: ignore[attr-defined]
+    # be trained elsewhere than its data are: these take the state that is there, whatever they say of a CPU, on which
+    # every default can be had.
+    there: dict[str, Any] = {"use_cpu": True, "accelerator_config": {"use_configured_state": True}}
     defaults = type(args)(output_dir=args.output_dir, **there).to_dict() | {"use_cpu": False}
     own = {one.name for one in fields(args)} - {one.name for one in fields(args.library)}
     keep = {one.name for one in fields(args) if one.init} - {"output_dir", "resume_from_checkpoint"}
