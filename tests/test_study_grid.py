@@ -156,15 +156,15 @@ def test_every_recipe_has_its_settings():
                 assert rows.get("data", {}).keys() <= grid.gammas[task].keys()
                 arms = {"both", "erm", "constrained", *BASELINES.get(task, ())}
                 depths = {str(depth) for depth in grid.depths[recipe]}
-                for data, own_regimes in grid.gammas[task].items():
-                    for regime in own_regimes:
-                        row = rows[regime].get(data, rows[regime])
-                        own = [row[depth] for depth in row.keys() & depths]
-                        # What has some depths by themselves has all, and every name is one that is looked up.
-                        assert not own or row.keys() & depths == depths
-                        beside = grid.gammas[task].keys() if row is rows[regime] else set()
-                        assert row.keys() <= arms | depths | beside
-                        assert all(each.keys() <= arms for each in own)
+                for regime in regimes:
+                    row = rows[regime]
+                    sets = row.keys() & {data for data, of in grid.gammas[task].items() if regime in of}
+                    assert row.keys() <= arms | depths | sets
+                    assert all(row[data].keys() <= arms | depths for data in sets)
+                    for each in (row, *(row[data] for data in sets)):
+                        own = each.keys() & depths
+                        assert own in (set(), depths)  # what has some depths by themselves has all
+                        assert all(each[depth].keys() <= arms for depth in own)
 
 
 def test_a_data_set_and_a_depth_have_their_own_settings(monkeypatch):

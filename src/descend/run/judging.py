@@ -29,6 +29,9 @@ from descend.trainer import DUAL_FILE
 
 SUMMARY_FILE, GROUPS_FILE, FRAMES_FILE = "summary.json", "groups.json", "frames.npz"
 
+EXECUTION = ("bf16", "fp16", "tf32", "deepspeed", "fsdp", "ddp_", "torch_compile", "accelerator", "parallelism")
+"""What training arguments begin with that say how a run was carried out: it is judged on other machines, too."""
+
 PLAIN_ALPHA = 0.01
 """What a model that Descend never trained is held to: does every layer lower the loss at all?"""
 
@@ -213,10 +216,6 @@ def usual_levels(recipe: Recipe, shift: str = "gaussian") -> list[float]:
     """Eight levels γ from 0 to 3.5 times the training noise, or to 0.7 for token dropout."""
     train_noise = 0.2 if shift == "dropout" else recipe.noise or recipe.usual_noise
     return [round(level, 6) for level in np.linspace(0, 3.5 * train_noise, 8).tolist()]
-
-
-EXECUTION = ("bf16", "fp16", "tf32", "deepspeed", "fsdp", "ddp_", "torch_compile", "accelerator", "parallelism")
-"""What training arguments begin with that say how a run was carried out: it is judged on other machines, too."""
 
 
 def of_run(folder: Path, model: str) -> Subject:
