@@ -19,7 +19,7 @@ from descend.errors import InputError
 from descend.report.study import FIGURES, Claim, write_study
 from descend.report.study.chart import Chart, Line, Panel, Series, arm_style
 from descend.report.study.claims import above, below, every, within
-from descend.report.study.drawing import put_figures, shown
+from descend.report.study.drawing import asked_of, put_figures, shown
 from descend.report.study.estimates import (
     Number,
     ahead,
@@ -32,6 +32,7 @@ from descend.report.study.estimates import (
     together,
 )
 from descend.report.study.language import repetition
+from descend.report.study.parts import Shown
 from descend.report.study.results import Results
 from descend.study.grid import WANTED, cells
 from descend.study.paper import table_3
@@ -60,7 +61,12 @@ def verdicts(study: Results | list[dict[str, Any]], name: str) -> list[str]:
 
 def draw(out: Path) -> list[Claim]:
     """The figures and tables of a folder, without its page."""
-    return put_figures(out, shown(out, Results.read(out)))
+    return put_figures(out, _shown(out))
+
+
+def _shown(out: Path) -> dict[str, Shown]:
+    found = Results.read(out)
+    return shown(asked_of(out, found), found)
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -300,6 +306,10 @@ def test_the_gap_of_theorem_2_is_what_a_hand_finds() -> None:
     (panel,) = FIGURES["theory-1"](results(lines)).chart.panels
     assert [list(series.y) for series in panel.series] == [[3.0, 3.0, 0.0], [3.0, 1.0, 1.0]]
     assert panel.lines[0].at == pytest.approx(0.2 / studies.ALPHA)
+    lines[1]["summary"]["layer_losses"]["0.8"] = [4.0, 2.5, 3.0]
+    lines[1]["curves"]["loss"]["values"] = [[3.8, 2.3, 2.8] for _ in lines[1]["curves"]["loss"]["steps"]]
+    told = FIGURES["theory-1"](results(lines)).claims[0]
+    assert told.held == "undecided" and "In 0 of 1 settings" in told.sentence, "a gap of 1.5 would be below it, 2.5 not"
     lines[1]["curves"]["loss"]["values"] = [[9.0, 9.0, 9.0] for _ in lines[1]["curves"]["loss"]["steps"]]
     shown = FIGURES["theory-1"](results(lines))
     assert not shown.chart.panels[0].lines and shown.claims[0].held == "undecided", "a bound of 70 says nothing"
@@ -539,15 +549,18 @@ def test_how_much_seeds_differ_can_be_told(strong: float, held: str) -> None:
 def test_figure_11_compares_with_all_constrained_seeds() -> None:
     arms = ("erm", "constrained")
     lines = [line("video", "UT", "ucsd", 3, 0.8, arm, seed, effect=WORSE) for arm in arms for seed in range(3)]
-    for one in lines[3:5]:
-        one["summary"]["feasible"] = False
     made = [line("video", "UT", "ucsd", 3, 0.8, "constrained", seed, variant="infeasible") for seed in range(3)]
     for one in made:
         one["summary"] |= {"feasible": False, "violated": [2]}
         one["curves"]["violation"]["values"] = [[-1.0, 0.1, -1.0] for _ in one["curves"]["violation"]["steps"]]
     worse, named = claims([*lines, *made], "figure-11")
-    assert worse.held == "not held" and "of whose 3 runs 1 met the constraints" in worse.sentence
+    assert worse.held == "not held" and "3 constrained runs beside it, of which 3 met" in worse.sentence
     assert named.held == "held"
+    for one in lines[3:5]:
+        one["summary"]["feasible"] = False
+    worse, _ = claims([*lines, *made], "figure-11")
+    assert worse.held == "undecided", "those beside it are infeasible too"
+    assert "3 constrained runs beside it, of which 1 met" in worse.sentence
     made[0]["curves"]["violation"]["values"][-4:] = [[-1.0, -0.1, -1.0]] * 4
     assert claims([*lines, *made], "figure-11")[1].held == "not held", "it names a layer that met its bound in training"
     worse, named = claims(made, "figure-11")
@@ -668,13 +681,17 @@ def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     assert len(Results.read(tmp_path).runs) == 1
 
 
-@pytest.mark.parametrize("told", ["[1]", "{}", '{"scale": "small", "what": 5}', '{"scale": 1, "what": []}'])
+@pytest.mark.parametrize(
+    "told", ["[1]", "{}", '{"scale": "small", "what": 5}', '{"scale": 1, "what": []}', '{"scale": "huge", "what": []}']
+)
 def test_other_folders_are_refused_in_words(tmp_path: Path, told: str) -> None:
     with pytest.raises(InputError, match=r"holds no study: expected cells\.jsonl"):
         draw(tmp_path)
     write(tmp_path, [line("video", "UT", "ucsd", 3, 0.8, "erm", 0)])
     (tmp_path / "study.json").write_text(told)
-    with pytest.raises(InputError, match="is not that of a study: it must have a scale and a list of names"):
+    with pytest.raises(
+        InputError, match="is not that of a study: it must have a scale, one of smoke, small, paper, and a list"
+    ):
         write_study(tmp_path)
     (tmp_path / "study.json").write_text('{"scale": "small", "what": ["figure-33"]}')
     with pytest.raises(InputError, match=r"study\.json: no figure or table 'figure-33'"):
@@ -735,8 +752,65 @@ def test_wins_are_those_of_the_tables_own_cells_each_regime_apart(tmp_path: Path
     )
     assert len(rows(tmp_path / "figures" / "table-4.csv")) == 2
     (tmp_path / "study.json").unlink()
-    again = shown(tmp_path, Results.read(tmp_path))["table-4"].claims[0].sentence
-    assert "3 of 4" in again and "not run yet" not in again, "without it all are counted"
+    again = _shown(tmp_path)["table-4"].claims[0].sentence
+    assert "3 of 4" in again and "not run yet" not in again, "cells of no scale's grid are all counted"
+
+
+def test_a_folder_that_does_not_say_is_of_the_scale_that_its_cells_are_of(tmp_path: Path) -> None:
+    lines = []
+    for one in cells(["table-4", "figure-9"], "small"):
+        place = (one.task, one.model, one.data, one.depth, one.gamma, one.arm, one.seed)
+        lines.append(line(*place, regime=one.regime, variant=one.variant))
+        lines[-1]["cell"]["name"] = one.name
+    write(tmp_path, lines, scale="small")
+    told = _shown(tmp_path)["table-4"].claims
+    (tmp_path / "study.json").unlink()
+    assert _shown(tmp_path)["table-4"].claims == told and "of 12 (" in told[0].sentence
+
+
+def test_the_training_noise_is_in_distribution_too() -> None:
+    def at_training(cell: dict[str, Any], noise: float) -> float:
+        return -0.1 if noise == cell["gamma"] else 0.1
+
+    for place, figure, number in (
+        (("language", "Llama", "alpaca", 5, 1.5), "figure-6", 2),
+        (("text", "RoBERTa", "imdb", 4, 1.0), "figure-4", 3),
+        (("video", "UT", "ucsd", 3, 0.8), "figure-2", 2),
+    ):
+        lines = [line(*place, arm, seed, effect=at_training) for arm in ("erm", "constrained") for seed in range(3)]
+        claim = claims(lines, figure)[number]
+        assert claim.claim.startswith("Up to the training noise") and claim.held == "not held", claim
+        assert f"γ = {place[-1]:g}" in claim.sentence
+
+
+def test_a_level_that_was_not_judged_is_not_another() -> None:
+    (setting,) = whole(BETTER).where(model="ViT")
+    found = robust(tuple(setting.plain))
+    assert found.at(found.noise[1]) is found.numbers[1]
+    with pytest.raises(InputError, match=r"expected 0\.33 among them"):
+        found.at(0.33)
+
+
+def test_what_is_known_of_a_figure_s_cells_is_said_with_its_claims(tmp_path: Path) -> None:
+    lines = [line("video", "DUST", "ucsd", 3, 0.8, arm, seed) for arm in ("erm", "constrained") for seed in range(3)]
+    assert not any("ERM's own" in claim.sentence for claim in draw(write(tmp_path, lines, ["figure-7"])))
+    for one, plain in zip(lines[3:], lines[:3], strict=True):
+        one["summary"] |= {name: plain["summary"][name] for name in ("values", "layer_losses")}
+    told = [claim.sentence for claim in draw(write(tmp_path, lines, ["figure-7"]))]
+    same = "Of DUST-3, UCSD, γ = 0.8 the constrained runs are ERM's own: no constraint ever bound."
+    assert told and all(sentence.endswith(same) for sentence in told)
+    smoke = [claim for claim in draw(write(tmp_path, lines, ["figure-7"], "smoke")) if claim.held != "not run"]
+    assert all(claim.sentence.endswith("Scale smoke says nothing about the method.") for claim in smoke)
+
+
+def test_of_a_language_model_without_rises_evenness_is_not_decided() -> None:
+    lines = [
+        line("language", "Llama", "alpaca", 2, 1.5, arm, seed) for arm in ("erm", "constrained") for seed in (0, 1)
+    ]
+    for one in lines:
+        one["groups"].pop("layers", None)
+        one["summary"]["layer_losses"]["1.5"] = [9.0, 6.0 - one["cell"]["seed"], 3.0]
+    assert verdicts(lines, "figure-6")[0] == "undecided"
 
 
 def test_a_figure_says_the_same_whatever_was_asked_for_beside_it(tmp_path: Path) -> None:
@@ -753,7 +827,7 @@ def test_a_figure_says_the_same_whatever_was_asked_for_beside_it(tmp_path: Path)
     found = []
     for what, lines in (["figure-7"], made("figure-7")), (["figure-3", "figure-7"], [*more.values(), *other]):
         write(tmp_path, lines, what, "small")
-        found.append(shown(tmp_path, Results.read(tmp_path))["figure-7"].claims)
+        found.append(_shown(tmp_path)["figure-7"].claims)
     assert found[0] == found[1] and "not run yet" not in found[0][0].sentence
 
 

@@ -296,6 +296,20 @@ def test_a_line_that_was_cut_off_is_left_out_and_written_over(tmp_path):
     assert len((tmp_path / "cells.jsonl").read_text().splitlines()) == 2
 
 
+def test_a_line_without_a_cell_is_refused_before_anything_runs(tmp_path):
+    (tmp_path / "cells.jsonl").write_text('{"cell": {"name": "one"}}\n{"foo": 1}\n')
+    with pytest.raises(InputError, match=r"cells\.jsonl, line 2: expected a finished cell, with its name"):
+        Study.of(["figure-1"], "smoke", tmp_path, None)
+
+
+def test_a_dry_run_looks_for_the_data_where_it_is_told_to(tmp_path, capsys):
+    words = ["reproduce", "figure-2", "--scale", "small", "--out", str(tmp_path / "out"), "--dry-run"]
+    assert main(words) == 0
+    assert main([*words, "--data-root", str(tmp_path)]) == 2
+    told = capsys.readouterr()
+    assert "cells: 0 done" in told.out and "must hold" in told.err and "video/ped2" in told.err
+
+
 def test_half_a_line_alone_and_a_long_one_are_dropped(tmp_path):
     (tmp_path / "cells.jsonl").write_text("{" + "x" * 200_000)
     collected.append(tmp_path, line_of("one"))

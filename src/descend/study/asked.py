@@ -1,11 +1,13 @@
 """``study.json``: what a study is of."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from descend.errors import InputError
 from descend.reading import read_json
-from descend.study.grid import names
+from descend.study.grid import cells, names
+from descend.study.scales import SCALES
 
 STUDY_FILE = "study.json"
 
@@ -36,10 +38,21 @@ class Asked:
             return None
         found = read_json(path)
         scale, what = (found.get("scale"), found.get("what")) if isinstance(found, dict) else (None, None)
-        if not isinstance(scale, str) or not isinstance(what, list) or not all(isinstance(name, str) for name in what):
-            raise InputError(f"{path} is not that of a study: it must have a scale and a list of names, what.")
+        if scale not in ("", *SCALES) or not isinstance(what, list) or not all(isinstance(name, str) for name in what):
+            raise InputError(
+                f"{path} is not that of a study: it must have a scale, one of {', '.join(SCALES)}, and a list of "
+                f"names, what; got {scale!r:.40} and {what!r:.60}."
+            )
         try:
             names(what)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
         return cls(scale, what, found.get("versions") or {})
+
+
+def scale_of(known: Iterable[str]) -> str:
+    """The scale whose grid has most of some cells, by their names; empty where none has any."""
+    known = set(known)
+    shared = {scale: len(known & {cell.name for cell in cells(names(["all"]), scale)}) for scale in SCALES}
+    most = max(shared, key=lambda scale: shared[scale])
+    return most if shared[most] else ""

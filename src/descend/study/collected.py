@@ -34,16 +34,17 @@ def read(out: Path) -> dict[str, dict[str, Any]]:
     A last line that was cut off is left out.
 
     Raises:
-        InputError: If another line is no JSON object.
+        InputError: If another line is no JSON object, or has no cell with a name.
     """
     file = out / CELLS_FILE
     if not file.exists():
         return {}
     found: dict[str, dict[str, Any]] = {}
-    for _, line in json_lines(file, appended=True):
+    for number, line in json_lines(file, appended=True):
         cell = line.get("cell")
-        if isinstance(cell, dict) and isinstance(cell.get("name"), str):
-            found.setdefault(cell["name"], line)
+        if not isinstance(cell, dict) or not isinstance(cell.get("name"), str):
+            raise InputError(f"{file}, line {number}: expected a finished cell, with its name. Remove the line.")
+        found.setdefault(cell["name"], line)
     return found
 
 

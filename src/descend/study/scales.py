@@ -18,6 +18,7 @@ class Scale:
         alphas: α of the ablation of Figures 5 and 14.
         dual_lrs: η_λ of Figure 15.
         noises: Training noise of Figures 9 and 10.
+        telling: Whether its runs say anything about the method.
     """
 
     about: str
@@ -28,6 +29,7 @@ class Scale:
     alphas: tuple[float, ...]
     dual_lrs: tuple[float, ...]
     noises: tuple[float, ...]
+    telling: bool = True
 
 
 _DEPTHS = {"video-ut": (3, 5, 7), "video-dust": (3, 5, 7), "text-ut": (3, 5, 7, 9)}
@@ -48,6 +50,7 @@ SCALES = {
         alphas=(0.05, 0.3),
         dual_lrs=(0.01, 0.1),
         noises=(0.0, 1.0),
+        telling=False,
     ),
     "small": Scale(
         about="every data set, model and depth at one training noise with three seeds; the paper's noise, baselines "

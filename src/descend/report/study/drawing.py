@@ -1,17 +1,18 @@
 """Figures and tables into files: what OUT/figures holds."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import replace
 from pathlib import Path
 
 from descend.report.page import put
 from descend.report.study import ablations, feasibility, language, papers, text, theory, trained, video
+from descend.report.study.cells import listed
 from descend.report.study.claims import Claim
 from descend.report.study.parts import Shown
 from descend.report.study.printed import print_chart
 from descend.report.study.results import Results
-from descend.study.asked import Asked
+from descend.study.asked import Asked, scale_of
 from descend.study.grid import cells
 from descend.study.scales import SCALES
 
@@ -46,32 +47,42 @@ FIGURES: dict[str, Callable[[Results], Shown]] = {
 CLAIMS_FILE = "claims.json"
 
 
-def shown(out: Path, results: Results) -> dict[str, Shown]:
-    """Figures and tables that a study's folder asks for, by name; all where it does not say.
+def asked_of(out: Path, results: Results) -> Asked:
+    """What a study's folder asks for; of which scale its cells are where it does not say.
 
     Raises:
         InputError: If its ``study.json`` is not that of a study.
     """
     asked = Asked.read(out) or Asked()
+    return replace(asked, scale=asked.scale or scale_of(run.name for run in results.runs))
+
+
+def shown(asked: Asked, results: Results) -> dict[str, Shown]:
+    """Figures and tables that are asked for, by name."""
     return {name: _drawn(name, results, asked.scale) for name in FIGURES if not {name, "all"}.isdisjoint(asked.what)}
 
 
 def _drawn(name: str, results: Results, scale: str) -> Shown:
     """A figure from the cells that it asks for at a scale, whatever else was run; from all where no scale is known."""
-    if scale not in SCALES:
-        return FIGURES[name](results)
-    wanted = cells([name], scale)
-    own = results.of_cells(wanted)
+    wanted = cells([name], scale) if scale else []
+    own = results.of_cells(wanted) if scale else results
     found = FIGURES[name](own)
-    left = len(wanted) - len(own.runs)
-    if not left:
-        return found
-    more = f"{left} of {len(wanted)} cells are not run yet."
+    more = " ".join(_besides(own, wanted, scale))
     judged = [
-        claim if claim.held == "not run" else replace(claim, sentence=f"{claim.sentence} {more}")
+        claim if claim.held == "not run" else replace(claim, sentence=f"{claim.sentence} {more}".strip())
         for claim in found.claims
     ]
     return replace(found, claims=judged)
+
+
+def _besides(own: Results, wanted: Sized, scale: str) -> Iterator[str]:
+    """What is to be known of the cells of a figure, whatever is claimed of them."""
+    if left := max(len(wanted) - len(own.runs), 0):
+        yield f"{left} of {len(wanted)} cells are not run yet."
+    if same := [setting.words for setting in own.settings if setting.unconstrained]:
+        yield f"Of {listed(same)} the constrained runs are ERM's own: no constraint ever bound."
+    if scale and not SCALES[scale].telling:
+        yield f"Scale {scale} says nothing about the method."
 
 
 def put_figures(out: Path, drawn: Mapping[str, Shown]) -> list[Claim]:

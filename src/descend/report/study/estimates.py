@@ -7,7 +7,7 @@ computed from two methods on one data set comes from the same seeds and groups o
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf, isfinite, isinf, isnan, nan, sqrt
+from math import inf, isclose, isfinite, isinf, isnan, nan, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,8 +124,16 @@ class Robust:
     higher: bool
 
     def at(self, level: float) -> Number:
-        """At the level nearest to one."""
-        return min(zip(self.noise, self.numbers, strict=True), key=lambda pair: abs(pair[0] - level))[1]
+        """At a level that was judged.
+
+        Raises:
+            InputError: If it was not.
+        """
+        for known, number in zip(self.noise, self.numbers, strict=True):
+            if isclose(known, level, abs_tol=1e-9):
+                return number
+        levels = ", ".join(f"{known:g}" for known in self.noise)
+        raise InputError(f"cells were judged at noise γ = {levels}; expected {level:g} among them.")
 
     def mean(self, above: float = -1.0) -> Number:
         """The plain mean over the levels above one; over the last where there is none above."""

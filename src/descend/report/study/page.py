@@ -13,14 +13,14 @@ from descend.report.page import put_page
 from descend.report.study.cells import Answer, arm_name
 from descend.report.study.chart import Chart, Series
 from descend.report.study.claims import Claim, Held
-from descend.report.study.drawing import put_figures, shown
+from descend.report.study.drawing import asked_of, put_figures, shown
 from descend.report.study.grid import heat_map, opened
 from descend.report.study.language import answers
 from descend.report.study.parts import Shown
 from descend.report.study.plotted import plot_panel
 from descend.report.study.results import Results, Setting
 from descend.report.viewer import slider, viewer
-from descend.study.asked import Asked
+from descend.study.scales import SCALES
 
 FRAMES_BUDGET = 4_500_000
 """Characters that pictures may take: with plotly.js (5 MB) and the runs the page stays below 15 MB."""
@@ -62,11 +62,12 @@ def write_study(out: Path) -> tuple[list[Claim], Path]:
         InputError: If ``cells.jsonl`` is missing or damaged, or ``study.json`` is damaged.
     """
     results = Results.read(out)
-    drawn = shown(out, results)
-    return put_figures(out, drawn), put_study_page(out, results, drawn)
+    asked = asked_of(out, results)
+    drawn = shown(asked, results)
+    return put_figures(out, drawn), put_study_page(out, results, drawn, asked.scale)
 
 
-def put_study_page(out: Path, results: Results, drawn: Mapping[str, Shown]) -> Path:
+def put_study_page(out: Path, results: Results, drawn: Mapping[str, Shown], scale: str) -> Path:
     """Write ``OUT/report.html``, with pictures from ``frames.npz`` of run folders that are still there."""
     sections: list[str] = []
     data: list[dict[str, Any]] = []
@@ -90,11 +91,10 @@ def put_study_page(out: Path, results: Results, drawn: Mapping[str, Shown]) -> P
         html, level = _answers(len(data), told_by)
         add(f"answers-{place}", f"Answers: {setting.words}", html, state={"noise": level, "log": True})
     claims = [claim for one in drawn.values() for claim in one.claims]
-    scale = (Asked.read(out) or Asked()).scale
     return put_page(
         out,
         title="The paper, reproduced" + (f" at scale {scale}" if scale else ""),
-        subtitle=escape(_extent(results)),
+        subtitle=escape(_extent(results, scale)),
         verdict=_claims(claims),
         table=_contents(sections),
         sections=[*sections, _dialog()],
@@ -109,11 +109,12 @@ def _named(name: str) -> str:
     return name.replace("-", " ").capitalize()
 
 
-def _extent(results: Results) -> str:
+def _extent(results: Results, scale: str) -> str:
     settings, runs = results.settings, results.runs
     seconds = sum(run.seconds or 0 for run in runs)
     words = f"{len(runs)} runs in {len(settings)} settings, {len(runs) - sum(not run.variant for run in runs)} of them "
-    return f"{words}in ablations; {seconds / 3600:.1f} hours of computing"
+    about = "" if not scale or SCALES[scale].telling else f". {SCALES[scale].about.capitalize()}"
+    return f"{words}in ablations; {seconds / 3600:.1f} hours of computing{about}"
 
 
 def _claims(claims: Sequence[Claim]) -> str:

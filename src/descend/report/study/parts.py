@@ -10,7 +10,7 @@ import numpy as np
 
 from descend.report.study.cells import Run, arm_name, data_name, few, metric_name
 from descend.report.study.chart import Chart, Line, Panel, Series, Style, arm_style
-from descend.report.study.claims import Claim, above, number, ranged
+from descend.report.study.claims import Claim, Held, above, number, ranged
 from descend.report.study.estimates import (
     Interval,
     Number,
@@ -212,8 +212,15 @@ def spoiled(claim: Claim, runs: Iterable[Run]) -> Claim:
     return replace(claim, held="not held", sentence=f"{named} {told}".strip())
 
 
-def smoother(figure: str, says: str, setting: Setting) -> Claim:
-    """Whether ERM's loss rises along the layers by more in all than the constrained one's."""
+def smoother(figure: str, says: str, setting: Setting, *, neither: Held) -> Claim:
+    """Whether ERM's loss rises along the layers by more in all than the constrained one's.
+
+    Args:
+        figure: Of which figure.
+        says: What is claimed.
+        setting: Of which runs.
+        neither: What it means for the claim that neither loss ever rises.
+    """
     arms = same_seeds(setting.constrained, setting.plain)
     most = max(len(setting.constrained), len(setting.plain))
     ours, theirs = (rises(along(runs, setting.gamma, most)) for runs in arms)
@@ -221,7 +228,9 @@ def smoother(figure: str, says: str, setting: Setting) -> Claim:
         f"Along the layers ERM's loss rises by {number(theirs.value)} % of its highest value in all, the constrained "
         f"one's by {number(ours.value)} %; the difference is {ranged((theirs - ours).interval, ' %')}."
     )
-    return spoiled(Claim(figure, says, above((theirs - ours).interval), told), setting.constrained)
+    ends = ours.interval, theirs.interval
+    held = neither if all(end.high == 0 for end in ends) else above((theirs - ours).interval)
+    return spoiled(Claim(figure, says, held, told), setting.constrained)
 
 
 def lacking(wanted: Iterable[tuple[str, str]], have: Iterable[tuple[str, str]]) -> str:
@@ -229,6 +238,12 @@ def lacking(wanted: Iterable[tuple[str, str]], have: Iterable[tuple[str, str]]) 
     known = set(have)
     gone = [f"{model} on {data_name(data)}" for model, data in wanted if (model, data) not in known]
     return f"Not run: {', '.join(gone)}." if gone else ""
+
+
+def inside(ours: Runs, theirs: Runs, upto: float) -> dict[float, Number]:
+    """How much better ours is at each level of test noise in distribution, which no noise above training's is."""
+    one, other = together(ours, theirs)
+    return {level: advantage(one.at(level), other.at(level), one.higher) for level in one.noise if level <= upto}
 
 
 def outside(ours: Runs, theirs: Runs, beyond: float) -> Number:

@@ -63,6 +63,13 @@ class Setting:
         return bool(self.plain and self.constrained)
 
     @property
+    def unconstrained(self) -> bool:
+        """Whether constrained runs came to what plain ones of their seeds did, to the last digit."""
+        plain = {run.seed: (run.view.values, run.view.layer_losses) for run in self.plain}
+        ours = {run.seed: (run.view.values, run.view.layer_losses) for run in self.constrained}
+        return bool(ours) and all(seed in plain and plain[seed] == found for seed, found in ours.items())
+
+    @property
     def words(self) -> str:
         """The setting in words."""
         return f"{self.model}-{self.depth}, {data_name(self.data)}, γ = {self.gamma:g}"
