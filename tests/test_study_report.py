@@ -220,6 +220,8 @@ def test_one_of_many_falls_only_beyond_what_chance_does_to_many() -> None:
     assert found.ends[7].low < 0 and found.ends[7].over == "for one picked of 60"
     many[7] = number(9.0)
     assert every(many, below).held == "not held"
+    many[8] = number(20.0, 50.0)
+    assert every(many, below).worst == 7, "of 8, which is further off, nothing is sure: it does not refute"
     assert (
         every({0: number(-9.0)}, above, -5.0).held == "not held" and every({0: number(0.0)}, within, 5.0).held == "held"
     )

@@ -73,7 +73,7 @@ class Every(Generic[Key]):
         held: Held where each one is. Not held where one is not by an interval that allows for how many were looked
             at (Bonferroni): of sixty true claims one or two would fall by chance.
         ends: The intervals that this rests on.
-        worst: The one that speaks most against it.
+        worst: The one that speaks most against it; of those that refute it, where there are any.
     """
 
     held: Held
@@ -99,8 +99,8 @@ def every(parts: Mapping[Key, Number], test: Test, bound: float = 0.0) -> Every[
     if all(test(end, bound) == "held" for end in ends.values()):
         return Every("held", ends, worst)
     ends = {key: part.picked(len(parts)) for key, part in parts.items()}
-    refuted = any(test(end, bound) == "not held" for end in ends.values())
-    return Every("not held" if refuted else "undecided", ends, worst)
+    refuted = [key for key, end in ends.items() if test(end, bound) == "not held"]
+    return Every("not held", ends, max(refuted, key=against)) if refuted else Every("undecided", ends, worst)
 
 
 def most(count: int, total: int) -> tuple[Held, str]:

@@ -126,7 +126,7 @@ def _preserved(settings: Sequence[Setting]) -> Claim:
     }
     judged = every(found, above, -MARGIN)
     (setting, level), worst = judged.worst, ranged(judged.end, " points")
-    told = f"The least gain is that of {setting.words} at test γ = {level:g}: {worst}."
+    told = f"Most against it speaks {setting.words} at test γ = {level:g}: a gain of {worst}."
     return Claim("figure-4", says, judged.held, told)
 
 

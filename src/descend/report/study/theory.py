@@ -103,8 +103,8 @@ def _deeper(results: Results, says: str) -> Claim:
     smaller = sum(change.value < 0 for change in changes.values())
     judged = every(changes, below)
     told = (
-        f"The gap is smaller at the largest depth than at the smallest in {smaller} of {len(changes)} families; it "
-        f"changes least to the good in {judged.worst.words}: by {ranged(judged.end)}."
+        f"The gap is smaller at the largest depth than at the smallest in {smaller} of {len(changes)} families; most "
+        f"against it speaks {judged.worst.words}: a change of {ranged(judged.end)}."
     )
     return Claim("theory-1", says, judged.held, told)
 

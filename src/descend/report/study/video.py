@@ -94,7 +94,7 @@ def _in_distribution(cells: dict[Place, Arms]) -> Claim:
         return not_run("figure-2", says, "video cells of ERM and constrained")
     judged = every(found, above, -MARGIN)
     (place, level), worst = judged.worst, ranged(judged.end, " %")
-    told = f"The least gain is that of {_model(place)} on {data_name(place[2])} at test γ = {level:g}: {worst}."
+    told = f"Most against it speaks {_model(place)} on {data_name(place[2])} at test γ = {level:g}: a gain of {worst}."
     return Claim("figure-2", says, judged.held, told)
 
 
