@@ -11,7 +11,7 @@ from descend.report.study.cells import Place, Run, data_name, metric_name
 from descend.report.study.chart import Chart, Panel, shades
 from descend.report.study.claims import Claim, above, every, not_run, number, ranged, within
 from descend.report.study.estimates import Interval, Number, robust, same_seeds, together
-from descend.report.study.parts import BANDS, Shown, advantage, banded, spoiled, unit
+from descend.report.study.parts import BANDS, Shown, advantage, banded, inside, spoiled, unit
 from descend.report.study.results import Results
 from descend.study.statistics import CONFIDENCE
 
@@ -41,8 +41,8 @@ def figure_5(results: Results) -> Shown:
     chosen = {"in distribution": first.gamma, "out of distribution": levels[-1]}
     panel = _against(family, "α", _title(first), chosen)
     few, much = together(family[min(family)], family[max(family)])
-    inside = advantage(much.at(first.gamma), few.at(first.gamma), first.higher).interval
     outside = advantage(much.at(levels[-1]), few.at(levels[-1]), first.higher).interval
+    judged = every(inside(family[max(family)], family[min(family)], first.gamma), above, -COST)
     span = f"From α = {min(family):g} to {max(family):g}"
     kind = unit(first.higher)
     claims = [
@@ -50,8 +50,8 @@ def figure_5(results: Results) -> Shown:
         Claim(
             name,
             says[1],
-            above(inside, -COST),
-            f"{span} the gain at γ = {first.gamma:g} is {ranged(inside, kind)}.",
+            judged.held,
+            f"{span}, most against it speaks test γ = {judged.worst:g}: a gain of {ranged(judged.end, kind)}.",
         ),
     ]
     return Shown([spoiled(claim, bound) for claim in claims], Chart(name, title, BANDS, [panel], 1))
@@ -90,12 +90,12 @@ def _three_levels(
     panel = _against(family, axis, _title(first), {f"test γ = {level:g}": level for level in levels})
     panel = replace(panel, log_x=axis == "η" and min(family) > 0)
     chart = Chart(name, title, BANDS, [panel], 1)
-    asked = levels[:-1] if apart else levels
+    asked = levels[:-1] if apart and len(levels) > 1 else levels
     changes = {(level, value): change for level in asked for value, change in _changes(family, level).items()}
     judged = every(changes, within, POINT)
     level, value = judged.worst
     told = (
-        f"The largest difference from {axis} = {min(family):g} is at {axis} = {value:g} and test γ = {level:g}: "
+        f"Most against it speaks {axis} = {value:g} at test γ = {level:g}: from {axis} = {min(family):g} it differs by "
         f"{ranged(judged.end, unit(first.higher))}."
     )
     claims = [Claim(name, alike, judged.held, told)]

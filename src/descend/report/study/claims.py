@@ -11,6 +11,8 @@ Held = Literal["held", "not held", "undecided", "not run"]
 Test = Callable[[Interval, float], Held]
 Key = TypeVar("Key")
 
+_AGAINST: tuple[Held, ...] = ("held", "undecided", "not held")
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -73,7 +75,8 @@ class Every(Generic[Key]):
         held: Held where each one is. Not held where one is not by an interval that allows for how many were looked
             at (Bonferroni): of sixty true claims one or two would fall by chance.
         ends: The intervals that this rests on.
-        worst: The one that speaks most against it; of those that refute it, where there are any.
+        worst: The one that speaks most against it: of those that refute it, where there are any, else of those that
+            leave it undecided.
     """
 
     held: Held
@@ -94,13 +97,17 @@ def every(parts: Mapping[Key, Number], test: Test, bound: float = 0.0) -> Every[
         size = -value if test is above else abs(value) if test is within else value
         return inf if isnan(size) else size
 
-    worst = max(parts, key=against)
+    def judged(ends: Mapping[Key, Interval]) -> tuple[list[Held], Key]:
+        verdicts = {key: test(end, bound) for key, end in ends.items()}
+        return list(verdicts.values()), max(parts, key=lambda key: (_AGAINST.index(verdicts[key]), against(key)))
+
     ends = {key: part.interval for key, part in parts.items()}
-    if all(test(end, bound) == "held" for end in ends.values()):
+    verdicts, worst = judged(ends)
+    if set(verdicts) == {"held"}:
         return Every("held", ends, worst)
     ends = {key: part.picked(len(parts)) for key, part in parts.items()}
-    refuted = [key for key, end in ends.items() if test(end, bound) == "not held"]
-    return Every("not held", ends, max(refuted, key=against)) if refuted else Every("undecided", ends, worst)
+    verdicts, worst = judged(ends)
+    return Every("not held" if "not held" in verdicts else "undecided", ends, worst)
 
 
 def most(count: int, total: int) -> tuple[Held, str]:

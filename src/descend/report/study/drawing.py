@@ -7,7 +7,7 @@ from pathlib import Path
 
 from descend.report.page import put
 from descend.report.study import ablations, feasibility, language, papers, text, theory, trained, video
-from descend.report.study.cells import listed
+from descend.report.study.cells import data_name, few
 from descend.report.study.claims import Claim
 from descend.report.study.parts import Shown
 from descend.report.study.printed import print_chart
@@ -79,8 +79,10 @@ def _besides(own: Results, wanted: Sized, scale: str) -> Iterator[str]:
     """What is to be known of the cells of a figure, whatever is claimed of them."""
     if left := max(len(wanted) - len(own.runs), 0):
         yield f"{left} of {len(wanted)} cells are not run yet."
-    if same := [setting.words for setting in own.settings if setting.unconstrained]:
-        yield f"Of {listed(same)} the constrained runs are ERM's own: no constraint ever bound."
+    if free := [
+        f"{one.model}-{one.depth} on {data_name(one.data)} at γ = {one.gamma:g}" for one in own.settings if one.unbound
+    ]:
+        yield f"In {few(free)} no multiplier ever left 0, so that constrained training was plain training."
     if scale and not SCALES[scale].telling:
         yield f"Scale {scale} says nothing about the method."
 

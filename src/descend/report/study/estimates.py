@@ -124,16 +124,11 @@ class Robust:
     higher: bool
 
     def at(self, level: float) -> Number:
-        """At a level that was judged.
-
-        Raises:
-            InputError: If it was not.
-        """
+        """At a level; unknown, NaN, where it was not judged."""
         for known, number in zip(self.noise, self.numbers, strict=True):
             if isclose(known, level, abs_tol=1e-9):
                 return number
-        levels = ", ".join(f"{known:g}" for known in self.noise)
-        raise InputError(f"cells were judged at noise γ = {levels}; expected {level:g} among them.")
+        return computed(lambda part: nan * part, self.numbers[0])
 
     def mean(self, above: float = -1.0) -> Number:
         """The plain mean over the levels above one; over the last where there is none above."""

@@ -93,9 +93,8 @@ def _worse(says: str, runs: Sequence[Run], setting: Setting) -> Claim:
     judged = every({level: ahead(ours.at(level), theirs.at(level), ours.higher) for level in shared}, below)
     feasible = sum(run.view.feasible is True for run in beside)
     told = (
-        f"Against the {len(beside)} constrained runs beside it, of which {feasible} met their constraints, its "
-        f"{setting.metric} is worse by {ranged(-judged.end, ' %')} at test γ = {judged.worst:g}, where it differs "
-        "least."
+        f"It is held against the {len(beside)} constrained runs beside it, of which {feasible} met their constraints; "
+        f"most against it speaks test γ = {judged.worst:g}: a gain in {setting.metric} of {ranged(judged.end, ' %')}."
     )
     # Worse than what is infeasible too says nothing of what being feasible is worth; and to pick seeds by their
     # verdicts would be to choose.

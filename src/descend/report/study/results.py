@@ -8,6 +8,8 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from descend.errors import InputError
 from descend.reading import json_lines
 from descend.report.frames import Frames
@@ -63,11 +65,10 @@ class Setting:
         return bool(self.plain and self.constrained)
 
     @property
-    def unconstrained(self) -> bool:
-        """Whether constrained runs came to what plain ones of their seeds did, to the last digit."""
-        plain = {run.seed: (run.view.values, run.view.layer_losses) for run in self.plain}
-        ours = {run.seed: (run.view.values, run.view.layer_losses) for run in self.constrained}
-        return bool(ours) and all(seed in plain and plain[seed] == found for seed, found in ours.items())
+    def unbound(self) -> bool:
+        """Whether no multiplier of any constrained run ever left 0, at the steps that are kept of it."""
+        rows = [run.curves.get("multiplier", {}).get("values") for run in self.constrained if not run.diverged]
+        return bool(rows) and all(of_run and not np.any(of_run) for of_run in rows)
 
     @property
     def words(self) -> str:

@@ -144,7 +144,7 @@ def figure_13(results: Results) -> Shown:
     setting, layer = judged.worst
     told = (
         f"In {most(falling(steps), len(settings))[1]} of the settings the mean loss falls at every layer, in ERM's "
-        f"{falling(steps_down(settings, 'erm'))}; the worst step is that of layer {layer} of {setting.words}: the loss "
+        f"{falling(steps_down(settings, 'erm'))}; most against it speaks layer {layer} of {setting.words}: the loss "
         f"changes by {ranged(judged.end)}."
     )
     claim = Claim("figure-13", says, judged.held, told)

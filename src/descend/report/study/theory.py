@@ -173,7 +173,7 @@ def _less(says: str, differences: dict[Setting, Number]) -> Claim:
     judged = every(differences, below)
     fewer = sum(difference.value < 0 for difference in differences.values())
     told = (
-        f"Less in {fewer} of {len(differences)} settings; the least favourable is {judged.worst.words}: the difference "
+        f"Less in {fewer} of {len(differences)} settings; most against it speaks {judged.worst.words}: the difference "
         f"is {ranged(judged.end)} of f_0."
     )
     return Claim("theory-2", says, judged.held, told)
@@ -205,9 +205,8 @@ def theory_3(results: Results) -> Shown:
     setting, arm, layer = judged.worst
     falling = sum(all(step.value < 0 for step in row) for row in steps.values())
     told = (
-        f"The energy falls at every layer in {falling} of {len(steps)} (setting, method) pairs; the worst step is that "
-        f"of layer {layer} of {arm_name(arm)}, {setting.words}: the energy changes by "
-        f"{ranged(judged.end)}."
+        f"The energy falls at every layer in {falling} of {len(steps)} (setting, method) pairs; most against "
+        f"it speaks layer {layer} of {arm_name(arm)}, {setting.words}: the energy changes by {ranged(judged.end)}."
     )
     return Shown([spoiled(Claim("theory-3", says, judged.held, told), constrained(settings))], chart)
 

@@ -176,7 +176,7 @@ def figure_7(results: Results) -> Shown:
             "figure-7",
             says[0],
             judged.held,
-            f"The smallest step down is that of layer {layer} of {setting.model}-{setting.depth}: the loss changes by "
+            f"Most against it speaks layer {layer} of {setting.model}-{setting.depth}: the loss changes by "
             f"{ranged(judged.end)}.",
         ),
         Claim(
