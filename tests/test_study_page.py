@@ -236,13 +236,13 @@ def test_whatever_words_are_in_a_study_they_are_text(browser: Browser, tmp_path:
             for each in one.get("completions", []):
                 each["prompt"] = each["text"] = hostile
             lines.append(one)
-    write(tmp_path, lines, ["figure-2", "figure-6", "figure-16", "table-3", "table-1"], hostile)
+    write(tmp_path, lines, ["figure-2", "figure-6", "figure-16", "table-3", "table-1"])
     with Guarded(browser, write_study(tmp_path)[1]) as visit:
         for section in visit.page.locator("section").all():
             section.scroll_into_view_if_needed()
         visit.assert_quiet()
         said = " ".join(hostile.split())
-        assert said in " ".join(visit.page.locator("h1").text_content().split())
+        assert said in " ".join(visit.page.locator("#figure-6").text_content().split())
         answer = visit.page.locator("#answers-0 td:visible").first
         assert " ".join(answer.text_content().split()) == said
         visit.page.locator("[data-cell]").first.click()
