@@ -44,9 +44,8 @@ def reproduce(words: Sequence[str]) -> None:
         raise InputError(f"workers must be at least 1; got {workers}.")
     study = Study.of(options.what, options.scale, options.out, options.data_root)
     print(study.told(workers), flush=True)
-    if options.dry_run and study.root is None:
-        return
-    study.check_data()
+    if study.root is not None or not options.dry_run:
+        study.check_data()
     if options.dry_run:
         return
     study.write()

@@ -67,7 +67,7 @@ def mixed(out: Path) -> list[str]:
     """A warning for each arm whose seeds were run with different settings though their flags are the same.
 
     Raises:
-        InputError: If a line is no JSON object.
+        InputError: If a line is no JSON object, or has no cell with a name.
     """
     arms: dict[str, dict[str, Mapping[str, Any]]] = {}
     for name, line in read(out).items():
@@ -113,7 +113,7 @@ def supersede(out: Path, known: Container[str]) -> int:
     """Put lines of cells that are no longer asked for, as those of other settings, into `OLD_FILE`; returns how many.
 
     Raises:
-        InputError: If a line is no JSON object.
+        InputError: If a line is no JSON object, or has no cell with a name.
         SaveError: If the disk takes no more.
     """
     with locked(out, LOCK, wait=True):

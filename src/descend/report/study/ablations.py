@@ -11,7 +11,7 @@ from descend.report.study.cells import Place, Run, data_name, metric_name
 from descend.report.study.chart import Chart, Panel, shades
 from descend.report.study.claims import Claim, above, every, not_run, number, ranged, within
 from descend.report.study.estimates import Interval, Number, robust, same_seeds, together
-from descend.report.study.parts import BANDS, Shown, advantage, banded, inside, spoiled, unit
+from descend.report.study.parts import BANDS, Shown, advantage, banded, by_level, spoiled, unit
 from descend.report.study.results import Results
 from descend.study.statistics import CONFIDENCE
 
@@ -42,7 +42,7 @@ def figure_5(results: Results) -> Shown:
     panel = _against(family, "α", _title(first), chosen)
     few, much = together(family[min(family)], family[max(family)])
     outside = advantage(much.at(levels[-1]), few.at(levels[-1]), first.higher).interval
-    judged = every(inside(family[max(family)], family[min(family)], first.gamma), above, -COST)
+    judged = every(by_level(family[max(family)], family[min(family)], first.gamma), above, -COST)
     span = f"From α = {min(family):g} to {max(family):g}"
     kind = unit(first.higher)
     claims = [

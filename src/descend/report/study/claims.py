@@ -76,7 +76,7 @@ class Every(Generic[Key]):
             at (Bonferroni): of sixty true claims one or two would fall by chance.
         ends: The intervals that this rests on.
         worst: The one that speaks most against it: of those that refute it, where there are any, else of those that
-            leave it undecided.
+            leave it undecided, else of all.
     """
 
     held: Held

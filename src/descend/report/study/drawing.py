@@ -77,7 +77,7 @@ def _drawn(name: str, results: Results, scale: str) -> Shown:
 
 def _besides(own: Results, wanted: Sized, scale: str) -> Iterator[str]:
     """What is to be known of the cells of a figure, whatever is claimed of them."""
-    if left := max(len(wanted) - len(own.runs), 0):
+    if scale and (left := len(wanted) - len(own.runs)):
         yield f"{left} of {len(wanted)} cells are not run yet."
     if free := [
         f"{one.model}-{one.depth} on {data_name(one.data)} at γ = {one.gamma:g}" for one in own.settings if one.unbound

@@ -128,7 +128,7 @@ class Robust:
         for known, number in zip(self.noise, self.numbers, strict=True):
             if isclose(known, level, abs_tol=1e-9):
                 return number
-        return computed(lambda part: nan * part, self.numbers[0])
+        return self.numbers[0].times(nan)
 
     def mean(self, above: float = -1.0) -> Number:
         """The plain mean over the levels above one; over the last where there is none above."""

@@ -11,7 +11,7 @@ from descend.report.study.parts import (
     SEEDS,
     Shown,
     banded,
-    inside,
+    by_level,
     layer_panel,
     noise_panel,
     outside,
@@ -47,7 +47,7 @@ def figure_6(results: Results) -> Shown:
         return Shown([not_run("figure-6", words, "a language model with ERM and constrained") for words in says], chart)
     setting = settings[-1]
     strong = outside(setting.constrained, setting.plain, setting.gamma).interval
-    judged = every(inside(setting.constrained, setting.plain, setting.gamma), above, -MARGIN)
+    judged = every(by_level(setting.constrained, setting.plain, setting.gamma), above, -MARGIN)
     kind = unit(setting.constrained[0].higher)
     ends = listed([f"{ranged(end, kind)} at γ = {level:g}" for level, end in judged.ends.items()])
     claims = [

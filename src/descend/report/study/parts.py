@@ -240,8 +240,8 @@ def lacking(wanted: Iterable[tuple[str, str]], have: Iterable[tuple[str, str]]) 
     return f"Not run: {', '.join(gone)}." if gone else ""
 
 
-def inside(ours: Runs, theirs: Runs, upto: float) -> dict[float, Number]:
-    """How much better ours is at each level of test noise in distribution, which no noise above training's is."""
+def by_level(ours: Runs, theirs: Runs, upto: float = inf) -> dict[float, Number]:
+    """How much better ours is at each level of test noise, see `advantage`: up to training's is in distribution."""
     one, other = together(ours, theirs)
     return {level: advantage(one.at(level), other.at(level), one.higher) for level in one.noise if level <= upto}
 

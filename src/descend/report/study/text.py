@@ -10,10 +10,10 @@ from descend.report.study.parts import (
     BANDS,
     SEEDS,
     Shown,
+    by_level,
     constrained,
     deepest,
     falling,
-    inside,
     lacking,
     layer_panel,
     noise_panel,
@@ -122,7 +122,7 @@ def _preserved(settings: Sequence[Setting]) -> Claim:
     found = {
         (setting, level): gained
         for setting in settings
-        for level, gained in inside(setting.constrained, setting.plain, setting.gamma).items()
+        for level, gained in by_level(setting.constrained, setting.plain, setting.gamma).items()
     }
     judged = every(found, above, -MARGIN)
     (setting, level), worst = judged.worst, ranged(judged.end, " points")

@@ -13,8 +13,8 @@ from descend.report.study.estimates import Number, average, finite, over_seeds, 
 from descend.report.study.parts import (
     BANDS,
     Shown,
-    advantage,
     banded,
+    by_level,
     constrained,
     lacking,
     layer_series,
@@ -126,11 +126,10 @@ def figure_10(results: Results) -> Shown:
         settings = _one_depth(results.where(task="text", model=model, data=data, paired=True))
         series = []
         for setting in settings:
-            ours, theirs = together(setting.constrained, setting.plain)
-            found = [advantage(ours.at(level), theirs.at(level), ours.higher).interval for level in ours.noise]
+            found = by_level(setting.constrained, setting.plain)
             ends.setdefault((model, data), []).append((setting, outside(setting.constrained, setting.plain, 0.0)))
             name = f"trained at γ = {setting.gamma:g}"
-            series.append(banded(name, styles[setting.gamma], ours.noise, found))
+            series.append(banded(name, styles[setting.gamma], list(found), [one.interval for one in found.values()]))
         if series:
             title = f"{model}-{settings[0].depth}, {data_name(data)}"
             panels.append(Panel(title, "test noise γ", "gain over ERM, points", series, lines=[Line(0, "ERM", "y")]))

@@ -7,15 +7,15 @@ from typing import Any
 from descend.report.study.cells import Run, arm_name, data_name
 from descend.report.study.chart import Chart, Line, Panel, hues, shades
 from descend.report.study.claims import Claim, above, below, every, joint, most, not_run, ranged
-from descend.report.study.estimates import Interval, Number, Robust, ahead, average, finite, robust, together
+from descend.report.study.estimates import Interval, Number, ahead, average, finite, robust, together
 from descend.report.study.parts import (
     BANDS,
     SEEDS,
     Shown,
     banded,
+    by_level,
     by_validation,
     constrained,
-    inside,
     lacking,
     layer_panel,
     least_down,
@@ -88,7 +88,7 @@ def _in_distribution(cells: dict[Place, Arms]) -> Claim:
     found = {
         (place, level): gained
         for place, arms in cells.items()
-        for level, gained in inside(arms["constrained"], arms["erm"], arms["erm"][0].gamma).items()
+        for level, gained in by_level(arms["constrained"], arms["erm"], arms["erm"][0].gamma).items()
     }
     if not found:
         return not_run("figure-2", says, "video cells of ERM and constrained")
@@ -201,11 +201,10 @@ def figure_8(results: Results) -> Shown:
         for place, arms in cells.items():
             if place[:2] != (regime, model):
                 continue
-            ours, theirs = _pair(arms)
-            found = [ahead(ours.at(level), theirs.at(level), ours.higher) for level in ours.noise]
-            gains[place] = (found[0], found[-1])
-            ends = [one.interval for one in found]
-            series.append(banded(data_name(place[2]), styles[place[2]], ours.noise, ends))
+            found = by_level(arms["constrained"], arms["erm"])
+            ends = list(found.values())
+            gains[place] = (ends[0], ends[-1])
+            series.append(banded(data_name(place[2]), styles[place[2]], list(found), [end.interval for end in ends]))
         trained = max(run.gamma for place, arms in cells.items() if place[:2] == (regime, model) for run in arms["erm"])
         lines = [Line(0, "ERM", "y"), Line(trained, "trained")]
         panels.append(Panel(f"{model}, γ = {trained:g}", "test noise γ", "gain over ERM, %", series, lines=lines))
@@ -283,11 +282,6 @@ def _families(results: Results, models: tuple[str, ...] | None, least: int = 2) 
     # The regime of which there is most comes first, whole rows of it.
     regimes = [place[0] for place in families]
     return dict(sorted(families.items(), key=lambda item: -regimes.count(item[0][0])))
-
-
-def _pair(arms: Arms) -> tuple[Robust, Robust]:
-    ours, theirs = together(arms["constrained"], arms["erm"])
-    return ours, theirs
 
 
 def _outside(arms: Arms) -> Number:
