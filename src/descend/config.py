@@ -11,7 +11,7 @@ import torch
 from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from descend.core import DescentProblem, PrimalDual
+from descend.core import DescentProblem, GeometricTarget, PrimalDual
 from descend.errors import InputError
 
 
@@ -43,6 +43,13 @@ gives layer l the weight l, and exit 0 none. ``r-drop`` is ERM with a term of it
 """
 
 
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "geometric": {"dual_optimizer": "price", "dual_warmup_steps": 0.0, "resilience": 0.0},
+    "step": {"dual_optimizer": "adam", "dual_warmup_steps": 0.1, "resilience": 0.05},
+}
+"""Defaults that depend on what bounds the layers: the losses themselves (`GeometricTarget`), or α (`StepTarget`)."""
+
+
 REFUSED = {
     "save_only_model": "it leaves out what a run needs to go on, the multipliers.",
     "auto_find_batch_size": "the library begins anew with smaller batches, and the multipliers would not. Choose "
@@ -71,11 +78,18 @@ class DescentArguments:
         default=1.0,
         metadata={"help": "Of the method r-drop: the price κ of what the two passes' predictions differ by."},
     )
-    alpha: str = field(
-        default="0.1",
+    strength: float | None = field(
+        default=None,
         metadata={
-            "help": "Step α in (0, 1): each layer must lower the loss by a factor 1 - α. One number, or one per layer; "
-            "given alone it starts the chain at the input and asks the same of every layer."
+            "help": "How much early layers must do of the descent, from 0 to 1: 0.7 unless given. The bounds follow "
+            "from the losses themselves; no α is needed."
+        },
+    )
+    alpha: str | None = field(
+        default=None,
+        metadata={
+            "help": "Use the paper's bounds in place of ours: step α in (0, 1), each layer must lower the loss by a "
+            "factor 1 - α. One number, or one per layer."
         },
     )
     alpha_decay: float = field(
@@ -83,29 +97,48 @@ class DescentArguments:
         metadata={"help": "q in (0, 1] of a geometric schedule α, αq, αq², … from the chain's start; α one number."},
     )
     cap: float | None = field(
-        default=None, metadata={"help": "Bound on the loss where the chain starts; none unless given."}
+        default=None, metadata={"help": "With α: bound on the loss of exit cap_layer; none unless given."}
     )
-    first_layer: int = field(
-        default=0, metadata={"help": "Where the chain starts: 0 the embedded input, 1 the first block's output."}
+    cap_layer: int | None = field(
+        default=None, metadata={"help": "The exit that the cap bounds; where the chain starts unless given."}
+    )
+    first_layer: int | None = field(
+        default=None,
+        metadata={
+            "help": "Where the chain starts: 0 the embedded input, 1 the first block's output. Unless given it is 0, "
+            "and 1 for UT, whose exit 0 is the noisy input itself."
+        },
     )
     form: str = field(default="difference", metadata={"help": "Form of a constraint: difference or ratio."})
     stop_gradient: bool = field(
         default=True,
         metadata={"help": "No gradient through a constraint's right-hand side: no layer is paid to be worse."},
     )
-    dual_lr: float = field(default=0.03, metadata={"help": "Learning rate of the multipliers, η_λ."})
-    dual_optimizer: str = field(default="adam", metadata={"help": "How multipliers climb: sgd, adam or nupi."})
+    dual_lr: float | None = field(
+        default=None,
+        metadata={"help": "Learning rate of the multipliers, η_λ: 0.03 unless given, or 500 a run for price."},
+    )
+    dual_optimizer: str | None = field(
+        default=None,
+        metadata={"help": "How multipliers climb: sgd, adam, nupi or price. Unless given price, or adam with α."},
+    )
     dual_optim_args: str | None = field(
         default=None, metadata={"help": "Further arguments of the dual optimizer, as JSON: '{\"kp\": 5.0}'."}
     )
     dual_every: str = field(
         default="1", metadata={"help": "A dual step after this many primal steps, or 'epoch' for one per epoch."}
     )
-    dual_warmup_steps: float = field(
-        default=0.1,
-        metadata={"help": "Steps of plain ERM before the multipliers move; below 1, that share of all steps."},
+    dual_warmup_steps: float | None = field(
+        default=None,
+        metadata={
+            "help": "Steps of plain ERM before the multipliers move; below 1, that share of all steps. Unless given "
+            "0, or 0.1 with α."
+        },
     )
-    resilience: float = field(default=0.05, metadata={"help": "ρ: price of slack; 0 for hard constraints."})
+    resilience: float | None = field(
+        default=None,
+        metadata={"help": "ρ: price of slack; 0 for hard constraints. Unless given 0, or 0.05 with α."},
+    )
     slack: str = field(default="implicit", metadata={"help": "Slack: implicit, eq. (38), or explicit, eq. (36)."})
     slack_lr: float | None = field(
         default=None, metadata={"help": "Learning rate of explicit slack; ρ times the multipliers' unless given."}
@@ -198,8 +231,12 @@ class DescentArguments:
         """Where everything goes, ``output_dir``."""
         return Path(vars(self)["output_dir"] or "trainer_output")
 
-    def alphas(self, depth: int) -> float | list[float]:
+    def alphas(self, depth: int, first: int = 0) -> float | list[float]:
         """α of each layer, from one number, a geometric schedule or a list.
+
+        Args:
+            depth: L.
+            first: Where the chain and a schedule start.
 
         Raises:
             InputError: If it can't be read.
@@ -216,35 +253,55 @@ class DescentArguments:
             return values
         if self.alpha_decay == 1:
             return values[0]
-        return [values[0] * self.alpha_decay ** max(0, layer - self.first_layer) for layer in range(depth)]
+        return [values[0] * self.alpha_decay ** max(0, layer - first) for layer in range(depth)]
 
-    def problem(self, depth: int) -> DescentProblem:
-        """The constraints that a model of this depth is held to, whatever the method it was trained with."""
+    def problem(self, depth: int, first: int = 0) -> DescentProblem:
+        """The constraints that a model is held to, whatever the method it was trained with.
+
+        Args:
+            depth: L, the number of the model's layers.
+            first: Where the model's chain starts unless ``first_layer`` says it, see `LayeredModel.first_layer`.
+        """
+        first = min(first, depth - 1) if self.first_layer is None else self.first_layer
+        if self.alpha is None:
+            for name, usual in (("alpha_decay", 1.0), ("cap", None), ("cap_layer", None), ("form", "difference")):
+                if getattr(self, name) != usual:
+                    raise InputError(f"{name} belongs to alpha, which was not given; give --alpha or leave it out.")
+            strength = {} if self.strength is None else {"strength": self.strength}
+            return DescentProblem(depth, first=first, target=GeometricTarget(first=first, **strength))
+        if self.strength is not None:
+            raise InputError("strength and alpha are two ways to say what a layer must reach; give one of them.")
         return DescentProblem(
             depth,
-            self.alphas(depth),
+            self.alphas(depth, first),
             self.cap,
-            first=self.first_layer,
+            first=first,
             form=self.form,  # type: ignore[arg-type]
             stop_gradient=self.stop_gradient,
+            cap_layer=self.cap_layer,
         )
 
-    def primal_dual(self, depth: int) -> PrimalDual:
-        """The dual of the problem that training solves: one without constraints, but for the method of that name."""
+    def primal_dual(self, depth: int, first: int = 0) -> PrimalDual:
+        """The dual of the problem that training solves: one without constraints, but for the method of that name.
+
+        Args:
+            depth: As of `problem`.
+            first: As of `problem`.
+        """
         if self.method not in METHODS:
             raise InputError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}.")
-        problem = self.problem(depth)  # checked for all: they are evaluated against the same constraints
+        problem = self.problem(depth, first)  # checked for all: they are evaluated against the same constraints
         if self.method != "constrained":
             return PrimalDual(DescentProblem(depth, objective=METHODS[self.method](depth)))
         if self.dual_every != "epoch" and not self.dual_every.isdecimal():
             raise InputError(f"dual_every must be a number of steps or 'epoch'; got {self.dual_every!r}.")
-        if not 0 <= self.dual_warmup_steps < math.inf:
+        if not 0 <= self._default("dual_warmup_steps") < math.inf:
             raise InputError(f"dual_warmup_steps must be at least 0; got {self.dual_warmup_steps}.")
         return PrimalDual(
             problem,
             lr=self.dual_lr,
-            optimizer=self.dual_optimizer,
-            resilience=self.resilience,
+            optimizer=self._default("dual_optimizer"),
+            resilience=self._default("resilience"),
             slack=self.slack,  # type: ignore[arg-type]
             slack_lr=self.slack_lr,
             slack_optimizer=self.slack_optimizer,
@@ -252,13 +309,18 @@ class DescentArguments:
             options=self._dual_options(),
         )
 
+    def _default(self, name: str) -> Any:
+        """A setting whose default depends on the kind of bounds."""
+        value = getattr(self, name)
+        return DEFAULTS["step" if self.alpha else "geometric"][name] if value is None else value
+
     def warmup(self, steps: int) -> int:
         """How many of a run's steps pass before the constraints take part.
 
         Raises:
             InputError: If that is all of them: the constraints would never take part.
         """
-        share = self.dual_warmup_steps
+        share = self._default("dual_warmup_steps")
         warmup = round(share * steps) if share < 1 else round(share)
         if self.method == "constrained" and warmup >= steps:
             raise InputError(

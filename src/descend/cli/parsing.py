@@ -94,10 +94,8 @@ def read_recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     parser.add_argument("--out", required=True, dest="output_dir", help="folder of the run; must not hold one yet")
     parser.add_argument("--resume", action="store_true", help="go on from the last whole checkpoint in --out")
     quiet = {"disable_tqdm": not sys.stderr.isatty()}
-    # A schedule and where it starts belong to the recipe's own α: --alpha 0.1 alone means that step at every layer.
     given = {word.split("=")[0].replace("-", "_").strip("_") for word in words if word.startswith("--")}
-    literal = {"alpha_decay": 1.0, "first_layer": 0} if "alpha" in given else {}
-    parser.set_defaults(**(recipe.training | literal | quiet))
+    parser.set_defaults(**(recipe.training | quiet))
     try:
         chosen = vars(parser.parse_args(list(words[1:])))
         settings: Any = recipe(**_fields(recipe, chosen))
@@ -110,8 +108,6 @@ def read_recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     for key, value in settings.otherwise.items():
         if key not in given:
             setattr(args, key, value)
-    if "first_layer" not in given:  # the recipe's own gives way to a model that has fewer layers
-        args.first_layer = min(args.first_layer, max(0, settings.depth - 1))
     return name, settings, args, chosen["resume"]
 
 

@@ -57,11 +57,54 @@ class NuPI(torch.optim.Optimizer):
                 state["error"] = smooth.clone()
 
 
+class PriceAscent(torch.optim.Optimizer):
+    r"""Projected gradient ascent below a price, which starts at the price.
+
+    .. math::
+        \lambda \leftarrow \mathrm{clip}\big(\lambda + \tfrac{\eta}{T}\, g,\ 0,\ p\big), \qquad \lambda_0 = p
+
+    The price p is an L1 penalty on the violation: where λ stays below p its constraint holds exactly, and where no
+    model can meet it λ stays at p instead of growing without end. Training begins with all constraints at work and
+    releases those that are met, so that no late constraint has to undo what the layers have settled on. The step is
+    relative to the number of dual steps T, so that short and long runs move alike.
+
+    Args:
+        params: Tensors to update; their ``grad`` is g.
+        lr: η: how far λ moves in a whole run at a violation of 1.
+        price: p > 0.
+        horizon: T ≥ 1, the number of dual steps of the run.
+        maximize: Must be true; here for a signature like the others'.
+    """
+
+    def __init__(
+        self, params: Iterable[Tensor], lr: float, price: float = 1.0, horizon: int = 1, maximize: bool = True
+    ):
+        if not 0 < price < math.inf:
+            raise InputError(f"price must be a positive number; got {price}.")
+        if not maximize:
+            raise InputError("price ascent moves multipliers upwards; leave out maximize.")
+        super().__init__(params, {"lr": lr, "price": price, "horizon": horizon})
+        self.start = price
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Move every parameter once."""
+        for group in self.param_groups:
+            for param in group["params"]:
+                param.add_(param.grad, alpha=group["lr"] / group["horizon"]).clamp_(0.0, group["price"])
+
+
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
     "nupi": NuPI,
+    "price": PriceAscent,
 }
+
+LEARNING_RATES = {"price": 500.0}
+"""The dual learning rate of an optimiser by default; `LEARNING_RATE` for the others."""
+
+LEARNING_RATE = 0.03
 
 
 def optimizer_over(tensor: Tensor, name: str, lr: float, **options: Any) -> torch.optim.Optimizer:
@@ -83,11 +126,11 @@ class Multipliers:
     """λ ≥ 0 over all constraints (index 0 the cap, index l layer l), and its projected ascent.
 
     λ ← [λ + step(g)]₊, with the step of SGD (η g: Algorithm 1 as written), Adam (the paper's runs; its step
-    is about ±η whatever the violation's size) or νPI.
+    is about ±η whatever the violation's size), νPI, or `PriceAscent`, which starts at its price p and keeps λ ≤ p.
 
     Args:
         in_force: Shape (L+1,), bool; the others stay at 0.
-        name: ``"sgd"``, ``"adam"`` or ``"nupi"``.
+        name: ``"sgd"``, ``"adam"``, ``"nupi"`` or ``"price"``.
         lr: η_λ.
         options: Further arguments of the optimiser.
     """
@@ -97,6 +140,13 @@ class Multipliers:
         # Double precision, on the host: L+1 numbers that must not drift, identical on every rank.
         self.values = torch.zeros(len(in_force), dtype=torch.float64)
         self._optimizer = optimizer_over(self.values, name, lr, maximize=True, **options)
+        self.values[in_force] = getattr(self._optimizer, "start", 0.0)
+
+    def set_horizon(self, steps: int) -> None:
+        """Tell an optimiser whose step depends on it how many dual steps the run has."""
+        for group in self._optimizer.param_groups:
+            if "horizon" in group:
+                group["horizon"] = max(1, steps)
 
     def ascend(self, gradient: Tensor) -> None:
         """One projected ascent step along ``gradient``, shape (L+1,)."""

@@ -38,7 +38,7 @@ class Outlook:
         Returns:
             Sentences, none twice in the life of a run.
         """
-        if not self.problem.in_force[1:].any():
+        if self.problem.alpha is None:
             return []
         self._seen = [*self._seen[-self.patience :], (multipliers, self.problem.violations(losses))]
         self._apart = [*self._apart[-self.patience :], (losses[-1] / self.problem.floor(losses)).item() - 1]

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, distributed
 
-from descend.core.multipliers import Multipliers
+from descend.core.multipliers import LEARNING_RATE, LEARNING_RATES, Multipliers
 from descend.core.problem import DescentProblem
 from descend.core.slack import ExplicitSlack, ImplicitSlack
 from descend.errors import InputError, NonFiniteLossError, RanksDifferError
@@ -29,8 +29,8 @@ class PrimalDual:
 
     Args:
         problem: The constrained problem.
-        lr: η_λ, the dual learning rate.
-        optimizer: ``"sgd"``, ``"adam"`` (the paper's) or ``"nupi"``.
+        lr: η_λ, the dual learning rate; 0.03 unless given, or 500 per run for ``"price"``.
+        optimizer: ``"sgd"``, ``"adam"`` (the paper's), ``"nupi"`` or ``"price"`` (`PriceAscent`).
         resilience: ρ, the price of slack; 0 for hard constraints.
         slack: ``"implicit"``, eq. (38), or ``"explicit"``, eq. (36).
         slack_lr: Learning rate of explicit slack; ``resilience * lr`` unless given, so that u keeps pace with
@@ -41,6 +41,7 @@ class PrimalDual:
         every: The dual schedule: 1 a dual step after every primal step, k after every k, on the mean losses
             since the last one, ``"epoch"`` at each `end_epoch`.
         options: Further arguments of the dual optimiser, such as ``{"kp": 5.0}`` of νPI.
+        horizon: The number of primal steps of the run, which the step of ``"price"`` is relative to; see `horizon`.
 
     Raises:
         InputError: If an argument is outside its range.
@@ -49,7 +50,7 @@ class PrimalDual:
     def __init__(
         self,
         problem: DescentProblem,
-        lr: float = 0.03,
+        lr: float | None = None,
         optimizer: str = "adam",
         resilience: float = 0.0,
         *,
@@ -59,6 +60,7 @@ class PrimalDual:
         warmup: int = 0,
         every: int | Literal["epoch"] = 1,
         options: dict[str, Any] | None = None,
+        horizon: int | None = None,
     ):
         if every != "epoch" and not (isinstance(every, int) and every >= 1):
             raise InputError(f"every must be a number of steps, at least 1, or 'epoch'; got {every!r}.")
@@ -70,7 +72,10 @@ class PrimalDual:
         self.warmup = warmup
         self.every = every
         self.steps = 0
+        lr = LEARNING_RATES.get(optimizer, LEARNING_RATE) if lr is None else lr
         self._multipliers = Multipliers(problem.in_force, optimizer, lr, **(options or {}))
+        if horizon is not None:
+            self.plan(horizon)
         # A saved state belongs to these: the state of one optimiser means nothing to another.
         self._kind = f"optimizer={optimizer!r}, slack={slack!r}"
         if slack == "explicit":
@@ -80,8 +85,9 @@ class PrimalDual:
             self._kind += f", slack_optimizer={name!r}"
         else:
             self._slack = ImplicitSlack(resilience)
-        # Where the ratio form, which is not linear, takes its weights: the last losses seen.
-        self._last = torch.ones(problem.depth + 1, dtype=torch.float64)
+        # Where the problem takes its coefficients: the last losses seen, or a running mean of them; ones before any.
+        self._reference = torch.ones(problem.depth + 1, dtype=torch.float64)
+        self._referred = False
         # Σ count · losses and Σ count of this rank since the last dual step.
         self._totals = torch.zeros(problem.depth + 2, dtype=torch.float64)
         # The same of the primal step that is being taken.
@@ -104,6 +110,10 @@ class PrimalDual:
         """u_1 … u_L, shape (L,), in units of the violations."""
         return self._slack.values(self._multipliers.values)[1:].clone()
 
+    def plan(self, steps: int) -> None:
+        """Say how many primal steps the run has; with ``every="epoch"`` call it with the number of epochs."""
+        self._multipliers.set_horizon(steps if self.every == "epoch" else -(-steps // self.every))
+
     @property
     def warm(self) -> bool:
         """Whether warm-up is over and the constraints take part."""
@@ -118,12 +128,12 @@ class PrimalDual:
     def weights(self) -> Tensor:
         """w_0 … w_L, shape (L+1,): the next primal step's weight of each loss, known before the forward pass.
 
-        In the ratio form they are taken at the last losses seen.
+        In the ratio form they are taken at the last losses seen, of a `GeometricTarget` at their running mean.
         """
         if not self.warm:
             return self.problem.objective.clone()
         values = self._multipliers.values
-        return self.problem.weights(values[1:], values[0], self._last)
+        return self.problem.weights(values[1:], values[0], self._reference)
 
     def lagrangian(self, losses: Tensor) -> Tensor:
         """L̂ at the current multipliers, eq. (5): a scalar to call ``backward`` on; in warm-up the objective alone.
@@ -136,7 +146,7 @@ class PrimalDual:
         if not self.warm:
             return self.problem.goal(losses)
         values = self._multipliers.values
-        return self.problem.lagrangian(losses, values[1:], values[0].to(losses))
+        return self.problem.lagrangian(losses, values[1:], values[0].to(losses), self._reference)
 
     def observe(self, losses: Tensor, count: Tensor | float = 1.0) -> None:
         """Take note of a batch's losses for the next dual step.
@@ -206,7 +216,8 @@ class PrimalDual:
                 "warmup": self.warmup,
                 "totals": self._totals,
                 "pending": self._pending,
-                "last": self._last,
+                "reference": self._reference,
+                "referred": self._referred,
             }
         )
 
@@ -228,7 +239,8 @@ class PrimalDual:
         self.warmup = state["warmup"]
         self._totals = state["totals"]
         self._pending = state.get("pending", torch.zeros_like(self._totals))  # older ones have none
-        self._last = state["last"]
+        self._reference = state["reference"]
+        self._referred = state["referred"]
 
     def _ascend(self) -> bool:
         """Take the dual step, on the mean losses over all ranks; False if no rank has observed any."""
@@ -244,10 +256,12 @@ class PrimalDual:
         if not losses.isfinite().all():
             layers = [int(layer) for layer in (~losses.isfinite()).nonzero()]
             raise NonFiniteLossError(f"the loss of layer {layers} is not finite: {losses.tolist()}.")
-        gap = self.problem.constraints(losses)
+        memory = self.problem.memory if self._referred else 0.0
+        reference = memory * self._reference + (1 - memory) * losses
+        gap = self.problem.constraints(losses, reference) / self.problem.units(reference)
         if not gap.isfinite().all():
             raise InputError(f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'.")
-        self._last = losses
+        self._reference, self._referred = reference, True
         values = self._multipliers.values.clone()
         self._multipliers.ascend(gap - self._slack.values(values))
         found = self._multipliers.values.clone()

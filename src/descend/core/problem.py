@@ -2,14 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from descend.core.targets import Form, StepTarget, Target, step_sizes
 from descend.errors import InputError
-
-Form = Literal["difference", "ratio"]
 
 
 class DescentProblem:
@@ -21,7 +19,8 @@ class DescentProblem:
 
     where :math:`f_0 \dots f_L` are expected losses, one per layer output, :math:`f_0` that of the embedded
     input. Losses are always a vector of shape (L+1,); multipliers and violations a vector of shape (L,),
-    whose entry l−1 belongs to constraint l.
+    whose entry l−1 belongs to constraint l. With a ``target`` the right-hand sides :math:`(1-\alpha_l) f_{l-1}` are
+    its bounds instead.
 
     The objective is :math:`f_L`, c = (0, …, 0, 1), unless other weights are given. ERM, eq. (3), is the same problem
     with ``alpha=None``: no constraint is in force. So is deep supervision, with weights for the inner layers too.
@@ -29,7 +28,7 @@ class DescentProblem:
     Args:
         depth: L, the number of layers.
         alpha: The step α in (0, 1), one for all constraints or one per layer (L numbers); None for ERM.
-        cap: The bound on the loss where the chain starts, in units of the loss; None for no bound. It keeps
+        cap: The bound on the loss of exit ``cap_layer``, in units of the loss; None for no bound. It keeps
             the constraints from being met by raising the first loss.
         first: Where the chain starts: 0 at the embedded input, 1 at the first block's output, and so on.
             Constraints up to ``first`` are not in force. The paper does not say which loss its cap bounds.
@@ -39,6 +38,8 @@ class DescentProblem:
         stop_gradient: Treat the right-hand side as a constant for the primal step. Then no weight is
             negative: no layer is rewarded for a higher loss. The paper differentiates through both sides.
         objective: c_0 … c_L ≥ 0, L+1 numbers: what each loss weighs in the objective; the last one alone unless given.
+        target: Bounds of another kind than α's, such as `GeometricTarget`; leave out ``alpha`` then.
+        cap_layer: The exit that the cap bounds; ``first`` unless given.
 
     Raises:
         InputError: If an argument is outside its range.
@@ -54,6 +55,8 @@ class DescentProblem:
         form: Form = "difference",
         stop_gradient: bool = False,
         objective: Sequence[float] | None = None,
+        target: Target | None = None,
+        cap_layer: int | None = None,
     ):
         if depth < 1:
             raise InputError(f"depth must be at least 1, the number of layers; got {depth}.")
@@ -63,9 +66,17 @@ class DescentProblem:
             raise InputError(f"form must be 'difference' or 'ratio'; got {form!r}.")
         if cap is not None and not 0 < cap < math.inf:
             raise InputError(f"cap must be a positive bound on the first loss, or None for none; got {cap}.")
+        if target is not None and (alpha is not None or cap is not None):
+            raise InputError("a target has bounds of its own: leave out alpha and cap.")
+        if target is not None and getattr(target, "first", first) != first:
+            raise InputError(f"first must be that of the target, {target.first}; got {first}.")  # type: ignore[attr-defined]
+        if cap_layer is not None and not 0 <= cap_layer <= depth:
+            raise InputError(f"cap_layer must be from 0 to depth = {depth}; got {cap_layer}.")
         self.depth = depth
-        self.alpha = _alphas(alpha, depth)
-        self.cap = cap if self.alpha is not None else None
+        self.alpha = None if alpha is None else step_sizes(alpha, depth)
+        self.target = StepTarget(self.alpha, first, form, stop_gradient) if self.alpha else target
+        self.cap = cap if self.alpha else None
+        self.cap_layer = first if cap_layer is None else cap_layer
         self.first = first
         self.form: Form = form
         self.stop_gradient = stop_gradient
@@ -74,11 +85,9 @@ class DescentProblem:
 
         # Index 0 is the cap and index l the descent of layer l: one vector, aligned with the losses.
         self.in_force = torch.zeros(depth + 1, dtype=torch.bool)
-        if self.alpha is not None:
+        if self.target is not None:
             self.in_force[first + 1 :] = True
-            self.in_force[0] = cap is not None
-        # The one place of 1 − α.
-        self._rates = 1 - torch.tensor(self.alpha or [0.0] * depth, dtype=torch.float64)
+            self.in_force[0] = self.cap is not None
 
     @property
     def constrained(self) -> bool:
@@ -100,58 +109,72 @@ class DescentProblem:
         # A loss that weighs nothing takes no part, not even one that is no number.
         return torch.dot(self.objective[self._weighed].to(losses), losses[self._weighed])
 
-    def constraints(self, losses: Tensor) -> Tensor:
+    @property
+    def memory(self) -> float:
+        """How much of the reference losses is kept at each dual step, see `Target.memory`."""
+        return 0.0 if self.target is None else self.target.memory
+
+    def constraints(self, losses: Tensor, reference: Tensor | None = None) -> Tensor:
         """How far each constraint is violated: the cap (index 0) and the descent of each layer (index l).
 
         Args:
             losses: f_0 … f_L, shape (L+1,).
+            reference: Where the target takes its coefficients, shape (L+1,); the losses themselves unless given.
 
         Returns:
             Shape (L+1,), positive where violated, 0 where a constraint is not in force.
         """
         self._check(losses)
-        before, after = losses[:-1], losses[1:]
-        if self.stop_gradient:
-            before = before.detach()
-        rates = self._rates.to(losses)
-        descent = after - rates * before if self.form == "difference" else after / self._divisors(before) - rates
-        cap = losses[self.first] - (self.cap or 0.0)
+        if self.target is None:
+            return torch.zeros_like(losses)
+        descent = self.target.violations(losses, losses if reference is None else reference.to(losses))
+        cap = losses[self.cap_layer] - (self.cap or 0.0)
         return torch.where(self.in_force.to(losses.device), torch.cat([cap[None], descent]), 0.0)
 
     def bounds(self, losses: Tensor) -> Tensor:
-        """What each constraint's left side may reach: the cap (index 0), (1−α_l) f_{l−1} (index l), shape (L+1,).
+        """What each constraint's left side may reach: the cap (index 0), and that of layer l (index l), shape (L+1,).
 
-        In the ratio form 1−α_l.
+        With α it is (1−α_l) f_{l−1}, or 1−α_l in the ratio form.
         """
         self._check(losses)
-        rates = self._rates.to(losses)
-        descent = rates * losses[:-1] if self.form == "difference" else rates
+        descent = torch.zeros_like(losses[1:]) if self.target is None else self.target.bounds(losses, losses)
         return torch.cat([losses.new_tensor([self.cap or 0.0]), descent])
 
+    def units(self, reference: Tensor) -> Tensor:
+        """The unit in which a dual step measures each violation, shape (L+1,); the cap's is 1."""
+        descent = torch.ones_like(reference[1:]) if self.target is None else self.target.units(reference)
+        return torch.cat([torch.ones_like(reference[:1]), descent])
+
     def floor(self, losses: Tensor) -> Tensor:
-        """What the constraints together ask of the last loss: f_first Π_l (1−α_l), a scalar."""
+        """What the constraints of α together ask of the last loss: f_first Π_l (1−α_l), a scalar."""
         self._check(losses)
-        return losses[self.first] * self._rates.to(losses)[self.first :].prod()
+        if not isinstance(self.target, StepTarget):
+            raise InputError("a floor is known of constraints with alpha alone.")
+        return losses[self.first] * self.target.rates.to(losses)[self.first :].prod()
 
     def merit(self, losses: Tensor) -> Tensor:
         r"""The exact penalty function by which two models of one problem are compared, a scalar; lower is better.
 
         .. math:: f_L + \sum_l [f_l - (1-\alpha_l) f_{l-1}]_+ + [f_{\text{first}} - \text{cap}]_+
 
-        Without constraints, whatever the objective, it is the last layer's loss. Choosing by that loss alone would
-        prefer a constrained model that has not been held to its constraints yet.
+        Another target has its own penalties, `Target.penalties`, in place of the sum's terms. Without constraints,
+        whatever the objective, it is the last layer's loss. Choosing by that loss alone would prefer a constrained model that has not been held to its constraints yet.
 
         Args:
             losses: f_0 … f_L, shape (L+1,).
         """
-        unit = torch.cat([losses.new_ones(1), losses[:-1]]) if self.form == "ratio" else 1.0
-        return losses[-1] + (self.constraints(losses).clamp(min=0.0) * unit).sum()
+        if self.target is None:
+            return losses[-1]
+        penalties = torch.where(self.in_force[1:].to(losses.device), self.target.penalties(losses), 0.0)
+        return losses[-1] + penalties.sum() + self.cap_violation(losses).clamp(min=0.0)
 
     @property
     def limits(self) -> list[float | None]:
-        """1−α_l, which f_l / f_{l−1} must not exceed, at index l; None where no constraint is in force."""
-        in_force = self.in_force.tolist()
-        return [None, *(rate if on else None for rate, on in zip(self._rates.tolist(), in_force[1:], strict=True))]
+        """1−α_l, which f_l / f_{l−1} must not exceed, at index l; None where there is no such constraint."""
+        if not isinstance(self.target, StepTarget):
+            return [None] * (self.depth + 1)
+        rates, in_force = self.target.rates.tolist(), self.in_force[1:].tolist()
+        return [None, *(rate if on else None for rate, on in zip(rates, in_force, strict=True))]
 
     def violations(self, losses: Tensor) -> Tensor:
         """The violation of each descent constraint, f_l − (1−α_l) f_{l−1} or its ratio form.
@@ -171,61 +194,65 @@ class DescentProblem:
         """The violation f_first − cap of the cap, a scalar; 0 without a cap."""
         return self.constraints(losses)[0]
 
-    def lagrangian(self, losses: Tensor, multipliers: Tensor, cap_multiplier: Tensor | float = 0.0) -> Tensor:
-        """L̂ = Σ_l c_l f_l + Σ_l λ_l (f_l − (1−α_l) f_{l−1}) + λ_cap (f_first − cap), eq. (5), a scalar.
+    def lagrangian(
+        self,
+        losses: Tensor,
+        multipliers: Tensor,
+        cap_multiplier: Tensor | float = 0.0,
+        reference: Tensor | None = None,
+    ) -> Tensor:
+        """L̂ = Σ_l c_l f_l + Σ_l λ_l (f_l − (1−α_l) f_{l−1}) + λ_cap (f_cap − cap), eq. (5), a scalar.
 
         Args:
             losses: f_0 … f_L, shape (L+1,).
             multipliers: λ_1 … λ_L, shape (L,).
             cap_multiplier: λ_cap.
+            reference: Where the target takes its coefficients; the detached losses unless given. A target whose
+                bounds are constants of the primal step has Σ_l w_l f_l, with `weights` taken there.
         """
+        lam = self._multipliers(multipliers)
+        if self.target is not None and not isinstance(self.target, StepTarget):
+            at = losses.detach() if reference is None else reference
+            weights = self.weights(lam, cap_multiplier, at).to(losses)
+            seen = weights.nonzero().flatten().tolist()
+            return torch.dot(weights[seen], losses[seen])
         constraints = self.constraints(losses)
-        descent = torch.dot(self._multipliers(multipliers).to(losses), constraints[1:])
-        return self.goal(losses) + descent + constraints[0] * cap_multiplier
+        return self.goal(losses) + torch.dot(lam.to(losses), constraints[1:]) + constraints[0] * cap_multiplier
 
     def weights(
         self, multipliers: Tensor, cap_multiplier: Tensor | float = 0.0, losses: Tensor | None = None
     ) -> Tensor:
         """The gradient of the Lagrangian in the losses: what each layer's loss weighs in the primal step.
 
-        In the difference form w_l = c_l + λ_l − (1−α_{l+1}) λ_{l+1} (+ λ_cap at the first), known before
-        any loss is; w may be negative. With ``stop_gradient`` w_l = c_l + λ_l (+ λ_cap at the first).
+        With α in the difference form w_l = c_l + λ_l − (1−α_{l+1}) λ_{l+1} (+ λ_cap at the capped exit), known
+        before any loss is; w may be negative. With ``stop_gradient`` w_l = c_l + λ_l. Other targets: `Target.slopes`.
 
         Args:
             multipliers: λ_1 … λ_L, shape (L,).
             cap_multiplier: λ_cap.
-            losses: f_0 … f_L, shape (L+1,): where the ratio form, which is not linear, is differentiated.
-                Not used by the difference form.
+            losses: f_0 … f_L, shape (L+1,): where the ratio form, which is not linear, is differentiated, and where
+                a `GeometricTarget` takes its coefficients. The difference form does not use it.
 
         Returns:
             Shape (L+1,), dtype and device of ``multipliers``.
 
         Raises:
-            InputError: If the ratio form is given no losses.
+            InputError: If losses are needed and not given.
         """
         lam = torch.where(self.in_force[1:].to(multipliers.device), self._multipliers(multipliers), 0.0)
-        rates = self._rates.to(lam)
         weights = self.objective.to(lam, copy=True)
-        if self.form == "difference":
-            weights[1:] += lam
-            before = rates * lam
-        else:
-            if losses is None:
-                raise InputError("the ratio form is not linear: pass the losses where to take its weights.")
-            self._check(losses)
-            at = losses.detach().to(lam)
-            divisors = self._divisors(at[:-1])
-            weights[1:] += lam / divisors
-            before = lam * at[1:] / divisors**2
-        if not self.stop_gradient:
-            weights[:-1] -= before
+        if self.target is None:
+            return weights
+        if losses is None:
+            if not isinstance(self.target, StepTarget) or self.form == "ratio":
+                why = "ratio form is not linear" if self.form == "ratio" else "target's bounds depend on the losses"
+                raise InputError(f"the {why}: pass the losses where to take its weights.")
+            losses = torch.ones(self.depth + 1)
+        self._check(losses)
+        weights += self.target.slopes(lam, losses)
         if self.in_force[0]:
-            weights[self.first] += cap_multiplier
+            weights[self.cap_layer] += cap_multiplier
         return weights
-
-    def _divisors(self, before: Tensor) -> Tensor:
-        # 1 where nothing is in force: a loss of 0 is no error there, nor may the gradient become 0·∞ = NaN.
-        return torch.where(self.in_force[1:].to(before.device), before, 1.0)
 
     def _check(self, losses: Tensor) -> None:
         if losses.shape != (self.depth + 1,):
@@ -253,18 +280,3 @@ def _objective(weights: Sequence[float] | None, depth: int) -> Tensor:
             f"{[float(weight) for weight in weights]}."
         )
     return found
-
-
-def _alphas(alpha: float | Sequence[float] | None, depth: int) -> list[float] | None:
-    if alpha is None:
-        return None
-    values = [float(alpha)] * depth if isinstance(alpha, int | float) else [float(a) for a in alpha]
-    if len(values) != depth:
-        raise InputError(f"alpha must be one number or one per layer ({depth}); got {len(values)} numbers.")
-    for value in values:
-        if not 0 < value < 1:
-            raise InputError(
-                "alpha must lie strictly between 0 and 1: each layer lowers the loss by the factor 1 - alpha;"
-                f" got {value}."
-            )
-    return values

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from scipy.stats import t as student
@@ -108,7 +109,10 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
 
 def _two_sided(problem: DescentProblem) -> DescentProblem:
     """The same constraints, differentiated through both sides: an estimate varies with both."""
-    return DescentProblem(problem.depth, problem.alpha, problem.cap, first=problem.first, form=problem.form)
+    if problem.alpha is None:
+        return problem
+    settings: dict[str, Any] = {"first": problem.first, "form": problem.form, "cap_layer": problem.cap_layer}
+    return DescentProblem(problem.depth, problem.alpha, problem.cap, **settings)
 
 
 def _names(constraints: list[int]) -> str:

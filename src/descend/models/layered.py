@@ -30,6 +30,9 @@ class LayeredModel:
     outputs; ``readout(h_L)`` is the model's own output; ``predictions`` are ``readout`` of ``layer_outputs``.
     """
 
+    first_layer: int = 0
+    """Where the chain of constraints starts unless a setting says it: the first exit that belongs to the model."""
+
     @property
     @abstractmethod
     def depth(self) -> int:

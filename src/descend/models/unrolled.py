@@ -232,6 +232,7 @@ class UT(UnrolledModel):
     config_class = UTConfig
     config: UTConfig
     basis: Tensor
+    first_layer = 1  # exit 0 is the noisy input itself, which no parameter changes
 
     def __init__(self, config: UTConfig):
         super().__init__(config)

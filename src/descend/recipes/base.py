@@ -71,8 +71,6 @@ class Recipe:
         "logging_steps": 10,
         "save_total_limit": 2,
         "report_to": "none",
-        "dual_lr": 0.03,
-        "resilience": 0.05,
     }
 
     def check(self) -> None:

@@ -92,8 +92,6 @@ class InstructionRecipe(Recipe):
         "bf16": False,
         "activation_checkpointing": False,
         "max_length": 256,
-        "alpha": "0.02",
-        "dual_lr": 0.01,
     }
 
     @classmethod

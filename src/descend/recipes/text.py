@@ -1,6 +1,5 @@
 """Text classification with UT on word embeddings, DistilBERT and RoBERTa."""
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -98,9 +97,6 @@ class TextRecipe(Recipe):
         "load_best_model_at_end": True,
         "train_sampling_strategy": "group_by_length",
         "metric_for_best_model": "accuracy",
-        # Chosen on a validation split of IMDb: docs/results.md.
-        "alpha": "0.3",
-        "dual_lr": 0.01,
     }
 
     def check(self) -> None:
@@ -281,21 +277,11 @@ class TextUTRecipe(TextRecipe):
     family = "UT"
     model_type = TextUTConfig.model_type
     about = "text classification with the unrolled transformer UT on word embeddings"
-    # Chosen on a validation split of IMDb, too. The paper's own form: a layer that is good early is held back, so that
-    # the last ones are left something to do; the cap keeps the first from being paid to be bad.
     training = TextRecipe.training | {
         "num_train_epochs": 3,
         "learning_rate": 3e-3,
         "metric_for_best_model": "loss",
-        "stop_gradient": False,
-        "alpha": "0.02",
     }
-
-    @property
-    def otherwise(self) -> dict[str, Any]:
-        """The cap is a guess's loss, ln C, rounded up to a tenth."""
-        known = CORPORA.get(self.dataset)  # what is not is refused by `check`
-        return {"cap": math.ceil(10 * math.log(len(known.labels))) / 10} if known else {}
 
     def _check_pretrained(self, config: PreTrainedConfig) -> None:
         """Any model has word embeddings."""

@@ -33,7 +33,6 @@ class VideoRecipe(Recipe):
         "eval_strategy": "steps",
         "eval_steps": 100,
         "save_steps": 100,
-        "dual_warmup_steps": 0.115,
     }
 
     def check(self) -> None:
@@ -85,7 +84,6 @@ class UTRecipe(VideoRecipe):
     family = "UT"
     architecture = UT
     about = "video denoising with the unrolled transformer UT (Yang et al., 2022)"
-    training = VideoRecipe.training | {"alpha": "0.21", "alpha_decay": 0.4, "first_layer": 1}
 
     def network(self, data: Any) -> UT:
         """A new UT."""
@@ -117,8 +115,6 @@ class DUSTRecipe(VideoRecipe):
         "learning_rate": 2e-3,
         "max_steps": 150,
         "per_device_train_batch_size": 2,
-        "dual_warmup_steps": 0.6,
-        "alpha": "0.5",
     }
 
     def network(self, data: Any) -> DUST:
@@ -146,7 +142,6 @@ class ViTRecipe(VideoRecipe):
         "learning_rate": 1e-3,
         "warmup_steps": 20,
         "max_steps": 200,
-        "alpha": "0.1",
     }
 
     def network(self, data: Any) -> ViTDenoiser:

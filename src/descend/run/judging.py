@@ -133,7 +133,7 @@ def evaluate(
         sigma = objective_task.sigma(network.get_input_embeddings(), parts().train)
     trained = recipe.corruption(sigma, seed, shift)
     levels = noise or usual_levels(recipe, shift)
-    problem = args.problem(network.depth)
+    problem = args.problem(network.depth, network.first_layer)
     settings: dict[str, Any] = {"batch_size": args.eval_batch_size, "device": device, "collate": recipe.collate}
     found = robustness(network, objective_task, samples, problem, trained, levels=levels, **settings)
     judged = f"the {'training' if split == 'train' else split} data"
@@ -144,8 +144,9 @@ def evaluate(
         "shift": shift,
         **found.summary(objective_task),
         "alpha": list(problem.alpha or ()),
+        **(problem.target.settings if problem.target else {}),
         "limits": problem.limits,
-        "first_layer": args.first_layer,
+        "first_layer": problem.first,
         "cap": args.cap,
         "depth": network.depth,
         "sigma": sigma,
@@ -249,7 +250,7 @@ def of_run(folder: Path, model: str) -> Subject:
             f"{folder / model} has {network.depth} layers, but {folder / CONFIG_FILE} says depth {recipe.depth}."
         )
     try:  # of a depth that there is
-        args.problem(network.depth)
+        args.problem(network.depth, network.first_layer)
     except (TypeError, OverflowError) as error:
         raise InputError(f"{folder / CONFIG_FILE} holds no problem: {reason(error)}.") from None
     dual = _dual((folder if model == "model" else folder / model) / DUAL_FILE, network.depth)

@@ -75,7 +75,7 @@ class DescentMixin(Measuring):
     def _constrain(self, objective: Objective, args: DescentConfig) -> None:
         """Give the trainer its problem, its multipliers and its records."""
         self.objective = objective
-        self.dual = args.primal_dual(objective.model.depth)
+        self.dual = args.primal_dual(objective.model.depth, objective.model.first_layer)
         self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
         self.verdict = None
         self._outlook = Outlook(self.dual.problem)
@@ -351,6 +351,8 @@ class _DualStep(TrainerCallback):
         self.steps = math.ceil(batches / args.gradient_accumulation_steps)
         if not (state.global_step and self.trainer.dual.warm):  # what was warm stays so, however long the run is now
             self.trainer.dual.warmup = args.warmup(state.max_steps)
+        epochs = math.ceil(state.max_steps / self.steps)
+        self.trainer.dual.plan(epochs if self.trainer.dual.every == "epoch" else state.max_steps)
         self.postponed = False
         if state.global_step:
             args.eval_on_start = False  # it was done where the run began

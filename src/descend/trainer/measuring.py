@@ -64,7 +64,8 @@ class Measuring(Resumable):
         for name, dataset in datasets.items():
             began = time.time()
             layers = self._measure(dataset)
-            judged = verdict(self.args.problem(self.objective.model.depth), layers)
+            model = self.objective.model
+            judged = verdict(self.args.problem(model.depth, model.first_layer), layers)
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
             # All processes have measured, and may differ by rounding; what is decided on it is the first one's.
             judged, found = self._of_first((judged, self._told(layers, judged, prefix)))

@@ -1,0 +1,237 @@
+"""The geometric target and the price rule, against the equations written out by hand."""
+
+import math
+
+import pytest
+import torch
+
+from descend.core import DescentProblem, GeometricTarget, PrimalDual
+from descend.errors import InputError
+
+DELTA = 0.03
+
+
+def bounds_by_hand(losses, reference, strength, first):
+    """bound_l = min(step_l, line_l) for l > first, one layer at a time; and which of them it is, and 1 − b."""
+    depth, last = len(losses) - 1, len(losses) - 1
+    count = depth - first
+    r = DELTA * reference[last] / max(reference[first] - (1 - DELTA) * reference[last], 2 * DELTA * reference[last])
+    b = (1 - r ** (1 / count)) / 2
+
+    def both(f):
+        floor = (1 - DELTA) * f[last]
+        found = {}
+        for layer in range(first + 1, depth + 1):
+            step = floor + (1 - b) * (f[layer - 1] - floor)
+            line = floor + max(
+                r ** (strength * (layer - first) / count) * (f[first] - floor),
+                (1 - b) ** (layer - last) * (f[last] - floor),
+            )
+            found[layer] = step, line
+        return found
+
+    there, here = both(reference), both(losses)
+    kind = {layer: step <= line for layer, (step, line) in there.items()}
+    return {layer: here[layer][0 if kind[layer] else 1] for layer in here}, kind, 1 - b
+
+
+CURVES = [
+    [8.0, 5.0, 3.0, 2.0, 1.0],
+    [8.0, 1.2, 1.1, 1.05, 1.0],
+    [1.0, 2.0, 0.5, 3.0, 1.0],
+    [1.0, 1.0, 1.0, 1.0, 1.0],
+    [0.7, 0.69, 0.68, 0.67, 0.70],
+]
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("strength", [0.0, 0.3, 0.7, 1.0])
+@pytest.mark.parametrize("curve", CURVES)
+def test_bounds_by_hand(curve, strength, first):
+    target = GeometricTarget(strength, first)
+    losses = torch.tensor(curve, dtype=torch.float64)
+    found = target.bounds(losses, losses)
+    expected, _, _ = bounds_by_hand(curve, curve, strength, first)
+    for layer, bound in expected.items():
+        assert found[layer - 1].item() == pytest.approx(bound, rel=1e-12)
+    assert found[:first].tolist() == curve[1 : first + 1]
+
+
+@pytest.mark.parametrize("curve", CURVES[:3])
+def test_bounds_ask_every_layer_to_lower_the_loss(curve):
+    losses = torch.tensor(curve, dtype=torch.float64)
+    above = losses[:-1] > (1 - DELTA) * losses[-1]
+    assert (GeometricTarget().bounds(losses, losses) < losses[:-1])[above].all()
+
+
+def test_a_geometric_line_meets_its_own_bounds():
+    """f_l = f* + (f_0 − f*) r^(l/L) with f* = (1 − δ) f_L falls twice as fast as the steps ask, and at s ≤ 1 on the
+    line or below it."""
+    depth, last = 6, 1.0
+    floor = (1 - DELTA) * last
+    share = (DELTA * last / (9.0 - floor)) ** (1 / depth)
+    losses = torch.tensor([floor + (9.0 - floor) * share**layer for layer in range(depth + 1)], dtype=torch.float64)
+    for strength in (0.0, 0.5, 1.0):
+        problem = DescentProblem(depth, target=GeometricTarget(strength))
+        assert problem.violations(losses).max() <= 1e-12
+    assert DescentProblem(depth, target=GeometricTarget()).violations(losses.flip(0)).max() > 0
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("strength", [0.2, 0.7])
+def test_three_steps_by_hand(first, strength):
+    """PrimalDual's weights and multipliers against a plain loop of the rule's equations."""
+    depth, horizon, price, epsilon, decay = 4, 5000, 1.0, 0.002, 0.95
+    problem = DescentProblem(depth, target=GeometricTarget(strength, first), first=first)
+    dual = PrimalDual(problem, optimizer="price", horizon=horizon)
+    generator = torch.Generator().manual_seed(1)
+    lam = {layer: price for layer in range(first + 1, depth + 1)}
+    mean = [1.0] * (depth + 1)
+    for step in range(4):
+        _, kind, rate = bounds_by_hand(mean, mean, strength, first)
+        expected = [0.0] * depth + [1.0]
+        for layer, value in lam.items():
+            expected[layer] += value * mean[depth] / mean[layer - 1]
+        for layer in lam:
+            if kind[layer]:
+                expected[layer - 1] -= rate * lam[layer] * mean[depth] / mean[layer - 1]
+        expected = [max(0.0, value) for value in expected]
+        assert dual.weights.tolist() == pytest.approx(expected, rel=1e-12)
+        losses = (torch.rand(depth + 1, generator=generator, dtype=torch.float64) + 0.5).tolist()
+        dual.observe(torch.tensor(losses, dtype=torch.float64))
+        dual.step()
+        mean = losses if step == 0 else [decay * old + (1 - decay) * new for old, new in zip(mean, losses, strict=True)]
+        bounds, _, _ = bounds_by_hand(losses, mean, strength, first)
+        for layer in lam:
+            moved = lam[layer] + (losses[layer] - bounds[layer]) / (mean[layer - 1] * epsilon * horizon)
+            lam[layer] = min(max(moved, 0.0), price)
+        found = dual.multipliers.tolist()
+        assert found == pytest.approx([lam.get(layer, 0.0) for layer in range(1, depth + 1)], rel=1e-9, abs=1e-12)
+    assert any(0 < value < price for value in lam.values())
+
+
+def test_the_unit_of_the_losses_does_not_matter():
+    """Losses × 1000 leave multipliers and weights as they are, to 1e-9."""
+    duals = [PrimalDual(DescentProblem(5, target=GeometricTarget()), optimizer="price", horizon=100) for _ in range(2)]
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(60):
+        losses = torch.rand(6, generator=generator, dtype=torch.float64) + torch.linspace(2, 0.3, 6)
+        for dual, unit in zip(duals, (1.0, 1000.0), strict=True):
+            dual.observe(losses * unit)
+            dual.step()
+        torch.testing.assert_close(duals[0].multipliers, duals[1].multipliers, rtol=0, atol=1e-9)
+        torch.testing.assert_close(duals[0].weights, duals[1].weights, rtol=1e-9, atol=1e-9)
+    assert duals[0].multipliers.min() < 1
+
+
+def test_the_gradient_of_the_lagrangian_is_the_weights_and_none_is_negative():
+    problem = DescentProblem(4, target=GeometricTarget())
+    dual = PrimalDual(problem, optimizer="price", horizon=10)
+    for seed in range(20):
+        losses = torch.rand(5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1
+        dual.observe(losses)
+        dual.step()
+        assert (dual.weights >= 0).all()
+        losses.requires_grad_()
+        dual.lagrangian(losses).backward()
+        torch.testing.assert_close(losses.grad, dual.weights)
+
+
+def test_multipliers_stay_at_the_price_where_nothing_helps_and_leave_it_where_a_constraint_holds():
+    problem = DescentProblem(2, target=GeometricTarget(0.0))
+    dual = PrimalDual(problem, optimizer="price", horizon=20, options={"price": 0.5})
+    assert dual.multipliers.tolist() == [0.5, 0.5]
+    for _ in range(20):
+        dual.observe(torch.tensor([4.0, 5.0, 1.0]))  # layer 1 raises the loss, layer 2 lowers it by far
+        dual.step()
+    assert dual.multipliers.tolist() == [0.5, 0.0]
+
+
+def test_a_toy_problem_ends_with_its_constraints_met():
+    """Two parameters, each the loss of a layer; the objective alone would leave the first where it is."""
+    target, horizon = GeometricTarget(1.0), 400
+    problem = DescentProblem(2, target=target)
+    parameters = torch.tensor([3.0, 1.5], dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.Adam([parameters], lr=0.02)
+    dual = PrimalDual(problem, optimizer="price", horizon=horizon)
+    for _ in range(horizon):
+        losses = torch.cat([parameters.new_tensor([4.0]), parameters.square() + 1])
+        optimizer.zero_grad()
+        dual.lagrangian(losses).backward()
+        optimizer.step()
+        dual.observe(losses.detach())
+        dual.step()
+    assert (problem.violations(losses.detach()) <= 0.01 * problem.bounds(losses.detach())[1:]).all()
+    assert parameters[0].item() < 1.5
+
+
+def test_a_loss_of_zero_is_no_error():
+    problem = DescentProblem(2, target=GeometricTarget())
+    dual = PrimalDual(problem, optimizer="price", horizon=10)
+    for _ in range(3):
+        dual.observe(torch.zeros(3))
+        dual.step()
+    assert dual.multipliers.isfinite().all() and dual.weights.isfinite().all()
+
+
+def test_a_resumed_dual_goes_on_bit_equal():
+    def fresh():
+        return PrimalDual(DescentProblem(3, target=GeometricTarget()), optimizer="price", horizon=30)
+
+    whole, cut = fresh(), fresh()
+    batches = torch.rand(12, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64) + 0.2
+    for place, losses in enumerate(batches):
+        if place == 5:
+            state, cut = cut.state_dict(), fresh()
+            cut.load_state_dict(state)
+        for dual in (whole, cut):
+            dual.observe(losses)
+            dual.step()
+        assert torch.equal(whole.multipliers, cut.multipliers) and torch.equal(whole.weights, cut.weights)
+
+
+def test_the_step_is_relative_to_the_number_of_dual_steps():
+    """Twice as many steps, each half as long; and a dual step after every second primal step counts as one."""
+    lams = []
+    for horizon, every in ((10, 1), (20, 1), (20, 2)):
+        dual = PrimalDual(DescentProblem(1, target=GeometricTarget()), optimizer="price", horizon=horizon, every=every)
+        for _ in range(horizon):
+            dual.observe(torch.tensor([1.0, 0.9995]))
+            dual.step()
+        lams.append(dual.multipliers.item())
+    assert lams[0] == pytest.approx(lams[1]) == pytest.approx(lams[2])
+
+
+def test_the_merit_is_the_penalty_at_the_price_one():
+    losses = torch.tensor([4.0, 5.0, 1.0], dtype=torch.float64)
+    problem = DescentProblem(2, target=GeometricTarget(0.0))
+    bounds, _, _ = bounds_by_hand(losses.tolist(), losses.tolist(), 0.0, 0)
+    expected = 1.0 + 1.0 * (5.0 - bounds[1]) / 4.0 + max(0.0, 1.0 - bounds[2]) / 5.0
+    assert problem.merit(losses).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: GeometricTarget(1.5), "strength must lie in"),
+        (lambda: GeometricTarget(math.nan), "strength must lie in"),
+        (lambda: GeometricTarget(margin=0.7), "margin must lie in"),
+        (lambda: DescentProblem(3, 0.1, target=GeometricTarget()), "leave out alpha and cap"),
+        (lambda: DescentProblem(3, target=GeometricTarget(first=1)), "first must be that of the target, 1; got 0"),
+        (lambda: DescentProblem(3, 0.1, 2.0, cap_layer=4), "cap_layer must be from 0 to depth = 3"),
+        (lambda: DescentProblem(3, target=GeometricTarget()).weights(torch.ones(3)), "pass the losses"),
+        (lambda: PrimalDual(DescentProblem(2, 0.1), optimizer="price", options={"price": 0.0}), "price must be"),
+    ],
+)
+def test_what_cannot_be_is_refused(make, words):
+    with pytest.raises(InputError, match=words):
+        make()
+
+
+def test_the_cap_may_bound_another_exit_than_the_chains_first():
+    problem = DescentProblem(3, 0.5, 2.0, cap_layer=1)
+    losses = torch.tensor([1.0, 5.0, 2.0, 1.0])
+    assert problem.cap_violation(losses).item() == 3
+    assert problem.violations(losses)[0].item() == 4.5
+    weights = problem.weights(torch.zeros(3), 0.25)
+    assert weights.tolist() == [0, 0.25, 0, 1]
