@@ -106,9 +106,11 @@ class DUSTRecipe(VideoRecipe):
 
     tied: bool = setting(True, "One dictionary for all layers, or one for each.")
     atoms: int = setting(1024, "Size of the sparse code, a square number.")
+    layer: str = setting("proximal", "A layer: alternating, eq. (75)-(76), or proximal, one descent step of eq. (74).")
     l1: float = setting(0.02, "λ₁, the weight of sparsity.")
     l2: float = setting(1.0, "λ₂, the weight of the attention energy.")
     margin: float = setting(1.01, "c / ‖D‖², the inverse step of a layer.")
+    c: float | None = setting(None, "The inverse step of a layer, a constant; by --margin unless given.")
 
     family = "DUST"
     architecture = DUST
@@ -124,7 +126,16 @@ class DUSTRecipe(VideoRecipe):
     def network(self, data: Any) -> DUST:
         """A new DUST."""
         return DUST(
-            DUSTConfig(depth=self.depth, tied=self.tied, atoms=self.atoms, l1=self.l1, l2=self.l2, margin=self.margin)
+            DUSTConfig(
+                depth=self.depth,
+                tied=self.tied,
+                atoms=self.atoms,
+                layer=self.layer,
+                l1=self.l1,
+                l2=self.l2,
+                margin=self.margin,
+                c=self.c,
+            )
         )
 
 
