@@ -20,6 +20,9 @@ MODELS = {
     "dust-alternating": lambda: DUST(DUSTConfig(depth=3, atoms=400, layer="alternating")),
     "dust-alternating-untied": lambda: DUST(DUSTConfig(depth=3, atoms=400, layer="alternating", tied=False)),
     "vit": lambda: ViTDenoiser(ViTDenoiserConfig(depth=3, hidden_size=64, intermediate_size=96)),
+    "vit-pixels": lambda: ViTDenoiser(
+        ViTDenoiserConfig(depth=2, hidden_size=192, intermediate_size=96, image_size=80, patch_size=8, readout="pixels")
+    ),
     "vit-resized": lambda: ViTDenoiser(
         ViTDenoiserConfig(depth=2, hidden_size=64, intermediate_size=96, image_size=64, patch_size=8)
     ),

@@ -147,7 +147,12 @@ class ViTRecipe(VideoRecipe):
     pretrained: str | None = setting(
         None, "Hub name or folder of a ViT with its processor; a small new one unless given."
     )
-    hidden_size: int = setting(128, "Width of the small ViT.")
+    hidden_size: int | None = setting(
+        None, "Width of the small ViT; 128 unless given, or a patch's 768 numbers where --readout is pixels."
+    )
+    readout: str = setting(
+        "decoder", "How a layer is read: decoder, a norm and a linear layer, or pixels, its tokens as they are."
+    )
 
     family = "ViT"
     architecture = ViTDenoiser
@@ -160,11 +165,22 @@ class ViTRecipe(VideoRecipe):
         "alpha": "0.1",
     }
 
+    def check(self) -> None:
+        """Refuse what can't be, before any work is done."""
+        super().check()
+        if self.pretrained is None:
+            self._small()
+
     def network(self, data: Any) -> ViTDenoiser:
-        """A ViT with its pretrained blocks, or a small new one, and a new decoder."""
+        """A ViT with its pretrained blocks, or a small new one."""
         if self.pretrained is not None:
-            return ViTDenoiser.from_vit(self.pretrained, self.depth)
+            return ViTDenoiser.from_vit(self.pretrained, self.depth, self.readout)
+        return ViTDenoiser(self._small())
+
+    def _small(self) -> ViTDenoiserConfig:
         width = self.hidden_size
-        return ViTDenoiser(
-            ViTDenoiserConfig(num_hidden_layers=self.depth, hidden_size=width, intermediate_size=4 * width)
+        if width is None:
+            width = 3 * 16**2 if self.readout == "pixels" else 128
+        return ViTDenoiserConfig(
+            num_hidden_layers=self.depth, hidden_size=width, intermediate_size=4 * width, readout=self.readout
         )
