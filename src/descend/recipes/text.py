@@ -81,7 +81,7 @@ class TextRecipe(Recipe):
     depth: int = setting(6, "L, the number of layers of the small model; a pretrained model has its own.")
     hidden_size: int = setting(128, "Width of the small model.")
     dropout: float = setting(0.3, "Dropout of the small model.")
-    noise: float = setting(1.0, "Training noise γ on the word embeddings, in their std.")
+    noise: float = setting(1.0, "Training noise γ on the word embeddings, of their std σ_x, as --noise-is says.")
     validation_share: float = setting(0.2, "Share of the training texts kept for validation.")
 
     usual_noise = 1.0
