@@ -102,8 +102,8 @@ class DUSTConfig(UnrolledConfig):
         patch_size: Height and width of a patch in pixels; P = patch_size².
         tied: One dictionary for all layers, or one for each (App. C.4) and one more to read out with.
         atoms: A, the size of the sparse code; a square number.
-        layer: ``"alternating"``, the paper's eq. (75)-(76), or ``"proximal"``, one descent step of eq. (74). A
-            configuration file without this setting is that of a proximal model.
+        layer: ``"alternating"``, the paper's eq. (75)-(76), or ``"proximal"``, one descent step of eq. (74). The
+            first is the default: see `DUST`. A configuration file without this setting is that of a proximal model.
         l1: λ₁, the weight of sparsity.
         l2: λ₂, the weight of the attention energy. At 0 a layer has no attention; otherwise it cancels in the
             alternating layer's attention step.
@@ -122,7 +122,7 @@ class DUSTConfig(UnrolledConfig):
         patch_size: int = 16,
         tied: bool = True,
         atoms: int = 1024,
-        layer: str = "proximal",
+        layer: str = "alternating",
         l1: float = 0.02,
         l2: float = 1.0,
         margin: float = 1.01,
@@ -387,6 +387,13 @@ class DUST(UnrolledModel):
 
     It averages an ISTA step and symmetric attention, and lowers F wherever c ≥ ‖D‖². So c = ``margin``·‖D‖² follows D
     while it trains, by power iteration, unless ``config.c`` fixes it.
+
+    The alternating layer is the default for new models, because it denoises better at the same cost. On UCSD Ped2 at
+    γ = 0.8 (ERM, 150 steps, one seed) its validation RMSE was lower by 1.0 to 2.1 at L = 3 and 5, tied and untied, at
+    each of three learning rates. Most of that is the fixed c: a tied proximal layer with c = 4.04 came within 0.2. A c
+    that follows ‖D‖² lets the dictionary grow (‖D‖² from 4 to as much as 200 where tied), and steps and thresholds
+    shrink as it does. A fixed c does not bound ‖D‖² either: with weights of their own some layers reached 3c, and an
+    ISTA step is expansive above 2c. None of these runs diverged.
 
     With 1024 DCT atoms ‖D_0‖² = 4 (14.97 in the K-SVD variant), where the customary c = 1 makes a layer expansive. In
     both layers the residual that layer l needs comes from the reconstruction of layer l−1 where weights are tied, so

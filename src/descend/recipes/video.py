@@ -106,7 +106,9 @@ class DUSTRecipe(VideoRecipe):
 
     tied: bool = setting(True, "One dictionary for all layers, or one for each.")
     atoms: int = setting(1024, "Size of the sparse code, a square number.")
-    layer: str = setting("proximal", "A layer: alternating, eq. (75)-(76), or proximal, one descent step of eq. (74).")
+    layer: str = setting(
+        "alternating", "A layer: alternating, eq. (75)-(76), or proximal, one descent step of eq. (74)."
+    )
     l1: float = setting(0.02, "λ₁, the weight of sparsity.")
     l2: float = setting(1.0, "λ₂, the weight of the attention energy.")
     margin: float = setting(1.01, "c / ‖D‖², the inverse step of a layer.")
