@@ -11,14 +11,17 @@ from transformers import (
     RobertaConfig,
 )
 
-from descend.models import TextUTConfig
+from descend.models import DistilBertLinearConfig, RobertaLinearConfig, TextUTConfig
 
 SMALL = {"vocab_size": 40, "max_position_embeddings": 20}
 WIDE = SMALL | {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 3, "intermediate_size": 32}
+NARROW = {"dim": 16, "n_heads": 2, "n_layers": 3, "hidden_dim": 32}
 CONFIGS = {
-    "distilbert": DistilBertConfig(**SMALL, dim=16, n_heads=2, n_layers=3, hidden_dim=32),
+    "distilbert": DistilBertConfig(**SMALL, **NARROW),
     "bert": BertConfig(**WIDE),
     "roberta": RobertaConfig(**WIDE),
+    "descend-distilbert-linear": DistilBertLinearConfig(**SMALL, **NARROW),
+    "descend-roberta-linear": RobertaLinearConfig(**WIDE),
     "descend-text-ut": TextUTConfig(vocab_size=40, hidden_size=16, num_hidden_layers=3, attention_size=8, tied=False),
 }
 

@@ -15,7 +15,7 @@ TEXTS = [row["text"][: 20 + 7 * place] for place, row in enumerate(generate_revi
 
 def lively(family, attention="sdpa", **settings):
     """A network of 6 blocks, its weights large enough that layers and texts differ."""
-    depth = "n_layers" if family == "distilbert" else "num_hidden_layers"
+    depth = "n_layers" if "distilbert" in family else "num_hidden_layers"
     return LayeredClassifier(network(family, attention, **{depth: 6, "initializer_range": 0.3} | settings)).eval()
 
 

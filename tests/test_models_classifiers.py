@@ -1,17 +1,23 @@
 """Hugging Face classifiers in layers, held against the library's own outputs."""
 
+import json
+
 import pytest
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForSequenceClassification,
     BertForMaskedLM,
     BertForSequenceClassification,
+    DistilBertModel,
     ElectraConfig,
+    RobertaModel,
 )
 
 from descend.errors import InputError
 from descend.models import LayeredClassifier
 from descend.models.classifiers import FAMILIES
+from descend.models.linear import with_linear_readout
 from networks import CONFIGS, WIDE, network
 
 
@@ -72,9 +78,52 @@ def test_padding_changes_no_prediction(family, batch):
         torch.testing.assert_close(together[1], single)
 
 
+@pytest.mark.parametrize(("family", "encoder"), [("distilbert", DistilBertModel), ("roberta", RobertaModel)])
+def test_a_linear_readout_is_one_matrix_on_the_first_token_of_every_layer(family, encoder, batch, tmp_path):
+    """Against Transformers' bare encoder with the same weights, and a product written out."""
+    original = network(f"descend-{family}-linear").eval()
+    model = LayeredClassifier(original)
+    original.base_model.save_pretrained(tmp_path)
+    config = CONFIGS[family].to_dict()
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    reference = encoder.from_pretrained(tmp_path).eval()
+    hidden = reference(**batch, output_hidden_states=True).hidden_states
+    for state, logits in zip(hidden, model.predictions(batch), strict=True):
+        for row in range(4):
+            expected = [original.score.weight[c] @ state[row, 0] + original.score.bias[c] for c in range(3)]
+            torch.testing.assert_close(logits[row], torch.stack(expected))
+    labels = torch.tensor([0, 2, 1, 1])
+    output = original(**batch, labels=labels)
+    expected = -output.logits.log_softmax(-1)[range(4), labels].mean()
+    torch.testing.assert_close(output.loss, expected)
+    assert {name.split(".")[0] for name in original.state_dict()} == {family, "score"}
+    for name, parameter in original.named_parameters():
+        assert "pooler" not in name and "classifier" not in name, parameter
+
+
+@pytest.mark.parametrize("family", ["distilbert", "roberta"])
+def test_a_linear_readout_drops_the_head_of_a_pretrained_classifier(family, tmp_path):
+    """Its two layers, DistilBERT's second of the very shape, are not taken for the new one; its encoder is."""
+    torch.manual_seed(0)
+    theirs = network(family)
+    theirs.config.id2label, theirs.config.label2id = {0: "x", 1: "y", 2: "z"}, {"x": 0, "y": 1, "z": 2}
+    theirs.save_pretrained(tmp_path)
+    kind = type(CONFIGS[f"descend-{family}-linear"])
+    config = with_linear_readout(AutoConfig.from_pretrained(tmp_path), kind)
+    assert not config.architectures and config.num_labels == 2 and config.id2label[0] == "LABEL_0"
+    config.num_labels = 3
+    ours, loading = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path, config=config, output_loading_info=True
+    )
+    assert set(loading["missing_keys"]) == {"score.weight", "score.bias"}
+    for name, value in theirs.base_model.state_dict().items():
+        assert torch.equal(ours.base_model.state_dict()[name], value), name
+    assert not ours.score.bias.any() and 0.005 < ours.score.weight.std() < 0.05
+
+
 def test_what_is_no_classifier_or_of_no_known_family_is_refused():
     with pytest.raises(
-        InputError, match=r"one of distilbert, bert, roberta, descend-text-ut; got 'electra'. To add a family"
+        InputError, match=r"one of distilbert, bert, roberta, .*descend-text-ut; got 'electra'. To add a family"
     ):
         LayeredClassifier(AutoModelForSequenceClassification.from_config(ElectraConfig(**WIDE)))
     with pytest.raises(InputError, match="expected a sequence classifier; got BertForMaskedLM"):

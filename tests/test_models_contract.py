@@ -14,10 +14,15 @@ MODELS = {
     "ut-untied": lambda: UT(UTConfig(depth=3, tied=False)),
     "ut-gaussian": lambda: UT(UTConfig(depth=3, kernel="gaussian")),
     "ut-heads": lambda: UT(UTConfig(depth=2, heads=4)),
-    "dust": lambda: DUST(DUSTConfig(depth=3, atoms=400)),
-    "dust-untied": lambda: DUST(DUSTConfig(depth=3, atoms=400, tied=False)),
-    "dust-alone": lambda: DUST(DUSTConfig(depth=2, atoms=400, l2=0.0)),
+    "dust": lambda: DUST(DUSTConfig(depth=3, atoms=400, layer="proximal")),
+    "dust-untied": lambda: DUST(DUSTConfig(depth=3, atoms=400, layer="proximal", tied=False)),
+    "dust-alone": lambda: DUST(DUSTConfig(depth=2, atoms=400, layer="proximal", l2=0.0)),
+    "dust-alternating": lambda: DUST(DUSTConfig(depth=3, atoms=400, layer="alternating")),
+    "dust-alternating-untied": lambda: DUST(DUSTConfig(depth=3, atoms=400, layer="alternating", tied=False)),
     "vit": lambda: ViTDenoiser(ViTDenoiserConfig(depth=3, hidden_size=64, intermediate_size=96)),
+    "vit-pixels": lambda: ViTDenoiser(
+        ViTDenoiserConfig(depth=2, hidden_size=192, intermediate_size=96, image_size=80, patch_size=8, readout="pixels")
+    ),
     "vit-resized": lambda: ViTDenoiser(
         ViTDenoiserConfig(depth=2, hidden_size=64, intermediate_size=96, image_size=64, patch_size=8)
     ),

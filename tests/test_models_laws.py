@@ -1,5 +1,6 @@
 """The laws of UT's and DUST's layers, in double precision against the formulas written out by hand."""
 
+import json
 import math
 
 import pytest
@@ -28,7 +29,7 @@ def ut(kernel="softmax", heads=1, **settings):
 
 
 def dust(**settings):
-    return DUST(DUSTConfig(**{"patch_size": SIDE, "atoms": 36, **settings})).double()
+    return DUST(DUSTConfig(**{"patch_size": SIDE, "atoms": 36, "layer": "proximal", **settings})).double()
 
 
 # --- UT: attention
@@ -194,7 +195,7 @@ def test_weights_are_symmetric_and_in_the_pixel_basis(tied):
         torch.testing.assert_close(basis @ mixer @ basis.T, half + half.T, rtol=1e-6, atol=1e-6)
 
 
-# --- DUST: layer and energy
+# --- DUST: the proximal layer and its energy
 
 
 def dust_energy(codes, noisy, dictionary, l1, l2):
@@ -213,7 +214,7 @@ def dust_step(seed, count, scale, l1, l2, margin):
     dictionary, codes = draw(seed, PIXELS, 36), scale * draw(seed + 1, count, 36)
     noisy = 3 * draw(seed + 2, count, PIXELS)
     curvature = margin * torch.linalg.matrix_norm(dictionary, 2) ** 2
-    moved = model.layer(codes, noisy - codes @ dictionary.T, dictionary, curvature)
+    moved = model.layer(codes, noisy, codes @ dictionary.T, dictionary, curvature)
     before, after = (dust_energy(h, noisy, dictionary, l1, l2) for h in (codes, moved))
     assert model.energy(codes, noisy, dictionary).item() == pytest.approx(before, rel=1e-9)
     return before, after
@@ -245,7 +246,7 @@ def test_a_dust_layer_is_the_formula_of_its_docstring():
         metric = c + l2 * sum(kernel)
         average = (c * lista + l2 * sum(kernel) * attention) / metric
         expected.append(average.sign() * (average.abs() - l1 / metric).clamp(min=0))
-    moved = model.layer(codes, noisy - codes @ dictionary.T, dictionary, torch.tensor(c).double())
+    moved = model.layer(codes, noisy, codes @ dictionary.T, dictionary, torch.tensor(c).double())
     torch.testing.assert_close(moved, torch.stack(expected))
 
 
@@ -257,8 +258,12 @@ def test_the_whole_dust_lowers_its_objective_at_every_layer():
     assert (energies.diff(dim=0) < 0).all()
 
 
-def test_dust_without_attention_on_one_frame_is_ista():
-    model = dust(depth=5, l1=0.1, l2=0.0).eval()
+@pytest.mark.parametrize(
+    ("layer", "l2"),
+    [("proximal", 0.0), ("alternating", 0.0), ("alternating", 1.0)],  # a frame alone attends to itself
+)
+def test_dust_without_attention_on_one_frame_is_ista(layer, l2):
+    model = dust(depth=5, l1=0.1, l2=l2, layer=layer).eval()
     noisy, dictionary, c = draw(4, 2, 1, 3, PIXELS), model.dictionary[0], model.curvature().item()
     for sample in range(2):
         for patch in range(3):
@@ -268,6 +273,119 @@ def test_dust_without_attention_on_one_frame_is_ista():
                 torch.testing.assert_close(found, code)
                 code = code + dictionary.T @ (noisy[sample, 0, patch] - dictionary @ code) / c
                 code = code.sign() * (code.abs() - 0.1 / c).clamp(min=0)
+
+
+# --- DUST: the alternating layer
+
+
+def alternating_by_loops(codes, noisy, dictionary, c, l1):
+    """Eq. (75), attention among the codes, then eq. (76), an ISTA step on each."""
+    moved = []
+    for code, patch in zip(codes, noisy, strict=True):
+        weights = [math.exp(code @ other) for other in codes]
+        half = sum(weight * other for weight, other in zip(weights, codes, strict=True)) / sum(weights)
+        stepped = half + dictionary.T @ (patch - dictionary @ half) / c
+        moved.append(stepped.sign() * (stepped.abs() - l1 / c).clamp(min=0))
+    return torch.stack(moved)
+
+
+@lawful
+@given(seed=seeds, count=st.integers(1, 6), scale=st.floats(0, 1), l1=st.floats(0, 1), c=st.floats(1, 50))
+def test_an_alternating_layer_is_the_papers_formula(seed, count, scale, l1, c):
+    dictionary, codes, noisy = draw(seed, PIXELS, 36), scale * draw(seed + 1, count, 36), draw(seed + 2, count, PIXELS)
+    moved = dust(layer="alternating", l1=l1).layer(codes, noisy, codes @ dictionary.T, dictionary, torch.tensor(c))
+    torch.testing.assert_close(moved, alternating_by_loops(codes, noisy, dictionary, c, l1))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_whole_alternating_dust_keeps_its_c_wherever_its_dictionaries_go(tied):
+    model = dust(layer="alternating", depth=3, tied=tied, l1=0.05, margin=1.5).eval()
+    c = 1.5 * torch.linalg.matrix_norm(dct_dictionary(SIDE, 36), 2).item() ** 2
+    with torch.no_grad():
+        model.dictionary.add_(0.1 * draw(1, *model.dictionary.shape))
+    noisy = draw(0, 2, 4, 3, PIXELS).abs()
+    with torch.no_grad():
+        states, predictions = model.layer_outputs(noisy), list(model.predictions(noisy))
+    dictionaries = model.dictionary.detach()
+    for sample in range(2):
+        for place in range(3):
+            codes = torch.zeros(4, 36).double()
+            for layer in range(4):
+                torch.testing.assert_close(states[layer][sample, place], codes, rtol=1e-6, atol=1e-7)
+                read = codes @ dictionaries[-1].T
+                torch.testing.assert_close(predictions[layer][sample, :, place], read, rtol=1e-6, atol=1e-7)
+                dictionary = dictionaries[0 if tied else min(layer, 2)]
+                codes = alternating_by_loops(codes, noisy[sample, :, place], dictionary, c, 0.05)
+
+
+def test_alternating_halves_can_raise_the_objective():
+    """Two codes that fit their patches are drawn together, and with c = 2 the ISTA step goes half the way back."""
+    dictionary, codes = torch.eye(PIXELS).double(), torch.zeros(2, PIXELS).double()
+    codes[:, 0] = torch.tensor([1.0, -1.0])
+    energies = {}
+    for layer in ("alternating", "proximal"):
+        model = dust(layer=layer, atoms=PIXELS, l1=0.0, l2=0.001)
+        moved = model.layer(codes, codes, codes, dictionary, torch.tensor(2.0).double())
+        energies[layer] = dust_energy(moved, codes, dictionary, 0.0, 0.001)
+    before = dust_energy(codes, codes, dictionary, 0.0, 0.001)
+    # The weights are 1/(1 + e⁻²) and the rest: each code is off by 2·0.119 after (75), by half of it after (76).
+    assert energies["alternating"] - before == pytest.approx((1 / (1 + math.exp(2))) ** 2, abs=2e-4)
+    assert energies["proximal"] <= before
+
+
+@lawful
+@given(seed=seeds, scale=st.floats(0, 2), l1=st.floats(0, 3), margin=st.sampled_from([0.501, 1.0]))
+def test_the_ista_half_of_an_alternating_layer_lowers_its_part_of_the_objective(seed, scale, l1, margin):
+    """A frame alone is its own average: what is left of the layer is eq. (76)."""
+    model = dust(layer="alternating", l1=l1)
+    dictionary, codes, noisy = draw(seed, PIXELS, 36), scale * draw(seed + 1, 1, 36), 3 * draw(seed + 2, 1, PIXELS)
+    curvature = margin * torch.linalg.matrix_norm(dictionary, 2) ** 2
+    moved = model.layer(codes, noisy, codes @ dictionary.T, dictionary, curvature)
+    before, after = (dust_energy(h, noisy, dictionary, l1, 1.0) for h in (codes, moved))
+    assert after <= before + 1e-9 * abs(before)
+
+
+@pytest.mark.parametrize("layer", ["alternating", "proximal"])
+def test_a_given_c_is_the_inverse_step(layer):
+    model = dust(layer=layer, depth=1, l1=0.0, c=7.0).eval()
+    noisy = draw(0, 1, 1, 1, PIXELS)
+    moved = noisy[0, 0, 0] @ model.dictionary[0] / (7 if layer == "alternating" else 8)  # λ₂ γ_tt = 1 more
+    torch.testing.assert_close(model.layer_outputs(noisy)[1][0, 0, 0], moved)
+
+
+def test_a_saved_c_is_loaded_and_an_old_model_is_proximal(tmp_path):
+    """Models saved before there was a choice of layer don't name one in their config.json."""
+    model = DUST(DUSTConfig(depth=1, patch_size=SIDE, atoms=36, layer="alternating"))
+    with torch.no_grad():
+        model.c.fill_(9)
+        model.dictionary.mul_(2)
+    model.save_pretrained(tmp_path / "new")
+    loaded = DUST.from_pretrained(tmp_path / "new")
+    assert loaded.config.layer == "alternating" and loaded.c == 9
+
+    old = dust(depth=2).float().eval()
+    old.save_pretrained(tmp_path / "old")
+    file = tmp_path / "old" / "config.json"
+    settings = json.loads(file.read_text())
+    assert settings.pop("layer") == "proximal"
+    file.write_text(json.dumps({name: value for name, value in settings.items() if name != "c"}))
+    loaded = DUST.from_pretrained(tmp_path / "old")
+    assert loaded.config.layer == "proximal"
+    noisy = draw(0, 1, 3, 2, PIXELS).float()
+    assert torch.equal(loaded(noisy).reconstruction, old(noisy).reconstruction)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"layer": "parallel"}, r"layer must be 'alternating' or 'proximal'; got 'parallel'"),
+        ({"c": 0.0}, r"c must be a positive number.*got 0\.0"),
+        ({"c": float("inf")}, r"c must be a positive number.*got inf"),
+    ],
+)
+def test_a_layer_that_can_not_be_is_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        DUSTConfig(**settings)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -289,7 +407,7 @@ def spectral(model):
 @pytest.mark.parametrize("margin", [0.6, 1.01])
 @pytest.mark.parametrize("atoms", [256, 400, 1024])
 def test_curvature_is_the_squared_norm_of_the_dictionary(atoms, margin, tied):
-    model = DUST(DUSTConfig(depth=2, atoms=atoms, margin=margin, tied=tied))
+    model = DUST(DUSTConfig(depth=2, atoms=atoms, layer="proximal", margin=margin, tied=tied))
     torch.testing.assert_close(model.curvature(), margin * spectral(model), rtol=1e-3, atol=0)
 
 
@@ -297,7 +415,7 @@ def test_curvature_is_the_squared_norm_of_the_dictionary(atoms, margin, tied):
 def test_curvature_is_tracked_while_the_dictionary_trains(atoms):
     """Three power iterations a step, from the last step's vector; evaluation does not move that vector."""
     torch.manual_seed(0)
-    model = DUST(DUSTConfig(depth=2, atoms=atoms)).train()
+    model = DUST(DUSTConfig(depth=2, atoms=atoms, layer="proximal")).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     start = spectral(model)
     for _ in range(50):
@@ -423,12 +541,16 @@ def test_a_dust_layer_is_a_proximal_gradient_step_of_its_energy(seed, count, sca
     metric = curvature + l2 * degrees(codes)
     moved = codes - gradient(lambda h: smooth.energy(h, noisy, dictionary), codes) / metric
     expected = moved.sign() * (moved.abs() - l1 / metric).clamp(min=0)
-    found = model.layer(codes, noisy - codes @ dictionary.T, dictionary, curvature)
+    found = model.layer(codes, noisy, codes @ dictionary.T, dictionary, curvature)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
 
 
+def alternating_dust(**settings):
+    return dust(layer="alternating", **settings)
+
+
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("kind", [ut, dust])
+@pytest.mark.parametrize("kind", [ut, dust, alternating_dust])
 def test_energies_are_those_of_the_layers_own_weights(kind, tied):
     """By loops over samples and patch positions; h_0 under the first layer's weights."""
     model = kind(depth=3, tied=tied).eval()
@@ -445,7 +567,7 @@ def test_energies_are_those_of_the_layers_own_weights(kind, tied):
             total = 0.0
             for place in range(3):
                 tokens = state[sample, place].detach()
-                if kind is dust:
+                if kind is not ut:
                     dictionary = model.dictionary[own].detach()
                     total += dust_energy(tokens, noisy[sample, :, place], dictionary, 0.02, 1.0)
                 else:

@@ -10,6 +10,7 @@ from transformers import BertConfig, ViTConfig, ViTForImageClassification, ViTIm
 from descend.errors import InputError
 from descend.models import ViTDenoiser, ViTDenoiserConfig
 from descend.models.pretrained import patchify, unpatchify
+from descend.recipes import RECIPES
 from descend.tasks.video import windows
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -185,6 +186,80 @@ def test_no_weight_is_left_over(folder):
     )
 
 
+# --- tokens read as pixels
+
+
+def by_loops(token, side, mean, std):
+    """The grey patch that one token stands for: number (c·side + y)·side + x is channel c of pixel (y, x)."""
+    patch = torch.zeros(side, side)
+    for c in range(3):
+        for y in range(side):
+            for x in range(side):
+                patch[y, x] += (token[(c * side + y) * side + x] * std[c] + mean[c]) / 3
+    return patch
+
+
+def test_a_token_is_read_as_the_pixels_of_its_patch():
+    settings = {"image_size": 16, "patch_size": 4, "frame_size": 16, "frame_patch": 4}
+    model = ViTDenoiser(
+        ViTDenoiserConfig(
+            depth=1, hidden_size=48, intermediate_size=8, image_mean=MEAN, image_std=STD, readout="pixels", **settings
+        )
+    )
+    hidden = torch.randn(2, 1, 1 + 16, 48)
+    picture = unpatchify(model.readout(hidden))
+    for sample in range(2):
+        for row in range(4):
+            for column in range(4):
+                tile = picture[sample, 0, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
+                expected = by_loops(hidden[sample, 0, 1 + 4 * row + column], 4, MEAN, STD)
+                torch.testing.assert_close(tile, expected)
+
+
+def test_an_identity_embedding_is_read_as_the_frames_themselves(frames):
+    """The order (channel, y, x) is that of the library's patch embedding."""
+    model = ViTDenoiser(
+        ViTDenoiserConfig(
+            depth=1, hidden_size=768, intermediate_size=8, image_mean=MEAN, image_std=STD, readout="pixels"
+        )
+    )
+    embeddings = model.vit.embeddings
+    with torch.no_grad():
+        embeddings.patch_embeddings.projection.weight.copy_(torch.eye(768).view(768, 3, 16, 16))
+        embeddings.patch_embeddings.projection.bias.zero_()
+        embeddings.position_embeddings.zero_()
+    patches = as_patches(frames)
+    torch.testing.assert_close(next(iter(model.predictions(patches))), patches, rtol=1e-4, atol=1e-5)
+
+
+def test_pixels_have_no_weights_of_their_own(tmp_path, frames):
+    """A pretrained ViT's blocks are kept; its final norm has no part, and there is no decoder."""
+    torch.manual_seed(0)
+    settings = vit(32, 8).to_dict() | {"hidden_size": 192}
+    ViTModel(ViTConfig(**settings)).save_pretrained(tmp_path / "vit")
+    processor(32).save_pretrained(tmp_path / "vit")
+    model = ViTDenoiser.from_vit(tmp_path / "vit", readout="pixels").eval()
+    assert not any("norm." in name.replace("layernorm_", "") or "decoder" in name for name in model.state_dict())
+    decoded = ViTDenoiser.from_vit(tmp_path / "vit").eval()
+    for one, other in zip(
+        model.layer_outputs(as_patches(frames)), decoded.layer_outputs(as_patches(frames)), strict=True
+    ):
+        assert torch.equal(one, other)
+    model.save_pretrained(tmp_path / "denoiser")
+    loaded = ViTDenoiser.from_pretrained(tmp_path / "denoiser")
+    assert loaded.config.readout == "pixels"
+    assert torch.equal(loaded(as_patches(frames)).reconstruction, model(as_patches(frames)).reconstruction)
+
+
+def test_tokens_of_another_size_than_a_patch_are_refused(folder):
+    with pytest.raises(InputError, match=r"hidden_size 192, 3 channels of a patch of 8×8; got 32\. Choose a ViT"):
+        ViTDenoiser.from_vit(folder, readout="pixels")
+    with pytest.raises(InputError, match=r"hidden_size 768, .*; got 128"):
+        RECIPES["video-vit"](readout="pixels", hidden_size=128).check()
+    assert RECIPES["video-vit"](readout="pixels", depth=1).network(None).config.hidden_size == 768
+    assert RECIPES["video-vit"](depth=1).network(None).config.hidden_size == 128
+
+
 # --- loading and saving
 
 
@@ -269,6 +344,7 @@ def test_a_processor_that_is_not_reproduced(folder, settings, message):
         ({"patch_size": 15}, "patches must tile the image; got a side of 15 for one of 160"),
         ({"frame_patch": 7}, "patches must tile the image"),
         ({"resample": "lanczos"}, "resample must be one of"),
+        ({"readout": "mean"}, "readout must be 'decoder' or 'pixels'; got 'mean'"),
         ({"image_mean": [0.5]}, "num_channels = 3 numbers each; got 1 and 3"),
     ],
 )

@@ -1,12 +1,18 @@
 """Noise: its size, its own generator, and draws that belong to a sample."""
 
+import json
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from descend import run
+from descend.cli import main
 from descend.errors import InputError
 from descend.models import LayeredClassifier
 from descend.noise import Corruption, GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
+from descend.recipes import RECIPES
+from descend.tasks.video import VideoDenoising
 from networks import network
 
 CLEAN = torch.full((4, 3, 100, 256), 0.5)
@@ -271,7 +277,80 @@ def test_every_token_of_generation_has_noise():
     assert seen == [7, 1, 1, 1]
 
 
-@pytest.mark.parametrize("level", [-0.1, float("nan")])
-def test_a_negative_level_is_refused(level):
-    with pytest.raises(InputError, match=f"at least 0, in std of the clean data; got {level}"):
+@pytest.mark.parametrize("level", [-0.1, float("nan"), float("inf")])
+def test_a_level_that_is_negative_or_not_finite_is_refused(level):
+    with pytest.raises(InputError, match=f"at least 0, and finite; got {level}"):
         GaussianNoise(level, 0.2)
+
+
+# --- what γσ_x is: the std or the variance
+
+
+@pytest.mark.parametrize("indices", [None, range(4)])
+@pytest.mark.parametrize("kind", [GaussianNoise, UniformNoise, LaplaceNoise])
+def test_by_variance_the_variance_is_gamma_sigma_at_every_level(kind, indices):
+    trained = kind(0.15, 0.179, seed=1, noise_is="variance")
+    for noise, level in ((trained, 0.15), (trained.at(0.6), 0.6), (trained.at(0.6, seed=5, sigma=0.1), 0.6)):
+        difference = noise(CLEAN, indices=indices) - CLEAN
+        assert difference.var().item() == pytest.approx(level * noise.sigma, rel=0.03)
+
+
+@pytest.mark.parametrize(("noise_is", "expected"), [("std", 1.08), ("variance", 6.56)])
+def test_the_papers_training_noise_has_this_loss_before_any_layer(noise_is, expected):
+    """f_0 = ½ Σ_t ‖ε_t‖₂ at T = 5, γ = .15, σ_x = .179: of the two readings one fits the paper's cap of 6.50."""
+    clean = torch.rand(20, 5, 100, 256, generator=torch.Generator().manual_seed(0))
+    noisy = GaussianNoise(0.15, 0.179, noise_is=noise_is)(clean)
+    assert VideoDenoising().losses(noisy, clean).mean().item() == pytest.approx(expected, rel=0.02)
+
+
+def test_by_variance_a_sigma_measured_in_every_batch_counts_by_its_root():
+    """An embedding four times as wide has twice the noise by variance, four times by std."""
+    clean = torch.randn(20, 50, 64, generator=torch.Generator().manual_seed(0))
+    for noise_is, ratio in (("variance", 2), ("std", 4)):
+        narrow, wide = (
+            (GaussianNoise(0.5, seed=1, noise_is=noise_is)(scale * clean) - scale * clean).std() for scale in (1, 4)
+        )
+        assert (wide / narrow).item() == pytest.approx(ratio, rel=1e-3)
+        assert narrow.item() == pytest.approx({"variance": 0.5**0.5, "std": 0.5}[noise_is], rel=0.02)
+
+
+def test_a_corruption_of_the_users_own_is_given_the_std_either_way():
+    given = []
+    for noise_is in ("std", "variance"):
+        noise = Corruption(lambda x, std, generator: given.append(std) or x, 4.0, 0.25, noise_is=noise_is)
+        noise.at(16.0)(CLEAN)
+        noise(CLEAN)
+    assert given == [4.0, 1.0, 2.0, 1.0]
+
+
+def test_token_dropout_is_a_probability_either_way():
+    clean = torch.ones(2, 50, 4)
+    one, other = (TokenDropout(0.3, noise_is=noise_is)(clean) for noise_is in ("std", "variance"))
+    assert torch.equal(one, other)
+
+
+def test_recipes_make_their_noise_so_in_training_and_in_judging():
+    for name, recipe in RECIPES.items():
+        assert recipe().corruption(0.2, seed=0).noise_is == "std", name
+        for shift in ("gaussian", "uniform", "laplace", "dropout"):
+            assert recipe(noise_is="variance").corruption(0.2, 0, shift).at(0.5).noise_is == "variance", name
+    message = r"noise_is must be 'std' or 'variance', what γσ_x is of the noise; got 'snr'"
+    with pytest.raises(InputError, match=message):
+        GaussianNoise(0.5, noise_is="snr")
+    with pytest.raises(InputError, match=message):
+        RECIPES["video-ut"](noise_is="snr").check()
+
+
+def test_a_run_is_trained_and_judged_at_the_variance(tmp_path):
+    """UT's h_0 is the noisy input itself: its RMSE is 255 √(γσ_x), in training's records and at every level judged."""
+    flags = ["--depth", "1", "--window", "2", "--stride", "20", "--max-steps", "2", "--eval-steps", "2", "--use-cpu"]
+    flags += ["--noise", "0.05", "--noise-is", "variance", "--method", "erm", "--save-strategy", "no"]
+    assert main(["train", "video-ut", *flags, "--out", str(tmp_path / "run")]) == 0
+    sigma = json.loads((tmp_path / "run" / "config.json").read_text())["sigma"]
+    rows = map(json.loads, (tmp_path / "run" / "records.jsonl").read_text().splitlines())
+    seen = [row["value"] for row in rows if (row["split"], row["layer"], row["metric"]) == ("validation", 0, "rmse")]
+    assert seen == pytest.approx([255 * (0.05 * sigma) ** 0.5] * len(seen), rel=0.01) and seen
+    found = run.evaluate(tmp_path / "run", noise=[0.01, 0.1], most=4, frames=1)
+    for level in (0.01, 0.05, 0.1):
+        # ½ Σ_t ‖ε_t‖₂ for T = 2, and E‖ε‖ of 256 pixels is within 1 ‰ of 16 std.
+        assert found["layer_losses"][str(level)][0] == pytest.approx(16 * (level * sigma) ** 0.5, rel=0.01)

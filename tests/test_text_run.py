@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertModel
 
-from descend import run
+from descend import DescentClassifier, run
 from descend.checkpoints import load_state
 from descend.cli import main
 from descend.errors import InputError
@@ -167,6 +167,50 @@ def test_a_pretrained_classifier_is_trained_at_its_own_depth_and_with_care(tmp_p
     assert (config["model"], config["settings"]["depth"], config["training"]["learning_rate"]) == ("RoBERTa-3", 3, 3e-5)
 
 
+@pytest.mark.parametrize("recipe", ["text-distilbert", "text-roberta"])
+def test_a_run_with_a_linear_readout_is_resumed_judged_and_loaded(recipe, tmp_path, reviews):
+    flags = ["--data", reviews, "--readout", "linear"]
+    whole = train(tmp_path / "whole", *flags, recipe=recipe)
+    shutil.copytree(whole, tmp_path / "part")
+    for name in ("model", "dual.safetensors", "checkpoint-6"):  # as it was after three steps
+        path = tmp_path / "part" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    part = train(tmp_path / "part", *flags, "--resume", recipe=recipe)
+    kept, again = (load_file(out / "model" / "model.safetensors") for out in (whole, part))
+    assert kept.keys() == again.keys() and all(torch.equal(again[name], value) for name, value in kept.items())
+    assert kept["score.weight"].shape == (2, 16)
+    loaded = DescentClassifier.from_pretrained(whole)
+    assert type(loaded.model.saved).__name__.endswith("LinearForSequenceClassification")
+    assert all(1 <= each.layer <= 2 for each in loaded.predict(["a film", "a book"], exit_threshold=0.5))
+    assert run.evaluate(whole, noise=[0.0], exit=True)["samples"] == 60
+
+
+def test_a_pretrained_model_starts_with_a_new_linear_readout_or_goes_on_with_its_own(tmp_path, reviews, capsys):
+    """Transformers' head for other classes is left out; a linear one of a run is kept, and not taken for another."""
+    tokenizer = learn_tokenizer(row["text"] for row in generate_reviews(100, 0))
+    start, sizes = tmp_path / "start", {"max_position_embeddings": 40, "pad_token_id": 0}
+    tokenizer.save_pretrained(start)
+    network("distilbert", labels=5, vocab_size=len(tokenizer), **sizes).save_pretrained(start)
+    recipe = RECIPES["text-distilbert"](model=str(start), data=str(reviews), max_length=30, readout="linear")
+    recipe.check()
+    model = recipe.network(recipe.load()).saved
+    assert model.config.id2label == {0: "neg", 1: "pos"} and model.score.out_features == 2
+    encoder = network("distilbert", labels=5, vocab_size=len(tokenizer), **sizes).base_model.state_dict()
+    assert all(torch.equal(model.base_model.state_dict()[name], value) for name, value in encoder.items())
+
+    with torch.no_grad():
+        model.score.bias.copy_(torch.tensor([0.25, -0.25]))
+    tokenizer.save_pretrained(tmp_path / "trained")
+    model.save_pretrained(tmp_path / "trained")
+    recipe = RECIPES["text-distilbert"](
+        model=str(tmp_path / "trained"), data=str(reviews), max_length=30, readout="linear"
+    )
+    recipe.check()
+    assert recipe.network(recipe.load()).saved.score.bias.tolist() == [0.25, -0.25]
+    line = refused(capsys, "--model", tmp_path / "trained", "--max-length", 30)
+    assert "expected a DistilBERT, model_type 'distilbert'; " in line and "'descend-distilbert-linear'" in line
+
+
 def refused(capsys, *flags, recipe="text-distilbert"):
     capsys.readouterr()
     assert main(["train", recipe, "--out", "nowhere", *map(str, flags)]) == 2
@@ -183,6 +227,7 @@ def test_bad_settings_are_refused_in_one_line(capsys, tmp_path, reviews, encoder
     network("distilbert", labels=2, vocab_size=len(tokenizer)).save_pretrained(model)
     assert "dataset must be one of imdb, mnli; got 'sst'" in refused(capsys, "--dataset", "sst")
     assert "max_length must leave room" in refused(capsys, "--max-length", 2)
+    assert "readout must be one of own, linear; got 'deep'" in refused(capsys, "--readout", "deep")
     assert "dropout must lie in [0, 1)" in refused(capsys, "--dropout", 1)
     assert "validation_share must lie between 0 and 1" in refused(capsys, "--validation-share", 2)
     line = refused(capsys, "--model", encoder)

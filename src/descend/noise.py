@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor, distributed, nn
@@ -24,29 +24,45 @@ class Noise:
         sigma: σ_x, the standard deviation of the clean embedding, in its own units. None measures it in every batch,
             padding left out: an embedding that learns can't outgrow its noise.
         seed: Of the noise; every rank of a process group draws its own.
+        noise_is: What γσ_x is of the noise, its ``"std"`` or its ``"variance"``: see `std`.
 
     Raises:
-        InputError: If the level is negative.
+        InputError: If the level is negative or not finite, or ``noise_is`` is neither of the two.
     """
 
-    def __init__(self, level: float, sigma: float | None = None, seed: int = 0):
+    def __init__(self, level: float, sigma: float | None = None, seed: int = 0, noise_is: str = "std"):
         self._check(level)
-        self.level, self.sigma, self.seed = level, sigma, seed
+        if noise_is not in ("std", "variance"):
+            raise InputError(f"noise_is must be 'std' or 'variance', what γσ_x is of the noise; got {noise_is!r}.")
+        self.level, self.sigma, self.seed, self.noise_is = level, sigma, seed, noise_is
         self._generator: torch.Generator | None = None
         self._state: Tensor | None = None
 
     def _check(self, level: float) -> None:
-        if not level >= 0:
-            raise InputError(f"noise must be a level γ of at least 0, in std of the clean data; got {level}.")
+        if not 0 <= level < math.inf:
+            raise InputError(f"noise must be a level γ of at least 0, and finite; got {level}.")
+
+    def std(self, sigma: Any) -> Any:
+        """The noise's standard deviation at this level, in the units of the data.
+
+        By ``"std"`` it is γσ_x, as the paper's text has it (Sec. 4): γ has no unit, and scaled data have scaled noise.
+        By ``"variance"`` it is √(γσ_x), as the paper's poster reads, N(μ, γσ_x I): γ has the unit of the data.
+
+        Args:
+            sigma: σ_x, a number or a tensor.
+        """
+        scale = self.level * sigma
+        return scale if self.noise_is == "std" else scale**0.5
 
     def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
-        """x̃ for x of any shape (…, H) and std = γσ_x, drawn from ``generator`` on x's device."""
+        """x̃ for x of any shape (…, H) and noise of this standard deviation, from ``generator`` on x's device."""
         raise NotImplementedError
 
     def at(self, level: float, seed: int | None = None, sigma: float | None = None) -> Self:
         """The same kind of noise at another level, with a generator of its own; seed and σ_x as here unless given."""
         other = copy(self)
-        Noise.__init__(other, level, self.sigma if sigma is None else sigma, self.seed if seed is None else seed)
+        sigma, seed = self.sigma if sigma is None else sigma, self.seed if seed is None else seed
+        Noise.__init__(other, level, sigma, seed, self.noise_is)
         return other
 
     def __call__(self, clean: Tensor, keep: Tensor | None = None, indices: Sequence[int] | None = None) -> Tensor:
@@ -74,7 +90,7 @@ class Noise:
                 ]
             )
         sigma = _std(clean.detach(), keep) if self.sigma is None else self.sigma
-        noisy = self.corrupt(clean, self.level * sigma, self._on(clean.device))
+        noisy = self.corrupt(clean, self.std(sigma), self._on(clean.device))
         return noisy if keep is None else torch.where(keep[..., None], noisy, clean)
 
     @contextmanager
@@ -138,7 +154,7 @@ class Noise:
     def _own(self, clean: Tensor, index: int, keep: Tensor | None) -> Tensor:
         """A sample with its own noise, the same on every device and however long it is padded."""
         generator = torch.Generator().manual_seed((self.seed + 1) * 1_000_003 + index)
-        std = self.level * cast(float, self.sigma)
+        std = self.std(self.sigma)
         if keep is None:
             return self.corrupt(clean.float().cpu(), std, generator).to(clean)
         noisy = clean.clone()
@@ -162,11 +178,7 @@ class Noise:
 
 
 class GaussianNoise(Noise):
-    """x̃ = x + ε, ε ~ N(0, (γσ_x)² I).
-
-    The text of the paper gives ε the standard deviation γσ_x, which is what γ means here; its poster reads as a
-    variance.
-    """
+    """x̃ = x + ε, ε ~ N(0, s² I) with the standard deviation s of `std`: γσ_x, or √(γσ_x)."""
 
     def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
         """x + ε."""
@@ -175,7 +187,7 @@ class GaussianNoise(Noise):
 
 
 class UniformNoise(Noise):
-    """x̃ = x + ε, ε uniform with the standard deviation γσ_x."""
+    """x̃ = x + ε, ε uniform with the standard deviation of `std`."""
 
     def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
         """x + ε."""
@@ -184,20 +196,20 @@ class UniformNoise(Noise):
 
 
 class LaplaceNoise(Noise):
-    """x̃ = x + ε, ε from the Laplace distribution with the standard deviation γσ_x."""
+    """x̃ = x + ε, ε from the Laplace distribution with the standard deviation of `std`."""
 
     def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
-        """x + ε: a random sign times an exponential draw of mean γσ_x / √2."""
+        """x + ε: a random sign times an exponential draw of mean std / √2."""
         size = torch.empty_like(clean).exponential_(generator=generator)
         sign = torch.randint(2, clean.shape, generator=generator, device=clean.device) * 2 - 1
         return clean + size * sign * (std / math.sqrt(2))
 
 
 class TokenDropout(Noise):
-    """x̃ has each token's embedding, with probability γ, at 0; σ_x does not matter."""
+    """x̃ has each token's embedding, with probability γ, at 0; neither σ_x nor ``noise_is`` matters."""
 
-    def __init__(self, level: float, sigma: float | None = 1.0, seed: int = 0):
-        super().__init__(level, 1.0, seed)
+    def __init__(self, level: float, sigma: float | None = 1.0, seed: int = 0, noise_is: str = "std"):
+        super().__init__(level, 1.0, seed, noise_is)
 
     def _check(self, level: float) -> None:
         super()._check(level)
@@ -211,14 +223,15 @@ class TokenDropout(Noise):
 
 
 class Corruption(Noise):
-    """x̃ = function(x, γσ_x, generator), a corruption of the user's own.
+    """x̃ = function(x, std, generator), a corruption of the user's own.
 
     Args:
-        function: Of a tensor (…, H), the standard deviation γσ_x and a generator on the tensor's device; what it draws,
-            it must draw from there.
+        function: Of a tensor (…, H), the standard deviation of `std` and a generator on the tensor's device; what it
+            draws, it must draw from there.
         level: γ ≥ 0; at 0 the function is not called.
         sigma: σ_x; None measures it in every batch.
         seed: Of the noise.
+        noise_is: What γσ_x is, ``"std"`` or ``"variance"``.
     """
 
     def __init__(
@@ -227,8 +240,9 @@ class Corruption(Noise):
         level: float,
         sigma: float | None = None,
         seed: int = 0,
+        noise_is: str = "std",
     ):
-        super().__init__(level, sigma, seed)
+        super().__init__(level, sigma, seed, noise_is)
         self.function = function
 
     def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:

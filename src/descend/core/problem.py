@@ -158,7 +158,8 @@ class DescentProblem:
         .. math:: f_L + \sum_l [f_l - (1-\alpha_l) f_{l-1}]_+ + [f_{\text{first}} - \text{cap}]_+
 
         Another target has its own penalties, `Target.penalties`, in place of the sum's terms. Without constraints,
-        whatever the objective, it is the last layer's loss. Choosing by that loss alone would prefer a constrained model that has not been held to its constraints yet.
+        whatever the objective, it is the last layer's loss. Choosing by that loss alone would prefer a constrained
+        model that has not been held to its constraints yet.
 
         Args:
             losses: f_0 … f_L, shape (L+1,).

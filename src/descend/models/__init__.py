@@ -3,6 +3,12 @@
 from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier
 from descend.models.layered import LayeredModel, Reconstruction
+from descend.models.linear import (
+    DistilBertLinearConfig,
+    DistilBertLinearForSequenceClassification,
+    RobertaLinearConfig,
+    RobertaLinearForSequenceClassification,
+)
 from descend.models.pretrained import ViTDenoiser, ViTDenoiserConfig
 from descend.models.text import TextUTConfig, TextUTForSequenceClassification
 from descend.models.unrolled import DUST, UT, DUSTConfig, UTConfig, dct_dictionary
@@ -11,10 +17,14 @@ __all__ = [
     "DUST",
     "UT",
     "DUSTConfig",
+    "DistilBertLinearConfig",
+    "DistilBertLinearForSequenceClassification",
     "LayeredCausalLM",
     "LayeredClassifier",
     "LayeredModel",
     "Reconstruction",
+    "RobertaLinearConfig",
+    "RobertaLinearForSequenceClassification",
     "TextUTConfig",
     "TextUTForSequenceClassification",
     "UTConfig",

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from descend.errors import InputError
 from descend.models.library import LibraryModel
+from descend.models.linear import DistilBertLinearConfig, RobertaLinearConfig
 from descend.models.text import masked_mean
 
 
@@ -50,6 +51,10 @@ def _text_ut(model: Any, pooled: Tensor) -> Tensor:
     return model.classifier(model.dropout(pooled))
 
 
+def _score(model: Any, pooled: Tensor) -> Tensor:
+    return model.score(model.dropout(pooled))
+
+
 def _positions(config: Any) -> int:
     return config.max_position_embeddings
 
@@ -62,6 +67,8 @@ FAMILIES: dict[str, Family] = {
     "distilbert": Family(_first, _distilbert, "transformer.layer", _positions),
     "bert": Family(_first, _bert, "encoder.layer", _positions),
     "roberta": Family(_first, _roberta, "encoder.layer", _positions_after_padding),
+    DistilBertLinearConfig.model_type: Family(_first, _score, "transformer.layer", _positions),
+    RobertaLinearConfig.model_type: Family(_first, _score, "encoder.layer", _positions_after_padding),
     "descend-text-ut": Family(masked_mean, _text_ut, "layers", None),
 }
 """By ``config.model_type``. The embeddings are the library's `get_input_embeddings`, the layers' outputs its hidden

@@ -32,6 +32,12 @@ class ViTDenoiserConfig(ViTConfig):
         resample: The processor's filter, ``"bilinear"`` or ``"bicubic"``.
         frame_size: Height and width of a frame in pixels.
         frame_patch: Height and width of the patches that frames come in; P = frame_patch².
+        readout: How a layer's tokens become a frame: ``"decoder"``, the final norm and one linear layer, or
+            ``"pixels"``, each token read directly as the pixels of its patch, for which hidden_size must be
+            num_channels·patch_size² (768 for ViT-Base, App. B.2).
+
+    Raises:
+        InputError: If sizes don't fit each other, or a choice is none of those named.
     """
 
     model_type = "descend-vit"
@@ -48,6 +54,7 @@ class ViTDenoiserConfig(ViTConfig):
     resample: str = "bilinear"
     frame_size: int = 160
     frame_patch: int = 16
+    readout: str = "decoder"
 
     def __post_init__(self, **kwargs: Any):
         super().__post_init__(**kwargs)
@@ -63,6 +70,15 @@ class ViTDenoiserConfig(ViTConfig):
                 f"image_mean and image_std must have num_channels = {self.num_channels} numbers each; got "
                 f"{len(self.image_mean)} and {len(self.image_std)}."
             )
+        if self.readout not in ("decoder", "pixels"):
+            raise InputError(f"readout must be 'decoder' or 'pixels'; got {self.readout!r}.")
+        pixels = self.num_channels * self.patch_size**2
+        if self.readout == "pixels" and self.hidden_size != pixels:
+            raise InputError(
+                f"to be read as pixels a token must have hidden_size {pixels}, {self.num_channels} channels of a patch "
+                f"of {self.patch_size}×{self.patch_size}; got {self.hidden_size}. Choose a ViT of that width, or the "
+                "readout 'decoder'."
+            )
 
 
 class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
@@ -71,11 +87,22 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
     Frames are resized and normalised as ViT's own image processor does it, but differentiably, and without
     its rounding and clipping to 0 … 255: noise leaves that range, and a model that clips sees less of it.
 
-    h_0 is the embedding output and h_l the output of block l before the final norm, each with its [CLS]. The
-    readout is the final norm, one linear decoder of a token to the grey pixels of its patch, and the resizing
-    undone. No skip leads from the noisy pixels to the output: a prediction is made of its hidden state alone.
-    The decoder starts at mid grey whatever the token: all layers start at the same loss, no gradient of a
-    random readout reaches pretrained weights, and training was faster than from a random decoder.
+    h_0 is the embedding output and h_l the output of block l before the final norm, each with its [CLS], which the
+    readout leaves out. No skip leads from the noisy pixels to the output: a prediction is made of its hidden state
+    alone. There are two readouts, ``config.readout``; either ends with the resizing undone.
+
+    ``"decoder"``: the final norm, and one linear decoder of a token to the grey pixels of its patch. The decoder
+    starts at mid grey whatever the token: all layers start at the same loss, no gradient of a random readout reaches
+    pretrained weights, and training was faster than from a random decoder.
+
+    ``"pixels"``: the paper's ("directly take each layer's output and interpret it as a reconstruction", App. B.2),
+    without a norm, a decoder or any weight. A token's numbers are the normalised pixels of its patch in the order
+    (channel, y, x), that of the weight (hidden_size, channel, y, x) of ViT's patch embedding: an embedding with
+    the identity for its weight gives h_0 = the patches. The processor's mean and std are undone, and the channels
+    averaged to grey. The paper does not print the order; another one is a permutation of hidden units.
+
+    Raises:
+        InputError: If patches of another size are given.
     """
 
     config_class = ViTDenoiserConfig
@@ -85,20 +112,26 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
     def __init__(self, config: ViTDenoiserConfig):
         super().__init__(config)
         self.vit = ViTModel(config, add_pooling_layer=False)
-        self.decoder = nn.Linear(config.hidden_size, config.patch_size**2)
+        pixels = config.readout == "pixels"
+        self.decoder = None if pixels else nn.Linear(config.hidden_size, config.patch_size**2)
+        if pixels:
+            # No readout reads the norm's output: its weights would never learn.
+            self.vit.layernorm = nn.Identity()  # type: ignore[assignment]
         self.input = nn.Identity()
         self.post_init()
 
     @classmethod
-    def from_vit(cls, source: str | Path, depth: int | None = None) -> Self:
-        """A denoiser with the weights and the image processor of a pretrained ViT, and a new decoder.
+    def from_vit(cls, source: str | Path, depth: int | None = None, readout: str = "decoder") -> Self:
+        """A denoiser with the weights and the image processor of a pretrained ViT.
 
         Args:
             source: A model's name on the Hub, such as ``google/vit-base-patch16-224-in21k``, or a folder.
             depth: L, to keep the first L blocks only; all of them unless given.
+            readout: ``"decoder"``, a new one, or ``"pixels"``.
 
         Raises:
-            InputError: If there is no such ViT, it has fewer blocks, or its processing can't be reproduced.
+            InputError: If there is no such ViT, it has fewer blocks, its processing can't be reproduced, or its tokens
+                don't have as many numbers as a patch has pixels, where they are to be read as such.
         """
         try:
             refuse_unsafe(source)
@@ -134,8 +167,9 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
             raise InputError(f"{source} lacks weights of a ViT: {', '.join(sorted(loading['missing_keys']))}.")
         settings = vit.config.to_dict() | processing
         del settings["model_type"]
-        model = cls(ViTDenoiserConfig(**settings))
-        model.vit.load_state_dict(vit.state_dict())
+        model = cls(ViTDenoiserConfig(**settings, readout=readout))
+        used = model.vit.state_dict()  # without the norm where tokens are read as pixels
+        model.vit.load_state_dict({name: value for name, value in vit.state_dict().items() if name in used})
         return model
 
     @property
@@ -184,8 +218,15 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
 
     def readout(self, hidden: Tensor) -> Tensor:
         """The patches (B, T, N, P) read from one layer's tokens (B, T, tokens, hidden_size)."""
-        patches = self.decoder(self.vit.layernorm(hidden[:, :, 1:]))
+        tokens = hidden[:, :, 1:]
+        patches = self._grey(tokens) if self.decoder is None else self.decoder(self.vit.layernorm(tokens))
         return patchify(self._resize(unpatchify(patches), self.config.frame_size), self.config.frame_patch)
+
+    def _grey(self, tokens: Tensor) -> Tensor:
+        """The grey pixels (…, patch_size²) of tokens (…, hidden_size) that are normalised pixels (channel, y, x)."""
+        channels = tokens.unflatten(-1, (self.config.num_channels, -1))
+        mean, std = tokens.new_tensor([self.config.image_mean, self.config.image_std])[..., None]
+        return (channels * std + mean).mean(-2)
 
     def _resize(self, frames: Tensor, size: int) -> Tensor:
         """Frames (B, T, …) at another size, with the filter that Pillow has: wider where they shrink."""

@@ -10,7 +10,6 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from descend.config import DescentArguments, DescentConfig
-from descend.errors import InputError
 from descend.models import LayeredModel
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
 from descend.objective import Task
@@ -60,7 +59,10 @@ class Recipe:
 
     data: str | None = setting(None, "Folder or file of the data; the embedded generated ones unless given.")
     depth: int = setting(7, "L, the number of layers.")
-    noise: float = setting(0.8, "Training noise γ, in std of the clean data.")
+    noise: float = setting(0.8, "Training noise γ: of the clean data's std σ_x, as --noise-is says.")
+    noise_is: str = setting(
+        "std", "What γσ_x is of the noise, in training and in judging: its std, or its variance, for a std of √(γσ_x)."
+    )
     validation_share: float = setting(0.2, "Share of the training data kept for validation.")
 
     family: ClassVar[str]
@@ -75,8 +77,7 @@ class Recipe:
 
     def check(self) -> None:
         """Refuse what can't be, before any work is done."""
-        if not 0 <= self.noise < float("inf"):
-            raise InputError(f"noise must be a level γ of at least 0, in std of the clean data; got {self.noise}.")
+        self.corruption(None, seed=0)  # refuses what no noise can be
 
     @property
     def otherwise(self) -> dict[str, Any]:
@@ -115,7 +116,7 @@ class Recipe:
         Training is with Gaussian noise; another kind of `SHIFTS` is for judging. Token dropout has no training level.
         """
         kind = SHIFTS[shift]
-        return kind(0.0 if kind is TokenDropout else self.noise, sigma, seed)
+        return kind(0.0 if kind is TokenDropout else self.noise, sigma, seed, self.noise_is)
 
     @classmethod
     def arguments(cls) -> type[DescentArguments]:

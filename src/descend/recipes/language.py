@@ -74,7 +74,7 @@ class InstructionRecipe(Recipe):
         None, "Train adapters on these modules, as q_proj,v_proj,lm_head, and nothing else; all weights unless given."
     )
     lora_rank: int = setting(8, "Rank of the adapters.")
-    noise: float = setting(1.5, "Training noise γ on the word embeddings, in their std.")
+    noise: float = setting(1.5, "Training noise γ on the word embeddings, of their std σ_x, as --noise-is says.")
     validation_share: float = setting(0.1, "Share of the data kept for validation, and as much for the test.")
 
     family: ClassVar[str] = "Llama"

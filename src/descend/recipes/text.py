@@ -21,8 +21,9 @@ from transformers import (
 
 from descend.errors import InputError
 from descend.inference import DescentClassifier
-from descend.models import LayeredClassifier, TextUTConfig
+from descend.models import DistilBertLinearConfig, LayeredClassifier, RobertaLinearConfig, TextUTConfig
 from descend.models.classifiers import FAMILIES
+from descend.models.linear import with_linear_readout
 from descend.models.loading import load_config, load_model
 from descend.recipes.base import Recipe, absolute, setting
 from descend.tasks.text import (
@@ -79,11 +80,10 @@ class TextRecipe(Recipe):
     depth: int = setting(6, "L, the number of layers of the small model; a pretrained model has its own.")
     hidden_size: int = setting(128, "Width of the small model.")
     dropout: float = setting(0.3, "Dropout of the small model.")
-    noise: float = setting(1.0, "Training noise γ on the word embeddings, in their std.")
+    noise: float = setting(1.0, "Training noise γ on the word embeddings, of their std σ_x, as --noise-is says.")
     validation_share: float = setting(0.2, "Share of the training texts kept for validation.")
 
     usual_noise = 1.0
-    model_type: ClassVar[str]
     fields: ClassVar[list[str]] = ["input_ids", "attention_mask"]
     training = Recipe.training | {
         "num_train_epochs": 4,
@@ -116,22 +116,14 @@ class TextRecipe(Recipe):
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout must lie in [0, 1); got {self.dropout}.")
         if self.model != SMALL:
-            self._check_pretrained(library_config(self.model))
+            self._check_pretrained(self._config())
+
+    def _config(self) -> PreTrainedConfig:
+        """The configuration of the pretrained model."""
+        return library_config(self.model)
 
     def _check_pretrained(self, config: PreTrainedConfig) -> None:
-        if config.model_type != self.model_type:
-            raise InputError(
-                f"expected a {self.family}, model_type {self.model_type!r}; {self.model} is of model_type "
-                f"{config.model_type!r}. Choose another model, or its own recipe."
-            )
-        # A pretrained model has its own sizes.
-        self.depth, self.hidden_size = config.num_hidden_layers, config.hidden_size
-        self._order = self._labels_of(config)
-        longest = FAMILIES[config.model_type].longest
-        if longest is not None and self.max_length > longest(config):
-            raise InputError(
-                f"{self.model} takes texts of at most {longest(config)} tokens; got --max-length {self.max_length}."
-            )
+        """Refuse a pretrained model of another kind; any will do where only its word embeddings are used."""
 
     def _labels_of(self, config: PreTrainedConfig) -> list[int] | None:
         """The number that a model's own head gives each class of the data; None for one without a head of its own.
@@ -243,15 +235,16 @@ class TextRecipe(Recipe):
         """The configuration of a small new model, with a vocabulary of so many words and this token for padding."""
 
     def _pretrained(self, words: int, names: dict[int, str]) -> PreTrainedModel:
-        config = library_config(self.model)
+        config = self._config()
         classifies = any("ForSequenceClassification" in each for each in config.architectures or ())
         if words > config.vocab_size:
             raise InputError(
                 f"the tokenizer has {words} words, the word embedding of {self.model} {config.vocab_size}. Give the "
                 "model's own tokenizer."
             )
-        labels = {} if classifies else {"id2label": names, "label2id": {name: label for label, name in names.items()}}
-        return loaded(AutoModelForSequenceClassification, self.model, **labels)
+        if not classifies:
+            config.id2label, config.label2id = names, {name: label for label, name in names.items()}
+        return loaded(AutoModelForSequenceClassification, self.model, config=config)
 
     def restore(self, folder: str) -> LayeredClassifier:
         """The model that `save_pretrained` put into a folder, and its tokenizer."""
@@ -275,16 +268,12 @@ class TextUTRecipe(TextRecipe):
     tied: bool = setting(True, "One set of weights for all layers, or one for each.")
 
     family = "UT"
-    model_type = TextUTConfig.model_type
     about = "text classification with the unrolled transformer UT on word embeddings"
     training = TextRecipe.training | {
         "num_train_epochs": 3,
         "learning_rate": 3e-3,
         "metric_for_best_model": "loss",
     }
-
-    def _check_pretrained(self, config: PreTrainedConfig) -> None:
-        """Any model has word embeddings."""
 
     def small(self, words: int, padding: int) -> TextUTConfig:
         """The configuration of a new UT."""
@@ -312,18 +301,61 @@ class TextUTRecipe(TextRecipe):
 
 
 @dataclass
-class DistilBERTRecipe(TextRecipe):
-    """Text classification with DistilBERT."""
+class EncoderRecipe(TextRecipe):
+    """Text classification with an encoder of Transformers that is read at [CLS]."""
 
     heads: int = setting(4, "Attention heads of the small model.")
+    readout: str = setting(
+        "own",
+        "The classifier on [CLS]: own, Transformers' two layers, or linear, one layer as in the paper, which replaces "
+        "the head that a pretrained model may have.",
+    )
+
+    configs: ClassVar[dict[str, type[Any]]]
+    """The model's configuration, by readout."""
+
+    def check(self) -> None:
+        """Refuse what can't be, before any work is done."""
+        if self.readout not in self.configs:
+            raise InputError(f"readout must be one of {', '.join(self.configs)}; got {self.readout!r}.")
+        super().check()
+
+    def _config(self) -> PreTrainedConfig:
+        """The configuration of the pretrained model, with another head where the readout is to be linear."""
+        config = library_config(self.model)
+        if self.readout == "linear" and config.model_type == self.configs["own"].model_type:
+            return with_linear_readout(config, self.configs["linear"])
+        return config
+
+    def _check_pretrained(self, config: PreTrainedConfig) -> None:
+        expected = self.configs[self.readout].model_type
+        if config.model_type != expected:
+            kinds = dict.fromkeys([self.configs["own"].model_type, expected])  # the first gets a linear readout
+            raise InputError(
+                f"expected a {self.family}, model_type {' or '.join(map(repr, kinds))}; {self.model} is of model_type "
+                f"{config.model_type!r}. Choose another model, or its own recipe and --readout."
+            )
+        # A pretrained model has its own sizes.
+        self.depth, self.hidden_size = config.num_hidden_layers, config.hidden_size
+        self._order = self._labels_of(config)
+        longest = FAMILIES[config.model_type].longest
+        if longest is not None and self.max_length > longest(config):
+            raise InputError(
+                f"{self.model} takes texts of at most {longest(config)} tokens; got --max-length {self.max_length}."
+            )
+
+
+@dataclass
+class DistilBERTRecipe(EncoderRecipe):
+    """Text classification with DistilBERT."""
 
     family = "DistilBERT"
-    model_type = "distilbert"
+    configs = {"own": DistilBertConfig, "linear": DistilBertLinearConfig}  # noqa: RUF012
     about = "text classification with DistilBERT (Sanh et al., 2019), small from scratch or pretrained"
 
-    def small(self, words: int, padding: int) -> DistilBertConfig:
+    def small(self, words: int, padding: int) -> PreTrainedConfig:
         """The configuration of a small DistilBERT."""
-        return DistilBertConfig(
+        return self.configs[self.readout](
             vocab_size=words,
             dim=self.hidden_size,
             n_layers=self.depth,
@@ -338,18 +370,16 @@ class DistilBERTRecipe(TextRecipe):
 
 
 @dataclass
-class RoBERTaRecipe(TextRecipe):
+class RoBERTaRecipe(EncoderRecipe):
     """Text classification with RoBERTa."""
 
-    heads: int = setting(4, "Attention heads of the small model.")
-
     family = "RoBERTa"
-    model_type = "roberta"
+    configs = {"own": RobertaConfig, "linear": RobertaLinearConfig}  # noqa: RUF012
     about = "text classification with RoBERTa (Liu et al., 2019), small from scratch or pretrained"
 
-    def small(self, words: int, padding: int) -> RobertaConfig:
+    def small(self, words: int, padding: int) -> PreTrainedConfig:
         """The configuration of a small RoBERTa, whose positions are counted from behind the padding's token."""
-        return RobertaConfig(
+        return self.configs[self.readout](
             vocab_size=words,
             hidden_size=self.hidden_size,
             num_hidden_layers=self.depth,

@@ -104,9 +104,13 @@ class DUSTRecipe(VideoRecipe):
 
     tied: bool = setting(True, "One dictionary for all layers, or one for each.")
     atoms: int = setting(1024, "Size of the sparse code, a square number.")
+    layer: str = setting(
+        "alternating", "A layer: alternating, eq. (75)-(76), or proximal, one descent step of eq. (74)."
+    )
     l1: float = setting(0.02, "λ₁, the weight of sparsity.")
     l2: float = setting(1.0, "λ₂, the weight of the attention energy.")
     margin: float = setting(1.01, "c / ‖D‖², the inverse step of a layer.")
+    c: float | None = setting(None, "The inverse step of a layer, a constant; by --margin unless given.")
 
     family = "DUST"
     architecture = DUST
@@ -120,7 +124,16 @@ class DUSTRecipe(VideoRecipe):
     def network(self, data: Any) -> DUST:
         """A new DUST."""
         return DUST(
-            DUSTConfig(depth=self.depth, tied=self.tied, atoms=self.atoms, l1=self.l1, l2=self.l2, margin=self.margin)
+            DUSTConfig(
+                depth=self.depth,
+                tied=self.tied,
+                atoms=self.atoms,
+                layer=self.layer,
+                l1=self.l1,
+                l2=self.l2,
+                margin=self.margin,
+                c=self.c,
+            )
         )
 
 
@@ -132,7 +145,12 @@ class ViTRecipe(VideoRecipe):
     pretrained: str | None = setting(
         None, "Hub name or folder of a ViT with its processor; a small new one unless given."
     )
-    hidden_size: int = setting(128, "Width of the small ViT.")
+    hidden_size: int | None = setting(
+        None, "Width of the small ViT; 128 unless given, or a patch's 768 numbers where --readout is pixels."
+    )
+    readout: str = setting(
+        "decoder", "How a layer is read: decoder, a norm and a linear layer, or pixels, its tokens as they are."
+    )
 
     family = "ViT"
     architecture = ViTDenoiser
@@ -144,11 +162,22 @@ class ViTRecipe(VideoRecipe):
         "max_steps": 200,
     }
 
+    def check(self) -> None:
+        """Refuse what can't be, before any work is done."""
+        super().check()
+        if self.pretrained is None:
+            self._small()
+
     def network(self, data: Any) -> ViTDenoiser:
-        """A ViT with its pretrained blocks, or a small new one, and a new decoder."""
+        """A ViT with its pretrained blocks, or a small new one."""
         if self.pretrained is not None:
-            return ViTDenoiser.from_vit(self.pretrained, self.depth)
+            return ViTDenoiser.from_vit(self.pretrained, self.depth, self.readout)
+        return ViTDenoiser(self._small())
+
+    def _small(self) -> ViTDenoiserConfig:
         width = self.hidden_size
-        return ViTDenoiser(
-            ViTDenoiserConfig(num_hidden_layers=self.depth, hidden_size=width, intermediate_size=4 * width)
+        if width is None:
+            width = 3 * 16**2 if self.readout == "pixels" else 128
+        return ViTDenoiserConfig(
+            num_hidden_layers=self.depth, hidden_size=width, intermediate_size=4 * width, readout=self.readout
         )
