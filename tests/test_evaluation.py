@@ -10,9 +10,10 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from descend import UT, DescentProblem, InputError, UTConfig
+from descend.core import GeometricTarget
 from descend.evaluation.layers import LayerLosses, measure
 from descend.evaluation.robustness import pictures, robustness
-from descend.evaluation.satisfaction import verdict
+from descend.evaluation.satisfaction import certified_falls, verdict
 from descend.noise import GaussianNoise
 from descend.tasks.video import VideoDenoising, load_video, unpatchify
 
@@ -376,3 +377,50 @@ def test_pictures_are_what_the_plan_says(model, windows):
 def test_there_are_no_more_pictures_than_samples(model, windows):
     found = pictures(model, TASK, Subset(windows, range(2)), GaussianNoise(0.1, SIGMA), levels=[0.1], count=5)
     assert found["clean"].shape == (2, 160, 160)
+
+
+# --- the geometric target's verdict, and what is certain of each layer
+
+
+def test_the_geometric_target_is_judged_by_the_held_out_losses_alone():
+    mean = [4.0, 2.0, 1.5, 1.0]
+    problem = DescentProblem(3, target=GeometricTarget(0.0))
+    found = verdict(problem, layers(samples(mean, spread=0.05)))
+    measured = samples(mean, spread=0.05).mean(0)
+    bounds = problem.bounds(measured)[1:]
+    assert found.bounds == pytest.approx(bounds.tolist())
+    assert found.violations == pytest.approx((measured[1:] - bounds).tolist())
+    assert found.feasible and found.certain
+    worse = verdict(problem, layers(samples([4.0, 4.1, 1.5, 1.0], spread=0.05)))
+    assert worse.violated == [1] and not worse.feasible
+
+
+def test_certified_falls_of_one_layer_are_students_one_sided_bound():
+    """With f_0 = 1 for every sample the fall is 1 − the mean of f_1: the textbook's interval."""
+    after = torch.tensor([0.5, 0.7, 0.6, 0.8, 0.4], dtype=torch.float64)
+    found = certified_falls(layers(torch.stack([torch.ones(5, dtype=torch.float64), after], 1)))
+    standard_error = after.std().item() / math.sqrt(5)
+    assert found == pytest.approx([1 - 0.6 - 2.131847 * standard_error], rel=1e-6)  # t(0.95, 4)
+
+
+def test_certified_falls_hold_for_all_layers_in_19_of_20_repetitions():
+    mean = [4.0, 2.0, 1.9, 2.0]
+    true = [1 - after / before for before, after in pairwise(mean)]
+    repetitions, wrong = 1000, 0
+    for seed in range(repetitions):
+        found = certified_falls(layers(samples(mean, count=40, seed=seed)))
+        wrong += any(low > fall for low, fall in zip(found, true, strict=True))
+    assert wrong / repetitions <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / repetitions)
+    assert wrong > 0
+    assert certified_falls(layers(samples(mean)))[0] > 0.4 and certified_falls(layers(samples(mean)))[2] < 0
+
+
+def test_certified_falls_count_the_windows_of_a_clip_once():
+    losses = samples([2.0, 1.0], count=30)
+    alone, twice = layers(losses), layers(losses.repeat(2, 1), [*range(30), *range(30)])
+    assert certified_falls(twice) == pytest.approx(certified_falls(alone))
+
+
+def test_a_layer_after_a_loss_of_zero_lowers_nothing():
+    losses = torch.tensor([[1.0, 0.0, 0.0], [2.0, 0.0, 0.0]])
+    assert certified_falls(layers(losses))[1] == 0

@@ -7,7 +7,7 @@ The core, `DescentProblem` and `PrimalDual`, needs torch alone and loads at once
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from descend.core import DescentProblem, PrimalDual
+from descend.core import DescentProblem, GeometricTarget, PrimalDual
 from descend.errors import InputError, NonFiniteLossError
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ __all__ = [
     "DescentProblem",
     "DescentTrainer",
     "GaussianNoise",
+    "GeometricTarget",
     "InputError",
     "LayeredModel",
     "NonFiniteLossError",

@@ -34,6 +34,7 @@ def evaluate(words: Sequence[str]) -> None:
 
     folder, summary = judged(words)
     print(line_of(summary))
+    print(summary["certificate"])
     if "exit" in summary:
         print(left_early(summary))
     if "speculation" in summary:

@@ -7,7 +7,7 @@ eq. (4). `GeometricTarget` is the default of training.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -55,11 +55,6 @@ class Target(ABC):
     @abstractmethod
     def penalties(self, losses: Tensor) -> Tensor:
         """What each violation adds to the merit at the price 1, in units of the losses, shape (L,)."""
-
-    @property
-    @abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """The target's own settings, as ``summary.json`` keeps them."""
 
 
 class StepTarget(Target):
@@ -112,11 +107,6 @@ class StepTarget(Target):
     def penalties(self, losses: Tensor) -> Tensor:
         """[f_l − (1−α_l) f_{l−1}]₊ in both forms."""
         return (losses[1:] - self.rates.to(losses) * losses[:-1]).clamp(min=0.0)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """α of each layer."""
-        return {"target": "step", "alpha": (1 - self.rates).tolist()}
 
     def _divisors(self, before: Tensor) -> Tensor:
         # 1 where no constraint is in force: a loss of 0 is no error there, nor may the gradient become 0·∞ = NaN.
@@ -198,11 +188,6 @@ class GeometricTarget(Target):
     def penalties(self, losses: Tensor) -> Tensor:
         """f_L [f_l − bound_l]₊ / f_{l−1}."""
         return losses[-1] * self.violations(losses, losses).clamp(min=0.0) / self.units(losses)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The strength."""
-        return {"target": "geometric", "strength": self.strength}
 
     def _both(self, losses: Tensor, reference: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """step_l and line_l for l = F+1 … L, each (L−F,), and 1−b, a scalar."""

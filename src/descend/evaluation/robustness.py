@@ -56,6 +56,8 @@ class Robustness:
             "violations": self.verdict.violations,
             "violation_intervals": self.verdict.intervals,
             "cap_violation": self.verdict.cap_violation,
+            "bounds": self.verdict.bounds,
+            "certified": self.verdict.certified,
             "feasible": self.verdict.feasible,
             "certain": self.verdict.certain,
             "violated": self.verdict.violated,

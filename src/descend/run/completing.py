@@ -10,7 +10,7 @@ import torch
 from tqdm import tqdm
 
 from descend.errors import InputError
-from descend.noise import GaussianNoise
+from descend.noise import Noise
 from descend.reading import parse_json, plain_text, read_json, read_text
 from descend.records import locked, write_json
 from descend.run.judging import of_run
@@ -103,7 +103,7 @@ def complete(
                 room = [place for place, ids in enumerate(asked) if len(ids) < longest]
                 answers: list[str | None] = [None] * len(batch)
                 # Noise of this batch alone: a run that goes on draws what it would have drawn.
-                shaken = GaussianNoise(level, subject.sigma, seed=seed * 1_000_003 + start)
+                shaken = subject.recipe.corruption(subject.sigma, seed * 1_000_003 + start).at(level)
                 for place, told in zip(
                     room,
                     _answers(
@@ -129,7 +129,7 @@ def _answers(
     network: Any,
     tokenizer: Any,
     asked: list[list[int]],
-    noise: GaussianNoise,
+    noise: Noise,
     max_new_tokens: int,
     longest: int,
     device: torch.device,

@@ -17,7 +17,7 @@ DIGITS = 4
 
 MOST = {
     **dict.fromkeys(("learning_rate", "cap", "dual_lr", "resilience"), math.inf),
-    **{"alpha": 0.99, "alpha_decay": 1.0},
+    **{"alpha": 0.99, "alpha_decay": 1.0, "strength": 1.0},
 }
 """What may have a range of a person's own, and how far one can reach."""
 
@@ -65,7 +65,7 @@ def space(args: DescentConfig, given: Collection[str], ranges: Ranges | None = N
     around: dict[str, BaseDistribution] = {
         "learning_rate": FloatDistribution(args.learning_rate / 10, args.learning_rate * 10, log=True),
     }
-    if args.method == "constrained":
+    if args.method == "constrained" and (args.alpha is not None or ranges.keys() & {"alpha", "alpha_decay", "cap"}):
         around["alpha"] = FloatDistribution(0.01, 0.7, log=True)
         if "alpha" not in given:  # the same step at every layer is what --alpha alone means
             around["alpha_decay"] = FloatDistribution(0.3, 1.0)
@@ -76,6 +76,8 @@ def space(args: DescentConfig, given: Collection[str], ranges: Ranges | None = N
         around["dual_lr"] = FloatDistribution(1e-3, 1.0, log=True)
         around["dual_optimizer"] = CategoricalDistribution(("adam", "sgd", "nupi"))
         around["resilience"] = FloatDistribution(1e-3, 1.0, log=True)
+    elif args.method == "constrained" and "strength" in ranges:
+        around["strength"] = FloatDistribution(0.0, 1.0)
     for name, kind in around.items():
         if name in ranges and isinstance(kind, FloatDistribution):
             around[name] = FloatDistribution(*ranges[name], log=kind.log)
@@ -106,13 +108,9 @@ def draw(trial: Trial, space: Mapping[str, BaseDistribution]) -> dict[str, float
     return values
 
 
-def flags(values: Mapping[str, float | str], args: DescentConfig, given: Collection[str]) -> list[str]:
-    """The words of ``descend train`` that set these values.
-
-    ``--alpha`` alone starts the chain at the input; here it stays where the recipe has it.
-    """
-    held = {"first_layer": args.first_layer} if "alpha" in values and "first_layer" not in given else {}
-    return [word for name, value in {**values, **held}.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+def flags(values: Mapping[str, float | str]) -> list[str]:
+    """The words of ``descend train`` that set these values."""
+    return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def edges(settings: Mapping[str, Any], searched: Mapping[str, Mapping[str, Any]]) -> list[str]:

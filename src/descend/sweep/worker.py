@@ -213,7 +213,7 @@ class _Worker:
         self._storage.record_heartbeat(trial._trial_id)  # before anything can be told from what it has
         trial.set_user_attr("worker", f"{os.uname().nodename} {os.getpid()}")
         args = self._bases[search.method]
-        chosen = flags(draw(trial, search.space), args, self._fixed)
+        chosen = flags(draw(trial, search.space))
         begun = RetryHeartbeatStaleTrialCallback.retried_trial_number(search.study.trials[trial.number])
         folder = self.out / TRIALS / f"{search.method}-{trial.number if begun is None else begun:03d}"
         trial.set_user_attr("flags", chosen)
