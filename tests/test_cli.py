@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from descend import DescentConfig, InputError
+from descend import UT, DescentConfig, GeometricTarget, InputError
 from descend.cli import COMMANDS, main
 from descend.cli.parsing import levels, read_recipe
 from descend.config import DescentArguments
@@ -208,7 +208,10 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
         (["train", "video-ut", "--out", "OUT", "--dual-warmup-steps", "400"], "got 400 of 400"),
         (["train", "video-ut", "--out", "OUT", "--dual-warmup-steps", "0.9", "--max-steps", "4"], "got 4 of 4"),
         (["train", "video-ut", "--out", "OUT", "--dual-warmup-epochs", "1"], "(did you mean --dual-warmup-steps?)"),
-        (["train", "video-ut", "--out", "OUT", "--slack=explicit", "--slack-optimizer", "rmsprop"], "sgd, adam"),
+        (
+            ["train", "video-ut", "--out", "OUT", "--alpha=0.1", "--slack=explicit", "--slack-optimizer", "rmsprop"],
+            "sgd, adam",
+        ),
         (
             ["train", "video-ut", "--out", "OUT", "--first-layer", "7"],
             "(--first-layer) must be from 0 to",
@@ -302,16 +305,13 @@ def test_compare_replaces_nothing_that_is_not_a_comparison(capsys, tmp_path, pai
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ([], [None, 0.79, 0.916]),
         (["--alpha", "0.2"], [0.8, 0.8, 0.8]),
         (["--alpha=0.2"], [0.8, 0.8, 0.8]),
         (["--alpha", "0.2", "--alpha-decay", "0.5"], [0.8, 0.9, 0.95]),
         (["--alpha_decay=0.5", "--alpha", "0.2"], [0.8, 0.9, 0.95]),
-        (["--alpha-decay", "0.5"], [None, 0.79, 0.895]),
         (["--alpha", "0.3,0.2,0.1"], [0.7, 0.8, 0.9]),
         (["--alpha", "0.2", "--first-layer", "1"], [None, 0.8, 0.8]),
-        (["--first-layer", "0"], [0.79, 0.916, 0.9664]),
-        (["--first-layer", "2"], [None, None, 0.79]),
+        (["--alpha", "0.2", "--first-layer", "2"], [None, None, 0.8]),
     ],
 )
 def test_alpha_alone_is_that_step_at_every_layer(flags, expected):
@@ -319,9 +319,26 @@ def test_alpha_alone_is_that_step_at_every_layer(flags, expected):
     assert args.problem(3).limits[1:] == [value and pytest.approx(value) for value in expected]
 
 
-def test_a_recipes_start_gives_way_to_a_model_of_one_layer():
+@pytest.mark.parametrize(
+    ("flags", "first", "expected"),
+    [
+        ([], 0, [True, True, True]),
+        ([], 1, [False, True, True]),  # a model whose exit 0 is its input
+        (["--first-layer", "2"], 1, [False, False, True]),
+        (["--strength", "0.2"], 0, [True, True, True]),
+    ],
+)
+def test_without_alpha_the_bounds_come_from_the_losses(flags, first, expected):
+    _, _, args, _ = read_recipe(["video-ut", "--out", "run", *flags])
+    problem = args.problem(3, first)
+    assert isinstance(problem.target, GeometricTarget) and problem.alpha is None
+    assert problem.target.strength == (0.2 if "--strength" in flags else 0.7)
+    assert problem.in_force.tolist() == [False, *expected]
+
+
+def test_the_chains_start_gives_way_to_a_model_of_one_layer():
     _, settings, args, _ = read_recipe(["video-ut", "--out", "run", "--depth", "1"])
-    assert args.problem(settings.depth).limits == [None, pytest.approx(0.79)]
+    assert args.problem(settings.depth, UT.first_layer).in_force.tolist() == [False, True]
 
 
 def test_an_empty_data_folder_lists_the_layouts(capsys, tmp_path):

@@ -147,8 +147,9 @@ def test_a_resumed_run_is_bit_equal(tmp_path, tokenizer, data, share):
 
 def test_constraints_change_what_is_learned(tmp_path, tokenizer, data):
     steps = {"max_steps": 30, "learning_rate": 5e-3}
-    descent = ACTIVE | {"alpha": "0.05", "cap": 10.0, "stop_gradient": True}
-    erm = trainer(tmp_path / "erm", tokenizer, data, method="erm", **steps)
+    asked = {"alpha": "0.05", "cap": 10.0}  # of both: plain training is judged by the same constraints
+    descent = ACTIVE | asked | {"stop_gradient": True}
+    erm = trainer(tmp_path / "erm", tokenizer, data, method="erm", **steps, **asked)
     ours = trainer(tmp_path / "ours", tokenizer, data, **steps, **descent)
     erm.train()
     ours.train()
@@ -277,7 +278,12 @@ def test_mixed_precision_learns_the_same(tmp_path, tokenizer, data, again):
 def test_plain_arguments_are_taken(tmp_path, tokenizer, data, kind):
     args = kind(output_dir=str(tmp_path), max_steps=1, **PLAIN)
     one = DescentSFTTrainer(causal(vocab_size=len(tokenizer)), args, train_dataset=data, processing_class=tokenizer)
-    assert one.args.alpha == "0.1" and one.args.exit_share == 1 and one.objective.sample is None
+    assert (
+        one.args.alpha is None
+        and one.dual.problem.constrained
+        and one.args.exit_share == 1
+        and one.objective.sample is None
+    )
     one.train()
 
 

@@ -180,8 +180,8 @@ def test_the_line_to_type_is_the_run_that_was_chosen(swept):
     assert typed[:3] == ["descend", "train", "video-ut"]
     _, recipe, args, _ = read_recipe(typed[2:])
     config = json.loads((swept / best["folder"] / "config.json").read_text())
-    assert (recipe.depth, recipe.window, args.first_layer) == (2, 2, 1)
-    for name in ("learning_rate", "alpha", "alpha_decay", "dual_lr", "dual_optimizer", "resilience", "first_layer"):
+    assert (recipe.depth, recipe.window) == (2, 2)
+    for name in ("learning_rate", "alpha", "strength", "dual_lr", "dual_optimizer", "resilience", "first_layer"):
         assert config["training"][name] == getattr(args, name)
 
 
@@ -201,27 +201,28 @@ def test_what_is_given_is_not_searched():
     assert space(args, {"alpha", "dual_lr"}).keys() == {"learning_rate", "dual_optimizer", "resilience"}
     erm = read_recipe([*FLAGS, "--method", "erm", "--out", "none"])[2]
     assert space(erm, set()).keys() == {"learning_rate"}
-    text = read_recipe(["text-ut", "--out", "none"])[2]
-    assert space(text, set())["cap"].low < text.cap < space(text, set())["cap"].high
-    # --alpha alone would start the chain at the input, and with one step for all layers.
-    assert flags({"alpha": 0.1, "alpha_decay": 0.5}, args, {"first_layer"}) == [
-        "--alpha",
-        "0.1",
-        "--alpha-decay",
-        "0.5",
-    ]
-    assert flags({"alpha": 0.1}, erm, set()) == ["--alpha", "0.1", "--first-layer", "1"]
+    capped = read_recipe(["text-ut", "--alpha", "0.1", "--cap", "0.7", "--out", "none"])[2]
+    assert space(capped, {"alpha"})["cap"].low < 0.7 < space(capped, {"alpha"})["cap"].high
+    assert flags({"alpha": 0.1, "alpha_decay": 0.5}) == ["--alpha", "0.1", "--alpha-decay", "0.5"]
+
+
+def test_without_alpha_the_learning_rate_alone_is_searched():
+    args = read_recipe([*FLAGS, "--out", "none"])[2]
+    assert space(args, set()).keys() == {"learning_rate"}
+    found = space(args, set(), read_ranges(["strength=0.2:0.9"]))
+    assert found.keys() == {"learning_rate", "strength"}
+    assert (found["strength"].low, found["strength"].high) == (0.2, 0.9)
 
 
 def test_a_range_of_ones_own_takes_the_place_of_the_usual():
-    _, _, args, _ = read_recipe([*FLAGS, "--out", "none"])
+    _, _, args, _ = read_recipe([*FLAGS, "--alpha", "0.1", "--out", "none"])
     ranges = read_ranges(["cap=1:5", "dual-lr=0.01:0.2"])
     found = space(args, set(), ranges)
     assert [(found[name].low, found[name].high, found[name].log) for name in ("cap", "dual_lr")] == [
         (1, 5, True),
         (0.01, 0.2, True),
     ]
-    assert "cap" not in own(args, found) and own(args, found)["dual_lr"] == args.dual_lr
+    assert "cap" not in own(args, found) and own(args, found)["dual_lr"] == 0.03
     assert space(args, set()).keys() == found.keys() - {"cap"}
     erm = read_recipe([*FLAGS, "--method", "erm", "--out", "none"])[2]
     assert space(erm, set(), ranges) == space(erm, set())
@@ -422,7 +423,7 @@ def test_an_interrupted_sweep_says_how_to_go_on_and_does(swept, tmp_path, monkey
 
 def test_a_trial_that_diverges_is_finished_and_the_worst(tmp_path, capsys):
     out = tmp_path / "sweep"
-    assert main(words(out, 1, "--method", "constrained", "--learning-rate", "1e30")) == 0
+    assert main(words(out, 1, "--method", "constrained", "--learning-rate", "1e30", "--alpha", "0.1")) == 0
     part = found(out)["methods"]["constrained"]
     (trial,) = part["trials"]
     assert (trial["state"], trial["value"], part["best"]) == ("diverged", None, None)
@@ -458,7 +459,7 @@ def test_two_workers_on_a_server(tmp_path):
         (["--data", "no/such/videos"], "no/such/videos"),
         (["--seeds", "0"], "--seeds must be at least 1; got 0"),
         (["--range", "depth=3:5"], "--range takes one of learning_rate, cap"),
-        (["--range", "cap=1:5", "--cap", "2"], "--range cap is of no use: it is given"),
+        (["--alpha", "0.1", "--range", "cap=1:5", "--cap", "2"], "--range cap is of no use: it is given"),
         (["--range", "cap=1:5", "--method", "erm"], "--range cap is of no use: no method"),
     ],
 )

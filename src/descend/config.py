@@ -12,6 +12,7 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from descend.core import DescentProblem, GeometricTarget, PrimalDual
+from descend.core.multipliers import LEARNING_RATE, LEARNING_RATES
 from descend.errors import InputError
 
 
@@ -106,7 +107,7 @@ class DescentArguments:
         default=None,
         metadata={
             "help": "Where the chain starts: 0 the embedded input, 1 the first block's output. Unless given it is 0, "
-            "and 1 for UT, whose exit 0 is the noisy input itself."
+            "and without α 1 for UT, whose exit 0 is the noisy input itself."
         },
     )
     form: str = field(default="difference", metadata={"help": "Form of a constraint: difference or ratio."})
@@ -262,10 +263,11 @@ class DescentArguments:
             depth: L, the number of the model's layers.
             first: Where the model's chain starts unless ``first_layer`` says it, see `LayeredModel.first_layer`.
         """
-        first = min(first, depth - 1) if self.first_layer is None else self.first_layer
+        usual = min(first, depth - 1) if self.alpha is None else 0  # the paper's chain starts at the input
+        first = usual if self.first_layer is None else self.first_layer
         if self.alpha is None:
-            for name, usual in (("alpha_decay", 1.0), ("cap", None), ("cap_layer", None), ("form", "difference")):
-                if getattr(self, name) != usual:
+            for name, value in (("alpha_decay", 1.0), ("cap", None), ("cap_layer", None), ("form", "difference")):
+                if getattr(self, name) != value:
                     raise InputError(f"{name} belongs to alpha, which was not given; give --alpha or leave it out.")
             strength = {} if self.strength is None else {"strength": self.strength}
             return DescentProblem(depth, first=first, target=GeometricTarget(first=first, **strength))
@@ -295,13 +297,13 @@ class DescentArguments:
             return PrimalDual(DescentProblem(depth, objective=METHODS[self.method](depth)))
         if self.dual_every != "epoch" and not self.dual_every.isdecimal():
             raise InputError(f"dual_every must be a number of steps or 'epoch'; got {self.dual_every!r}.")
-        if not 0 <= self._default("dual_warmup_steps") < math.inf:
+        if not 0 <= self.resolved("dual_warmup_steps") < math.inf:
             raise InputError(f"dual_warmup_steps must be at least 0; got {self.dual_warmup_steps}.")
         return PrimalDual(
             problem,
-            lr=self.dual_lr,
-            optimizer=self._default("dual_optimizer"),
-            resilience=self._default("resilience"),
+            lr=self.resolved("dual_lr"),
+            optimizer=self.resolved("dual_optimizer"),
+            resilience=self.resolved("resilience"),
             slack=self.slack,  # type: ignore[arg-type]
             slack_lr=self.slack_lr,
             slack_optimizer=self.slack_optimizer,
@@ -309,10 +311,14 @@ class DescentArguments:
             options=self._dual_options(),
         )
 
-    def _default(self, name: str) -> Any:
-        """A setting whose default depends on the kind of bounds."""
+    def resolved(self, name: str) -> Any:
+        """A setting, or where it was not given its default, which may depend on other settings."""
         value = getattr(self, name)
-        return DEFAULTS["step" if self.alpha else "geometric"][name] if value is None else value
+        if value is not None:
+            return value
+        if name == "dual_lr":
+            return LEARNING_RATES.get(self.resolved("dual_optimizer"), LEARNING_RATE)
+        return DEFAULTS["step" if self.alpha else "geometric"].get(name)
 
     def warmup(self, steps: int) -> int:
         """How many of a run's steps pass before the constraints take part.
@@ -320,7 +326,7 @@ class DescentArguments:
         Raises:
             InputError: If that is all of them: the constraints would never take part.
         """
-        share = self._default("dual_warmup_steps")
+        share = self.resolved("dual_warmup_steps")
         warmup = round(share * steps) if share < 1 else round(share)
         if self.method == "constrained" and warmup >= steps:
             raise InputError(

@@ -34,7 +34,6 @@ def evaluate(words: Sequence[str]) -> None:
 
     folder, summary = judged(words)
     print(line_of(summary))
-    print(summary["certificate"])
     if "exit" in summary:
         print(left_early(summary))
     if "speculation" in summary:
@@ -242,5 +241,5 @@ def line_of(summary: dict[str, Any]) -> str:
     return (
         f"{summary['model']} {summary['method']} on {summary['dataset']}: mean {summary['metric']} "
         f"{summary['mean']:.{digits}f} over γ = {summary['noise'][0]:g} … {summary['noise'][-1]:g} ({curve}){area}, "
-        f"{summary['train_value']:.{digits}f} at the training noise. {summary['verdict']}"
+        f"{summary['train_value']:.{digits}f} at the training noise. {summary['verdict']} {summary['certificate']}"
     )

@@ -88,7 +88,7 @@ def own(args: DescentConfig, space: Mapping[str, BaseDistribution]) -> dict[str,
     """The recipe's own values, where they lie within their ranges: the first trial of every method."""
     found: dict[str, float | str] = {}
     for name, kind in space.items():
-        value = vars(args)[name]
+        value = args.resolved(name)
         if isinstance(kind, CategoricalDistribution):
             found |= {name: value} if value in kind.choices else {}
         elif isinstance(kind, FloatDistribution):
