@@ -146,15 +146,17 @@ def test_a_resumed_run_is_bit_equal(tmp_path, tokenizer, data, share):
 
 
 def test_constraints_change_what_is_learned(tmp_path, tokenizer, data):
-    steps = {"max_steps": 30, "learning_rate": 5e-3}
-    asked = {"alpha": "0.05", "cap": 10.0}  # of both: plain training is judged by the same constraints
-    descent = ACTIVE | asked | {"stop_gradient": True}
-    erm = trainer(tmp_path / "erm", tokenizer, data, method="erm", **steps, **asked)
-    ours = trainer(tmp_path / "ours", tokenizer, data, **steps, **descent)
-    erm.train()
-    ours.train()
-    worst = {name: one.evaluate()["eval_violation"] for name, one in (("erm", erm), ("ours", ours))}
-    assert ours.dual.multipliers.max() > 0 and worst["ours"] < worst["erm"]
+    """With no constraint setting: held-out losses of the inner layers are lower than plain training's."""
+    steps = {"max_steps": 60, "learning_rate": 5e-3}
+    found = {}
+    for method in ("erm", "constrained"):
+        one = trainer(tmp_path / method, tokenizer, data, method=method, **steps)
+        one.train()
+        one.evaluate()
+        rows = [json.loads(line) for line in (tmp_path / method / "records.jsonl").read_text().splitlines()]
+        found[method] = [row["value"] for row in rows if (row["split"], row["metric"]) == ("validation", "loss")]
+    plain, ours = found["erm"], found["constrained"]
+    assert ours[1] < plain[1] and ours[2] < plain[2]
 
 
 @pytest.mark.parametrize("packing", [False, True])
