@@ -152,7 +152,7 @@ def complete(words: Sequence[str]) -> None:
 
 def demo(words: Sequence[str]) -> None:
     """Both methods on one video, and the page."""
-    parser = command_parser("demo", "Train the UT with and without constraints on one video, and show the page.")
+    parser = command_parser("demo", "Train a ViT with and without constraints on one video, and show the page.")
     parser.add_argument("--data", help="videos (default: the embedded generated scenes)")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder (default: demo)")
     parser.add_argument("--seed", type=int, default=0, help="(default: 0)")
@@ -167,7 +167,8 @@ def demo(words: Sequence[str]) -> None:
     if any(folder.exists() for folder in folders) and not mark.is_file():
         raise InputError(f"{options.out} holds runs that are not a demo's; choose another folder with --out.")
     _free_for_page(options.out)
-    flags = ["video-ut", "--seed", str(options.seed)]
+    # Six blocks: where plain training leaves the inner layers without use.
+    flags = ["video-vit", "--depth", "6", "--seed", str(options.seed)]
     flags += ["--data", options.data] if options.data else []
     flags += ["--max-steps", str(options.max_steps)] if options.max_steps is not None else []
     built = [read_recipe([*flags, "--method", folder.name, "--out", str(folder)]) for folder in folders]
