@@ -150,7 +150,7 @@ def test_compare_and_report_write_one_page(capsys, tmp_path, pair):
 def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
     shutil.copytree(pair[0], tmp_path / "demo" / "erm")  # an earlier demo's: it makes way
     (tmp_path / "demo" / ".descend-demo").touch()
-    out, _ = words(capsys, "demo", "--max-steps", "3", "--seed", "5", "--out", str(tmp_path / "demo"))
+    out, _ = words(capsys, "demo", "--max-steps", "1", "--seed", "5", "--out", str(tmp_path / "demo"))
     assert out.splitlines()[-1] == f"open {tmp_path / 'demo' / 'report.html'}"
     folders = [tmp_path / "demo" / method for method in ("erm", "constrained")]
     configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
@@ -171,7 +171,7 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
     # An interrupted one goes on: what is done stays done.
     shutil.rmtree(folders[1])
     done = (folders[0] / "model" / "model.safetensors").read_bytes()
-    words(capsys, "demo", "--max-steps", "3", "--seed", "5", "--out", str(tmp_path / "demo"), "--resume")
+    words(capsys, "demo", "--max-steps", "1", "--seed", "5", "--out", str(tmp_path / "demo"), "--resume")
     assert (folders[0] / "model" / "model.safetensors").read_bytes() == done
     assert (folders[1] / "summary.json").is_file()
 

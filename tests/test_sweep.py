@@ -40,6 +40,7 @@ from test_report_page import HOSTILE, Guarded, Visit, browser  # noqa: F401
 BRIEF = """--depth 2 --window 2 --max-steps 4 --eval-steps 1 --save-steps 1 --dual-warmup-steps 1 --use-cpu
     --disable-tqdm True"""
 FLAGS = ["video-ut", *BRIEF.split()]
+STRENGTH = ["--range", "strength=0.2:1"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -78,9 +79,9 @@ def worker(out: Path, trials: int, *more: str) -> subprocess.Popen:
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory) -> Path:
-    """A sweep of three trials of each method; read it, don't change it."""
+    """A sweep of three trials of each method, the strength searched too; read it, don't change it."""
     out = tmp_path_factory.mktemp("swept") / "sweep"
-    assert main(words(out, 3)) == 0
+    assert main(words(out, 3, *STRENGTH)) == 0
     return out
 
 
@@ -187,7 +188,7 @@ def test_the_line_to_type_is_the_run_that_was_chosen(swept):
 
 def test_a_second_call_runs_nothing_and_more_trials_run_the_rest(swept, tmp_path, capsys):
     before = (swept / "sweep.json").read_text()
-    assert main(words(swept, 3)) == 0
+    assert main(words(swept, 3, *STRENGTH)) == 0
     assert (swept / "sweep.json").read_text() == before
     said = capsys.readouterr().out
     assert "trial" not in said.split("For every method")[0]
@@ -256,8 +257,7 @@ def test_the_first_trial_of_each_method_is_the_recipes_own(swept):
     _, _, args, _ = read_recipe([*FLAGS, "--out", "none"])
     for part in found(swept)["methods"].values():
         for name, value in part["trials"][0]["settings"].items():
-            own = getattr(args, name)
-            assert value == (float(own) if name == "alpha" else own)
+            assert value == args.resolved(name)
 
 
 def test_what_is_out_of_range_is_not_begun_with():
@@ -475,7 +475,7 @@ def test_mistakes_are_told_in_one_line_and_leave_nothing(tmp_path, capsys, more,
 def test_another_sweep_in_the_storage_is_refused(swept, tmp_path, capsys):
     assert main([*words(swept, 3), "--alpha", "0.1"]) == 2
     assert "alpha (was" in capsys.readouterr().err
-    assert main([*words(swept, 3), "--max-steps", "5", "--method", "erm"]) == 2
+    assert main([*words(swept, 3, *STRENGTH), "--max-steps", "5", "--method", "erm"]) == 2
     assert "max_steps (was 4, now 5)" in capsys.readouterr().err
     (tmp_path / "trials" / "erm-000").mkdir(parents=True)
     assert main(words(tmp_path, 1)) == 2
@@ -527,7 +527,7 @@ def test_whatever_a_sweep_holds_is_text(swept, tmp_path, browser: Browser):  # n
     content, hostile = found(swept), " ".join(HOSTILE)
     content |= dict.fromkeys(("recipe", "model", "metric", "rule"), hostile)
     part = content["methods"].pop("constrained")
-    part["searched"]["dual_optimizer"]["choices"] = [hostile]
+    part["searched"]["dual_optimizer"] = {"choices": [hostile]}
     for trial in (*part["trials"], part["best"]):
         trial["settings"]["dual_optimizer"] = hostile
     part["best"]["command"], part["edges"] = hostile, [hostile]

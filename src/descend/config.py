@@ -45,7 +45,7 @@ gives layer l the weight l, and exit 0 none. ``r-drop`` is ERM with a term of it
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "geometric": {"dual_optimizer": "price", "dual_warmup_steps": 0.0, "resilience": 0.0},
+    "geometric": {"strength": 0.7, "dual_optimizer": "price", "dual_warmup_steps": 0.0, "resilience": 0.0},
     "step": {"dual_optimizer": "adam", "dual_warmup_steps": 0.1, "resilience": 0.05},
 }
 """Defaults that depend on what bounds the layers: the losses themselves (`GeometricTarget`), or α (`StepTarget`)."""
@@ -269,8 +269,7 @@ class DescentArguments:
             for name, value in (("alpha_decay", 1.0), ("cap", None), ("cap_layer", None), ("form", "difference")):
                 if getattr(self, name) != value:
                     raise InputError(f"{name} belongs to alpha, which was not given; give --alpha or leave it out.")
-            strength = {} if self.strength is None else {"strength": self.strength}
-            return DescentProblem(depth, first=first, target=GeometricTarget(first=first, **strength))
+            return DescentProblem(depth, first=first, target=GeometricTarget(self.resolved("strength"), first))
         if self.strength is not None:
             raise InputError("strength and alpha are two ways to say what a layer must reach; give one of them.")
         return DescentProblem(
