@@ -475,7 +475,7 @@ def test_mistakes_are_told_in_one_line_and_leave_nothing(tmp_path, capsys, more,
 def test_another_sweep_in_the_storage_is_refused(swept, tmp_path, capsys):
     assert main([*words(swept, 3), "--alpha", "0.1"]) == 2
     assert "alpha (was" in capsys.readouterr().err
-    assert main([*words(swept, 3, *STRENGTH), "--max-steps", "5", "--method", "erm"]) == 2
+    assert main([*words(swept, 3), "--max-steps", "5", "--method", "erm"]) == 2
     assert "max_steps (was 4, now 5)" in capsys.readouterr().err
     (tmp_path / "trials" / "erm-000").mkdir(parents=True)
     assert main(words(tmp_path, 1)) == 2
