@@ -202,6 +202,22 @@ def test_the_step_is_relative_to_the_number_of_dual_steps():
     assert lams[0] == pytest.approx(lams[1]) == pytest.approx(lams[2])
 
 
+def test_explicit_slack_beside_the_price_rule_goes_to_its_optimum():
+    """Where λ stays at the price p, u goes to ρp; the slack never uses the price rule itself."""
+    problem, resilience = DescentProblem(1, target=GeometricTarget()), 0.1
+    dual = PrimalDual(problem, None, "price", resilience, slack="explicit", horizon=1000, slack_lr=0.05)
+    for _ in range(200):
+        dual.observe(torch.tensor([1.0, 2.0]))  # the layer doubles the loss
+        dual.step()
+    assert dual.multipliers.tolist() == [1.0]
+    assert dual.slack.item() == pytest.approx(resilience, rel=1e-6)
+    usual = PrimalDual(problem, None, "price", resilience, slack="explicit", horizon=1000)
+    for _ in range(200):
+        usual.observe(torch.tensor([1.0, 2.0]))
+        usual.step()
+    assert 0 < usual.slack.item() <= resilience
+
+
 def test_the_merit_is_the_penalty_at_the_price_one():
     losses = torch.tensor([4.0, 5.0, 1.0], dtype=torch.float64)
     problem = DescentProblem(2, target=GeometricTarget(0.0))
@@ -221,11 +237,28 @@ def test_the_merit_is_the_penalty_at_the_price_one():
         (lambda: DescentProblem(3, 0.1, 2.0, cap_layer=4), "cap_layer must be from 0 to depth = 3"),
         (lambda: DescentProblem(3, target=GeometricTarget()).weights(torch.ones(3)), "pass the losses"),
         (lambda: PrimalDual(DescentProblem(2, 0.1), optimizer="price", options={"price": 0.0}), "price must be"),
+        (
+            lambda: PrimalDual(
+                DescentProblem(2, 0.1), resilience=0.1, slack="explicit", slack_optimizer="price", slack_lr=0.1
+            ),
+            "choose sgd or adam for the slack",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(make, words):
     with pytest.raises(InputError, match=words):
         make()
+
+
+def test_the_price_rule_asks_for_the_length_of_the_run():
+    dual = PrimalDual(DescentProblem(1, target=GeometricTarget()), optimizer="price")
+    dual.observe(torch.tensor([1.0, 2.0]))
+    with pytest.raises(InputError, match="how many steps the run has"):
+        dual.step()
+    dual = PrimalDual(DescentProblem(1, target=GeometricTarget()), optimizer="price")
+    dual.plan(10)
+    dual.observe(torch.tensor([1.0, 0.5]))
+    assert dual.step() and dual.multipliers.item() == 0
 
 
 def test_the_cap_may_bound_another_exit_than_the_chains_first():

@@ -145,7 +145,8 @@ class DescentArguments:
         default=None, metadata={"help": "Learning rate of explicit slack; ρ times the multipliers' unless given."}
     )
     slack_optimizer: str | None = field(
-        default=None, metadata={"help": "How explicit slack moves; as the multipliers unless given (sgd for nupi)."}
+        default=None,
+        metadata={"help": "How explicit slack moves; as the multipliers unless given (sgd for nupi and price)."},
     )
     patience: int | None = field(
         default=None,

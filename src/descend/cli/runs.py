@@ -167,7 +167,7 @@ def demo(words: Sequence[str]) -> None:
     if any(folder.exists() for folder in folders) and not mark.is_file():
         raise InputError(f"{options.out} holds runs that are not a demo's; choose another folder with --out.")
     _free_for_page(options.out)
-    # Six blocks: where plain training leaves the inner layers without use.
+    # Six blocks: plain training leaves their inner exits far behind the last one.
     flags = ["video-vit", "--depth", "6", "--seed", str(options.seed)]
     flags += ["--data", options.data] if options.data else []
     flags += ["--max-steps", str(options.max_steps)] if options.max_steps is not None else []

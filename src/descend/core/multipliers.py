@@ -72,17 +72,25 @@ class PriceAscent(torch.optim.Optimizer):
         params: Tensors to update; their ``grad`` is g.
         lr: η: how far λ moves in a whole run at a violation of 1.
         price: p > 0.
-        horizon: T ≥ 1, the number of dual steps of the run.
-        maximize: Must be true; here for a signature like the others'.
+        horizon: T ≥ 1, the number of dual steps of the run; it must be known when the first step is taken.
+        maximize: Must be true: a price bounds what climbs.
+
+    Raises:
+        InputError: If an argument is outside its range, or in `step` if the horizon is not known.
     """
 
     def __init__(
-        self, params: Iterable[Tensor], lr: float, price: float = 1.0, horizon: int = 1, maximize: bool = True
+        self,
+        params: Iterable[Tensor],
+        lr: float,
+        price: float = 1.0,
+        horizon: int | None = None,
+        maximize: bool = False,
     ):
         if not 0 < price < math.inf:
             raise InputError(f"price must be a positive number; got {price}.")
         if not maximize:
-            raise InputError("price ascent moves multipliers upwards; leave out maximize.")
+            raise InputError("price is an optimizer of multipliers alone; choose sgd or adam for the slack.")
         super().__init__(params, {"lr": lr, "price": price, "horizon": horizon})
         self.start = price
 
@@ -90,6 +98,10 @@ class PriceAscent(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Move every parameter once."""
         for group in self.param_groups:
+            if group["horizon"] is None:
+                raise InputError(
+                    "the price rule must know how many steps the run has; give PrimalDual a horizon, or call its plan."
+                )
             for param in group["params"]:
                 param.add_(param.grad, alpha=group["lr"] / group["horizon"]).clamp_(0.0, group["price"])
 

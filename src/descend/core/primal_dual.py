@@ -34,14 +34,14 @@ class PrimalDual:
         resilience: ρ, the price of slack; 0 for hard constraints.
         slack: ``"implicit"``, eq. (38), or ``"explicit"``, eq. (36).
         slack_lr: Learning rate of explicit slack; ``resilience * lr`` unless given, so that u keeps pace with
-            its optimum ρλ. With SGD a rate above 2ρ diverges.
-        slack_optimizer: Its optimiser; ``optimizer`` unless given, but ``"sgd"`` for νPI, which is for
-            multipliers.
+            its optimum ρλ, or 0.03 ``resilience`` for the price rule. With SGD a rate above 2ρ diverges.
+        slack_optimizer: Its optimiser; ``optimizer`` unless given, but ``"sgd"`` for νPI and the price rule, which
+            are for multipliers.
         warmup: Steps on the objective alone before the multipliers begin to move (the paper: one epoch of ERM).
         every: The dual schedule: 1 a dual step after every primal step, k after every k, on the mean losses
             since the last one, ``"epoch"`` at each `end_epoch`.
         options: Further arguments of the dual optimiser, such as ``{"kp": 5.0}`` of νPI.
-        horizon: The number of primal steps of the run, which the step of ``"price"`` is relative to; see `horizon`.
+        horizon: The number of primal steps of the run, which the step of ``"price"`` is relative to; see `plan`.
 
     Raises:
         InputError: If an argument is outside its range.
@@ -79,8 +79,9 @@ class PrimalDual:
         # A saved state belongs to these: the state of one optimiser means nothing to another.
         self._kind = f"optimizer={optimizer!r}, slack={slack!r}"
         if slack == "explicit":
-            name = slack_optimizer or ("sgd" if optimizer == "nupi" else optimizer)
-            rate = resilience * lr if slack_lr is None else slack_lr
+            name = slack_optimizer or ("sgd" if optimizer in ("nupi", "price") else optimizer)
+            pace = LEARNING_RATE if optimizer == "price" else lr  # a price's rate is that of a whole run
+            rate = resilience * pace if slack_lr is None else slack_lr
             self._slack: ImplicitSlack = ExplicitSlack(resilience, problem.in_force, name, rate)
             self._kind += f", slack_optimizer={name!r}"
         else:

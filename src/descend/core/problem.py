@@ -68,8 +68,8 @@ class DescentProblem:
             raise InputError(f"cap must be a positive bound on the first loss, or None for none; got {cap}.")
         if target is not None and (alpha is not None or cap is not None):
             raise InputError("a target has bounds of its own: leave out alpha and cap.")
-        if target is not None and getattr(target, "first", first) != first:
-            raise InputError(f"first must be that of the target, {target.first}; got {first}.")  # type: ignore[attr-defined]
+        if target is not None and target.first != first:
+            raise InputError(f"first must be that of the target, {target.first}; got {first}.")
         if cap_layer is not None and not 0 <= cap_layer <= depth:
             raise InputError(f"cap_layer must be from 0 to depth = {depth}; got {cap_layer}.")
         self.depth = depth

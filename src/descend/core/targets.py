@@ -4,7 +4,6 @@ A target gives `DescentProblem` the right-hand sides of its constraints f_l ≤ 
 eq. (4). `GeometricTarget` is the default of training.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal
@@ -25,10 +24,12 @@ class Target(ABC):
     vector of shape (L,).
 
     Attributes:
+        first: The exit where the chain starts; constraints up to it are not in force.
         memory: How much of the reference is kept at each dual step, in [0, 1): 0 for the last losses alone, else the
             decay of an exponential moving average.
     """
 
+    first: int
     memory: float = 0.0
 
     @abstractmethod
@@ -223,7 +224,7 @@ def step_sizes(alpha: float | Sequence[float], depth: int) -> list[float]:
     if len(values) != depth:
         raise InputError(f"alpha must be one number or one per layer ({depth}); got {len(values)} numbers.")
     for value in values:
-        if not 0 < value < 1 or math.isnan(value):
+        if not 0 < value < 1:
             raise InputError(
                 "alpha must lie strictly between 0 and 1: each layer lowers the loss by the factor 1 - alpha;"
                 f" got {value}."

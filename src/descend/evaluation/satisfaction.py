@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from scipy.stats import t as student
+from torch import Tensor
 
 from descend.core import DescentProblem
 from descend.errors import InputError
@@ -56,7 +57,7 @@ class Verdict:
         """What is certain of each layer, in words."""
         falls = [f"layer {layer} by {share:.1%}" for layer, share in enumerate(self.certified, start=1) if share > 0]
         if not falls:
-            return "The data certify of no layer that it lowers the loss."
+            return "No layer is certain to lower the loss on these data."
         return f"With {CONFIDENCE:.0%} confidence these layers lower the loss at least: {', '.join(falls)}."
 
     def sentence(self, data: str = "held-out data") -> str:
@@ -94,11 +95,9 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
     mean = losses.mean(0)
     estimate = problem.constraints(mean)
     slopes = torch.func.jacrev(_two_sided(problem).constraints)(mean)
-    totals = layers.by_group((losses - mean) @ slopes.T)
-    groups = len(totals)
-    spread = (totals.square().sum(0) * groups / (groups - 1)).sqrt() / count
+    errors, groups = _standard_errors(layers, (losses - mean) @ slopes.T)
     number = max(1, int(problem.in_force.sum()))
-    width = spread * float(student.ppf(1 - (1 - CONFIDENCE) / (2 * number), groups - 1))
+    width = errors * float(student.ppf(1 - (1 - CONFIDENCE) / (2 * number), groups - 1))
     low, high = estimate - width, estimate + width
     # A loss that is not finite meets no constraint.
     missed = (low > 0) | (estimate > TOLERANCE * problem.bounds(mean)) | ~estimate.isfinite()
@@ -140,10 +139,15 @@ def certified_falls(layers: LayerLosses) -> list[float]:
     falls = torch.where(before == 0, 0.0, 1 - after / divisors)
     # d(f_l / f_{l−1}) = (df_l − (f_l / f_{l−1}) df_{l−1}) / f_{l−1}
     moved = losses - mean
-    totals = layers.by_group((moved[:, 1:] - (after / divisors) * moved[:, :-1]) / divisors)
+    errors, groups = _standard_errors(layers, (moved[:, 1:] - (after / divisors) * moved[:, :-1]) / divisors)
+    return (falls - errors * float(student.ppf(1 - (1 - CONFIDENCE) / len(falls), groups - 1))).tolist()
+
+
+def _standard_errors(layers: LayerLosses, deviations: Tensor) -> tuple[Tensor, int]:
+    """The standard error of each mean from the samples' deviations, (S, K) → (K,), and the number of groups."""
+    totals = layers.by_group(deviations)
     groups = len(totals)
-    spread = (totals.square().sum(0) * groups / (groups - 1)).sqrt() / len(losses)
-    return (falls - spread * float(student.ppf(1 - (1 - CONFIDENCE) / len(falls), groups - 1))).tolist()
+    return (totals.square().sum(0) * groups / (groups - 1)).sqrt() / len(deviations), groups
 
 
 def _two_sided(problem: DescentProblem) -> DescentProblem:

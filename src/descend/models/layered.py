@@ -31,7 +31,7 @@ class LayeredModel:
     """
 
     first_layer: int = 0
-    """Where the chain of constraints starts unless a setting says it: the first exit that belongs to the model."""
+    """Where the default chain of constraints starts: 0, or 1 for a model whose exit 0 is the noisy input itself."""
 
     @property
     @abstractmethod

@@ -35,7 +35,7 @@ class LinearReadout(PreTrainedModel):
     """What both classifiers share: logits = A·h + b of the first token's last hidden state h.
 
     Transformers' own heads have two layers with a nonlinearity between them. This one is called `score`, a name that
-    they don't use: a pretrained classifier's weights are never taken for it, so that it starts new.
+    they don't use, so that loading a pretrained classifier never fills it: it starts new.
     """
 
     score: nn.Linear
