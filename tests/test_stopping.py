@@ -80,6 +80,16 @@ def test_a_run_is_chosen_by_its_merit(tmp_path, data, monkeypatch, method, merit
     assert (ours.state.best_metric, ours.state.best_global_step) == (min(merits), merits.index(min(merits)) + 1)
 
 
+def test_a_model_that_meets_its_constraints_is_better_than_any_that_does_not(tmp_path, data, monkeypatch):
+    """By its loss alone step 1 would be kept; of the feasible ones step 3 is the best, and step 5 comes too late."""
+    scripted(monkeypatch, [(9, 8, 1.0), (9, 7, 5.6), (9, 7, 5.5), (9, 2, 2.0), (9, 2, 2.0), (9, 6, 4.0)])
+    args = {"alpha": "0.2", "metric_for_best_model": "loss", "patience": 2}
+    ours = trained(tmp_path / "constrained", data, **args)
+    assert (ours.state.best_global_step, ours.state.best_metric, ours.state.global_step) == (3, 5.5, 5)
+    plain = trained(tmp_path / "erm", data, method="erm", **args)
+    assert (plain.state.best_global_step, plain.state.best_metric, plain.state.global_step) == (1, 1.0, 3)
+
+
 def test_a_run_that_becomes_better_goes_on(tmp_path, data):
     ours = trained(tmp_path, data, method="erm", patience=1, learning_rate=1e-4, max_steps=4)
     values = list(evaluations(tmp_path).values())

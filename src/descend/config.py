@@ -151,9 +151,9 @@ class DescentArguments:
     patience: int | None = field(
         default=None,
         metadata={
-            "help": "End training after so many evaluations without a better metric_for_best_model (merit: the last "
-            "layer's loss and by how much constraints are broken), and keep the best model; evaluations of a warm-up "
-            "do not count."
+            "help": "End training after so many evaluations without a better model, and keep the best. A model that "
+            "meets its constraints is better than any that does not; among equals metric_for_best_model decides "
+            "(merit: the last layer's loss and by how much constraints are broken). A warm-up does not count."
         },
     )
     dataloader_pin_memory: bool = field(

@@ -85,7 +85,8 @@ class DescentMixin(Measuring):
         self._fault: str | None = None  # what went wrong on this rank in the step that is being taken
         self._scale_before = 1.0
         self._idles = False  # whether this rank has no sample left in the last micro-batch of an epoch
-        self._best = float("inf")
+        self._best = float("inf")  # the lowest loss of a feasible model
+        self._best_meets = False  # whether the model that is chosen so far is feasible
         self._began, self._earlier = time.monotonic(), 0.0
         self._aside: Path | None = None  # where a checkpoint is being written
         self._unwritten: Exception | None = None  # what the disk did not take of it
@@ -107,7 +108,7 @@ class DescentMixin(Measuring):
         if falls.get((self.args.metric_for_best_model or "").removeprefix("eval_")):
             self.args.greater_is_better = False
         if self.args.patience is not None:
-            self.add_callback(EarlyStopping(self.args.patience))
+            self.add_callback(EarlyStopping(self.args.patience, self))
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device

@@ -29,9 +29,38 @@ class Measuring(Resumable):
     verdict: Verdict | None
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Whether a model is the best so far; one that was not yet held to its constraints is no candidate."""
-        waits = self.dual.problem.constrained and self.dual.steps <= self.dual.warmup
-        return not waits and super()._determine_best_metric(metrics, trial)
+        """Whether a model is the best so far, see `beats_best`; one of a warm-up is no candidate."""
+        if self.in_warmup or not self.beats_best(metrics):
+            return False
+        self.state.best_metric = None  # it is better, whatever the metric of an infeasible one was
+        self._best_meets = self._meets(metrics)
+        return super()._determine_best_metric(metrics, trial)
+
+    @property
+    def in_warmup(self) -> bool:
+        """Whether the model was not yet held to its constraints."""
+        return self.dual.problem.constrained and self.dual.steps <= self.dual.warmup
+
+    def beats_best(self, metrics: dict[str, float]) -> bool:
+        """Whether what `evaluate` found is better than the best so far.
+
+        A model that meets its constraints on the evaluation data is better than any that does not. Among equals
+        ``metric_for_best_model`` decides, as in transformers. Without constraints it decides alone.
+        """
+        if self.args.metric_for_best_model is None:
+            return False
+        best = self.state.best_metric
+        if best is None:
+            return True
+        meets = self._meets(metrics)
+        if meets != self._best_meets:
+            return meets
+        value = metrics[f"eval_{self.args.metric_for_best_model.removeprefix('eval_')}"]
+        return value > best if self.args.greater_is_better else value < best
+
+    def _meets(self, metrics: dict[str, float]) -> bool:
+        names = (f"eval_{name}_feasible" if name else "eval_feasible" for name in self._evaluated(self.eval_dataset))
+        return self.dual.problem.constrained and all(metrics.get(name, 0.0) for name in names)
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"

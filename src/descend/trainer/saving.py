@@ -39,6 +39,7 @@ class Resumable(Trainer):
     _since_log: Tensor
     _outlook: Outlook
     _best: float
+    _best_meets: bool
     _began: float
     _earlier: float
     _aside: Path | None
@@ -141,6 +142,7 @@ class Resumable(Trainer):
 
         if self._told_by_first(look):
             self.state.best_model_checkpoint = self.state.best_metric = self.state.best_global_step = None
+            self._best_meets = False
 
     def _get_output_dir(self, trial: Any) -> str:
         return super()._get_output_dir(trial) if self._aside is None else str(self._aside)
@@ -293,6 +295,7 @@ class Resumable(Trainer):
             "dual": self.dual.state_dict(),
             "since_log": self._since_log.cpu(),
             "best": self._best,
+            "best_meets": self._best_meets,
             "seconds": self.seconds,
             "outlook": self._outlook.state_dict(),
             "processes": self.args.world_size,
@@ -317,6 +320,7 @@ class Resumable(Trainer):
         self.dual.load_state_dict(state["dual"])
         self._since_log = state["since_log"]
         self._best = state["best"]
+        self._best_meets = state.get("best_meets", False)  # older ones have none
         self._outlook.load_state_dict(state["outlook"])
         self._began, self._earlier = time.monotonic(), state["seconds"]
         for name, drawn in self._drawn.items():

@@ -1,19 +1,34 @@
 """Early stopping: a run ends where its evaluations have not become better for a while."""
 
 import logging
-from typing import Any
+from typing import Any, Protocol
 
 from transformers import EarlyStoppingCallback, TrainerControl, TrainerState
 
 logger = logging.getLogger(__name__)
 
 
+class Chooses(Protocol):
+    """A trainer that knows whether what it has just measured is the best so far."""
+
+    @property
+    def in_warmup(self) -> bool:
+        """Whether the model is no candidate yet."""
+
+    def beats_best(self, metrics: dict[str, float]) -> bool:
+        """Whether it is better than the best so far."""
+
+
 class EarlyStopping(EarlyStoppingCallback):
-    """The library's, which says when it ends a run, and whose count a resumed run goes on with.
+    """The library's, with the trainer's own choice of the best, and a count that a resumed run goes on with.
 
     The library stores the count in every checkpoint, and takes it up only together with flags of its loop that would
     end a run of more steps at once.
     """
+
+    def __init__(self, patience: int, trainer: Chooses):
+        super().__init__(patience)
+        self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Take up the count of the checkpoint that training goes on from; at its end, end training again."""
@@ -27,9 +42,11 @@ class EarlyStopping(EarlyStoppingCallback):
     def on_evaluate(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
     ) -> None:
-        """Count, and end training where it is enough."""
+        """Count, and end training where it is enough; evaluations of a warm-up do not count."""
+        better = self.trainer.in_warmup or self.trainer.beats_best(metrics)
+        self.early_stopping_patience_counter = 0 if better else self.early_stopping_patience_counter + 1
         ended = control.should_training_stop
-        super().on_evaluate(args, state, control, metrics, **kwargs)
+        control.should_training_stop |= self.early_stopping_patience_counter >= self.early_stopping_patience
         if control.should_training_stop and not ended and state.is_world_process_zero:
             logger.warning(
                 f"step {state.global_step} of {state.max_steps}: {args.metric_for_best_model} has not become better in "
