@@ -21,7 +21,8 @@ ARROWS: dict[str, set[str]] = {
     "privacy": set(),
     "tiles": set(),
     "objective": {"models", "tasks", "noise", "tiles"},
-    "config": {"core"},
+    "preset": set(),
+    "config": {"core", "preset"},
     "checkpoints": {"records"},
     "trainer": {"checkpoints", "config", "objective", "core", "evaluation", "noise", "records"},
     "sft": {"config", "models", "objective", "noise", "tiles", "trainer"},
@@ -30,7 +31,7 @@ ARROWS: dict[str, set[str]] = {
     "records": set(),
     "study": {"records"},
     "report": {"study"},
-    "sweep": {"config", "recipes", "records", "run"},
+    "sweep": {"config", "recipes", "records", "run", "trainer"},
 }
 # A name becomes a class here and nowhere else; the package itself re-exports the public names.
 EVERYWHERE = {"recipes", "run", "cli", "__init__", "__main__"}

@@ -80,14 +80,17 @@ def test_a_run_is_chosen_by_its_merit(tmp_path, data, monkeypatch, method, merit
     assert (ours.state.best_metric, ours.state.best_global_step) == (min(merits), merits.index(min(merits)) + 1)
 
 
-def test_a_model_that_meets_its_constraints_is_better_than_any_that_does_not(tmp_path, data, monkeypatch):
-    """By its loss alone step 1 would be kept; of the feasible ones step 3 is the best, and step 5 comes too late."""
-    scripted(monkeypatch, [(9, 8, 1.0), (9, 7, 5.6), (9, 7, 5.5), (9, 2, 2.0), (9, 2, 2.0), (9, 6, 4.0)])
-    args = {"alpha": "0.2", "metric_for_best_model": "loss", "patience": 2}
-    ours = trained(tmp_path / "constrained", data, **args)
-    assert (ours.state.best_global_step, ours.state.best_metric, ours.state.global_step) == (3, 5.5, 5)
-    plain = trained(tmp_path / "erm", data, method="erm", **args)
-    assert (plain.state.best_global_step, plain.state.best_metric, plain.state.global_step) == (1, 1.0, 3)
+def test_a_model_that_meets_its_constraints_may_be_a_little_worse(tmp_path, data, monkeypatch):
+    """Within 1 % a feasible model is better than one that is not; beyond it the metric decides."""
+    losses = [(9, 7, 6.00), (9, 7, 5.55), (9, 7, 5.54), (9, 5.5, 5.52), (9, 5.5, 5.51), (9, 5.5, 5.49), (9, 4.0, 3.21)]
+    scripted(monkeypatch, [*losses, (9, 4.0, 3.22), (9, 4.0, 3.19), (9, 4.0, 3.18)])
+    args = {"alpha": "0.2", "metric_for_best_model": "loss", "patience": 4}
+    ours = trained(tmp_path / "constrained", data, **args, max_steps=6)
+    assert (ours.state.best_global_step, ours.state.best_metric) == (3, 5.54)
+    ours = trained(tmp_path / "longer", data, **args, max_steps=9)
+    assert (ours.state.best_global_step, ours.state.best_metric) == (9, 3.19)  # feasible: 3.19 < 0.8 * 4
+    plain = trained(tmp_path / "erm", data, method="erm", **args, max_steps=6)
+    assert (plain.state.best_global_step, plain.state.best_metric) == (6, 5.49)
 
 
 def test_a_run_that_becomes_better_goes_on(tmp_path, data):

@@ -330,15 +330,15 @@ def test_alpha_is_a_number_a_schedule_or_a_list(tmp_path):
     ("given", "steps", "expected"), [(0, 8, 0), (0.25, 8, 2), (0.99, 400, 396), (1, 8, 1), (3.0, 8, 3), (7, 8, 7)]
 )
 def test_a_warmup_below_one_is_a_share_of_all_steps(tmp_path, given, steps, expected):
-    assert DescentConfig(output_dir=str(tmp_path), dual_warmup_steps=given).warmup(steps) == expected
+    assert DescentConfig(output_dir=str(tmp_path), dual_warmup_steps=given).warmup(steps, 3) == expected
 
 
 @pytest.mark.parametrize(("given", "steps"), [(8, 8), (50, 8), (0.95, 8), (0.6, 1), (1, 1)])
 def test_a_warmup_of_all_steps_is_refused(tmp_path, given, steps):
     args = {"output_dir": str(tmp_path), "dual_warmup_steps": given}
     with pytest.raises(InputError, match=rf"must leave steps for the constraints; got \d+ of {steps}"):
-        DescentConfig(**args).warmup(steps)
-    assert DescentConfig(method="erm", **args).warmup(steps) >= 0
+        DescentConfig(**args).warmup(steps, 3)
+    assert DescentConfig(method="erm", **args).warmup(steps, 3) >= 0
 
 
 def test_a_warmup_of_all_steps_stops_the_trainer_before_its_first(tmp_path, data):

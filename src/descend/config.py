@@ -14,6 +14,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from descend.core import DescentProblem, GeometricTarget, PrimalDual
 from descend.core.multipliers import LEARNING_RATE, LEARNING_RATES
 from descend.errors import InputError
+from descend.preset import PAPER, paper
 
 
 def _last(depth: int) -> list[float]:
@@ -73,6 +74,13 @@ class DescentArguments:
             "help": "constrained: descent constraints, eq. (4). erm: the same loop without, eq. (3). uniform, linear: "
             "deep supervision, without constraints on the mean of all layers' losses, alike or in proportion to l. "
             "r-drop: ERM on two passes of every text, which are to agree."
+        },
+    )
+    preset: str | None = field(
+        default=None,
+        metadata={
+            "help": "paper: the paper's settings in place of ours, in training and model, as far as they are known. "
+            "Other flags override it, and config.json lists them."
         },
     )
     r_drop: float = field(
@@ -136,6 +144,9 @@ class DescentArguments:
             "0, or 0.1 with α."
         },
     )
+    dual_warmup_epochs: float | None = field(
+        default=None, metadata={"help": "The same in epochs, in place of dual_warmup_steps."}
+    )
     resilience: float | None = field(
         default=None,
         metadata={"help": "ρ: price of slack; 0 for hard constraints. Unless given 0, or 0.05 with α."},
@@ -148,12 +159,19 @@ class DescentArguments:
         default=None,
         metadata={"help": "How explicit slack moves; as the multipliers unless given (sgd for nupi and price)."},
     )
+    calibrate: bool = field(
+        default=True,
+        metadata={
+            "help": "Of a classifier: at the end of training divide the logits by the temperature that fits the "
+            "evaluation data best, for every method alike, if eval_strategy is not no. No decision changes."
+        },
+    )
     patience: int | None = field(
         default=None,
         metadata={
-            "help": "End training after so many evaluations without a better model, and keep the best. A model that "
-            "meets its constraints is better than any that does not; among equals metric_for_best_model decides "
-            "(merit: the last layer's loss and by how much constraints are broken). A warm-up does not count."
+            "help": "End training after so many evaluations without a better model, and keep the best. "
+            "metric_for_best_model decides (merit: the last layer's loss and by how much constraints are broken); a "
+            "model that meets its constraints may be 1 percent worse. A warm-up does not count."
         },
     )
     dataloader_pin_memory: bool = field(
@@ -183,6 +201,22 @@ class DescentArguments:
         config._check()
         return config
 
+    @classmethod
+    def paper(cls, recipe: str, output_dir: str | None = None, *, dataset: str = "imdb", **settings: Any) -> Self:
+        """The paper's training arguments of a recipe, see `descend.preset`; what they leave out is the library's.
+
+        Args:
+            recipe: Whose, as ``video-ut``.
+            output_dir: As of the library's arguments.
+            dataset: Of texts, ``imdb`` or ``mnli``.
+            **settings: Further arguments, which override the paper's.
+
+        Raises:
+            InputError: If there is no such recipe, or a setting can't be.
+        """
+        chosen = paper(recipe, settings.get("method", "constrained"), dataset, settings)
+        return cls(**{"output_dir": output_dir, **chosen.training, **settings})  # type: ignore[arg-type]
+
     def _check(self) -> None:
         args: Any = self  # with the arguments of a trainer
         for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
@@ -193,6 +227,8 @@ class DescentArguments:
         for name in ("learning_rate", "weight_decay", "max_grad_norm", "r_drop"):
             if not 0 <= getattr(args, name) < math.inf:
                 raise InputError(f"{name} must be a number of at least 0; got {getattr(args, name)}.")
+        if self.preset not in (None, PAPER):
+            raise InputError(f"preset must be {PAPER}, or left out; got {self.preset!r}.")
         if args.seed < 0:
             raise InputError(f"seed must be at least 0; got {args.seed}.")
         if args.save_total_limit is not None and args.save_total_limit < 1:
@@ -297,8 +333,11 @@ class DescentArguments:
             return PrimalDual(DescentProblem(depth, objective=METHODS[self.method](depth)))
         if self.dual_every != "epoch" and not self.dual_every.isdecimal():
             raise InputError(f"dual_every must be a number of steps or 'epoch'; got {self.dual_every!r}.")
-        if not 0 <= self.resolved("dual_warmup_steps") < math.inf:
-            raise InputError(f"dual_warmup_steps must be at least 0; got {self.dual_warmup_steps}.")
+        if self.dual_warmup_epochs is not None and self.dual_warmup_steps is not None:
+            raise InputError("dual_warmup_steps and dual_warmup_epochs are the same in two units; give one of them.")
+        for name in ("dual_warmup_steps", "dual_warmup_epochs"):
+            if not 0 <= (self.resolved(name) or 0.0) < math.inf:
+                raise InputError(f"{name} must be at least 0; got {self.resolved(name)}.")
         return PrimalDual(
             problem,
             lr=self.resolved("dual_lr"),
@@ -320,26 +359,36 @@ class DescentArguments:
             return LEARNING_RATES.get(self.resolved("dual_optimizer"), LEARNING_RATE)
         return DEFAULTS["step" if self.alpha else "geometric"].get(name)
 
-    def warmup(self, steps: int) -> int:
+    def warmup(self, steps: int, epoch: int) -> int:
         """How many of a run's steps pass before the constraints take part.
+
+        Args:
+            steps: The run's.
+            epoch: Those of an epoch.
 
         Raises:
             InputError: If that is all of them: the constraints would never take part.
         """
-        share = self.resolved("dual_warmup_steps")
-        warmup = round(share * steps) if share < 1 else round(share)
+        name = "dual_warmup_steps"
+        if self.dual_warmup_epochs is not None:
+            name = "dual_warmup_epochs"
+            warmup = round(self.dual_warmup_epochs * epoch)
+        else:
+            share = self.resolved(name)
+            warmup = round(share * steps) if share < 1 else round(share)
         if self.method == "constrained" and warmup >= steps:
             raise InputError(
-                f"dual_warmup_steps must leave steps for the constraints; got {warmup} of {steps}. Lower it, or train "
-                "longer."
+                f"{name} must leave steps for the constraints; got {warmup} of {steps}. Lower it, or train longer."
             )
         return warmup
 
     @property
     def idle(self) -> set[str]:
         """Settings of the problem that training by this method does not look at."""
-        looked_at = {"constrained": set(DescentArguments.__annotations__) - {"r_drop"}, "r-drop": {"r_drop"}}
-        return set(DescentArguments.__annotations__) - looked_at.get(self.method, set()) - {"patience"}
+        own = set(DescentArguments.__annotations__)
+        always = {"preset", "calibrate", "patience"}
+        looked_at = {"constrained": own - {"r_drop"}, "r-drop": {"r_drop"}}
+        return own - looked_at.get(self.method, set()) - always
 
     def _dual_options(self) -> dict[str, Any]:
         try:

@@ -191,6 +191,12 @@ class Objective(nn.Module):
         """The classes of blocks, by which Accelerate shards: the library's own list has embeddings among them."""
         return sorted({type(block).__name__ for block in self.model.blocks})
 
+    @property
+    def has_logits(self) -> bool:
+        """Whether every layer tells classes by logits that one number can divide."""
+        model = self.model
+        return isinstance(self.task, Classification) and isinstance(model, LayeredClassifier) and model.can_be_tempered
+
     def aside(self, look: Callable[[], None]) -> None:
         """Call something that reads the model outside its forward pass: FSDP2 can be told that this is one too."""
         look()

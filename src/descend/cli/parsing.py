@@ -70,6 +70,7 @@ def read_recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     """A recipe's name, its settings and training arguments, and whether to resume, from the command line."""
     from transformers import HfArgumentParser
 
+    from descend.preset import paper
     from descend.recipes import RECIPES
 
     class RecipeParser(Parser, HfArgumentParser):
@@ -96,8 +97,14 @@ def read_recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     quiet = {"disable_tqdm": not sys.stderr.isatty()}
     given = {word.split("=")[0].replace("-", "_").strip("_") for word in words if word.startswith("--")}
     parser.set_defaults(**(recipe.training | quiet))
+    if "num_train_epochs" in given and "max_steps" not in given:
+        parser.set_defaults(max_steps=-1)  # steps of the recipe's own would override it
     try:
         chosen = vars(parser.parse_args(list(words[1:])))
+        if chosen["preset"] is not None:
+            preset = paper(name, chosen["method"], chosen.get("dataset", "imdb"), given)
+            parser.set_defaults(**preset.settings, **preset.training)
+            chosen = vars(parser.parse_args(list(words[1:])))
         settings: Any = recipe(**_fields(recipe, chosen))
         args: Any = recipe.arguments()(**_fields(recipe.arguments(), chosen))
     except InputError:

@@ -32,6 +32,7 @@ class LayerLosses:
             task has nothing to decide.
         confidences: See ``decisions``.
         predictions: The last layer's predictions, (S, …), and their targets, (S, …), if they were asked for.
+        logits: Those of every layer, (S, L+1, C), and their targets, (S,), if they were asked for.
     """
 
     losses: Tensor
@@ -41,6 +42,7 @@ class LayerLosses:
     decisions: Tensor | None = None
     confidences: Tensor | None = None
     predictions: tuple[Tensor, Tensor] | None = None
+    logits: tuple[Tensor, Tensor] | None = None
 
     @property
     def ratios(self) -> Tensor:
@@ -105,6 +107,7 @@ def measure(
     device: torch.device | str = "cpu",
     collate: Callable[[list[Any]], dict[str, Any]] | None = None,
     keep_predictions: bool = False,
+    keep_logits: bool = False,
     progress: tqdm | None = None,
 ) -> LayerLosses:
     """Measure every layer on every sample of a data set, in one forward pass.
@@ -121,6 +124,7 @@ def measure(
         device: Where to compute.
         collate: How samples become a batch; torch's way unless given.
         keep_predictions: Give the last layer's predictions too.
+        keep_logits: Give every layer's predictions, of a task whose predictions are logits (N, C).
         progress: A bar to advance by one per sample.
     """
     training = model.training
@@ -138,6 +142,8 @@ def measure(
             for prediction in model.predictions(inputs):
                 layers["losses"].append(task.losses(prediction, target))
                 layers["scores"].append(task.score(prediction, target))
+                if keep_logits:
+                    layers["logits"].append(prediction)
                 decided = task.decide(prediction)
                 if decided is not None:
                     layers["decisions"].append(decided[0])
@@ -149,6 +155,7 @@ def measure(
         seen += max(size, int(owners.max()) + 1 if len(owners) else 0)
         if keep_predictions:
             rows["predictions"].append(prediction.cpu())
+        if keep_predictions or keep_logits:
             rows["targets"].append(target.cpu())
         if progress is not None:
             progress.update(size)
@@ -163,4 +170,5 @@ def measure(
         decisions=found.get("decisions"),
         confidences=found.get("confidences"),
         predictions=(found["predictions"], found["targets"]) if keep_predictions else None,
+        logits=(found["logits"], found["targets"]) if keep_logits else None,
     )

@@ -1,6 +1,7 @@
 """Hugging Face classifiers with every layer read by the model's own head."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -137,6 +138,43 @@ class LayeredClassifier(LibraryModel):
             mask: What is no padding, (B, T), for a head that looks at the mean over tokens; None for all.
         """
         return self.family.head(self.library, self.family.pool(hidden, mask))
+
+    @torch.no_grad()
+    def temper(self, temperature: float) -> None:
+        """Divide all logits by a number from now on: the last linear layer of the head takes it up.
+
+        Args:
+            temperature: τ > 0.
+        """
+        for parameter in self._logit_layer.parameters():
+            parameter.div_(temperature)
+
+    @contextmanager
+    def tempered(self, temperature: float) -> Iterator[None]:
+        """Inside the ``with`` block the logits are divided; after it the weights are bit for bit what they were."""
+        before = [parameter.detach().clone() for parameter in self._logit_layer.parameters()]
+        self.temper(temperature)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for parameter, value in zip(self._logit_layer.parameters(), before, strict=True):
+                    parameter.copy_(value)
+
+    @property
+    def can_be_tempered(self) -> bool:
+        """Whether one layer makes the logits: not where adapters of low rank stand beside it."""
+        return "lora_" not in self._named_logit_layer[0]
+
+    @property
+    def _logit_layer(self) -> nn.Linear:
+        return self._named_logit_layer[1]
+
+    @property
+    def _named_logit_layer(self) -> tuple[str, nn.Linear]:
+        """The head's last layer; where adapters train a copy of it, that copy."""
+        layers = [(name, each) for name, each in self.named_modules() if isinstance(each, nn.Linear)]
+        return [(name, each) for name, each in layers if each.out_features == self.config.num_labels][-1]
 
     def predictions(self, inputs: Mapping[str, Tensor]) -> Iterator[Tensor]:
         """The logits (B, C) of every layer."""

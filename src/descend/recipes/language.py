@@ -70,6 +70,7 @@ class InstructionRecipe(Recipe):
     depth: int = setting(6, "L, the number of layers of the small model; a pretrained model has its own.")
     hidden_size: int = setting(128, "Width of the small model.")
     heads: int = setting(4, "Attention heads of the small model.")
+    dropout: float = setting(0.0, "Dropout of the attention's weights; 0 leaves a pretrained model's own.")
     lora: str | None = setting(
         None, "Train adapters on these modules, as q_proj,v_proj,lm_head, and nothing else; all weights unless given."
     )
@@ -108,6 +109,8 @@ class InstructionRecipe(Recipe):
                 raise InputError(f"{name} must be at least 1; got {getattr(self, name)}.")
         if self.hidden_size % self.heads:
             raise InputError(f"hidden_size must be a multiple of heads; got {self.hidden_size} and {self.heads}.")
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"dropout must lie in [0, 1); got {self.dropout}.")
         if self.max_length < 8:
             raise InputError(f"max_length must leave room for a prompt and an answer; got {self.max_length}.")
         if not 0 < self.validation_share < 0.5:
@@ -227,6 +230,7 @@ class InstructionRecipe(Recipe):
             num_hidden_layers=self.depth,
             num_attention_heads=self.heads,
             max_position_embeddings=max(512, self.max_length),
+            attention_dropout=self.dropout,
             tie_word_embeddings=True,
             pad_token_id=self.words.pad_token_id,
             bos_token_id=self.words.bos_token_id or self.words.cls_token_id,
@@ -235,7 +239,8 @@ class InstructionRecipe(Recipe):
         return LlamaForCausalLM(config)
 
     def _pretrained(self) -> PreTrainedModel:
-        network = loaded(AutoModelForCausalLM, self.model, dtype="float32")
+        dropped = {"attention_dropout": self.dropout} if self.dropout else {}
+        network = loaded(AutoModelForCausalLM, self.model, dtype="float32", **dropped)
         words = network.get_input_embeddings().num_embeddings
         if len(self.words) > words:
             raise InputError(

@@ -24,6 +24,7 @@ from descend.checkpoints import DAMAGED, STOPPED, checkpoints
 from descend.config import DescentConfig
 from descend.errors import InputError, Interrupted, Unsaved, reason
 from descend.objective import check_r_drop
+from descend.preset import paper
 from descend.recipes import Recipe
 from descend.recipes.base import Data
 from descend.records import LOCK_FILE, PART, aside, locked, read_json, write_json
@@ -92,7 +93,7 @@ def _train(
         data = loaded or recipe.load()
     for note in getattr(data, "notes", ()) if first else ():
         tqdm.write(f"{data.name}: {note}", file=sys.stderr)
-    args.warmup(_steps(args, len(data.train)))  # type: ignore[arg-type]
+    args.warmup(*_steps(args, len(data.train)))  # type: ignore[arg-type]
     set_seed(args.seed)
     model = recipe.network(data)
     noise = recipe.corruption(data.sigma, args.seed)
@@ -100,6 +101,8 @@ def _train(
         "descend": version("descend"),
         "recipe": name,
         "method": args.method,
+        "preset": args.preset,
+        "overridden": _overridden(name, recipe, args),
         "seed": args.seed,
         "model": recipe.label,
         "dataset": data.name,
@@ -153,6 +156,14 @@ def _train(
     return trainer
 
 
+def _overridden(name: str, recipe: Recipe, args: DescentConfig) -> list[str]:
+    """Which settings of the preset were chosen otherwise; none without a preset."""
+    if args.preset is None:
+        return []
+    chosen = paper(name, args.method, getattr(recipe, "dataset", "imdb"))
+    return chosen.overridden(vars(args), asdict(recipe))
+
+
 def finished(folder: Path) -> bool:
     """Whether a folder holds a run that came to its end."""
     config = folder / CONFIG_FILE
@@ -181,12 +192,11 @@ def _begun(out: Path) -> bool:
     return any(path.exists() for path in kept)
 
 
-def _steps(args: DescentConfig, windows: int) -> int:
-    """How many steps a run will take."""
-    if args.max_steps > 0:
-        return args.max_steps
+def _steps(args: DescentConfig, windows: int) -> tuple[int, int]:
+    """How many steps a run will take, and how many an epoch has."""
     step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    return math.ceil(args.num_train_epochs * windows / step)
+    epoch = math.ceil(windows / step)
+    return args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * windows / step), epoch
 
 
 def stored(args: DescentConfig) -> dict[str, Any]:

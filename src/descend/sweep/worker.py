@@ -26,6 +26,7 @@ from descend.records import locked
 from descend.sweep.results import SWEEP_FILE, tell, write
 from descend.sweep.space import Ranges, described, draw, flags, own, space
 from descend.sweep.storage import LOST, Search, TooMany, lost, open_storage, studies
+from descend.trainer import steps_of_epoch
 
 SPLIT = "validation"
 TRIALS = "trials"
@@ -307,7 +308,8 @@ class _Pruning(TrainerCallback):
         if step not in self.seen:  # a trial that was taken up has some already
             self.seen.add(step)
             self.trial.report(self.glance(kwargs["model"].model), step)
-        warmup = args.warmup(state.max_steps) if args.method == "constrained" else 0
+        epoch = steps_of_epoch(args, state, kwargs["train_dataloader"])
+        warmup = args.warmup(state.max_steps, epoch) if args.method == "constrained" else 0
         if step > warmup and 2 * step >= state.max_steps and self.trial.should_prune():
             raise TrialPruned(f"at step {step}")
 

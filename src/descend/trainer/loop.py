@@ -78,6 +78,7 @@ class DescentMixin(Measuring):
         self.dual = args.primal_dual(objective.model.depth, objective.model.first_layer)
         self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
         self.verdict = None
+        self.temperature = 1.0
         self._outlook = Outlook(self.dual.problem)
         # Σ loss and Σ count of every exit.
         self._since_log = torch.zeros(2, objective.model.depth + 1, dtype=torch.float64)
@@ -107,8 +108,15 @@ class DescentMixin(Measuring):
         falls = {"violation": True, "merit": True, self.objective.task.metric: not self.objective.task.higher_is_better}
         if falls.get((self.args.metric_for_best_model or "").removeprefix("eval_")):
             self.args.greater_is_better = False
-        if self.args.patience is not None:
-            self.add_callback(EarlyStopping(self.args.patience, self))
+        self._stopping = None if self.args.patience is None else EarlyStopping(self.args.patience, self)
+        if self._stopping is not None:
+            self.add_callback(self._stopping)
+
+    @property
+    def ended(self) -> bool:
+        """Whether training has come to its end: its last step is taken, or early stopping has ended it."""
+        stopped = self._stopping is not None and self._stopping.ended
+        return stopped or self.state.global_step >= self.state.max_steps
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
@@ -338,6 +346,12 @@ def _number(norm: Any) -> float:
     return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
 
+def steps_of_epoch(args: TrainingArguments, state: TrainerState, loader: DataLoader) -> int:
+    """How many steps an epoch has; of a stream, which has no epochs, those of the run."""
+    batches = len(loader) if has_length(loader) else state.max_steps * args.gradient_accumulation_steps
+    return math.ceil(batches / args.gradient_accumulation_steps)
+
+
 class _DualStep(TrainerCallback):
     """Where the trainer's loop tells the dual that a step, or an epoch, is over."""
 
@@ -346,12 +360,9 @@ class _DualStep(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # Only now is it known how many steps an epoch has, and the run.
-        loader = kwargs["train_dataloader"]
-        # A stream has no epochs.
-        batches = len(loader) if has_length(loader) else state.max_steps * args.gradient_accumulation_steps
-        self.steps = math.ceil(batches / args.gradient_accumulation_steps)
+        self.steps = steps_of_epoch(args, state, kwargs["train_dataloader"])
         if not (state.global_step and self.trainer.dual.warm):  # what was warm stays so, however long the run is now
-            self.trainer.dual.warmup = args.warmup(state.max_steps)
+            self.trainer.dual.warmup = args.warmup(state.max_steps, self.steps)
         epochs = math.ceil(state.max_steps / self.steps)
         self.trainer.dual.plan(epochs if self.trainer.dual.every == "epoch" else state.max_steps)
         self.postponed = False

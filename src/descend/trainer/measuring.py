@@ -11,11 +11,12 @@ from datasets import Dataset
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import EvalPrediction
-from transformers.trainer_utils import has_length, speed_metrics
+from transformers.trainer_utils import IntervalStrategy, has_length, speed_metrics
 
 from descend.errors import InputError
+from descend.evaluation.calibration import at_temperature, temperature
 from descend.evaluation.layers import LayerLosses, measure
-from descend.evaluation.satisfaction import Verdict, verdict
+from descend.evaluation.satisfaction import TOLERANCE, Verdict, verdict
 from descend.records import aside, put
 from descend.trainer.saving import Resumable
 
@@ -27,6 +28,8 @@ class Measuring(Resumable):
     """A trainer that looks at all layers where the library's looks at the last."""
 
     verdict: Verdict | None
+    temperature: float
+    """What a classifier's logits are divided by, 1 unless ``calibrate`` found another."""
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """Whether a model is the best so far, see `beats_best`; one of a warm-up is no candidate."""
@@ -44,19 +47,19 @@ class Measuring(Resumable):
     def beats_best(self, metrics: dict[str, float]) -> bool:
         """Whether what `evaluate` found is better than the best so far.
 
-        A model that meets its constraints on the evaluation data is better than any that does not. Among equals
-        ``metric_for_best_model`` decides, as in transformers. Without constraints it decides alone.
+        A model that meets its constraints on the evaluation data is better than one that does not, unless that costs
+        more than 1 % of ``metric_for_best_model``: a model that has learned nothing yet meets almost any. Among equals
+        the metric decides, as in transformers. Without constraints it decides alone.
         """
         if self.args.metric_for_best_model is None:
             return False
         best = self.state.best_metric
         if best is None:
             return True
-        meets = self._meets(metrics)
-        if meets != self._best_meets:
-            return meets
         value = metrics[f"eval_{self.args.metric_for_best_model.removeprefix('eval_')}"]
-        return value > best if self.args.greater_is_better else value < best
+        meets = self._meets(metrics)
+        allowance = TOLERANCE * abs(best) * (meets - self._best_meets)
+        return value > best - allowance if self.args.greater_is_better else value < best + allowance
 
     def _meets(self, metrics: dict[str, float]) -> bool:
         names = (f"eval_{name}_feasible" if name else "eval_feasible" for name in self._evaluated(self.eval_dataset))
@@ -94,6 +97,10 @@ class Measuring(Resumable):
             began = time.time()
             layers = self._measure(dataset)
             model = self.objective.model
+            if own and self.is_in_train and layers.logits is not None:
+                # As it would be kept.
+                self.temperature = self._of_first(temperature(layers, self.objective.task, self.dual.problem))
+                layers = at_temperature(layers, self.objective.task, self.temperature)
             judged = verdict(self.args.problem(model.depth, model.first_layer), layers)
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
             # All processes have measured, and may differ by rounding; what is decided on it is the first one's.
@@ -129,6 +136,8 @@ class Measuring(Resumable):
         }
         if layers.predictions is not None and self.compute_metrics is not None:
             predictions, targets = layers.predictions
+            if layers.logits is not None:
+                predictions = layers.logits[0][:, -1]
             if self.preprocess_logits_for_metrics is not None:
                 predictions = self.preprocess_logits_for_metrics(predictions, targets)
             losses = layers.losses[:, -1].numpy() if "loss" in (self.args.include_for_metrics or ()) else None
@@ -143,7 +152,8 @@ class Measuring(Resumable):
             self._best = loss
             kept = self.args.folder / FEASIBLE_FOLDER
             with aside(kept) if self.args.should_save else nullcontext(kept) as folder:
-                self.save_pretrained(folder)
+                with self.objective.model.tempered(self.temperature) if self._calibrates else nullcontext():
+                    self.save_pretrained(folder)
                 self.save_dual(folder / DUAL_FILE)
 
     @staticmethod
@@ -166,8 +176,30 @@ class Measuring(Resumable):
                 collate=self._collate_evaluation,
                 device=self.args.device,
                 keep_predictions=self.compute_metrics is not None,
+                keep_logits=self._calibrates,
             )
         )
+
+    @property
+    def _calibrates(self) -> bool:
+        """Whether the logits are to be divided by a temperature.
+
+        Not where nothing is evaluated in training, and not by several data sets, which would have several.
+        """
+        evaluates = IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO
+        one = len(self._evaluated(self.eval_dataset)) == 1
+        return self.args.calibrate and self.objective.has_logits and evaluates and one
+
+    def calibrate(self) -> None:
+        """Divide a classifier's logits by the temperature that fits the evaluation data best.
+
+        `train` calls it where training has come to its end, unless ``DescentConfig.calibrate`` is off.
+        """
+        if self._calibrates:
+            (dataset,) = self._evaluated(self.eval_dataset).values()
+            found = temperature(self._measure(dataset), self.objective.task, self.dual.problem)
+            self.temperature = self._of_first(found)
+            self.objective.model.temper(self.temperature)
 
     def _seen(self, look: Callable[[], Any]) -> Any:
         """What ``look`` finds in the model outside its forward pass, for which FSDP2 must gather parameters too."""

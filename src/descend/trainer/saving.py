@@ -45,6 +45,15 @@ class Resumable(Trainer):
     _aside: Path | None
     _unwritten: Exception | None
 
+    @property
+    def ended(self) -> bool:
+        """Whether training has come to its end: its last step is taken, or early stopping has ended it."""
+        raise NotImplementedError
+
+    def calibrate(self) -> None:
+        """What is still to be done to a model that is trained."""
+        raise NotImplementedError
+
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
         """Train, as the library's Trainer does.
 
@@ -69,6 +78,8 @@ class Resumable(Trainer):
             raise InputError(f"{checkpoint} holds a pickle that is more than tensors; it is not loaded.") from error
         if self.args.should_save:  # a run that was killed after its last checkpoint has one too many
             rotate(self.args.folder, self.args.save_total_limit, self.state.best_model_checkpoint)
+        if self.ended:
+            self.calibrate()
         return found
 
     def last_checkpoint(self) -> str | None:

@@ -30,6 +30,11 @@ class EarlyStopping(EarlyStoppingCallback):
         super().__init__(patience)
         self.trainer = trainer
 
+    @property
+    def ended(self) -> bool:
+        """Whether enough evaluations were no better."""
+        return self.early_stopping_patience_counter >= self.early_stopping_patience
+
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Take up the count of the checkpoint that training goes on from; at its end, end training again."""
         super().on_train_begin(args, state, control, **kwargs)
@@ -37,7 +42,7 @@ class EarlyStopping(EarlyStoppingCallback):
         stored = states.get(type(self).__name__) if state.global_step else None
         self.early_stopping_patience_counter = stored["attributes"]["early_stopping_patience_counter"] if stored else 0
         states[type(self).__name__] = self.state()  # the library saves what has an entry
-        control.should_training_stop |= self.early_stopping_patience_counter >= self.early_stopping_patience
+        control.should_training_stop |= self.ended
 
     def on_evaluate(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
@@ -46,7 +51,7 @@ class EarlyStopping(EarlyStoppingCallback):
         better = self.trainer.in_warmup or self.trainer.beats_best(metrics)
         self.early_stopping_patience_counter = 0 if better else self.early_stopping_patience_counter + 1
         ended = control.should_training_stop
-        control.should_training_stop |= self.early_stopping_patience_counter >= self.early_stopping_patience
+        control.should_training_stop |= self.ended
         if control.should_training_stop and not ended and state.is_world_process_zero:
             logger.warning(
                 f"step {state.global_step} of {state.max_steps}: {args.metric_for_best_model} has not become better in "
