@@ -16,7 +16,7 @@ def bounds_by_hand(losses, reference, strength, first):
     depth, last = len(losses) - 1, len(losses) - 1
     count = depth - first
     r = DELTA * reference[last] / max(reference[first] - (1 - DELTA) * reference[last], 2 * DELTA * reference[last])
-    b = (1 - r ** (1 / count)) / 2
+    b = strength / 2 * (1 - r ** (1 / count))
 
     def both(f):
         floor = (1 - DELTA) * f[last]

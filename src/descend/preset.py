@@ -43,6 +43,7 @@ class Preset:
 _METHOD = Preset(
     training={
         "preset": PAPER,
+        "strength": None,  # ours; the paper's bounds are those of α
         "stop_gradient": False,  # eq. (5) is differentiated through both sides
         "form": "difference",  # eq. (4)
         "alpha_decay": 1.0,  # printed: a constant descent schedule

@@ -105,6 +105,8 @@ def read_recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
             preset = paper(name, chosen["method"], chosen.get("dataset", "imdb"), given)
             parser.set_defaults(**preset.settings, **preset.training)
             chosen = vars(parser.parse_args(list(words[1:])))
+        if chosen["alpha"] is not None and chosen["strength"] == recipe.training.get("strength"):
+            chosen["strength"] = None  # the recipe's, of the other kind of bounds
         settings: Any = recipe(**_fields(recipe, chosen))
         args: Any = recipe.arguments()(**_fields(recipe.arguments(), chosen))
     except InputError:

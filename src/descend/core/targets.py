@@ -123,7 +123,7 @@ class GeometricTarget(Target):
     .. math::
         f^* = (1-\delta) f_L, \qquad
         r = \frac{\delta \bar f_L}{\max(\bar f_F - (1-\delta)\bar f_L,\ 2\delta \bar f_L)}, \qquad
-        b = \tfrac12 (1 - r^{1/L'})
+        b = \tfrac s2 (1 - r^{1/L'})
 
     f* is a floor just below the last loss, and r the share of the first layer's distance to it that is left at the
     last layer. A geometric line between the two ends lowers that distance by the factor :math:`r^{1/L'}` at each
@@ -133,16 +133,17 @@ class GeometricTarget(Target):
         \text{step}_l &= f^* + (1-b)(f_{l-1} - f^*) \\
         \text{line}_l &= f^* + \max\big( r^{s (l-F)/L'} (f_F - f^*),\ (1-b)^{l-L} (f_L - f^*) \big)
 
-    The step asks for half the geometric rate from the layer before; the line, with the strength s, asks early layers
-    to do their share. Both are linear in the losses; which one is lower, r and b are decided at the reference. Losses
-    × 1000 have bounds × 1000. The target is ours; the paper has `StepTarget`.
+    The step asks for the share s/2 of the geometric rate from the layer before; the line asks early layers to do their
+    share. At the strength s = 0 no layer may raise the loss, and that is all. Both are linear in the losses; which one
+    is lower, r and b are decided at the reference. Losses × 1000 have bounds × 1000. The target is ours; the paper has
+    `StepTarget`.
 
     In the primal step every bound is a constant, except that a step's right-hand side lowers the weight of the layer
     before, never below 0: no layer is rewarded for a higher loss. A multiplier is a price in units of the last loss:
     constraint l enters the Lagrangian as :math:`\lambda_l \bar f_L (f_l - \text{bound}_l) / \bar f_{l-1}`.
 
     Args:
-        strength: s in [0, 1]: 0 asks for no more than the steps, 1 for the geometric line itself.
+        strength: s in [0, 1]: 0 asks that no layer raises the loss, 1 for the geometric line itself.
         first: F, the exit where the chain starts.
         margin: δ in (0, ½].
 
@@ -152,7 +153,7 @@ class GeometricTarget(Target):
 
     memory = 0.95
 
-    def __init__(self, strength: float = 0.7, first: int = 0, margin: float = 0.03):
+    def __init__(self, strength: float = 0.3, first: int = 0, margin: float = 0.03):
         if not 0 <= strength <= 1:
             raise InputError(f"strength must lie in [0, 1]; got {strength}.")
         if not 0 < margin <= 0.5:
@@ -197,7 +198,7 @@ class GeometricTarget(Target):
         last = reference[-1]
         distance = torch.maximum(reference[self.first] - (1 - self.margin) * last, 2 * self.margin * last)
         share = self.margin * last / _positive(distance)
-        rate = (1 + share ** (1 / count)) / 2  # 1 − b
+        rate = 1 - self.strength / 2 * (1 - share ** (1 / count))  # 1 − b
         floor = (1 - self.margin) * losses[-1]
         step = floor + rate * (losses[self.first : -1] - floor)
         from_first = share ** (self.strength * layers / count)

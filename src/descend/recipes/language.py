@@ -90,6 +90,8 @@ class InstructionRecipe(Recipe):
         "warmup_steps": 0.05,
         "eval_strategy": "epoch",
         "save_strategy": "epoch",
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "merit",
         "bf16": False,
         "activation_checkpointing": False,
         "max_length": 256,

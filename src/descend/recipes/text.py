@@ -96,7 +96,7 @@ class TextRecipe(Recipe):
         "save_strategy": "epoch",
         "load_best_model_at_end": True,
         "train_sampling_strategy": "group_by_length",
-        "metric_for_best_model": "accuracy",
+        "metric_for_best_model": "merit",
     }
 
     def check(self) -> None:
@@ -272,7 +272,6 @@ class TextUTRecipe(TextRecipe):
     training = TextRecipe.training | {
         "num_train_epochs": 3,
         "learning_rate": 3e-3,
-        "metric_for_best_model": "loss",
     }
 
     def small(self, words: int, padding: int) -> TextUTConfig:

@@ -33,6 +33,9 @@ class VideoRecipe(Recipe):
         "eval_strategy": "steps",
         "eval_steps": 100,
         "save_steps": 100,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "merit",
+        "strength": 0.7,
     }
 
     def check(self) -> None:

@@ -383,6 +383,9 @@ class _DualStep(TrainerCallback):
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.trainer._dual_step()
+        # The last model is a candidate for the best, wherever evaluations fall.
+        if state.global_step >= state.max_steps and args.load_best_model_at_end:
+            control.should_evaluate |= args.eval_strategy == IntervalStrategy.STEPS
         # What is measured where an epoch ends belongs into the checkpoint of its last step: a resumed run would not
         # take it up.
         measured = IntervalStrategy.EPOCH in (args.eval_strategy, args.logging_strategy)
