@@ -46,7 +46,7 @@ gives layer l the weight l, and exit 0 none. ``r-drop`` is ERM with a term of it
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "geometric": {"strength": 0.3, "dual_optimizer": "price", "dual_warmup_steps": 0.0, "resilience": 0.0},
+    "geometric": {"strength": 0.2, "dual_optimizer": "price", "dual_warmup_steps": 0.0, "resilience": 0.0},
     "step": {"dual_optimizer": "adam", "dual_warmup_steps": 0.1, "resilience": 0.05},
 }
 """Defaults that depend on what bounds the layers: the losses themselves (`GeometricTarget`), or α (`StepTarget`)."""
@@ -90,7 +90,7 @@ class DescentArguments:
     strength: float | None = field(
         default=None,
         metadata={
-            "help": "How much early layers must do of the descent, from 0 to 1: 0.3 unless given. The bounds follow "
+            "help": "How much early layers must do of the descent, from 0 to 1: 0.2 unless given. The bounds follow "
             "from the losses themselves; no α is needed."
         },
     )

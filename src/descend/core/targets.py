@@ -153,7 +153,7 @@ class GeometricTarget(Target):
 
     memory = 0.95
 
-    def __init__(self, strength: float = 0.3, first: int = 0, margin: float = 0.03):
+    def __init__(self, strength: float = 0.2, first: int = 0, margin: float = 0.03):
         if not 0 <= strength <= 1:
             raise InputError(f"strength must lie in [0, 1]; got {strength}.")
         if not 0 < margin <= 0.5:

@@ -5,18 +5,17 @@ does not. Dividing all logits by one temperature τ mends this and changes no de
 layer is read by the same head, so one τ serves them all, and the head's last weights can take it up.
 """
 
-import math
 from dataclasses import replace
 
 import torch
-from scipy.optimize import minimize_scalar
 
 from descend.core import DescentProblem
 from descend.evaluation.layers import LayerLosses
+from descend.evaluation.satisfaction import TOLERANCE
 from descend.objective import Task
 
-RANGE = (0.1, 20.0)
-"""Where a temperature is looked for."""
+TEMPERATURES = torch.logspace(-1, 1.5, 101).tolist()
+"""Those that are tried, 6 % apart: the loss is flat where it is lowest."""
 
 
 def at_temperature(layers: LayerLosses, task: Task, temperature: float) -> LayerLosses:
@@ -34,21 +33,18 @@ def at_temperature(layers: LayerLosses, task: Task, temperature: float) -> Layer
 
 
 def temperature(layers: LayerLosses, task: Task, problem: DescentProblem) -> float:
-    """τ with the least merit on what was measured: f_L without constraints, see `DescentProblem.merit`.
+    """The τ that fits what was measured.
+
+    Of all τ whose last loss is at most 1 % above the lowest it is the one at which the constraints are broken least,
+    by the penalties of `DescentProblem.merit`; among equals that of the lowest last loss.
 
     Args:
         layers: With the logits of every layer, see `measure`.
         task: Whose losses they are.
-        problem: What the model was trained for.
+        problem: What the model was trained for; without constraints it is the τ of the lowest last loss.
     """
-
-    def merit(log: float) -> float:
-        return problem.merit(at_temperature(layers, task, math.exp(log)).losses.mean(0)).item()
-
-    # The merit has kinks where constraints begin to be met: the best of a grid, and then what is near it.
-    low, high = map(math.log, RANGE)
-    grid = torch.linspace(low, high, 33).tolist()
-    best = min(grid, key=merit)
-    step = grid[1] - grid[0]
-    found = minimize_scalar(merit, bounds=(best - step, best + step), method="bounded", options={"xatol": 1e-3})
-    return math.exp(found.x if found.fun < merit(best) else best)
+    means = [at_temperature(layers, task, each).losses.mean(0) for each in TEMPERATURES]
+    last = [mean[-1].item() for mean in means]
+    broken = [problem.merit(mean).item() - mean[-1].item() for mean in means]
+    close = [place for place, loss in enumerate(last) if loss <= (1 + TOLERANCE) * min(last)]
+    return TEMPERATURES[min(close, key=lambda place: (broken[place], last[place]))]
