@@ -3,8 +3,9 @@
     python benchmarks/default_pass.py run --data DATA --out FOLDER [--only UT-5] [--jobs 2]
     python benchmarks/default_pass.py table --out FOLDER
 
-Each cell is trained by plain training and by the default, at the same learning rates, with one seed. Of each method the
-learning rate is chosen on validation data: a run that meets its constraints may be 1 % worse by the task's metric.
+Each cell is trained by plain training and by the default, at the same learning rates, with the seed 42. Of each method
+the learning rate is chosen on validation data, by the mean of the metric over the noise levels that the cell is judged
+by: a run that meets its constraints may be 1 % worse.
 Only the chosen run is judged on test data. What is done is not done again.
 """
 
@@ -19,6 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from descend.errors import NonFiniteLossError
 from descend.study.grid import Cell, cells
 
 TABLES = ("table-3", "table-4", "table-5")
@@ -62,57 +64,48 @@ def settings(cell: Cell, data: Path, out: Path) -> tuple[dict[str, str], float]:
 
 
 def train(cell: Cell, method: str, factor: float, data: Path, out: Path) -> dict[str, Any]:
-    """One run, and what it is on validation data."""
+    """One run, and what it is on validation data, under the noise that it will be judged by."""
     import torch
 
     from descend import run
     from descend.cli.parsing import read_recipe
+    from descend.cli.runs import judged
 
     folder = out / "runs" / f"{cell.recipe}-{cell.depth}_{cell.data}_{cell.gamma:g}_{method}_{factor:g}"
     done = folder / "validation.json"
     if done.is_file():
         return json.loads(done.read_text())
-    shutil.rmtree(folder, ignore_errors=True)
     torch.set_num_threads(1)
     flags, rate = settings(cell, data, out)
     words = [word for pair in flags.items() for word in pair]
     words += ["--method", method, "--learning-rate", f"{rate * factor:.4g}", "--out", str(folder)]
+    found: dict[str, Any] = {"folder": folder.name, "rate": rate * factor, "mean": None, "feasible": None}
     with contextlib.redirect_stderr(io.StringIO()):
-        name, recipe, args, _ = read_recipe([cell.recipe, *words])
         try:
-            trainer = run.train(name, recipe, args)
-        except Exception as error:  # a run that diverged is a result
-            found = {"folder": folder.name, "rate": rate * factor, "metric": None, "error": str(error)}
-            done.parent.mkdir(parents=True, exist_ok=True)
-            done.write_text(json.dumps(found))
-            return found
-    metrics = next(log for log in reversed(trainer.state.log_history) if "eval_feasible" in log)
-    found = {
-        "folder": folder.name,
-        "rate": rate * factor,
-        "metric": metrics[f"eval_{recipe.task().metric}"],
-        "higher_is_better": recipe.task().higher_is_better,
-        "feasible": bool(metrics["eval_feasible"]),
-    }
+            if not run.finished(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                name, recipe, args, _ = read_recipe([cell.recipe, *words])
+                run.train(name, recipe, args)
+            _, summary = judged([str(folder), "--split", "validation", *cell.judge])
+            found |= {name: summary[name] for name in ("mean", "feasible", "higher_is_better")}
+        except NonFiniteLossError as error:  # a run that diverged is a result
+            found["error"] = str(error)
     for checkpoint in folder.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
     done.write_text(json.dumps(found))
     return found
 
 
-def chosen(runs: list[dict[str, Any]], constrained: bool) -> dict[str, Any]:
-    """The best learning rate: by the metric, or a feasible run that is at most 1 % worse."""
-    whole = [each for each in runs if each["metric"] is not None] or runs
-    if whole[0]["metric"] is None:
-        return whole[0]
+def chosen(runs: list[dict[str, Any]], constrained: bool) -> dict[str, Any] | None:
+    """The best learning rate by the mean over noise; a run that meets its constraints may be 1 % worse."""
+    whole = [each for each in runs if each["mean"] is not None]
+    if not whole:
+        return None
     sign = 1 if whole[0]["higher_is_better"] else -1
-    best = max(whole, key=lambda each: sign * each["metric"])
-    close = [
-        each
-        for each in whole
-        if constrained and each["feasible"] and sign * (each["metric"] - best["metric"]) >= -TOLERANCE * best["metric"]
-    ]
-    return max(close, key=lambda each: sign * each["metric"]) if close else best
+    ranked = sorted(whole, key=lambda each: -sign * each["mean"])
+    best = ranked[0]
+    feasible = [each for each in ranked if each["feasible"] and constrained]
+    return next((each for each in feasible if abs(each["mean"] - best["mean"]) <= TOLERANCE * best["mean"]), best)
 
 
 def cell_rows(cell: Cell, data: Path, out: Path) -> list[dict[str, Any]]:
@@ -124,8 +117,9 @@ def cell_rows(cell: Cell, data: Path, out: Path) -> list[dict[str, Any]]:
         runs = [train(cell, method, factor, data, out) for factor in RATES]
         best = chosen(runs, method == "constrained")
         row: dict[str, Any] = {"cell": title(cell), "task": cell.task, "model": cell.model, "depth": cell.depth}
-        row |= {"data": cell.data, "gamma": cell.gamma, "method": method, "rate": best["rate"], "trials": runs}
-        if best["metric"] is not None:
+        row |= {"data": cell.data, "gamma": cell.gamma, "method": method, "trials": runs}
+        if best is not None:
+            row["rate"] = best["rate"]
             with contextlib.redirect_stderr(io.StringIO()):
                 _, summary = judged([str(out / "runs" / best["folder"]), *cell.judge])
             level = next(name for name in summary["layer_losses"] if float(name) == summary["train_noise"])

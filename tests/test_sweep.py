@@ -298,6 +298,20 @@ def test_the_rule(tmp_path, quiet, sign, maximize):
     assert at.best.number == 3
 
 
+@pytest.mark.parametrize(
+    ("method", "preset", "expected"), [("constrained", None, 2), ("constrained", "paper", 0), ("erm", None, 0)]
+)
+@pytest.mark.parametrize(("sign", "maximize"), [(1, False), (-1, True)])
+def test_a_feasible_trial_may_be_a_little_worse(tmp_path, quiet, sign, maximize, method, preset, expected):
+    at = search(f"sqlite:///{tmp_path / 'a.db'}")
+    study = optuna.create_study(direction="maximize" if maximize else "minimize")
+    study.set_user_attr("settings", {"preset": preset})
+    at = Search(method, study, 5, 0, at.space)
+    for value, feasible in ((2.0, False), (2.03, True), (2.019, True), (2.01, False)):
+        end(at, sign * value, feasible=feasible)
+    assert at.best.number == expected
+
+
 def test_a_study_that_another_worker_is_about_to_begin_is_left_out(tmp_path, quiet):
     at = search(f"sqlite:///{tmp_path / 'a.db'}", searched={})
     begun = Search("erm", optuna.create_study(), 3, 0, at.space)
@@ -353,7 +367,7 @@ def test_a_trial_is_pruned_that_is_far_behind_from_the_middle_on_but_not_in_warm
         state = State(global_step=step, max_steps=10)
         model = SimpleNamespace(model="the layered one")
         glance = {"the layered one": value}.__getitem__
-        _Pruning(study.ask(), glance).on_evaluate(args, state, TrainerControl(), model=model)
+        _Pruning(study.ask(), glance).on_evaluate(args, state, TrainerControl(), model=model, train_dataloader=[0] * 5)
 
     def finished(value: float) -> None:
         study.add_trial(create_trial(value=value, intermediate_values=dict.fromkeys((4, 5, 6, 7, 10), value)))

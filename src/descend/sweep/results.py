@@ -20,9 +20,10 @@ SWEEP_FILE = "sweep.json"
 
 RULE = (
     "For every method as many trials, finished or pruned. Chosen is the trial with the {better} mean {metric} over the "
-    "noise levels {levels} on the validation split, of its final model{seeds}; of equal ones a feasible "
-    "one, then the first. From the middle of a run on a trial is pruned that is among the worst quarter of its "
-    "method's finished ones. A pruned trial can't be chosen; one that diverged counts as finished, and as the worst."
+    "noise levels {levels} on the validation split, of its final model{seeds}; of equal ones the first. A constrained "
+    "trial that meets its constraints may be 1 % worse, unless --preset paper is given. From the middle of a run on a "
+    "trial is pruned that is among the worst quarter of its method's finished ones. A pruned trial can't be chosen; "
+    "one that diverged counts as finished, and as the worst."
 )
 
 

@@ -20,6 +20,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from descend.errors import InputError, Interrupted, reason
 from descend.run import differences
+from descend.trainer import TOLERANCE
 
 HEARTBEAT, GRACE = 15, 90
 """Seconds from one sign of life of a trial to the next, and without one until it counts as killed."""
@@ -244,11 +245,21 @@ class Search:
 
     @property
     def best(self) -> FrozenTrial | None:
-        """The trial that the rule selects: the best value, then one that is feasible, then the first."""
+        """The trial that the rule selects, see `RULE`: the best value; of constrained ones one that is feasible."""
         sign = -1 if self.study.direction is optuna.study.StudyDirection.MAXIMIZE else 1
         finished = [
-            (sign * trial.value, not trial.user_attrs.get("feasible"), trial.number, trial)
+            trial
             for trial in self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
             if trial.value is not None and math.isfinite(trial.value)
         ]
-        return min(finished)[-1] if finished else None
+        order = {trial.number: (sign * (trial.value or 0.0), trial.number) for trial in finished}
+        ranked = sorted(finished, key=lambda trial: order[trial.number])
+        if not ranked:
+            return None
+        # The paper chooses by the metric alone.
+        if self.method == "constrained" and not self.study.user_attrs.get(SETTINGS, {}).get("preset"):
+            lowest = order[ranked[0].number][0]
+            limit = lowest + TOLERANCE * abs(lowest)
+            feasible = [trial for trial in ranked if trial.user_attrs.get("feasible")]
+            return next((trial for trial in feasible if order[trial.number][0] <= limit), ranked[0])
+        return ranked[0]
