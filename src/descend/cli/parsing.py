@@ -107,6 +107,8 @@ def read_recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
             chosen = vars(parser.parse_args(list(words[1:])))
         if chosen["alpha"] is not None and chosen["strength"] == recipe.training.get("strength"):
             chosen["strength"] = None  # the recipe's, of the other kind of bounds
+        if "load_best_model_at_end" not in given:
+            chosen["load_best_model_at_end"] &= _all_measured_are_saved(chosen)
         settings: Any = recipe(**_fields(recipe, chosen))
         args: Any = recipe.arguments()(**_fields(recipe.arguments(), chosen))
     except InputError:
@@ -118,6 +120,14 @@ def read_recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
         if key not in given:
             setattr(args, key, value)
     return name, settings, args, chosen["resume"]
+
+
+def _all_measured_are_saved(chosen: dict[str, Any]) -> bool:
+    """Whether each model that is evaluated is kept for long enough to be chosen as the best."""
+    evaluated, saved = chosen["eval_strategy"], chosen["save_strategy"]
+    if evaluated != saved or evaluated == "no":
+        return False
+    return evaluated != "steps" or not chosen["save_steps"] % (chosen["eval_steps"] or chosen["logging_steps"])
 
 
 def _fields(kind: Any, chosen: dict[str, Any]) -> dict[str, Any]:

@@ -135,13 +135,20 @@ class Robust:
         kept = [number for level, number in zip(self.noise, self.numbers, strict=True) if level > above]
         return average(kept or self.numbers[-1:])
 
-    def summary(self) -> Number:
-        """What the paper's tables hold: the mean of an error, the area under an accuracy over γ."""
-        if not self.higher or len(self.noise) < 2:
+    def summary(self, most: float = inf) -> Number:
+        """What the paper's tables hold: the mean of an error, the area under an accuracy over γ.
+
+        Args:
+            most: The highest level that an area goes to; of all levels where fewer than two are as low.
+        """
+        kept = [place for place, level in enumerate(self.noise) if level <= most + 1e-9]
+        kept = kept if len(kept) > 1 else list(range(len(self.noise)))
+        if not self.higher or len(kept) < 2:
             return self.mean()
-        steps = np.diff(self.noise)
+        steps = np.diff([self.noise[place] for place in kept])
         weights = np.append(steps, 0) / 2 + np.append(0, steps) / 2
-        return computed(lambda *values: sum(w * v for w, v in zip(weights, values, strict=True)), *self.numbers)
+        numbers = [self.numbers[place] for place in kept]
+        return computed(lambda *values: sum(w * v for w, v in zip(weights, values, strict=True)), *numbers)
 
 
 def together(*arms: Sequence[Run]) -> list[Robust]:

@@ -25,6 +25,7 @@ from descend.report.study.estimates import (
 )
 from descend.report.study.results import Setting
 from descend.report.study.tables import Table
+from descend.study.paper import AREA_REACH
 
 BANDS = """Bands and bars: 95 % intervals over seeds and test samples; where more than four lines cross, they are in the
 CSV and under the pointer alone."""
@@ -101,7 +102,13 @@ def unit(higher: bool) -> str:
 def gain(setting: Setting) -> Number:
     """How much better constrained is than ERM in what the paper's tables hold, in per cent of ERM's."""
     ours, theirs = together(setting.constrained, setting.plain)
-    return ahead(ours.summary(), theirs.summary(), ours.higher)
+    most = reach(setting)
+    return ahead(ours.summary(most), theirs.summary(most), ours.higher)
+
+
+def reach(setting: Setting) -> float:
+    """The highest noise of an area: the paper's for texts in its own regime, otherwise what was judged."""
+    return AREA_REACH if setting.task == "text" and setting.regime in ("", "paper") else inf
 
 
 def mean_gain(gains: Sequence[Number]) -> str:
