@@ -1,6 +1,7 @@
 """The figures, the tables and the errors of the report; `test_report_page` looks at the page itself."""
 
 import json
+import re
 from dataclasses import replace
 from itertools import combinations, count
 from pathlib import Path
@@ -92,6 +93,17 @@ def fake_run(
     return folder
 
 
+def geometric(**entries) -> dict:
+    """What the summary of a run without α has: bounds in place of limits, at the training noise; none for layer 1."""
+    return {
+        **{"limits": [None] * 8, "target": "geometric", "strength": 0.7},
+        "bounds": [None, 5.5, 4.6, 3.9, 3.3, 2.8, 2.4],
+        "certified": [0.547, 0.0351, 0.0, -0.02, None, 0.1, 0.1],
+        "certificate": "With 95% confidence these layers lower the loss at least: layer 1 by 54.7%.",
+        **entries,
+    }
+
+
 def fake_frames(depth: int, left: float) -> dict[str, np.ndarray]:
     """Two scenes of a figure on a textured ground, cleaned layer by layer down to a share ``left``."""
     rows, columns = np.mgrid[:160, :160]
@@ -176,7 +188,7 @@ def test_limits_are_those_that_the_run_was_judged_by(runs: list[Path], tmp_path:
     def bars(**entries):
         (run,) = group_runs([RunView.from_summary(summary | entries)])[0].runs
         traces = figures.layer_losses(*group_runs([run])).data
-        return run.layer_losses[0.15], [trace for trace in traces if trace.name.startswith("limit")]
+        return run.layer_losses[0.15], [trace for trace in traces if trace.name == "had to reach"]
 
     summary = json.loads((runs[1] / "summary.json").read_text())
     losses, (later,) = bars(limits=[None, None, 0.7, None, 0.8, 0.8, 0.8, 0.5])
@@ -185,9 +197,85 @@ def test_limits_are_those_that_the_run_was_judged_by(runs: list[Path], tmp_path:
     assert bars(limits=None)[1] == bars(limits=[None] * 8)[1] == []
     del summary["limits"]
     assert bars()[1] == []
-    words = "must land on or below its short bar"
-    assert words in write_page(runs, tmp_path / "report.html", "Limits").read_text()
+    words, others = "must land on or below its short bar", "Without α, a bar is known at the training noise only."
+    page = write_page(runs, tmp_path / "report.html", "Limits").read_text()
+    assert words in page and others not in page
     assert words not in write_page([RunView.from_summary(summary)], tmp_path / "report.html", "None").read_text()
+    page = write_page([RunView.from_summary(summary | geometric())], tmp_path / "report.html", "Bounds").read_text()
+    assert words in page and others in page
+
+
+def test_bounds_without_alpha_are_bars_at_the_training_noise(runs: list[Path], tmp_path: Path) -> None:
+    entries = [geometric(), geometric(bounds=[None, 5.7, 4.8, None, 3.5, 3.0, 2.6]), geometric(strength=0.1)]
+    entries = [each | {"settings": {"strength": each["strength"]}} for each in entries]
+    folders = [
+        fake_run(tmp_path / str(seed), "constrained", seed=seed, frames=False, **each)
+        for seed, each in enumerate(entries)
+    ]
+    unconstrained = fake_run(tmp_path / "erm", "erm", frames=False, **geometric())  # judged, but never held to them
+    (group,) = group_runs([RunView.read(folder) for folder in (unconstrained, *folders)])
+    figure = figures.layer_losses(group)
+    first, second = [trace for trace in figure.data if trace.name == "had to reach"]
+    assert list(first.x) == [2, 3, 5, 6, 7]  # the layers that both seeds have a bound for
+    assert list(first.y) == pytest.approx([5.6, 4.7, 3.4, 2.9, 2.5])
+    assert list(second.x) == [2, 3, 4, 5, 6, 7] and list(second.y) == geometric()["bounds"][1:]
+    assert [trace.marker.line.color for trace in (first, second)] == [arm.style.light for arm in group.arms[1:]]
+    assert (first.marker.symbol, first.mode, first.hovertemplate) == ("line-ew", "markers", "%{y:.4g}")
+    assert (first.showlegend, second.showlegend) == (True, False)
+    for frame in figure.frames:
+        assert len(frame.data) == len(figure.data)
+        known = [len(trace.x) for trace in frame.data if trace.name == "had to reach"]
+        assert known == ([5, 6] if frame.name == "0.15" else [0, 0])
+
+
+def test_bounds_tell_which_layers_are_under_a_constraint(tmp_path: Path) -> None:
+    run = RunView.read(fake_run(tmp_path / "run", "constrained", frames=False, **geometric()))
+    (trace,) = figures.violations(*group_runs([run])).data
+    assert [point[0] for point in trace.customdata] == [2, 3, 4, 5, 6, 7]
+    assert [line.name for line in figures.multipliers(run).data] == ["2", "3", "4", "5", "6", "7"]
+
+
+def cells(html: str) -> list[list[str]]:
+    """The rows of the tables of layers in some HTML."""
+    rows = re.findall(r'<tr><th scope="row">(Layer .*?)</tr>', html)
+    return [re.sub(r"</t[hd]>(<td[^>]*>)?", "|", row).strip("|").split("|") for row in rows]
+
+
+def test_a_table_has_what_each_layer_had_to_reach_and_what_is_certain(runs: list[Path], tmp_path: Path) -> None:
+    summary = json.loads((runs[1] / "summary.json").read_text())
+    losses = dict(summary["layer_losses"], **{"0.15": [9.0, 6.5, 5.4, 4.7, 3.9, 3.3, 2.8, 2.4]})
+    entries = geometric(layer_losses=losses, violations=[0, -0.1, 0.1, 0, 0, 0, 0], violated=[3])
+    view = RunView.from_summary(summary | entries)
+    page = write_page([view], tmp_path / "report.html", "One").read_text().split("<script")[0]
+    assert "<details open><summary>Layer by layer</summary>" in page
+    for head in ("Loss", "Had to reach", "Violation", "Lowers the loss by at least"):
+        assert f'<th scope="col">{head}</th>' in page and f'data-head="{head}"' in page
+    rows = cells(page)
+    assert rows[:3] == [
+        ["Layer 1", "6.50", "–", "–", "54.7%"],
+        ["Layer 2", "5.40", "5.50", "-0.1", "3.5%"],
+        ["Layer 3", "4.70", "4.60", "<strong>0.1</strong>", "not certain"],
+    ]
+    assert [row[-1] for row in rows[3:]] == ["not certain", "not certain", "10.0%", "10.0%"]
+    # An older summary, and one in the ratio form, whose bounds are shares of the loss before.
+    page = write_page([runs[1]], tmp_path / "report.html", "Older").read_text().split("<script")[0]
+    assert [row[-1] for row in cells(page)] == ["–"] * 7
+    ratio = RunView.from_summary(summary | {"layer_losses": losses, "bounds": [0.9] * 7})
+    page = write_page([ratio], tmp_path / "report.html", "Ratio").read_text().split("<script")[0]
+    assert cells(page)[1][2] == "5.85"
+    other = RunView.from_summary(summary | entries | {"alpha": [0.2]})
+    both = write_page([runs[0], view, other], tmp_path / "report.html", "Both").read_text().split("<script")[0]
+    assert both.count("<summary>Layer by layer (Constrained, α = ") == both.count("<details>") == 2
+
+
+def test_the_certificate_stands_beside_the_verdict(runs: list[Path], tmp_path: Path) -> None:
+    summary = json.loads((runs[1] / "summary.json").read_text())
+    view = RunView.from_summary(summary | geometric(certificate="Layer 1 by 54.7% & more."))
+    html = verdict(group_runs([view]))
+    assert "<p>All 7 constraints hold; layers 2 and 5 bind. Layer 1 by 54.7% &amp; more.</p>" in html
+    assert "<p>What each layer had to reach follows from the losses, at a strength of 0.7.</p>" in html
+    html = verdict(group_runs([RunView.from_summary(summary)]))
+    assert "<p>All 7 constraints hold; layers 2 and 5 bind.</p>" in html and "strength" not in html
 
 
 @pytest.mark.parametrize(
@@ -373,4 +461,6 @@ def test_errors_say_what_to_do(runs: list[Path], tmp_path: Path) -> None:
     assert "one value per noise level" in message(lambda folder: change(folder, values=[1.0]))
     assert "training noise 9.0" in message(lambda folder: change(folder, train_noise=9))
     assert "9 limits but 8 layer losses" in message(lambda folder: change(folder, limits=[None] * 9))
+    assert "others in bounds" in message(lambda folder: change(folder, bounds=[1.0] * 8))
+    assert "others in certified" in message(lambda folder: change(folder, certified=[0.1] * 8))
     assert "wrong type" in message(lambda folder: change(folder, noise="loud"))

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from descend.report import write_completions, write_page
-from test_report import NOISE, fake_run
+from test_report import NOISE, fake_run, geometric
 
 CHROMIUM = Path("/usr/bin/chromium")
 # Milliseconds: of a machine with other work on it.
@@ -93,7 +93,7 @@ def test_the_verdict_comes_first(visit: Visit) -> None:
     verdict = visit.page.locator(".verdict")
     assert "Feasible" in verdict.inner_text()
     assert verdict.inner_text().count("bind") == verdict.inner_text().count("layers 2 and 5 bind") == 1
-    assert verdict.bounding_box()["y"] < visit.page.locator("table").bounding_box()["y"]
+    assert verdict.bounding_box()["y"] < visit.page.locator("table").first.bounding_box()["y"]
 
 
 def test_what_is_not_certain_has_a_colour_of_its_own(browser: Browser, tmp_path: Path) -> None:
@@ -129,6 +129,62 @@ def test_layer_and_clip_change_the_reconstructions(visit: Visit) -> None:
     seen.add(visit.panel("ERM"))
     assert len({src for src, _, _ in seen}) == len({alt for _, alt, _ in seen}) == 3
     assert "layer 6" in visit.panel("ERM")[1] and "clip 2" in visit.panel("ERM")[1]
+
+
+def test_the_layers_can_be_played(visit: Visit) -> None:
+    button = visit.page.locator("[data-play]")
+    rest = "getComputedStyle(document.querySelector('[data-play]')).backgroundColor"
+    ground = visit.page.evaluate(rest)
+    assert button.bounding_box()["height"] >= 40
+    # Each layer as the page shows it: slider, picture and the line in the plot of the losses.
+    visit.page.evaluate("""() => {
+        window.seen = [];
+        const image = document.querySelector(".frame:last-child img");
+        const line = () => document.querySelector("[data-plot=losses]").layout.shapes[0].x0;
+        const look = () => seen.push([document.querySelector("#frames-layer-0").value, image.alt, line()]);
+        new MutationObserver(look).observe(image, { attributeFilter: ["alt"] });
+    }""")
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "true")
+    assert visit.page.evaluate(rest) != ground
+    expect(button).to_have_attribute("aria-pressed", "false")
+    seen = visit.page.evaluate("seen")
+    assert [(int(value), line) for value, _, line in seen] == [(step, step) for step in range(8)]
+    assert [f"layer {step}," in alt for step, (_, alt, _) in enumerate(seen)] == [True] * 8
+    # A second press stops it where it is.
+    visit.page.evaluate("""() => new Promise((done) => {
+        const button = document.querySelector("[data-play]");
+        button.click();
+        const timer = setInterval(() => {
+            if (document.querySelector("#frames-layer-0").value !== "1") return;
+            clearInterval(timer);
+            done(button.click());
+        }, 20);
+    })""")
+    expect(button).to_have_attribute("aria-pressed", "false")
+    visit.page.wait_for_timeout(1200)
+    assert visit.page.input_value("#frames-layer-0") == "1"
+    assert visit.complaints == []
+
+
+def test_bars_are_where_bounds_are_known(browser: Browser, tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run", "constrained", **geometric())
+    with Visit(
+        browser, write_page([run], tmp_path / "report.html", "bars"), viewport={"width": 390, "height": 844}
+    ) as visit:
+        visit.page.locator("[data-plot=losses]").scroll_into_view_if_needed()
+        bars = visit.page.locator("[data-plot=losses] .scatterlayer .trace:last-child .point")
+        expect(bars).to_have_count(6)
+        plot = visit.page.locator("[data-plot=losses] .nsewdrag")
+        box = plot.bounding_box()
+        plot.hover(position={"x": box["width"] * 2.4 / 7.8, "y": box["height"] / 2})
+        expect(visit.page.locator("[data-plot=losses] .hoverlayer")).to_contain_text("had to reach : 5.5")
+        visit.slide("losses-noise-0", "End")
+        expect(visit.page.locator("[data-plot=losses] .scatterlayer .trace")).to_have_count(1)
+        assert "layer 1 by 54.7%" in visit.page.locator(".verdict").inner_text()
+        assert visit.page.locator("details tr", has_text="Layer 4").inner_text().split("\n")[-1] == "not certain"
+        assert visit.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+        assert visit.complaints == []
 
 
 def test_the_log_scale_can_be_left(visit: Visit) -> None:
@@ -186,7 +242,7 @@ def test_a_study_has_a_section_per_setting_and_says_loudly_what_is_infeasible(br
         assert "Not feasible in 2 of 4 runs" in visit.page.locator(".verdict.broken").first.inner_text()
         row = visit.page.locator("tbody tr", has_text="Constrained").first.inner_text()
         assert "±" in row and "1 of 2" in row
-        assert visit.page.locator("details").count() == 1
+        assert visit.page.locator("details").count() == 3  # every run by itself, and the layers of each section
 
 
 def test_the_page_stays_small(page_file: Path) -> None:
@@ -294,7 +350,7 @@ class Guarded(Visit):
 
 def test_whatever_a_run_is_called_is_text(browser: Browser, tmp_path: Path) -> None:
     hostile = " ".join(HOSTILE)
-    names = ("dataset", "model", "verdict", "note", "recipe", "shift", "split", "checkpoint")
+    names = ("dataset", "model", "verdict", "certificate", "note", "recipe", "shift", "split", "checkpoint")
     folders = []
     for method in ("erm", hostile, hostile):  # two of one method are told apart by a setting, in their labels
         settings = {hostile: f"{hostile} {len(folders)}", "same": hostile}

@@ -21,7 +21,7 @@ MOST_LEGEND_ENTRIES = 12
 
 
 def layer_losses(group: Group, noise: float | None = None) -> go.Figure:
-    """The loss along the layers: one line per arm, and the limit of every layer that has one.
+    """The loss along the layers: one line per arm, and what each layer under a constraint had to reach.
 
     With several seeds the line is their mean and the band reaches from the lowest to the highest. Linear probes, where
     they were fitted, are dotted.
@@ -253,16 +253,16 @@ def _metric_traces(group: Group, level: float) -> list[go.Scatter]:
         trace
         for arm in group.arms
         for trace in (
-            *_layer_line(arm, [run.layer_metrics[level] for run in arm.runs if level in run.layer_metrics])[1],
+            *_layer_line(arm, [run.layer_metrics[level] for run in arm.runs if level in run.layer_metrics]),
             *_probe_line(arm, [run.probe_metrics[level] for run in arm.runs if level in run.probe_metrics]),
         )
     ]
 
 
-def _layer_line(arm: Arm, rows: Sequence[list[float]]) -> tuple[list[list[float]], list[go.Scatter]]:
-    """The seeds' values by layer, and the line through their means."""
+def _layer_line(arm: Arm, rows: Sequence[list[float]]) -> list[go.Scatter]:
+    """The line through the means of the seeds' values, by layer."""
     by_layer = [list(values) for values in zip(*rows, strict=False)]
-    return by_layer, _line_with_band(arm, list(range(len(by_layer))), by_layer)
+    return _line_with_band(arm, list(range(len(by_layer))), by_layer)
 
 
 def _probe_line(arm: Arm, rows: Sequence[list[float]]) -> list[go.Scatter]:
@@ -285,28 +285,25 @@ def _probe_line(arm: Arm, rows: Sequence[list[float]]) -> list[go.Scatter]:
 
 def _loss_traces(group: Group, level: float) -> list[go.Scatter]:
     traces: list[go.Scatter] = []
+    with_bars = [arm for arm in group.arms if arm.losses_to_reach(group.train_noise)]
     for arm in group.arms:
-        by_layer, lines = _layer_line(arm, [run.layer_losses[level] for run in arm.runs if level in run.layer_losses])
-        traces += lines
+        traces += _layer_line(arm, [run.layer_losses[level] for run in arm.runs if level in run.layer_losses])
         traces += _probe_line(arm, [run.probe_losses[level] for run in arm.runs if level in run.probe_losses])
-        limits = {
-            layer: limit * _mean(by_layer[layer - 1])
-            for layer, limit in enumerate(arm.limits[: len(by_layer)])
-            if layer and limit is not None
-        }
-        if limits:
-            traces.append(
-                go.Scatter(
-                    x=list(limits),
-                    y=list(limits.values()),
-                    name="limit (1−α) f<sub>l−1</sub>",
-                    legendgroup=f"{arm.label} limit",
-                    mode="markers",
-                    marker={"symbol": "line-ew", "size": 16, "line": {"width": 2, "color": arm.style.light}},
-                    meta=arm.style[:2],
-                    hovertemplate="%{y:.4g}",
-                )
+        if arm in with_bars:  # at every level, without marks where none are known: the page pairs traces by place
+            to_reach = arm.losses_to_reach(level)
+            bars = go.Scatter(
+                x=list(to_reach),
+                y=list(to_reach.values()),
+                name="had to reach",
+                legendgroup="had to reach",
+                legendrank=1001,  # after the arms
+                showlegend=arm is with_bars[0],
+                mode="markers",
+                marker={"symbol": "line-ew", "size": 28, "line": {"width": 2, "color": arm.style.light}},
+                meta=arm.style[:2],
+                hovertemplate="%{y:.4g}",
             )
+            traces.append(bars)
     return traces
 
 

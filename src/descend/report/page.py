@@ -13,8 +13,8 @@ from plotly.offline import get_plotlyjs
 
 from descend.errors import InputError
 from descend.report import figures
-from descend.report.runs import Arm, Group, RunView, group_runs
-from descend.report.tables import group_name, runs_table, verdict
+from descend.report.runs import Arm, Group, RunView, alphas, group_runs
+from descend.report.tables import group_name, layers_table, runs_table, verdict
 from descend.report.viewer import slider, viewer
 
 # With plotly.js (5 MB) beside them, the page stays below 12 MB.
@@ -35,8 +35,8 @@ the same for some layers (dotted), on clean inputs. Large marks: the threshold c
 depth."""
 _SPECULATION = """The first layers draft an answer and the whole network checks it, which changes nothing in the
 answer: how much of a draft is kept."""
-_LIMITS = """ A layer under a constraint must land on or below its short bar, at 1−α times the loss of the layer
-before."""
+_BARS = """ A layer under a constraint must land on or below its short bar."""
+_AT_TRAINING_NOISE = """ Without α, a bar is known at the training noise only."""
 _ERROR = """The last layer’s answer as the input gets noisier. To the right of the dashed line lies stronger
 noise than in training: the flatter a curve stays there, the more robust its network."""
 _MULTIPLIERS = """The price of each constraint during training. A multiplier grows while its layer breaks the
@@ -137,7 +137,9 @@ def put(path: Path, content: bytes) -> None:
 def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[str, dict[str, Any]]:
     runs = group.runs
     plots = {"losses": figures.layer_losses(group), "error": figures.error_by_noise(group)}
-    words = _LOSSES + (_LIMITS if any(arm.limits for arm in group.arms) else "")
+    with_bars = [arm for arm in group.arms if arm.losses_to_reach(group.train_noise)]
+    words = _LOSSES + (_BARS if with_bars else "")
+    words += _AT_TRAINING_NOISE if any(not alphas(arm.limits) for arm in with_bars) else ""
     words += _PROBES if any(run.probe_losses for run in runs) else ""
     blocks = [
         figure_block("losses", "Loss along the layers", words, _loss_controls(index, group)),
@@ -168,11 +170,16 @@ def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[str
     if any(run.violations for run in group.runs):
         plots["violations"] = figures.violations(group)
         blocks.append(figure_block("violations", f"Constraints on {_DATA.get(group.split, group.split)}", _VIOLATIONS))
+    judged = [arm for arm in group.arms if arm.runs[0].constrained and arm.runs[0].violations]
+    layers = [
+        layers_table(arm.runs[0], f"Layer by layer{_of(arm.runs[0], arm, group)}", opened=len(judged) == 1)
+        for arm in judged
+    ]
     frames, frames_html = _frames(index, group, budget)
     head = "" if alone else f"<h2>{group_name(group)}</h2>{verdict([group], heading='h3')}"
     html = (
         f'<section id="group-{index}" data-section="{index}">{head}'
-        f'<div class="plots">{"".join(blocks)}</div>{frames_html}</section>'
+        f'<div class="plots">{"".join(blocks)}</div>{"".join(layers)}{frames_html}</section>'
     )
     data = {
         "train": group.train_noise,
@@ -184,7 +191,7 @@ def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[str
 
 
 def _of(run: RunView, arm: Arm, group: Group) -> str:
-    """Whose multipliers these are, where that is not plain."""
+    """Whose multipliers or layers these are, where that is not plain."""
     words = [arm.label] if sum(other.runs[0].constrained for other in group.arms) > 1 else []
     words += [f"seed {run.seed}"] if len(arm.runs) > 1 else []
     return f" ({', '.join(words)})" if words else ""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from descend.errors import InputError, reason
@@ -67,7 +68,10 @@ class RunView:
     ``history`` maps a layer to its multiplier's (steps, values); layer 0 is the cap's. ``alpha`` is one
     number per layer, or a single one for all. ``violated`` are the constraints judged to be broken, by layer, 0
     the cap's. ``limits`` holds, for each layer l, the share of f_{l−1} that f_l must not exceed, None where
-    nothing is asked; it is empty if the summary does not tell.
+    nothing is asked; it is empty if the summary does not tell. ``bounds`` are what each layer 1 … L had to reach, None
+    where no constraint is in force; ``certified`` the share by which each lowers the loss at least, and ``certificate``
+    the same in words. All are empty in older summaries. ``strength`` is that of a run whose bounds follow from its
+    losses.
     ``layer_metrics`` are the metric as ``layer_losses`` the loss, ``probe_…`` those of linear probes; ``auc`` is the
     area under the metric over γ. ``ratios`` holds, for each layer 1 … L, the quantiles of f_l / f_{l−1} over samples
     at ``quantiles``; ``ratio_mean`` and ``ratio_median`` are over layers too. ``settled`` is the share of samples whose
@@ -98,6 +102,10 @@ class RunView:
     violated: list[int] = field(default_factory=list)
     verdict: str = ""
     limits: list[float | None] = field(default_factory=list)
+    bounds: list[float | None] = field(default_factory=list)
+    certified: list[float] = field(default_factory=list)
+    certificate: str = ""
+    strength: float | None = None
     split: str = "test"
     checkpoint: str = "model"
     shift: str = "gaussian"
@@ -132,7 +140,25 @@ class RunView:
 
     def asks(self, layer: int) -> bool:
         """Whether a constraint is in force at this layer; all are where the summary does not tell."""
+        if self.bounds:
+            return self.bounds[layer - 1] is not None
         return not self.limits or self.limits[layer] is not None
+
+    def losses_to_reach(self, level: float) -> dict[int, float]:
+        """The loss that each layer under a constraint had to reach, by layer.
+
+        A limit asks for a share of the loss before and is known at every noise level. Bounds that follow from the
+        losses are known at the training noise alone.
+
+        Args:
+            level: The noise level γ.
+        """
+        limits = {layer: limit for layer, limit in enumerate(self.limits) if layer and limit is not None}
+        if limits and level in self.layer_losses:
+            return {layer: limit * self.layer_losses[level][layer - 1] for layer, limit in limits.items()}
+        if level != self.train_noise:
+            return {}
+        return {layer: bound for layer, bound in enumerate(self.bounds, start=1) if bound is not None}
 
     @property
     def setting(self) -> dict[str, Any]:
@@ -217,6 +243,10 @@ class RunView:
                 violated=[int(layer) for layer in summary.get("violated") or []],
                 verdict=str(summary.get("verdict") or ""),
                 limits=[_maybe(limit) for limit in summary.get("limits") or []],
+                bounds=[_maybe(bound) for bound in summary.get("bounds") or []],
+                certified=_floats(summary.get("certified") or []),
+                certificate=str(summary.get("certificate") or ""),
+                strength=_maybe(summary.get("strength")),
                 split=str(summary.get("split") or "test"),
                 checkpoint=str(summary.get("checkpoint") or "model"),
                 shift=str(summary.get("shift") or "gaussian"),
@@ -248,6 +278,15 @@ class Arm:
         """The limits that training held the layers to; empty without any, or if the seeds' differ."""
         first = self.runs[0]
         return first.limits if first.constrained and all(run.limits == first.limits for run in self.runs) else []
+
+    def losses_to_reach(self, level: float) -> dict[int, float]:
+        """What the layers had to reach at a noise level, the mean over seeds; empty for a run without constraints."""
+        rows = [run.losses_to_reach(level) for run in self.runs if run.constrained and level in run.layer_losses]
+        return {
+            layer: fmean(row[layer] for row in rows)
+            for layer in (rows[0] if rows else ())
+            if all(layer in row for row in rows)
+        }
 
 
 @dataclass(frozen=True)
@@ -356,6 +395,8 @@ def _refuse(run: RunView, source: str) -> None:
         raise InputError(f"{source} must have one limit per layer, from layer 0 on; got {counts}.")
     fits = {
         "violations": not run.violations or len(run.violations) == run.depth,
+        "bounds": len(run.bounds) in (0, run.depth),
+        "certified": len(run.certified) in (0, run.depth),
         "violation_intervals": not run.violation_intervals
         or (len(run.violation_intervals) == run.depth and all(len(pair) == 2 for pair in run.violation_intervals)),
         "ratios": not run.ratios

@@ -49,6 +49,35 @@ def runs_table(groups: Sequence[Group]) -> str:
     return _table(heads, "".join(bodies)) + (_every_run(groups) if several else "")
 
 
+def layers_table(run: RunView, heading: str, *, opened: bool) -> str:
+    """What each layer had to reach at the training noise, and what it does, one row per layer.
+
+    Args:
+        run: A run with constraints.
+        heading: What folds the table away.
+        opened: Whether the page shows it unfolded.
+    """
+    heads = ("Layer", "Loss", "Had to reach", "Violation", "Lowers the loss by at least")
+    losses, to_reach = run.layer_losses[run.train_noise], run.losses_to_reach(run.train_noise)
+    rows = []
+    for layer in range(1, run.depth + 1):
+        violation = _number(run.violations[layer - 1]) if run.asks(layer) else "–"
+        cells = [
+            f"Layer {layer}",
+            _number(losses[layer]),
+            _number(to_reach.get(layer)),
+            f"<strong>{violation}</strong>" if layer in run.violated else violation,
+            _at_least(run.certified[layer - 1]) if run.certified else "–",
+        ]
+        rows.append(_row(heads, cells))
+    table = _table(heads, f"<tbody>{''.join(rows)}</tbody>")
+    return f"<details{' open' * opened}><summary>{escape(heading)}</summary>{table}</details>"
+
+
+def _at_least(share: float) -> str:
+    return f"{share:.1%}" if share > 0 else "not certain"
+
+
 def group_name(group: Group) -> str:
     """The group in words, escaped; what was judged is named where it is not the final model on test data."""
     plain = all(run.method == "plain" for run in group.runs)
@@ -92,7 +121,8 @@ def _details(group: Group) -> list[str]:
     said: dict[str, dict[str, list[int]]] = {}
     for arm in arms:
         for run in arm.runs:
-            said.setdefault(run.verdict, {}).setdefault(arm.label, []).append(run.seed)
+            words = " ".join(filter(None, (run.verdict, run.certificate)))
+            said.setdefault(words, {}).setdefault(arm.label, []).append(run.seed)
     lines = []
     for words, speakers in said.items():
         who = "; ".join(
@@ -148,9 +178,10 @@ def drafted(summary: Mapping[str, Any]) -> str:
 
 def _asked(arm: Arm) -> str:
     """What the constraints ask, in words; nothing where it is not known."""
-    steps = alphas(arm.limits)
+    steps, strength = alphas(arm.limits), arm.runs[0].strength
     if not steps:
-        return ""
+        words = "What each layer had to reach follows from the losses, at a strength of"
+        return f"{words} {strength:g}." if arm.runs[0].constrained and strength is not None else ""
     first, last = min(steps), max(steps)
     layers = f"layers {first} to {last}" if last > first else f"layer {first}"
     sizes = [f"{100 * step:.2g}" for step in steps.values()]
@@ -262,8 +293,8 @@ def _table(heads: Sequence[str], bodies: str) -> str:
     return f"<table><thead><tr>{head}</tr></thead>{bodies}</table>"
 
 
-def _row(heads: Sequence[str], cells: Sequence[str], style: Style) -> str:
-    key = f'<i class="key" style="--light:{style.light};--dark:{style.dark}"></i>'
+def _row(heads: Sequence[str], cells: Sequence[str], style: Style | None = None) -> str:
+    key = f'<i class="key" style="--light:{style.light};--dark:{style.dark}"></i>' if style else ""
     rest = "".join(f'<td data-head="{head}">{cell}</td>' for head, cell in zip(heads[1:], cells[1:], strict=True))
     return f'<tr><th scope="row">{key}{cells[0]}</th>{rest}</tr>'
 

@@ -222,6 +222,7 @@ def _diverged(line: Mapping[str, Any], runs: Iterable[Run], source: str) -> Run:
         **{"layer_losses": dict.fromkeys(levels, [nan] * (run.depth + 1)), "layer_metrics": {}},
         **{"violations": [], "violation_intervals": [], "violated": [], "feasible": False, "certain": True},
         "limits": pattern.limits if same else [],
+        **{"bounds": [], "certified": [], "certificate": ""},
         "settings": pattern.settings if same else _flagged(line["cell"].get("flags")),
         **{"ratios": [], "ratio_mean": None, "ratio_median": None, "descending_share": None},
         "verdict": f"Diverged: {line['diverged']}",
