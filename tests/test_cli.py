@@ -208,7 +208,7 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
         (["train", "video-ut", "--out", "OUT", "--dual-warmup-steps", "-1"], "dual_warmup_steps must be at least 0"),
         (["train", "video-ut", "--out", "OUT", "--dual-warmup-steps", "400"], "got 400 of 400"),
         (["train", "video-ut", "--out", "OUT", "--dual-warmup-steps", "0.9", "--max-steps", "4"], "got 4 of 4"),
-        (["train", "video-ut", "--out", "OUT", "--dual-warmup-epochs", "1"], "(did you mean --dual-warmup-steps?)"),
+        (["train", "video-ut", "--out", "OUT", "--dual-warmup-epoch", "1"], "(did you mean --dual-warmup-epochs?)"),
         (
             ["train", "video-ut", "--out", "OUT", "--alpha=0.1", "--slack=explicit", "--slack-optimizer", "rmsprop"],
             "sgd, adam",

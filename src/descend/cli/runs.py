@@ -195,12 +195,12 @@ def finish(trainer: Any) -> None:
     print(f"trained {out}: {found.sentence('the validation data')}")
     if not found.feasible:
         best = out / "best_feasible"
-        offer = f"a feasible checkpoint is in {best}: descend evaluate {out} --model best_feasible"
-        print(
-            f"WARNING: {out} ends INFEASIBLE. "
-            + (offer if best.is_dir() else "No checkpoint met the constraints: lower --alpha, or train longer."),
-            file=sys.stderr,
+        offer = (
+            f"The best model on the way that met the constraints is kept: descend evaluate {out} --model best_feasible"
         )
+        ask = "--strength" if trainer.dual.problem.alpha is None else "--alpha"
+        none = f"No model that was evaluated met the constraints: lower {ask}, or train longer."
+        print(f"WARNING: {out} ends INFEASIBLE. {offer if best.is_dir() else none}", file=sys.stderr)
 
 
 def _compare(runs: Sequence[Path], out: Path) -> Path:

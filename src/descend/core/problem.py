@@ -253,7 +253,7 @@ class DescentProblem:
         weights += self.target.slopes(lam, losses)
         if self.in_force[0]:
             weights[self.cap_layer] += cap_multiplier
-        return weights
+        return weights / weights.sum() if self.target.normalized else weights
 
     def _check(self, losses: Tensor) -> None:
         if losses.shape != (self.depth + 1,):

@@ -27,10 +27,13 @@ class Target(ABC):
         first: The exit where the chain starts; constraints up to it are not in force.
         memory: How much of the reference is kept at each dual step, in [0, 1): 0 for the last losses alone, else the
             decay of an exponential moving average.
+        normalized: Whether the weights of the layers in the primal step are divided by their sum. Multipliers that
+            change then do not change the gradient's size, which an optimizer such as Adam remembers.
     """
 
     first: int
     memory: float = 0.0
+    normalized: bool = False
 
     @abstractmethod
     def bounds(self, losses: Tensor, reference: Tensor) -> Tensor:
@@ -152,6 +155,7 @@ class GeometricTarget(Target):
     """
 
     memory = 0.95
+    normalized = True
 
     def __init__(self, strength: float = 0.2, first: int = 0, margin: float = 0.03):
         if not 0 <= strength <= 1:
