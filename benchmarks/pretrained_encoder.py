@@ -1,0 +1,148 @@
+"""The default on a pretrained encoder: a small DistilBERT made by masked-language training, then fine-tuned.
+
+    python benchmarks/pretrained_encoder.py --data DATA --out FOLDER [--epochs 2]
+
+The encoder learns from the texts of IMDb's training side, without their labels. It is then fine-tuned on them by plain
+training and by the default, without a constraint setting, at the same two learning rates; the rule of `default_pass.py`
+chooses one of each on validation data, and only that one is judged on test data.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import (
+    DataCollatorForLanguageModeling,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
+from default_pass import METHODS, chosen, line
+from descend import run
+from descend.cli.parsing import read_recipe
+from descend.cli.runs import judged
+from descend.tasks.text import learn_tokenizer, read_imdb
+
+LENGTH, RATES, NOISE = 64, (3e-4, 1e-3), "0:4:1"
+
+
+def pretrain(data: Path, out: Path, epochs: float) -> None:
+    """Masked-language training on the training texts, in chunks of `LENGTH` tokens."""
+    set_seed(0)
+    texts = list(read_imdb(str(data / "imdb"))["train"]["text"])
+    tokenizer = learn_tokenizer(texts)
+    tokenizer.add_special_tokens({"mask_token": "[MASK]"})
+    chunks = chunked(tokenizer, texts)
+    config = DistilBertConfig(
+        vocab_size=len(tokenizer),
+        dim=128,
+        n_layers=4,
+        n_heads=4,
+        hidden_dim=512,
+        max_position_embeddings=LENGTH,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    args = TrainingArguments(
+        output_dir=str(out / "pretraining"),
+        num_train_epochs=epochs,
+        per_device_train_batch_size=32,
+        learning_rate=1e-3,
+        warmup_steps=0.1,
+        lr_scheduler_type="linear",
+        save_strategy="no",
+        report_to="none",
+        logging_steps=50,
+        use_cpu=True,
+        seed=0,
+    )
+    trainer = Trainer(
+        DistilBertForMaskedLM(config),
+        args,
+        train_dataset=chunks,
+        data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15),
+    )
+    trainer.train()
+    trainer.model.save_pretrained(out / "encoder")
+    tokenizer.save_pretrained(out / "encoder")
+
+
+def chunked(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> Dataset:
+    """All texts one after the other, cut into pieces of as many tokens as the encoder takes."""
+    tokens = list(chain.from_iterable(tokenizer(texts, add_special_tokens=False)["input_ids"]))
+    inside = LENGTH - 2
+    pieces = [tokens[start : start + inside] for start in range(0, len(tokens) - inside, inside)]
+    start, end = tokenizer.cls_token_id, tokenizer.sep_token_id
+    return Dataset.from_dict({"input_ids": [[start, *piece, end] for piece in pieces]})
+
+
+def tuned(method: str, data: Path, out: Path) -> dict[str, Any]:
+    """A method's chosen run on test data, as a row of `default_pass.py`."""
+    trials = []
+    for rate in RATES:
+        folder = out / "runs" / f"{method}_{rate:g}"
+        flags = [
+            "--model",
+            str(out / "encoder"),
+            "--dataset",
+            "imdb",
+            "--data",
+            str(data / "imdb"),
+            "--max-length",
+            "64",
+        ]
+        flags += ["--method", method, "--learning-rate", f"{rate:g}", "--out", str(folder)]
+        if not run.finished(folder):
+            name, recipe, args, _ = read_recipe(["text-distilbert", *flags])
+            run.train(name, recipe, args)
+        _, summary = judged([str(folder), "--split", "validation", "--noise", NOISE])
+        trials.append(
+            {"folder": folder.name, "rate": rate}
+            | {name: summary[name] for name in ("mean", "feasible", "higher_is_better")}
+        )
+    best = chosen(trials, method == "constrained")
+    assert best is not None
+    _, summary = judged([str(out / "runs" / best["folder"]), "--noise", NOISE])
+    level = next(name for name in summary["layer_losses"] if float(name) == summary["train_noise"])
+    kept = ("feasible", "violated", "certified", "train_value", "mean", "metric", "descending_share", "depth", "values")
+    return {
+        "cell": "pretrained DistilBERT-4 imdb",
+        "method": method,
+        "rate": best["rate"],
+        "losses": summary["layer_losses"][level],
+        "layers": summary["layer_metrics"][level],
+        "trials": trials,
+        **{name: summary[name] for name in kept},
+    }
+
+
+def main() -> None:
+    """Read the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
+    parser.add_argument("--out", type=Path, required=True, help="where the encoder and its runs go")
+    parser.add_argument("--epochs", type=float, default=2, help="of masked-language training")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    data, out = options.data.absolute(), options.out.absolute()
+    if not (out / "encoder").is_dir():
+        pretrain(data, out, options.epochs)
+    rows = []
+    for method in METHODS:
+        with contextlib.redirect_stderr(io.StringIO()):
+            rows.append(tuned(method, data, out))
+        print(line(rows[-1]), flush=True)
+    (out / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
