@@ -22,12 +22,12 @@ from typing import Any
 
 from descend.errors import NonFiniteLossError
 from descend.study.grid import Cell, cells
+from descend.trainer import TOLERANCE
 
 TABLES = ("table-3", "table-4", "table-5")
 RATES = (1 / 3, 1.0)
 """What the study's learning rate, found by a sweep of plain training, is multiplied by."""
 METHODS = ("erm", "constrained")
-TOLERANCE = 0.01
 ROWS = "rows.jsonl"
 
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -52,6 +52,20 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 """Defaults that depend on what bounds the layers: the losses themselves (`GeometricTarget`), or α (`StepTarget`)."""
 
 
+def all_measured_are_saved(args: Mapping[str, Any]) -> bool:
+    """Whether the best model that is evaluated is always among the checkpoints.
+
+    Args:
+        args: Training arguments by name.
+    """
+    evaluated, saved = IntervalStrategy(args["eval_strategy"]), SaveStrategy(args["save_strategy"])
+    if evaluated == IntervalStrategy.NO:
+        return False
+    steps = args["eval_steps"] or args["logging_steps"]  # as the library has it
+    alike = evaluated.value == saved.value and (saved != SaveStrategy.STEPS or steps == args["save_steps"])
+    return alike or saved == SaveStrategy.BEST
+
+
 REFUSED = {
     "save_only_model": "it leaves out what a run needs to go on, the multipliers.",
     "auto_find_batch_size": "the library begins anew with smaller batches, and the multipliers would not. Choose "
@@ -90,8 +104,8 @@ class DescentArguments:
     strength: float | None = field(
         default=None,
         metadata={
-            "help": "How much early layers must do of the descent, from 0 to 1: 0.2 unless given. The bounds follow "
-            "from the losses themselves; no α is needed."
+            "help": "How much early layers must do of the descent, from 0 to 1. The bounds follow from the losses "
+            "themselves; no α is needed."
         },
     )
     alpha: str | None = field(
@@ -163,7 +177,8 @@ class DescentArguments:
         default=True,
         metadata={
             "help": "Of a classifier: at the end of training divide the logits by the temperature that fits the "
-            "evaluation data best, for every method alike, if eval_strategy is not no. No decision changes."
+            "evaluation data best, for every method alike. It needs one evaluation data set and evaluations in "
+            "training. The most likely class at a layer stays the same."
         },
     )
     patience: int | None = field(
@@ -186,6 +201,8 @@ class DescentArguments:
         args: Any = self
         if args.load_best_model_at_end and args.metric_for_best_model is None:
             args.metric_for_best_model = "merit"
+        if args.metric_for_best_model in ("merit", "violation"):
+            args.greater_is_better = False
         super().__post_init__()  # type: ignore[misc]
 
     @classmethod
@@ -229,6 +246,8 @@ class DescentArguments:
                 raise InputError(f"{name} must be a number of at least 0; got {getattr(args, name)}.")
         if self.preset not in (None, PAPER):
             raise InputError(f"preset must be {PAPER}, or left out; got {self.preset!r}.")
+        if self.preset is not None and self.alpha is None:
+            raise InputError("preset only names what settings are; DescentConfig.paper(RECIPE) makes them.")
         if args.seed < 0:
             raise InputError(f"seed must be at least 0; got {args.seed}.")
         if args.save_total_limit is not None and args.save_total_limit < 1:
@@ -256,8 +275,7 @@ class DescentArguments:
         if evaluated == IntervalStrategy.NO:
             raise InputError("patience counts evaluations, and there are none; set eval_strategy to steps or epoch.")
         steps = args.eval_steps or args.logging_steps  # as the library has it
-        apart = evaluated.value != saved.value or (saved == SaveStrategy.STEPS and steps != args.save_steps)
-        if apart and saved != SaveStrategy.BEST:
+        if not all_measured_are_saved(vars(args)):
             raise InputError(
                 "patience keeps the best model, so each that is evaluated must be saved; got eval_strategy "
                 f"{evaluated.value} (eval_steps {steps}) and save_strategy {saved.value} (save_steps "
@@ -308,7 +326,8 @@ class DescentArguments:
                     raise InputError(f"{name} belongs to alpha, which was not given; give --alpha or leave it out.")
             return DescentProblem(depth, first=first, target=GeometricTarget(self.resolved("strength"), first))
         if self.strength is not None:
-            raise InputError("strength and alpha are two ways to say what a layer must reach; give one of them.")
+            whose = "preset has an alpha of its own" if self.preset else "alpha and strength are two ways to say it"
+            raise InputError(f"strength can't be given here: {whose}, what a layer must reach. Leave out one of them.")
         return DescentProblem(
             depth,
             self.alphas(depth, first),

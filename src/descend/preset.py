@@ -1,8 +1,8 @@
 """The paper's method and nothing else, as settings: what `--preset paper` and `DescentConfig.paper` stand for.
 
 The columns of the paper's Tables 1, 2 and 5 have lost their heads, and many of their values. Each number below says
-what is printed and what is guessed. What is lost altogether (learning rates of the model, batch sizes and epochs, but
-for the language model's) is not set here: it stays as the recipe has it.
+what is printed and what is guessed. The model's learning rate, the batch size and, for texts, the epochs are lost and
+not guessed: they stay as the recipe has them.
 """
 
 from collections.abc import Collection, Mapping
@@ -50,6 +50,9 @@ _METHOD = Preset(
         "first_layer": 0,  # printed: l = 1 … L, so the chain starts at the embedded input
         "dual_optimizer": "adam",  # printed: a second Adam for the dual variables
         "dual_lr": 0.01,  # lost; guessed
+        "dual_every": "1",  # nothing is said; Algorithm 1 alternates
+        "slack_lr": None,  # nothing is said: our own rates of explicit slack
+        "slack_optimizer": None,
         "resilience": 0.05,  # lost; guessed
         "dual_warmup_epochs": 1.0,  # printed: an epoch without constraints
         "max_grad_norm": 0.0,  # nothing is said of clipping
@@ -112,7 +115,7 @@ _OF_TEXTS = {
 }
 
 _OTHERWISE = {"dual_warmup_steps": "dual_warmup_epochs"}
-"""Setting → the one of the preset that it takes the place of."""
+"""A setting that a person gives → the setting of the preset that is then left out."""
 
 _UNROLLED = ("video-ut", "video-dust", "text-ut")
 
@@ -126,7 +129,7 @@ def paper(
         recipe: Its name, as ``video-ut``.
         method: ``constrained``, or ``erm``, which the paper trains with tied weights (Appendix C.4).
         dataset: Of texts, ``imdb`` or ``mnli``.
-        given: Names of settings that someone has chosen; what they say in another unit is left out.
+        given: Names of settings that a person has chosen. The warm-up in epochs is left out beside one in steps.
 
     Raises:
         InputError: If there is no such recipe or data set.

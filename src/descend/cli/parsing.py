@@ -70,6 +70,7 @@ def read_recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     """A recipe's name, its settings and training arguments, and whether to resume, from the command line."""
     from transformers import HfArgumentParser
 
+    from descend.config import all_measured_are_saved
     from descend.preset import paper
     from descend.recipes import RECIPES
 
@@ -105,10 +106,10 @@ def read_recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
             preset = paper(name, chosen["method"], chosen.get("dataset", "imdb"), given)
             parser.set_defaults(**preset.settings, **preset.training)
             chosen = vars(parser.parse_args(list(words[1:])))
-        if chosen["alpha"] is not None and chosen["strength"] == recipe.training.get("strength"):
-            chosen["strength"] = None  # the recipe's, of the other kind of bounds
+        if chosen["alpha"] is not None and "strength" not in given:
+            chosen["strength"] = None  # the recipe's strength goes with our bounds, not with those of α
         if "load_best_model_at_end" not in given:
-            chosen["load_best_model_at_end"] &= _all_measured_are_saved(chosen)
+            chosen["load_best_model_at_end"] &= all_measured_are_saved(chosen)
         settings: Any = recipe(**_fields(recipe, chosen))
         args: Any = recipe.arguments()(**_fields(recipe.arguments(), chosen))
     except InputError:
@@ -120,14 +121,6 @@ def read_recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
         if key not in given:
             setattr(args, key, value)
     return name, settings, args, chosen["resume"]
-
-
-def _all_measured_are_saved(chosen: dict[str, Any]) -> bool:
-    """Whether each model that is evaluated is kept for long enough to be chosen as the best."""
-    evaluated, saved = chosen["eval_strategy"], chosen["save_strategy"]
-    if evaluated != saved or evaluated == "no":
-        return False
-    return evaluated != "steps" or not chosen["save_steps"] % (chosen["eval_steps"] or chosen["logging_steps"])
 
 
 def _fields(kind: Any, chosen: dict[str, Any]) -> dict[str, Any]:

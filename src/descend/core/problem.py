@@ -223,7 +223,7 @@ class DescentProblem:
     def weights(
         self, multipliers: Tensor, cap_multiplier: Tensor | float = 0.0, losses: Tensor | None = None
     ) -> Tensor:
-        """The gradient of the Lagrangian in the losses: what each layer's loss weighs in the primal step.
+        """What each layer's loss weighs in the primal step: the gradient of the Lagrangian in the losses.
 
         With α in the difference form w_l = c_l + λ_l − (1−α_{l+1}) λ_{l+1} (+ λ_cap at the capped exit), known
         before any loss is; w may be negative. With ``stop_gradient`` w_l = c_l + λ_l. Other targets: `Target.slopes`.

@@ -163,8 +163,8 @@ class LayeredClassifier(LibraryModel):
 
     @property
     def can_be_tempered(self) -> bool:
-        """Whether one layer makes the logits: not where adapters of low rank stand beside it."""
-        return "lora_" not in self._named_logit_layer[0]
+        """Whether the head's last layer is trained and saved: beside adapters only where they keep a copy of it."""
+        return not hasattr(self.network, "peft_config") or "modules_to_save" in self._named_logit_layer[0]
 
     @property
     def _logit_layer(self) -> nn.Linear:

@@ -133,13 +133,14 @@ def _train(
         if resume and checkpoint is None and first:
             tqdm.write(f"{out} has no whole checkpoint to go on from: training from the start.", file=sys.stderr)
         try:
-            trainer.train(resume_from_checkpoint=checkpoint)
+            trainer.train(resume_from_checkpoint=checkpoint, calibrate=False)
         except ImportError as error:  # a setting that needs a library which is not there
             raise InputError(reason(error)) from error
         if stop.saved:
             step, steps = trainer.state.global_step, trainer.state.max_steps
             raise Interrupted(f"stopped at step {step} of {steps}; saved in {out}.")
         try:
+            trainer.calibrate()
             trainer.evaluate()
         except KeyboardInterrupt:
             if checkpoints(out):
@@ -152,6 +153,7 @@ def _train(
         sigma = trainer.sigma
         if first:
             ended = {"sigma": sigma, "seconds": round(trainer.seconds, 1), "step": trainer.kept_step}
+            ended["temperature"] = trainer.temperature
             write_json(out / CONFIG_FILE, config | ended)
     return trainer
 

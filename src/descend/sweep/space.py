@@ -67,14 +67,16 @@ def space(args: DescentConfig, given: Collection[str], ranges: Ranges | None = N
     }
     if args.method == "constrained" and (args.alpha is not None or ranges.keys() & {"alpha", "alpha_decay", "cap"}):
         around["alpha"] = FloatDistribution(0.01, 0.7, log=True)
-        if "alpha" not in given:  # the same step at every layer is what --alpha alone means
+        # The same step at every layer is what --alpha alone means, and what the paper has.
+        if "alpha" not in given and args.preset is None:
             around["alpha_decay"] = FloatDistribution(0.3, 1.0)
         # Of data whose first loss is not known there is none to start from.
         if (cap := args.cap) is not None or "cap" in ranges:
             low, high = ranges["cap"] if cap is None else (cap / 2, cap * 2)
             around["cap"] = FloatDistribution(low, high, log=True)
         around["dual_lr"] = FloatDistribution(1e-3, 1.0, log=True)
-        around["dual_optimizer"] = CategoricalDistribution(("adam", "sgd", "nupi"))
+        if args.preset is None:
+            around["dual_optimizer"] = CategoricalDistribution(("adam", "sgd", "nupi"))
         around["resilience"] = FloatDistribution(1e-3, 1.0, log=True)
     elif args.method == "constrained" and "strength" in ranges:
         around["strength"] = FloatDistribution(0.0, 1.0)

@@ -78,7 +78,7 @@ class DescentMixin(Measuring):
         self.dual = args.primal_dual(objective.model.depth, objective.model.first_layer)
         self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
         self.verdict = None
-        self.temperature = 1.0
+        self.temperature, self.chooses = 1.0, False
         self._outlook = Outlook(self.dual.problem)
         # Σ loss and Σ count of every exit.
         self._since_log = torch.zeros(2, objective.model.depth + 1, dtype=torch.float64)
@@ -105,18 +105,20 @@ class DescentMixin(Measuring):
         self.model_accepts_loss_kwargs = False  # targets are counted here, once
         self.add_callback(_DualStep(self))
         # The library takes any metric that is no loss for one that is to grow.
-        falls = {"violation": True, "merit": True, self.objective.task.metric: not self.objective.task.higher_is_better}
-        if falls.get((self.args.metric_for_best_model or "").removeprefix("eval_")):
+        falls = {"violation", "merit"} | (
+            set() if self.objective.task.higher_is_better else {self.objective.task.metric}
+        )
+        chosen = (self.args.metric_for_best_model or "").removeprefix("eval_")
+        names = [name for name in self._evaluated(self.eval_dataset) if name]
+        if chosen in falls | {"loss", "feasible", self.objective.task.metric} and names:
+            raise InputError(
+                f"metric_for_best_model must say of which evaluation data it is: {names[0]}_{chosen}, for one; got "
+                f"{chosen!r}."
+            )
+        if chosen in falls | {f"{name}_{metric}" for name in names for metric in falls}:
             self.args.greater_is_better = False
-        self._stopping = None if self.args.patience is None else EarlyStopping(self.args.patience, self)
-        if self._stopping is not None:
-            self.add_callback(self._stopping)
-
-    @property
-    def ended(self) -> bool:
-        """Whether training has come to its end: its last step is taken, or early stopping has ended it."""
-        stopped = self._stopping is not None and self._stopping.ended
-        return stopped or self.state.global_step >= self.state.max_steps
+        if self.args.patience is not None:
+            self.add_callback(EarlyStopping(self.args.patience, self))
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
@@ -383,9 +385,6 @@ class _DualStep(TrainerCallback):
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.trainer._dual_step()
-        # The last model is a candidate for the best, wherever evaluations fall.
-        if state.global_step >= state.max_steps and args.load_best_model_at_end:
-            control.should_evaluate |= args.eval_strategy == IntervalStrategy.STEPS
         # What is measured where an epoch ends belongs into the checkpoint of its last step: a resumed run would not
         # take it up.
         measured = IntervalStrategy.EPOCH in (args.eval_strategy, args.logging_strategy)

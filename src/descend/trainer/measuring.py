@@ -1,5 +1,7 @@
 """Measuring while training: every layer at the training noise, the verdict, and the best model that meets it."""
 
+import logging
+import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -14,11 +16,13 @@ from transformers import EvalPrediction
 from transformers.trainer_utils import IntervalStrategy, has_length, speed_metrics
 
 from descend.errors import InputError
-from descend.evaluation.calibration import at_temperature, temperature
+from descend.evaluation.calibration import TEMPERATURES, at_temperature, temperature
 from descend.evaluation.layers import LayerLosses, measure
 from descend.evaluation.satisfaction import TOLERANCE, Verdict, verdict
 from descend.records import aside, put
 from descend.trainer.saving import Resumable
+
+logger = logging.getLogger(__name__)
 
 DUAL_FILE = "dual.safetensors"
 FEASIBLE_FOLDER = "best_feasible"
@@ -29,13 +33,15 @@ class Measuring(Resumable):
 
     verdict: Verdict | None
     temperature: float
-    """What a classifier's logits are divided by, 1 unless ``calibrate`` found another."""
+    """What `calibrate` has divided a classifier's logits by, 1 before."""
+    chooses: bool
+    """Whether what was measured last is a candidate for the best: on the trainer's own evaluation data."""
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """Whether a model is the best so far, see `beats_best`; one of a warm-up is no candidate."""
         if self.in_warmup or not self.beats_best(metrics):
             return False
-        self.state.best_metric = None  # it is better, whatever the metric of an infeasible one was
+        self.state.best_metric = None  # the library would compare metrics alone
         self._best_meets = self._meets(metrics)
         return super()._determine_best_metric(metrics, trial)
 
@@ -53,10 +59,9 @@ class Measuring(Resumable):
         """
         if self.args.metric_for_best_model is None:
             return False
-        best = self.state.best_metric
-        if best is None:
-            return True
-        value = metrics[f"eval_{self.args.metric_for_best_model.removeprefix('eval_')}"]
+        value, best = metrics[f"eval_{self.args.metric_for_best_model.removeprefix('eval_')}"], self.state.best_metric
+        if not math.isfinite(value) or best is None:
+            return math.isfinite(value)
         meets = self._meets(metrics)
         allowance = TOLERANCE * abs(best) * (meets - self._best_meets)
         return value > best - allowance if self.args.greater_is_better else value < best + allowance
@@ -79,7 +84,8 @@ class Measuring(Resumable):
         Returns:
             The last layer's loss and metric, the worst violation, whether the constraints hold, the merit
             (`DescentProblem.merit`) in the problem that training solves, and what ``compute_metrics`` makes of the last
-            layer's predictions.
+            layer's predictions. While it trains a classifier is measured at the temperature that it would be kept with,
+            on the trainer's own data alone.
         """
         own = eval_dataset is None
         if isinstance(eval_dataset, str):
@@ -97,10 +103,11 @@ class Measuring(Resumable):
             began = time.time()
             layers = self._measure(dataset)
             model = self.objective.model
+            divisor = 1.0
             if own and self.is_in_train and layers.logits is not None:
-                # As it would be kept.
-                self.temperature = self._of_first(temperature(layers, self.objective.task, self.dual.problem))
-                layers = at_temperature(layers, self.objective.task, self.temperature)
+                # A candidate is measured as it would be kept.
+                divisor = self._of_first(temperature(layers, self.objective.task, self.dual.problem))
+                layers = at_temperature(layers, self.objective.task, divisor)
             judged = verdict(self.args.problem(model.depth, model.first_layer), layers)
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
             # All processes have measured, and may differ by rounding; what is decided on it is the first one's.
@@ -122,7 +129,8 @@ class Measuring(Resumable):
                 )
         self.verdict = max(verdicts, key=lambda one: one.worst)
         if own and all(one.feasible for one in verdicts):
-            self._keep_best_feasible(sum(losses) / len(losses))
+            self._keep_best_feasible(sum(losses) / len(losses), divisor)
+        self.chooses = own and metric_key_prefix == "eval"
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
@@ -146,13 +154,18 @@ class Measuring(Resumable):
                 metrics[name if name.startswith(f"{prefix}_") else f"{prefix}_{name}"] = value
         return metrics
 
-    def _keep_best_feasible(self, loss: float) -> None:
-        """Keep a model that meets the constraints on all the trainer's evaluation data, if none was better."""
+    def _keep_best_feasible(self, loss: float, divisor: float) -> None:
+        """Keep a model that meets the constraints on all the trainer's evaluation data, if none was better.
+
+        Args:
+            loss: Its last layer's.
+            divisor: What its logits were divided by when it was measured.
+        """
         if self.dual.problem.constrained and loss < self._best:
             self._best = loss
             kept = self.args.folder / FEASIBLE_FOLDER
             with aside(kept) if self.args.should_save else nullcontext(kept) as folder:
-                with self.objective.model.tempered(self.temperature) if self._calibrates else nullcontext():
+                with self.objective.model.tempered(divisor) if divisor != 1 else nullcontext():
                     self.save_pretrained(folder)
                 self.save_dual(folder / DUAL_FILE)
 
@@ -198,8 +211,14 @@ class Measuring(Resumable):
         if self._calibrates:
             (dataset,) = self._evaluated(self.eval_dataset).values()
             found = temperature(self._measure(dataset), self.objective.task, self.dual.problem)
-            self.temperature = self._of_first(found)
-            self.objective.model.temper(self.temperature)
+            found = self._of_first(found)
+            if found in (TEMPERATURES[0], TEMPERATURES[-1]) and self.is_world_process_zero():
+                logger.warning(
+                    f"the temperature {found:.3g} is at an end of what is tried: on the evaluation data the logits say "
+                    f"{'almost nothing' if found > 1 else 'too little'}. Train longer, or set calibrate to false."
+                )
+            self.objective.model.temper(found)
+            self.temperature *= found
 
     def _seen(self, look: Callable[[], Any]) -> Any:
         """What ``look`` finds in the model outside its forward pass, for which FSDP2 must gather parameters too."""

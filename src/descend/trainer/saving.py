@@ -45,20 +45,18 @@ class Resumable(Trainer):
     _aside: Path | None
     _unwritten: Exception | None
 
-    @property
-    def ended(self) -> bool:
-        """Whether training has come to its end: its last step is taken, or early stopping has ended it."""
-        raise NotImplementedError
-
     def calibrate(self) -> None:
         """What is still to be done to a model that is trained."""
         raise NotImplementedError
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
+    def train(  # type: ignore[override]
+        self, resume_from_checkpoint: str | bool | None = None, *, calibrate: bool = True, **kwargs: Any
+    ) -> Any:
         """Train, as the library's Trainer does.
 
         Args:
             resume_from_checkpoint: A checkpoint to go on from, or True for the newest that is whole.
+            calibrate: Whether to call `calibrate` at the end, of a classifier.
             **kwargs: As the library's.
 
         Raises:
@@ -78,7 +76,7 @@ class Resumable(Trainer):
             raise InputError(f"{checkpoint} holds a pickle that is more than tensors; it is not loaded.") from error
         if self.args.should_save:  # a run that was killed after its last checkpoint has one too many
             rotate(self.args.folder, self.args.save_total_limit, self.state.best_model_checkpoint)
-        if self.ended:
+        if calibrate:
             self.calibrate()
         return found
 

@@ -11,6 +11,9 @@ logger = logging.getLogger(__name__)
 class Chooses(Protocol):
     """A trainer that knows whether what it has just measured is the best so far."""
 
+    chooses: bool
+    """Whether it was measured on the trainer's own evaluation data."""
+
     @property
     def in_warmup(self) -> bool:
         """Whether the model is no candidate yet."""
@@ -47,7 +50,9 @@ class EarlyStopping(EarlyStoppingCallback):
     def on_evaluate(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
     ) -> None:
-        """Count, and end training where it is enough; evaluations of a warm-up do not count."""
+        """Count, and end training where it is enough; neither a warm-up nor other data count."""
+        if not self.trainer.chooses:
+            return
         better = self.trainer.in_warmup or self.trainer.beats_best(metrics)
         self.early_stopping_patience_counter = 0 if better else self.early_stopping_patience_counter + 1
         ended = control.should_training_stop
