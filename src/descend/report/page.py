@@ -36,7 +36,7 @@ depth."""
 _SPECULATION = """The first layers draft an answer and the whole network checks it, which changes nothing in the
 answer: how much of a draft is kept."""
 _BARS = """ A layer under a constraint must land on or below its short bar."""
-_AT_TRAINING_NOISE = """ Without α, a bar is known at the training noise only."""
+_AT_TRAINING_NOISE = """ Without α the bars are shown at the training noise alone."""
 _ERROR = """The last layer’s answer as the input gets noisier. To the right of the dashed line lies stronger
 noise than in training: the flatter a curve stays there, the more robust its network."""
 _MULTIPLIERS = """The price of each constraint during training. A multiplier grows while its layer breaks the

@@ -105,12 +105,11 @@ class DescentMixin(Measuring):
         self.model_accepts_loss_kwargs = False  # targets are counted here, once
         self.add_callback(_DualStep(self))
         # The library takes any metric that is no loss for one that is to grow.
-        falls = {"violation", "merit"} | (
-            set() if self.objective.task.higher_is_better else {self.objective.task.metric}
-        )
+        task = self.objective.task
+        falls = {"violation", "merit"} | (set() if task.higher_is_better else {task.metric})
         chosen = (self.args.metric_for_best_model or "").removeprefix("eval_")
         names = [name for name in self._evaluated(self.eval_dataset) if name]
-        if chosen in falls | {"loss", "feasible", self.objective.task.metric} and names:
+        if chosen in falls | {"loss", "feasible", task.metric} and names:
             raise InputError(
                 f"metric_for_best_model must say of which evaluation data it is: {names[0]}_{chosen}, for one; got "
                 f"{chosen!r}."
