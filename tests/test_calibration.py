@@ -1,13 +1,17 @@
 """The temperature of a classifier's logits: what it is, what it changes, and what it leaves alone."""
 
 import json
+import math
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from torch.nn import functional as F
+from transformers import TrainerCallback
 
 import networks
+from descend import DescentConfig, DescentTrainer
 from descend.cli import main
 from descend.core import DescentProblem
 from descend.evaluation.calibration import TEMPERATURES, at_temperature, temperature
@@ -70,4 +74,53 @@ def test_a_run_keeps_the_tempered_model_and_its_checkpoints_do_not(tmp_path, met
     assert all(torch.equal(stored[name], value) for name, value in plain.items())
     scale = (plain["classifier.bias"] / kept["classifier.bias"]).mean()
     assert torch.allclose(kept["classifier.weight"] * scale, plain["classifier.weight"], atol=1e-6) and scale != 1
-    assert json.loads((tmp_path / "with" / "config.json").read_text())["training"]["calibrate"] is True
+    config = json.loads((tmp_path / "with" / "config.json").read_text())
+    assert config["training"]["calibrate"] is True and config["temperature"] == pytest.approx(scale.item(), rel=1e-4)
+
+
+class Stop(TrainerCallback):
+    """Ends training after its second step."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop |= state.global_step == 2
+
+
+def test_a_drop_in_trainer_calibrates_once_whoever_ended_it(tmp_path):
+    torch.manual_seed(0)
+    rows = [{"input_ids": torch.randint(5, 40, (7,)).tolist(), "labels": place % 3} for place in range(12)]
+    args = networks.QUIET | {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 4, "learning_rate": 3e-3}
+    ours = DescentTrainer(
+        networks.network("distilbert"),
+        DescentConfig(output_dir=str(tmp_path), strength=0.0, **args),
+        train_dataset=rows,
+        eval_dataset=rows,
+        callbacks=[Stop()],
+    )
+    seen = []
+    keep = ours._keep_best_feasible
+    ours._keep_best_feasible = lambda loss, divisor: (seen.append(divisor), keep(loss, divisor))
+    head = ours.objective.model.network.classifier
+    before = None
+
+    class Look(TrainerCallback):
+        def on_train_end(self, args, state, control, **kwargs):
+            nonlocal before
+            before = head.weight.detach().clone()
+
+    ours.add_callback(Look())
+    ours.train()
+    assert ours.state.global_step == 2 and ours.temperature in TEMPERATURES and ours.temperature != 1
+    assert torch.allclose(head.weight * ours.temperature, before, atol=1e-6)
+    ours._best = math.inf
+    ours.evaluate()  # the model as it is, whatever it was divided by
+    assert seen[-1:] in ([], [1.0])
+
+
+def test_adapters_that_leave_the_head_alone_are_not_calibrated():
+    model = networks.network("distilbert")
+    own = get_peft_model(model, LoraConfig(target_modules=["q_lin", "v_lin"]))
+    assert not LayeredClassifier(own).can_be_tempered
+    saved = get_peft_model(
+        networks.network("distilbert"), LoraConfig(target_modules=["q_lin"], modules_to_save=["classifier"])
+    )
+    assert LayeredClassifier(saved).can_be_tempered

@@ -82,7 +82,7 @@ def test_a_geometric_line_meets_its_own_bounds():
 def test_three_steps_by_hand(first, strength):
     """PrimalDual's weights and multipliers against a plain loop of the rule's equations."""
     depth, horizon, price, epsilon, decay = 4, 5000, 1.0, 0.002, 0.95
-    problem = DescentProblem(depth, target=GeometricTarget(strength, first), first=first)
+    problem = DescentProblem(depth, target=GeometricTarget(strength, first))
     dual = PrimalDual(problem, optimizer="price", horizon=horizon)
     generator = torch.Generator().manual_seed(1)
     lam = {layer: price for layer in range(first + 1, depth + 1)}
@@ -234,7 +234,10 @@ def test_the_merit_is_the_penalty_at_the_price_one():
         (lambda: GeometricTarget(math.nan), "strength must lie in"),
         (lambda: GeometricTarget(margin=0.7), "margin must lie in"),
         (lambda: DescentProblem(3, 0.1, target=GeometricTarget()), "leave out alpha and cap"),
-        (lambda: DescentProblem(3, target=GeometricTarget(first=1)), "first must be that of the target, 1; got 0"),
+        (
+            lambda: DescentProblem(3, first=0, target=GeometricTarget(first=1)),
+            "first must be that of the target, 1; got 0",
+        ),
         (lambda: DescentProblem(3, 0.1, 2.0, cap_layer=4), "cap_layer must be from 0 to depth = 3"),
         (lambda: DescentProblem(3, target=GeometricTarget()).weights(torch.ones(3)), "pass the losses"),
         (lambda: PrimalDual(DescentProblem(2, 0.1), optimizer="price", options={"price": 0.0}), "price must be"),

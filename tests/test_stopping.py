@@ -93,6 +93,21 @@ def test_a_model_that_meets_its_constraints_may_be_a_little_worse(tmp_path, data
     assert (plain.state.best_global_step, plain.state.best_metric) == (6, 5.49)
 
 
+def test_a_loss_that_is_no_number_is_no_candidate_and_ends_no_choice(tmp_path, data, monkeypatch):
+    scripted(monkeypatch, [(9, 8, last) for last in (float("nan"), 4.0, float("nan"), 3.0)])
+    ours = trained(tmp_path, data, method="erm", load_best_model_at_end=True, metric_for_best_model="loss", max_steps=4)
+    assert (ours.state.best_global_step, ours.state.best_metric) == (4, 3.0)
+
+
+def test_other_data_neither_count_nor_need_the_metric(tmp_path, data):
+    ours = trained(tmp_path, data, method="erm", patience=2, max_steps=2, learning_rate=1e-4)
+    (stopping,) = (each for each in ours.callback_handler.callbacks if type(each).__name__ == "EarlyStopping")
+    before = stopping.early_stopping_patience_counter
+    assert "test_loss" in ours.evaluate(Subset(data.test, range(4)), metric_key_prefix="test")
+    ours.evaluate(Subset(data.test, range(4)))
+    assert stopping.early_stopping_patience_counter == before
+
+
 def test_a_run_that_becomes_better_goes_on(tmp_path, data):
     ours = trained(tmp_path, data, method="erm", patience=1, learning_rate=1e-4, max_steps=4)
     values = list(evaluations(tmp_path).values())

@@ -324,7 +324,7 @@ class DescentArguments:
             for name, value in (("alpha_decay", 1.0), ("cap", None), ("cap_layer", None), ("form", "difference")):
                 if getattr(self, name) != value:
                     raise InputError(f"{name} belongs to alpha, which was not given; give --alpha or leave it out.")
-            return DescentProblem(depth, first=first, target=GeometricTarget(self.resolved("strength"), first))
+            return DescentProblem(depth, target=GeometricTarget(self.resolved("strength"), first))
         if self.strength is not None:
             whose = "preset has an alpha of its own" if self.preset else "alpha and strength are two ways to say it"
             raise InputError(f"strength can't be given here: {whose}, what a layer must reach. Leave out one of them.")

@@ -30,7 +30,8 @@ class DescentProblem:
         alpha: The step α in (0, 1), one for all constraints or one per layer (L numbers); None for ERM.
         cap: The bound on the loss of exit ``cap_layer``, in units of the loss; None for no bound. It keeps
             the constraints from being met by raising the first loss.
-        first: Where the chain starts: 0 at the embedded input, 1 at the first block's output, and so on.
+        first: Where the chain starts: 0 at the embedded input, 1 at the first block's output, and so on. Unless given
+            it is 0, or the target's.
             Constraints up to ``first`` are not in force. The paper does not say which loss its cap bounds.
         form: ``"difference"``: f_l − (1−α_l) f_{l−1} ≤ 0, the paper's. ``"ratio"``: f_l / f_{l−1} − (1−α_l)
             ≤ 0, the same feasible set for positive losses, with violations that do not shrink with the
@@ -51,13 +52,15 @@ class DescentProblem:
         alpha: float | Sequence[float] | None = None,
         cap: float | None = None,
         *,
-        first: int = 0,
+        first: int | None = None,
         form: Form = "difference",
         stop_gradient: bool = False,
         objective: Sequence[float] | None = None,
         target: Target | None = None,
         cap_layer: int | None = None,
     ):
+        if first is None:
+            first = 0 if target is None else target.first
         if depth < 1:
             raise InputError(f"depth must be at least 1, the number of layers; got {depth}.")
         if not 0 <= first < depth:
