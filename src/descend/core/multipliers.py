@@ -73,6 +73,8 @@ class PriceAscent(torch.optim.Optimizer):
         lr: η: how far λ moves in a whole run at a violation of 1.
         price: p > 0.
         horizon: T ≥ 1, the number of dual steps of the run; it must be known when the first step is taken.
+        start: λ_0, from 0 to p; p unless given. From 0 a model that is trained already is first disturbed where a
+            constraint is broken.
         maximize: Must be true: a price bounds what climbs.
 
     Raises:
@@ -85,6 +87,7 @@ class PriceAscent(torch.optim.Optimizer):
         lr: float,
         price: float = 1.0,
         horizon: int | None = None,
+        start: float | None = None,
         maximize: bool = False,
     ):
         if not 0 < price < math.inf:
@@ -92,7 +95,9 @@ class PriceAscent(torch.optim.Optimizer):
         if not maximize:
             raise InputError("price is an optimizer of multipliers alone; choose sgd or adam for the slack.")
         super().__init__(params, {"lr": lr, "price": price, "horizon": horizon})
-        self.start = price
+        if start is not None and not 0 <= start <= price:
+            raise InputError(f"start must lie between 0 and the price {price:g}; got {start}.")
+        self.start = price if start is None else start
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
