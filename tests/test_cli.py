@@ -337,6 +337,20 @@ def test_without_alpha_the_bounds_come_from_the_losses(flags, first, expected):
     assert problem.in_force.tolist() == [False, *expected]
 
 
+def test_multipliers_of_a_pretrained_model_start_at_zero(tmp_path, monkeypatch):
+    from descend.recipes.text import DistilBERTRecipe
+
+    monkeypatch.setattr(DistilBERTRecipe, "check", lambda self: None)
+    flags = ["text-distilbert", "--model", "some/model", "--out", "run"]
+    for more, start in ([], 0.0), (["--dual-optim-args", '{"start": 0.5}'], 0.5), (["--alpha", "0.1"], None):
+        _, _, args, _ = read_recipe([*flags, *more])
+        dual = args.primal_dual(3)
+        assert dual.multipliers.tolist() == [start or 0.0] * 3
+        assert (args.dual_optim_args is None) == (start is None)
+    _, _, args, _ = read_recipe(["text-distilbert", "--out", "run"])
+    assert args.primal_dual(3).multipliers.tolist() == [1.0] * 3
+
+
 def test_the_chains_start_gives_way_to_a_model_of_one_layer():
     _, settings, args, _ = read_recipe(["video-ut", "--out", "run", "--depth", "1"])
     assert args.problem(settings.depth, UT.first_layer).in_force.tolist() == [False, True]

@@ -233,6 +233,10 @@ def test_the_merit_is_the_penalty_at_the_price_one():
         (lambda: GeometricTarget(1.5), "strength must lie in"),
         (lambda: GeometricTarget(math.nan), "strength must lie in"),
         (lambda: GeometricTarget(margin=0.7), "margin must lie in"),
+        (
+            lambda: PrimalDual(DescentProblem(3, target=GeometricTarget()), optimizer="price", options={"start": 2.0}),
+            "start must lie between 0 and the price 1; got 2",
+        ),
         (lambda: DescentProblem(3, 0.1, target=GeometricTarget()), "leave out alpha and cap"),
         (
             lambda: DescentProblem(3, first=0, target=GeometricTarget(first=1)),

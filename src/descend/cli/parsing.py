@@ -118,7 +118,8 @@ def read_recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
         # transformers' own checks of its arguments
         raise InputError(f"{error}") from None
     for key, value in settings.otherwise.items():
-        if key not in given:
+        # Arguments of the price rule are none of another dual optimizer's.
+        if key not in given and (key != "dual_optim_args" or args.resolved("dual_optimizer") == "price"):
             setattr(args, key, value)
     return name, settings, args, chosen["resume"]
 

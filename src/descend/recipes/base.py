@@ -24,6 +24,10 @@ SHIFTS: dict[str, type[Noise]] = {
 """Kinds of noise that a model can be judged under, by name."""
 
 
+GENTLE = {"dual_optim_args": '{"start": 0}'}
+"""For a pretrained model: multipliers start at 0, so that it is disturbed only where a bound is missed."""
+
+
 def setting(default: Any, help: str) -> Any:
     """A field of a recipe, with the help text that its flag shows."""
     return field(default=default, metadata={"help": help})

@@ -13,7 +13,7 @@ from descend.errors import InputError, reason
 from descend.models import LayeredCausalLM
 from descend.models.causal import LOGITS
 from descend.noise import Noise
-from descend.recipes.base import Recipe, absolute, setting
+from descend.recipes.base import GENTLE, Recipe, absolute, setting
 from descend.recipes.text import SMALL, library_config, loaded
 from descend.sft import DescentSFTConfig, DescentSFTTrainer
 from descend.tasks.text import (
@@ -140,7 +140,7 @@ class InstructionRecipe(Recipe):
     @property
     def otherwise(self) -> dict[str, Any]:
         """A pretrained model is changed with care; adapters less so."""
-        return {} if self.model == SMALL else {"learning_rate": 2e-4 if self.lora else 2e-5}
+        return {} if self.model == SMALL else {"learning_rate": 2e-4 if self.lora else 2e-5, **GENTLE}
 
     def load(self) -> InstructionData:
         """The data set; it does not depend on the run's seed, so that seeds are compared on the same data."""

@@ -25,7 +25,7 @@ from descend.models import DistilBertLinearConfig, LayeredClassifier, RobertaLin
 from descend.models.classifiers import FAMILIES
 from descend.models.linear import with_linear_readout
 from descend.models.loading import load_config, load_model
-from descend.recipes.base import Recipe, absolute, setting
+from descend.recipes.base import GENTLE, Recipe, absolute, setting
 from descend.tasks.text import (
     IMDB_LABELS,
     MNLI_LABELS,
@@ -155,7 +155,7 @@ class TextRecipe(Recipe):
     @property
     def otherwise(self) -> dict[str, Any]:
         """A pretrained model is changed with care."""
-        return {} if self.model == SMALL else {"learning_rate": 3e-5, "num_train_epochs": 3}
+        return {} if self.model == SMALL else {"learning_rate": 3e-5, "num_train_epochs": 3, **GENTLE}
 
     def load(self) -> TextData:
         """The data set; it does not depend on the run's seed, so that seeds are compared on the same data."""
