@@ -630,7 +630,7 @@ def test_parameters_that_are_no_numbers_push_no_checkpoint_out(tmp_path, monkeyp
                 next(self.objective.model.parameters()).data.view(-1)[0] = float("inf")
 
         patch.setattr(DescentMixin, "_dual_step", blown_up)
-        assert train(out, "--save-total-limit", "1", every=1) == 1
+        assert train(out, "--save-total-limit", "1", "--load-best-model-at-end", "false", every=1) == 1
     assert said(capsys) == (
         "descend: step 5: parameters are no longer finite, and are not saved. Lower learning_rate or dual_lr and train "
         "into another folder; --resume goes on from checkpoint-4."

@@ -197,7 +197,7 @@ def test_limits_are_those_that_the_run_was_judged_by(runs: list[Path], tmp_path:
     assert bars(limits=None)[1] == bars(limits=[None] * 8)[1] == []
     del summary["limits"]
     assert bars()[1] == []
-    words, others = "must land on or below its short bar", "Without α, a bar is known at the training noise only."
+    words, others = "must land on or below its short bar", "Without α the bars are shown at the training noise alone."
     page = write_page(runs, tmp_path / "report.html", "Limits").read_text()
     assert words in page and others not in page
     assert words not in write_page([RunView.from_summary(summary)], tmp_path / "report.html", "None").read_text()

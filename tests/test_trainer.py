@@ -303,7 +303,7 @@ def test_a_gradient_that_is_not_finite_stops_before_anything_moves(tmp_path, dat
         ({"cap": 1.0}, "cap belongs to alpha"),
         ({"alpha_decay": 0.5}, "alpha_decay belongs to alpha"),
         ({"form": "ratio"}, "form belongs to alpha"),
-        ({"alpha": "0.1", "strength": 0.5}, "give one of them"),
+        ({"alpha": "0.1", "strength": 0.5}, "Leave out one of them"),
         ({"strength": 1.5}, r"strength must lie in \[0, 1\]; got 1.5"),
         ({"method": "erm", "alpha": "2"}, "between 0 and 1"),
         ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be at least 1; got 0"),
