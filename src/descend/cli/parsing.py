@@ -110,6 +110,8 @@ def read_recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
             chosen["strength"] = None  # the recipe's strength goes with our bounds, not with those of α
         if "load_best_model_at_end" not in given:
             chosen["load_best_model_at_end"] &= all_measured_are_saved(chosen)
+        if not chosen["load_best_model_at_end"] and "metric_for_best_model" not in given:
+            chosen["metric_for_best_model"] = None  # no checkpoint is kept for being the best
         settings: Any = recipe(**_fields(recipe, chosen))
         args: Any = recipe.arguments()(**_fields(recipe.arguments(), chosen))
     except InputError:

@@ -220,7 +220,8 @@ def _same_run(path: Path, config: dict[str, Any]) -> None:
     parts = [before.get(name) for name in ("settings", "training")] if isinstance(before, dict) else [None]
     if not all(isinstance(part, dict) for part in parts) or "recipe" not in before:
         raise InputError(f"{path} is not the settings of a run; put back the file that training wrote, or use --out.")
-    steps = {"max_steps", "num_train_epochs", "save_steps", "eval_steps", "logging_steps", "load_best_model_at_end"}
+    steps = {"max_steps", "num_train_epochs", "save_steps", "eval_steps", "logging_steps"}
+    steps |= {"load_best_model_at_end", "metric_for_best_model", "greater_is_better"}  # what follows from them
     old, new = ({**each["settings"], **each["training"], "recipe": each["recipe"]} for each in (before, config))
     differing = differences(old, new, steps)
     if differing:
