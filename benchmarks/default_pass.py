@@ -5,8 +5,8 @@
 
 Each cell is trained by plain training and by the default, at the same learning rates, with the seed 42. Of each method
 the learning rate is chosen on validation data, by the mean of the metric over the noise levels that the cell is judged
-by: a run that meets its constraints may be 1 % worse.
-Only the chosen run is judged on test data. What is done is not done again.
+by: a run that meets its constraints may be 1 % worse. Only the chosen run is judged on test data. What is done is not
+done again.
 """
 
 import argparse
@@ -20,15 +20,28 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from descend import run
+from descend.cli.parsing import read_recipe
+from descend.cli.runs import judged
+from descend.config import DescentArguments
 from descend.errors import NonFiniteLossError
-from descend.study.grid import Cell, cells
-from descend.trainer import TOLERANCE
+from descend.models.llama2c import convert
+from descend.recipes import RECIPES
+from descend.study.grid import OUT, ROOT, Cell, cells
+from descend.trainer import preferred
 
 TABLES = ("table-3", "table-4", "table-5")
 RATES = (1 / 3, 1.0)
 """What the study's learning rate, found by a sweep of plain training, is multiplied by."""
 METHODS = ("erm", "constrained")
 ROWS = "rows.jsonl"
+KEPT = (
+    *("feasible", "certain", "violated", "violations", "bounds", "certified", "train_value", "mean", "values"),
+    *("descending_share", "strength", "multipliers", "first_layer", "metric", "higher_is_better", "depth"),
+)
+"""What a row has of a summary."""
 
 
 def table_cells() -> list[Cell]:
@@ -48,45 +61,31 @@ def title(cell: Cell) -> str:
 
 def settings(cell: Cell, data: Path, out: Path) -> tuple[dict[str, str], float]:
     """A cell's flags but those of constraints, and its learning rate."""
-    from descend.config import DescentArguments
-
     dropped = {f"--{one.name.replace('_', '-')}" for one in fields(DescentArguments)} - {"--patience"}
     dropped |= {"--layer", "--learning-rate", "--seed"}
     flags = dict(zip(cell.flags[::2], cell.flags[1::2], strict=True))
     kept = {name: value for name, value in flags.items() if name not in dropped}
-    places = {"{root}": str(data), "{out}": str(out)}
-    for mark, place in places.items():
-        kept = {name: value.replace(mark, place) for name, value in kept.items()}
-    from descend.recipes import RECIPES
-
+    for mark, place in ((ROOT, data), (OUT, out)):
+        kept = {name: value.replace(mark, str(place)) for name, value in kept.items()}
     usual = RECIPES[cell.recipe].training["learning_rate"]
     return kept, float(flags.get("--learning-rate", usual))
 
 
-def train(cell: Cell, method: str, factor: float, data: Path, out: Path) -> dict[str, Any]:
+def trained(recipe: str, flags: dict[str, str], judge: tuple[str, ...], folder: Path) -> dict[str, Any]:
     """One run, and what it is on validation data, under the noise that it will be judged by."""
-    import torch
-
-    from descend import run
-    from descend.cli.parsing import read_recipe
-    from descend.cli.runs import judged
-
-    folder = out / "runs" / f"{cell.recipe}-{cell.depth}_{cell.data}_{cell.gamma:g}_{method}_{factor:g}"
     done = folder / "validation.json"
     if done.is_file():
         return json.loads(done.read_text())
     torch.set_num_threads(1)
-    flags, rate = settings(cell, data, out)
-    words = [word for pair in flags.items() for word in pair]
-    words += ["--method", method, "--learning-rate", f"{rate * factor:.4g}", "--out", str(folder)]
-    found: dict[str, Any] = {"folder": folder.name, "rate": rate * factor, "mean": None, "feasible": None}
+    words = [recipe, *(word for pair in flags.items() for word in pair), "--out", str(folder)]
+    found: dict[str, Any] = {"folder": folder.name, "rate": float(flags["--learning-rate"]), "mean": None}
     with contextlib.redirect_stderr(io.StringIO()):
         try:
             if not run.finished(folder):
                 shutil.rmtree(folder, ignore_errors=True)
-                name, recipe, args, _ = read_recipe([cell.recipe, *words])
-                run.train(name, recipe, args)
-            _, summary = judged([str(folder), "--split", "validation", *cell.judge])
+                name, settings, args, _ = read_recipe(words)
+                run.train(name, settings, args)
+            _, summary = judged([str(folder), "--split", "validation", *judge])
             found |= {name: summary[name] for name in ("mean", "feasible", "higher_is_better")}
         except NonFiniteLossError as error:  # a run that diverged is a result
             found["error"] = str(error)
@@ -96,50 +95,45 @@ def train(cell: Cell, method: str, factor: float, data: Path, out: Path) -> dict
     return found
 
 
-def chosen(runs: list[dict[str, Any]], constrained: bool) -> dict[str, Any] | None:
-    """The best learning rate by the mean over noise; a run that meets its constraints may be 1 % worse."""
-    whole = [each for each in runs if each["mean"] is not None]
+def tested(trials: list[dict[str, Any]], method: str, judge: tuple[str, ...], runs: Path) -> dict[str, Any]:
+    """Of a method's runs the chosen one on test data, as columns of a row; nothing but the runs where all diverged."""
+    whole = [trial for trial in trials if trial["mean"] is not None]
     if not whole:
-        return None
-    sign = 1 if whole[0]["higher_is_better"] else -1
-    ranked = sorted(whole, key=lambda each: -sign * each["mean"])
-    best = ranked[0]
-    feasible = [each for each in ranked if each["feasible"] and constrained]
-    return next((each for each in feasible if abs(each["mean"] - best["mean"]) <= TOLERANCE * best["mean"]), best)
+        return {"method": method, "trials": trials}
+    sign = -1 if whole[0]["higher_is_better"] else 1
+    feasible = [method == "constrained" and trial["feasible"] for trial in whole]
+    best = whole[preferred([sign * trial["mean"] for trial in whole], feasible)]
+    with contextlib.redirect_stderr(io.StringIO()):
+        _, summary = judged([str(runs / best["folder"]), *judge])
+    level = next(name for name in summary["layer_losses"] if float(name) == summary["train_noise"])
+    return {
+        "method": method,
+        "trials": trials,
+        "rate": best["rate"],
+        "losses": summary["layer_losses"][level],
+        "layers": summary["layer_metrics"][level],
+        **{name: summary[name] for name in KEPT},
+    }
 
 
 def cell_rows(cell: Cell, data: Path, out: Path) -> list[dict[str, Any]]:
     """The chosen run of each method, judged on test data."""
-    from descend.cli.runs import judged
-
+    flags, rate = settings(cell, data, out)
     rows = []
     for method in METHODS:
-        runs = [train(cell, method, factor, data, out) for factor in RATES]
-        best = chosen(runs, method == "constrained")
-        row: dict[str, Any] = {"cell": title(cell), "task": cell.task, "model": cell.model, "depth": cell.depth}
-        row |= {"data": cell.data, "gamma": cell.gamma, "method": method, "trials": runs}
-        if best is not None:
-            row["rate"] = best["rate"]
-            with contextlib.redirect_stderr(io.StringIO()):
-                _, summary = judged([str(out / "runs" / best["folder"]), *cell.judge])
-            level = next(name for name in summary["layer_losses"] if float(name) == summary["train_noise"])
-            row |= {
-                "losses": summary["layer_losses"][level],
-                "layers": summary["layer_metrics"][level],
-                **{name: summary[name] for name in ("feasible", "certain", "violated", "violations", "bounds")},
-                **{
-                    name: summary[name] for name in ("certified", "train_value", "mean", "descending_share", "strength")
-                },
-                **{name: summary[name] for name in ("multipliers", "metric", "higher_is_better", "first_layer")},
-            }
-        rows.append(row)
+        trials = []
+        for factor in RATES:
+            name = f"{cell.recipe}-{cell.depth}_{cell.data}_{cell.gamma:g}_{method}_{factor:g}"
+            chosen = flags | {"--method": method, "--learning-rate": f"{rate * factor:.4g}"}
+            trials.append(trained(cell.recipe, chosen, cell.judge, out / "runs" / name))
+        facts = {"cell": title(cell), "task": cell.task, "model": cell.model, "data": cell.data, "gamma": cell.gamma}
+        rows.append({**facts, "depth": cell.depth, **tested(trials, method, cell.judge, out / "runs")})
     return rows
 
 
 def work(cell: Cell, data: Path, out: Path) -> list[dict[str, Any]]:
     """A cell, unless it is done."""
-    done = [row for row in _read(out) if row["cell"] == title(cell)]
-    if done:
+    if any(row["cell"] == title(cell) for row in _read(out)):
         return []
     rows = cell_rows(cell, data, out)
     with (out / ROWS).open("a", encoding="utf-8") as file:
@@ -152,10 +146,8 @@ def _read(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
 
 
-def run(data: Path, out: Path, only: str, jobs: int) -> None:
+def carry_out(data: Path, out: Path, only: str, jobs: int) -> None:
     """All cells, and then the table."""
-    from descend.models.llama2c import convert
-
     out.mkdir(parents=True, exist_ok=True)
     model = out / "models" / "stories260K"
     wanted = [cell for cell in table_cells() if only.lower() in title(cell).lower()]
@@ -242,7 +234,7 @@ def main() -> None:
         return
     if options.data is None:
         parser.error("run needs --data")
-    run(options.data.absolute(), options.out.absolute(), options.only, options.jobs)
+    carry_out(options.data.absolute(), options.out.absolute(), options.only, options.jobs)
 
 
 if __name__ == "__main__":

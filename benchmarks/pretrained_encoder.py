@@ -8,8 +8,6 @@ chooses one of each on validation data, and only that one is judged on test data
 """
 
 import argparse
-import contextlib
-import io
 import json
 from itertools import chain
 from pathlib import Path
@@ -27,13 +25,10 @@ from transformers import (
     set_seed,
 )
 
-from default_pass import METHODS, chosen, line
-from descend import run
-from descend.cli.parsing import read_recipe
-from descend.cli.runs import judged
+from default_pass import METHODS, line, tested, trained
 from descend.tasks.text import learn_tokenizer, read_imdb
 
-LENGTH, RATES, NOISE = 64, (3e-4, 1e-3), "0:4:1"
+LENGTH, RATES, JUDGE = 64, (3e-4, 1e-3), ("--noise", "0:4:1")
 
 
 def pretrain(data: Path, out: Path, epochs: float) -> None:
@@ -87,42 +82,12 @@ def chunked(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> Dataset:
 
 def tuned(method: str, data: Path, out: Path) -> dict[str, Any]:
     """A method's chosen run on test data, as a row of `default_pass.py`."""
+    flags = {"--model": str(out / "encoder"), "--data": str(data / "imdb"), "--max-length": str(LENGTH)}
     trials = []
     for rate in RATES:
-        folder = out / "runs" / f"{method}_{rate:g}"
-        flags = [
-            "--model",
-            str(out / "encoder"),
-            "--dataset",
-            "imdb",
-            "--data",
-            str(data / "imdb"),
-            "--max-length",
-            "64",
-        ]
-        flags += ["--method", method, "--learning-rate", f"{rate:g}", "--out", str(folder)]
-        if not run.finished(folder):
-            name, recipe, args, _ = read_recipe(["text-distilbert", *flags])
-            run.train(name, recipe, args)
-        _, summary = judged([str(folder), "--split", "validation", "--noise", NOISE])
-        trials.append(
-            {"folder": folder.name, "rate": rate}
-            | {name: summary[name] for name in ("mean", "feasible", "higher_is_better")}
-        )
-    best = chosen(trials, method == "constrained")
-    assert best is not None
-    _, summary = judged([str(out / "runs" / best["folder"]), "--noise", NOISE])
-    level = next(name for name in summary["layer_losses"] if float(name) == summary["train_noise"])
-    kept = ("feasible", "violated", "certified", "train_value", "mean", "metric", "descending_share", "depth", "values")
-    return {
-        "cell": "pretrained DistilBERT-4 imdb",
-        "method": method,
-        "rate": best["rate"],
-        "losses": summary["layer_losses"][level],
-        "layers": summary["layer_metrics"][level],
-        "trials": trials,
-        **{name: summary[name] for name in kept},
-    }
+        chosen = flags | {"--method": method, "--learning-rate": f"{rate:g}"}
+        trials.append(trained("text-distilbert", chosen, JUDGE, out / "runs" / f"{method}_{rate:g}"))
+    return {"cell": "pretrained DistilBERT-4 imdb", **tested(trials, method, JUDGE, out / "runs")}
 
 
 def main() -> None:
@@ -138,8 +103,7 @@ def main() -> None:
         pretrain(data, out, options.epochs)
     rows = []
     for method in METHODS:
-        with contextlib.redirect_stderr(io.StringIO()):
-            rows.append(tuned(method, data, out))
+        rows.append(tuned(method, data, out))
         print(line(rows[-1]), flush=True)
     (out / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 

@@ -220,11 +220,11 @@ class DescentArguments:
 
     @classmethod
     def paper(cls, recipe: str, output_dir: str | None = None, *, dataset: str = "imdb", **settings: Any) -> Self:
-        """The paper's training arguments of a recipe, see `descend.preset`; what they leave out is the library's.
+        """The paper's training arguments of a recipe, see `descend.preset`; what they leave out is as in transformers.
 
         Args:
             recipe: Whose, as ``video-ut``.
-            output_dir: As of the library's arguments.
+            output_dir: The run's folder.
             dataset: Of texts, ``imdb`` or ``mnli``.
             **settings: Further arguments, which override the paper's.
 

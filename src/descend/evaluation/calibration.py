@@ -1,8 +1,8 @@
 """Calibration: one number by which a classifier's logits are divided, so that held-out losses mean what they say.
 
 A classifier that overfits is sure of its mistakes. Its held-out loss then rises from layer to layer where its accuracy
-does not. Dividing all logits by one temperature τ mends this and changes no decision (Guo et al., ICML 2017). Every
-layer is read by the same head, so one τ serves them all, and the head's last weights can take it up.
+does not. Dividing all logits by one temperature τ mends this, and the most likely class stays the same (Guo et al.,
+ICML 2017). Every layer is read by the same head, so one τ serves them all, and the head's last weights can take it up.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ from descend.evaluation.satisfaction import TOLERANCE
 from descend.objective import Task
 
 TEMPERATURES = torch.logspace(-1, 1.5, 101).tolist()
-"""Those that are tried, 6 % apart: the loss is flat where it is lowest."""
+"""The candidates, 6 % apart: near its lowest point the loss hardly changes with τ."""
 
 
 def at_temperature(layers: LayerLosses, task: Task, temperature: float) -> LayerLosses:

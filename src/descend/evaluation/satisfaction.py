@@ -1,6 +1,7 @@
 """The verdict: do the constraints hold on data that training did not see?"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,18 @@ CONFIDENCE = 0.95
 
 TOLERANCE = 0.01
 """A constraint missed by more than this share of its bound is broken, however wide its interval."""
+
+
+def preferred(costs: Sequence[float], feasible: Sequence[bool]) -> int:
+    """The place of the model to keep: the cheapest, or the cheapest feasible one if it costs at most 1 % more.
+
+    Args:
+        costs: What to make small, finite and at least one; of equal ones the first counts.
+        feasible: Whether each model meets its constraints; all False where that is not to count.
+    """
+    places = sorted(range(len(costs)), key=lambda place: costs[place])
+    limit = costs[places[0]] + TOLERANCE * abs(costs[places[0]])
+    return next((place for place in places if feasible[place] and costs[place] <= limit), places[0])
 
 
 @dataclass(frozen=True)

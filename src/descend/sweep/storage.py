@@ -20,7 +20,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from descend.errors import InputError, Interrupted, reason
 from descend.run import differences
-from descend.trainer import TOLERANCE
+from descend.trainer import preferred
 
 HEARTBEAT, GRACE = 15, 90
 """Seconds from one sign of life of a trial to the next, and without one until it counts as killed."""
@@ -252,14 +252,9 @@ class Search:
             for trial in self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
             if trial.value is not None and math.isfinite(trial.value)
         ]
-        order = {trial.number: (sign * (trial.value or 0.0), trial.number) for trial in finished}
-        ranked = sorted(finished, key=lambda trial: order[trial.number])
-        if not ranked:
+        if not finished:
             return None
         # The paper chooses by the metric alone.
-        if self.method == "constrained" and not self.study.user_attrs.get(SETTINGS, {}).get("preset"):
-            lowest = order[ranked[0].number][0]
-            limit = lowest + TOLERANCE * abs(lowest)
-            feasible = [trial for trial in ranked if trial.user_attrs.get("feasible")]
-            return next((trial for trial in feasible if order[trial.number][0] <= limit), ranked[0])
-        return ranked[0]
+        counts = self.method == "constrained" and not self.study.user_attrs.get(SETTINGS, {}).get("preset")
+        costs = [sign * (trial.value or 0.0) for trial in finished]
+        return finished[preferred(costs, [counts and bool(trial.user_attrs.get("feasible")) for trial in finished])]

@@ -1,7 +1,8 @@
 """The one training loop: transformers' Trainer, the Lagrangian for its loss, a dual step after each of its own."""
 
+from descend.evaluation.satisfaction import preferred
 from descend.trainer.loop import RECORDS_FILE, DescentMixin, DescentTrainer, steps_of_epoch
-from descend.trainer.measuring import DUAL_FILE, FEASIBLE_FOLDER, TOLERANCE
+from descend.trainer.measuring import DUAL_FILE, FEASIBLE_FOLDER
 from descend.trainer.saving import STATE_FILE
 
 __all__ = [
@@ -9,8 +10,8 @@ __all__ = [
     "FEASIBLE_FOLDER",
     "RECORDS_FILE",
     "STATE_FILE",
-    "TOLERANCE",
     "DescentMixin",
     "DescentTrainer",
+    "preferred",
     "steps_of_epoch",
 ]

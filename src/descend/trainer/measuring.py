@@ -41,7 +41,7 @@ class Measuring(Resumable):
         """Whether a model is the best so far, see `beats_best`; one of a warm-up is no candidate."""
         if self.in_warmup or not self.beats_best(metrics):
             return False
-        self.state.best_metric = None  # the library would compare metrics alone
+        self.state.best_metric = None  # transformers would compare metrics alone
         self._best_meets = self._meets(metrics)
         return super()._determine_best_metric(metrics, trial)
 
@@ -214,7 +214,7 @@ class Measuring(Resumable):
             found = self._of_first(found)
             if found in (TEMPERATURES[0], TEMPERATURES[-1]) and self.is_world_process_zero():
                 logger.warning(
-                    f"the temperature {found:.3g} is at an end of what is tried: on the evaluation data the logits say "
+                    f"the temperature {found:.3g} is at an end of the range: on the evaluation data the logits say "
                     f"{'almost nothing' if found > 1 else 'too little'}. Train longer, or set calibrate to false."
                 )
             self.objective.model.temper(found)
