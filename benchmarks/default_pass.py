@@ -25,12 +25,12 @@ import torch
 from descend import run
 from descend.cli.parsing import read_recipe
 from descend.cli.runs import judged
-from descend.config import DescentArguments
 from descend.errors import NonFiniteLossError
 from descend.models.llama2c import convert
+from descend.paper.grid import OUT, ROOT, Cell, cells
 from descend.recipes import RECIPES
-from descend.study.grid import OUT, ROOT, Cell, cells
-from descend.trainer import preferred
+from descend.training import preferred
+from descend.training.config import DescentArguments
 
 TABLES = ("table-3", "table-4", "table-5")
 RATES = (1 / 3, 1.0)

@@ -169,18 +169,18 @@ class Reader:
 def readers(home: Path) -> dict[str, Reader]:
     """All readers, on the whole inputs of `make_seeds`."""
     from descend import reading
-    from descend.checkpoints import damage, load_state
     from descend.errors import InputError
     from descend.inference import DescentClassifier
     from descend.models import llama2c
+    from descend.paper.report import write_study
     from descend.report import RunView, figures, write_completions, write_page, write_sweep
     from descend.report.frames import Frames
-    from descend.report.study import write_study
     from descend.run.completing import _prompts
     from descend.run.judging import of_run
     from descend.tasks.text import load_tokenizer, read_imdb, read_instructions, read_mnli
     from descend.tasks.video import find_clips
     from descend.tasks.video.cache import cached
+    from descend.training.checkpoints import damage, load_state
 
     def frames(folder: Path) -> int:
         clips = find_clips(folder, None)

@@ -27,7 +27,7 @@ import torch
 from PIL import Image
 
 from descend import cli, recipes, run  # noqa: F401  (in every process that is forked, before it is)
-from descend.checkpoints import load_state
+from descend.training.checkpoints import load_state
 
 OVER = "over already"
 COMMON = """--use-cpu --dual-warmup-steps 0.1 --logging-steps 2 --save-total-limit 2 --disable-tqdm true"""

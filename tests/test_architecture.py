@@ -21,17 +21,13 @@ ARROWS: dict[str, set[str]] = {
     "privacy": set(),
     "tiles": set(),
     "objective": {"models", "tasks", "noise", "tiles"},
-    "preset": set(),
-    "config": {"core", "preset"},
-    "checkpoints": {"records"},
-    "trainer": {"checkpoints", "config", "objective", "core", "evaluation", "noise", "records"},
-    "sft": {"config", "models", "objective", "noise", "tiles", "trainer"},
+    "training": {"core", "evaluation", "models", "noise", "objective", "records", "tiles"},
     "evaluation": {"objective", "core", "models", "noise"},
     "inference": {"models"},
     "records": set(),
-    "study": {"records"},
-    "report": {"study"},
-    "sweep": {"config", "recipes", "records", "run", "trainer"},
+    "paper": {"records", "report"},
+    "report": set(),
+    "sweep": {"recipes", "records", "run", "training"},
 }
 # A name becomes a class here and nowhere else; the package itself re-exports the public names.
 EVERYWHERE = {"recipes", "run", "cli", "__init__", "__main__"}
@@ -39,7 +35,7 @@ EVERYONES = {"errors", "reading"}
 # Rooms that keep to the standard library and these.
 LIBRARIES = {"core": {"torch"}, "privacy": {"numpy", "dp_accounting"}}
 _HEAVY = {"torch", "transformers", "accelerate", "safetensors"}
-FORBIDDEN = {"report": _HEAVY | {"optuna"}, "study": _HEAVY | {"optuna"}}
+FORBIDDEN = {"report": _HEAVY | {"optuna"}, "paper": _HEAVY | {"optuna"}}
 
 
 def imports(file: Path, package: Path) -> set[str]:
@@ -137,15 +133,15 @@ def test_nothing_is_called_utils():
         ("privacy.py", "import torch", True),
         ("objective.py", "from descend.models import layered\nfrom descend import noise", False),
         ("objective.py", "from descend.core import PrimalDual", True),
-        ("trainer.py", "from descend.core import PrimalDual\nfrom descend.objective import Objective", False),
-        ("trainer.py", "from descend.recipes import RECIPES", True),
-        ("evaluation/layers.py", "from descend.trainer import DescentTrainer", True),
+        ("training/trainer.py", "from descend.core import PrimalDual\nfrom descend.objective import Objective", False),
+        ("training/trainer.py", "from descend.recipes import RECIPES", True),
+        ("evaluation/layers.py", "from descend.training import DescentTrainer", True),
         ("report/page.py", "import numpy\nimport plotly\nfrom descend.report import figures", False),
         ("report/page.py", "import torch", True),
-        ("report/page.py", "from descend.study.statistics import draws", False),
-        ("study/statistics.py", "import numpy\nfrom scipy.stats import t", False),
-        ("study/statistics.py", "import torch", True),
-        ("study/statistics.py", "from descend.evaluation.layers import measure", True),
+        ("report/page.py", "from descend.paper.statistics import draws", True),
+        ("paper/statistics.py", "import numpy\nfrom scipy.stats import t", False),
+        ("paper/statistics.py", "import torch", True),
+        ("paper/statistics.py", "from descend.evaluation.layers import measure", True),
         ("report/page.py", "from torch import Tensor", True),
         ("report/sweep/page.py", "import optuna", True),
         ("report/page.py", "from descend.records import Records", True),

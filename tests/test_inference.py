@@ -7,7 +7,7 @@ from descend import DescentClassifier, GaussianNoise, InputError
 from descend.models import LayeredClassifier
 from descend.models.classifiers import FAMILIES
 from descend.tasks.text import generate_pairs, generate_reviews, learn_tokenizer
-from networks import network
+from tests.support.networks import network
 
 PAIRS = [(row["text"], row["pair"]) for row in generate_pairs(30, 0)]
 TEXTS = [row["text"][: 20 + 7 * place] for place, row in enumerate(generate_reviews(30, 0))]

@@ -13,7 +13,7 @@ from descend.models import LayeredClassifier
 from descend.noise import Corruption, GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
 from descend.recipes import RECIPES
 from descend.tasks.video import VideoDenoising
-from networks import network
+from tests.support.networks import network
 
 CLEAN = torch.full((4, 3, 100, 256), 0.5)
 

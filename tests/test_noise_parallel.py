@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from descend import GaussianNoise, Objective
 from descend.models import LayeredClassifier
-from networks import network
+from tests.support.networks import network
 
 RANKS = 2
 EVEN = [1.0] * (network("distilbert").config.num_hidden_layers + 1)

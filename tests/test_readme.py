@@ -14,7 +14,7 @@ from transformers import TrainingArguments
 
 from descend.cli import main
 from descend.tasks.text import generate_instructions, generate_reviews, learn_tokenizer
-from networks import network
+from tests.support.networks import network
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from descend.models import LayeredCausalLM
 from descend.objective import Objective
 from descend.tasks.text import NextToken
 from descend.tiles import TargetSample, tiled
-from networks import causal
+from tests.support.networks import causal
 
 SIZES = (7, 7, 3, 11)
 WEIGHTS = (0.5, 0.0, -0.25, 1.0)

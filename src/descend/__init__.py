@@ -11,12 +11,11 @@ from descend.core import DescentProblem, GeometricTarget, PrimalDual
 from descend.errors import InputError, NonFiniteLossError
 
 if TYPE_CHECKING:
-    from descend.config import DescentConfig
     from descend.inference import DescentClassifier
     from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig
     from descend.noise import GaussianNoise
     from descend.objective import Objective
-    from descend.trainer import DescentTrainer
+    from descend.training import DescentConfig, DescentTrainer
 
 __all__ = [
     "DUST",
@@ -40,8 +39,7 @@ _ROOMS = {
     "models": ("DUST", "UT", "DUSTConfig", "LayeredModel", "UTConfig"),
     "noise": ("GaussianNoise",),
     "objective": ("Objective",),
-    "trainer": ("DescentTrainer",),
-    "config": ("DescentConfig",),
+    "training": ("DescentConfig", "DescentTrainer"),
     "inference": ("DescentClassifier",),
 }
 

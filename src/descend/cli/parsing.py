@@ -70,9 +70,9 @@ def read_recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     """A recipe's name, its settings and training arguments, and whether to resume, from the command line."""
     from transformers import HfArgumentParser
 
-    from descend.config import all_measured_are_saved
-    from descend.preset import paper
     from descend.recipes import RECIPES
+    from descend.training.config import all_measured_are_saved
+    from descend.training.preset import paper
 
     class RecipeParser(Parser, HfArgumentParser):
         """transformers' parser of dataclasses, with ours for what it refuses."""

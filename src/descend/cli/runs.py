@@ -83,9 +83,9 @@ def report(words: Sequence[str]) -> None:
     parser = command_parser("report", "Write the page of an evaluated run, a comparison, a sweep or a study again.")
     parser.add_argument("folder", type=Path, help="folder of an evaluated run, a comparison, a sweep or a study")
     folder = parser.parse_args(words).folder
+    from descend.paper.collected import CELLS_FILE
     from descend.records import read_json
     from descend.report import write_page, write_sweep
-    from descend.study.collected import CELLS_FILE
 
     if (folder / CELLS_FILE).is_file():
         draw(folder)
@@ -105,8 +105,8 @@ def report(words: Sequence[str]) -> None:
 
 def draw(out: Path, told: Collection[str] | None = None) -> None:
     """Figures and tables of what a study has, and its page; the claims of some of them are told, or of all."""
-    from descend.report.study import write_study
-    from descend.study.collected import mixed
+    from descend.paper.collected import mixed
+    from descend.paper.report import write_study
 
     for warning in mixed(out):
         print(f"WARNING: {warning}", file=sys.stderr, flush=True)

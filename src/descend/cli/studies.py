@@ -13,7 +13,7 @@ from descend.cli.runs import complete, draw, judged, line_of, train
 from descend.errors import InputError, StudyError
 
 if TYPE_CHECKING:
-    from descend.study.workers import Job
+    from descend.paper.workers import Job
 
 
 def reproduce(words: Sequence[str]) -> None:
@@ -30,9 +30,9 @@ def reproduce(words: Sequence[str]) -> None:
     parser.add_argument("--workers", type=int, help="processes at a time (default: one for each core)")
     parser.add_argument("--dry-run", action="store_true", help="say what would be run and what it takes, and end")
     options = parser.parse_args(words)
-    from descend.study.collected import CELLS_FILE
-    from descend.study.grid import WANTED
-    from descend.study.reproducing import Study
+    from descend.paper.collected import CELLS_FILE
+    from descend.paper.grid import WANTED
+    from descend.paper.reproducing import Study
 
     if options.what == ["list"]:
         print("\n".join(f"{name:10} {wanted.about}" for name, wanted in WANTED.items()))
@@ -68,8 +68,8 @@ def _carry_out(threads: int | None, job: "Job") -> None:
     """Train and judge a cell of a study in this process, or what is left of it."""
     import torch
 
+    from descend.paper.collected import ANSWERS_FILE, answered
     from descend.run import finished
-    from descend.study.collected import ANSWERS_FILE, answered
 
     if threads is not None:
         torch.set_num_threads(threads)

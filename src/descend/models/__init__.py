@@ -9,9 +9,9 @@ from descend.models.linear import (
     RobertaLinearConfig,
     RobertaLinearForSequenceClassification,
 )
-from descend.models.pretrained import ViTDenoiser, ViTDenoiserConfig
-from descend.models.text import TextUTConfig, TextUTForSequenceClassification
+from descend.models.text_ut import TextUTConfig, TextUTForSequenceClassification
 from descend.models.unrolled import DUST, UT, DUSTConfig, UTConfig, dct_dictionary
+from descend.models.vit import ViTDenoiser, ViTDenoiserConfig
 
 __all__ = [
     "DUST",

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from descend.errors import InputError
 from descend.models.library import LibraryModel
 from descend.models.linear import DistilBertLinearConfig, RobertaLinearConfig
-from descend.models.text import masked_mean
+from descend.models.text_ut import masked_mean
 
 
 class Family(NamedTuple):

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Protocol
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from descend.config import DescentArguments, DescentConfig
 from descend.models import LayeredModel
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
 from descend.objective import Task
-from descend.trainer import DescentMixin, DescentTrainer
+from descend.training import DescentMixin, DescentTrainer
+from descend.training.config import DescentArguments, DescentConfig
 
 SHIFTS: dict[str, type[Noise]] = {
     "gaussian": GaussianNoise,

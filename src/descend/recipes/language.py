@@ -15,7 +15,6 @@ from descend.models.causal import LOGITS
 from descend.noise import Noise
 from descend.recipes.base import GENTLE, Recipe, absolute, setting
 from descend.recipes.text import SMALL, library_config, loaded
-from descend.sft import DescentSFTConfig, DescentSFTTrainer
 from descend.tasks.text import (
     Instructions,
     NextToken,
@@ -25,6 +24,7 @@ from descend.tasks.text import (
     read_instructions,
     tokenize_instructions,
 )
+from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
 
 ADAPTERS = "adapter_config.json"
 

@@ -10,7 +10,6 @@ import numpy as np
 from safetensors.torch import load_file
 from torch.utils.data import Dataset, Subset
 
-from descend.config import DescentConfig
 from descend.errors import InputError, reason
 from descend.evaluation.energy import energies
 from descend.evaluation.exits import exits
@@ -25,7 +24,8 @@ from descend.recipes.base import Data
 from descend.records import put, read_json, write_json
 from descend.run.training import CONFIG_FILE
 from descend.tasks.text.language import IGNORED
-from descend.trainer import DUAL_FILE
+from descend.training import DUAL_FILE
+from descend.training.config import DescentConfig
 
 SUMMARY_FILE, GROUPS_FILE, FRAMES_FILE = "summary.json", "groups.json", "frames.npz"
 

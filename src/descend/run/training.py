@@ -20,15 +20,15 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging as transformers_logging
 
-from descend.checkpoints import DAMAGED, STOPPED, checkpoints
-from descend.config import DescentConfig
 from descend.errors import InputError, Interrupted, Unsaved, reason
 from descend.objective import check_r_drop
-from descend.preset import paper
 from descend.recipes import Recipe
 from descend.recipes.base import Data
 from descend.records import LOCK_FILE, PART, aside, locked, read_json, write_json
-from descend.trainer import DUAL_FILE, FEASIBLE_FOLDER, DescentMixin
+from descend.training import DUAL_FILE, FEASIBLE_FOLDER, DescentMixin
+from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
+from descend.training.config import DescentConfig
+from descend.training.preset import paper
 
 # Loading and saving a small model is no news; training and evaluation have bars of their own.
 transformers_logging.disable_progress_bar()

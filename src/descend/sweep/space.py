@@ -8,8 +8,8 @@ from typing import Any
 from optuna import Trial
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
-from descend.config import DescentConfig
 from descend.errors import InputError
+from descend.training.config import DescentConfig
 
 DIGITS = 4
 """Significant ones of a setting that is drawn: what is run can be typed."""

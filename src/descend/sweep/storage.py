@@ -20,7 +20,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from descend.errors import InputError, Interrupted, reason
 from descend.run import differences
-from descend.trainer import preferred
+from descend.training import preferred
 
 HEARTBEAT, GRACE = 15, 90
 """Seconds from one sign of life of a trial to the next, and without one until it counts as killed."""

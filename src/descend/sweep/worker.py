@@ -19,14 +19,14 @@ from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from descend import run
-from descend.config import DescentConfig
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError
 from descend.recipes import Recipe
 from descend.records import locked
 from descend.sweep.results import SWEEP_FILE, tell, write
 from descend.sweep.space import Ranges, described, draw, flags, own, space
 from descend.sweep.storage import LOST, Search, TooMany, lost, open_storage, studies
-from descend.trainer import steps_of_epoch
+from descend.training import steps_of_epoch
+from descend.training.config import DescentConfig
 
 SPLIT = "validation"
 TRIALS = "trials"

@@ -1,0 +1,46 @@
+"""What cells cost: measured where they were, told from stored figures where not."""
+
+import json
+from collections import defaultdict
+from functools import cache
+from importlib.resources import files
+from statistics import median
+from typing import Any
+
+from descend.paper.grid import Cell
+
+
+@cache
+def references() -> dict[str, Any]:
+    """``costs.json``: of scale, recipe and data set the seconds of a cell on one core, [all but layers, each layer]."""
+    return json.loads((files("descend.paper") / "costs.json").read_text(encoding="utf-8"))
+
+
+class Costs:
+    """Seconds of a scale's cells, better known with each that is measured.
+
+    Args:
+        scale: The scale's name.
+    """
+
+    def __init__(self, scale: str):
+        self._references = references().get(scale, {})
+        self._measured: dict[tuple[str, str, int], list[float]] = defaultdict(list)
+        self._speed: list[float] = []
+
+    def learn(self, cell: Cell, seconds: float) -> None:
+        """Take in what a cell took."""
+        self._measured[cell.recipe, cell.data, cell.depth].append(seconds)
+        if reference := self._reference(cell):
+            self._speed.append(seconds / reference)
+
+    def of(self, cell: Cell) -> float | None:
+        """Seconds of a cell: the median of its like, or its reference at this machine's speed; None without either."""
+        if like := self._measured.get((cell.recipe, cell.data, cell.depth)):
+            return median(like)
+        reference = self._reference(cell)
+        return None if reference is None else reference * (median(self._speed) if self._speed else 1.0)
+
+    def _reference(self, cell: Cell) -> float | None:
+        found = self._references.get(cell.recipe, {}).get(cell.data)
+        return None if found is None else found[0] + found[1] * cell.depth

@@ -1,0 +1,304 @@
+"""The grid: which runs a figure or a table of the paper needs, at which scale."""
+
+import hashlib
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from itertools import pairwise, product
+from typing import Any
+
+from descend.errors import InputError
+from descend.paper.scales import SCALES
+
+ROOT, OUT, HERE = "{root}", "{out}", "{here}"
+"""In a cell's flags: the folders of the data, of the study and of this package, so that a cell is the same anywhere."""
+
+RECIPES = {
+    "video": {"video-ut": "UT", "video-dust": "DUST", "video-vit": "ViT"},
+    "text": {"text-ut": "UT", "text-distilbert": "DistilBERT", "text-roberta": "RoBERTa"},
+    "language": {"llm-sft": "Llama"},
+}
+"""Task → recipe → the paper's name of its model; a task's first recipe is that of its baselines."""
+
+COMPARED = ("erm", "constrained")
+BASELINES = {"video": ("erm-clean", "uniform", "linear"), "text": ("erm-clean", "uniform", "linear", "r-drop")}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study: trained and judged once, whatever figures it is in.
+
+    Attributes:
+        task: ``video``, ``text`` or ``language``.
+        model: The paper's name of the model, ``UT`` …
+        data: The data set, ``ucsd`` …
+        depth: L, as it really is.
+        gamma: Training noise γ.
+        regime: ``paper`` for the paper's training noise, ``strong`` for more.
+        arm: Who is compared: ``constrained``, ``erm`` (at γ = 0 ``erm-clean``), ``uniform``, ``linear``, ``r-drop``.
+        variant: What an ablation changes, as ``alpha=0.1``; empty for a cell of a table.
+        seed: Of the run.
+        recipe: What ``descend train`` is given,
+        flags: and with which flags, `ROOT`, `OUT` and `HERE` standing for folders.
+        judge: Flags of ``descend evaluate``.
+        answer: Flags of ``descend complete``, at γ = 0 and the training noise; none of most cells.
+    """
+
+    task: str
+    model: str
+    data: str
+    depth: int
+    gamma: float
+    regime: str
+    arm: str
+    variant: str
+    seed: int
+    recipe: str
+    flags: tuple[str, ...]
+    judge: tuple[str, ...]
+    answer: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is, and a hash of flags and of the settings' revision: a run of other settings is another cell."""
+        settings = json.dumps([revision(), self.flags, self.judge, self.answer])
+        what = [f"{self.recipe}-{self.depth}", self.data, f"{self.gamma:g}", self.arm, self.variant, f"s{self.seed}"]
+        return "_".join([*filter(None, what), hashlib.sha256(settings.encode()).hexdigest()[:8]])
+
+    def told(self) -> dict[str, Any]:
+        """As a line of ``cells.jsonl`` has it."""
+        return {"name": self.name, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A figure or a table of the paper.
+
+    Attributes:
+        about: What it shows.
+        cells: The runs that it needs at a scale, by the scale's name.
+    """
+
+    about: str
+    cells: Callable[["_Grid"], list[Cell]]
+
+
+def names(words: Sequence[str]) -> list[str]:
+    """Figures and tables by name, ``all`` for every one; each once, in the paper's order.
+
+    Raises:
+        InputError: If there is none of that name.
+    """
+    for word in words:
+        if word not in (*WANTED, "all"):
+            near = get_close_matches(word, WANTED, n=1, cutoff=0.5)
+            raise InputError(
+                f"no figure or table {word!r}{f' (did you mean {near[0]}?)' if near else ''}; descend reproduce list "
+                "names them."
+            )
+    return [name for name in WANTED if name in words or "all" in words]
+
+
+def cells(wanted: Sequence[str], scale: str) -> list[Cell]:
+    """The runs that figures and tables need at a scale; one that several need is there once."""
+    grid = _Grid(scale)
+    return list({cell.name: cell for name in wanted for cell in WANTED[name].cells(grid)}.values())
+
+
+@cache
+def settings() -> dict[str, Any]:
+    """``settings.json``: what the runs of each scale are given, by recipe and regime."""
+    return json.loads((files("descend.paper") / "settings.json").read_text(encoding="utf-8"))
+
+
+def revision() -> int:
+    """Of ``settings.json``: raised when runs change whose flags do not, by a recipe's usual settings for one."""
+    return settings()["revision"]
+
+
+class _Grid:
+    """The cells of one scale."""
+
+    def __init__(self, name: str):
+        self.scale, self.settings = SCALES[name], settings()[name]
+
+    def cell(
+        self,
+        recipe: str,
+        data: str,
+        arm: str,
+        seed: int,
+        *,
+        depth: int | None = None,
+        regime: str | None = None,
+        gamma: float | None = None,
+        variant: str = "",
+        flags: str = "",
+    ) -> Cell:
+        """One cell: at the middle depth, in the data set's first regime and at its last γ unless told otherwise."""
+        task = next(task for task, recipes in RECIPES.items() if recipe in recipes)
+        regimes = self.scale.gammas[task][data]
+        regime = regime or next(iter(regimes))
+        gamma = regimes[regime][-1] if gamma is None else gamma
+        depth = depth or _middle(self.scale.depths[recipe])
+        if arm == "erm-clean":
+            gamma = 0.0
+        elif arm == "erm" and not gamma:
+            arm = "erm-clean"  # the same run
+        method = "erm" if arm == "erm-clean" else arm
+        rows = self.settings["recipes"][recipe]
+        row = rows[regime]
+        for own in (data, str(depth)):
+            row = row.get(own, row)
+        parts = [
+            f"--method {method} --depth {depth} --noise {gamma:g} --seed {seed}",
+            self.settings["data"][data],
+            rows["every"],
+            row.get("both", ""),
+            row.get(method, row.get("erm", "")),  # what has no settings of its own has plain training's
+            rows.get("data", {}).get(data, ""),
+            flags,
+        ]
+        return Cell(
+            task=task,
+            model=RECIPES[task][recipe],
+            data=data,
+            depth=depth,
+            gamma=gamma,
+            regime=regime,
+            arm=arm,
+            variant=variant,
+            seed=seed,
+            recipe=recipe,
+            flags=tuple(flag for part in parts for flag in _split(part)),
+            judge=_split(self.settings["judge"][task][regime]),
+            answer=_split(self.settings["answer"]) if task == "language" and not seed else (),
+        )
+
+    def seeds(self, recipe: str, data: str, arms: Sequence[str] = COMPARED, **other: Any) -> list[Cell]:
+        """Some arms of one setting, all seeds of each."""
+        return [self.cell(recipe, data, arm, seed, **other) for arm in arms for seed in self.scale.seeds]
+
+    def table(self, task: str) -> list[Cell]:
+        """Every data set, regime, recipe, depth and γ, erm and constrained."""
+        found = []
+        for data, regimes in self.scale.gammas[task].items():
+            for place, (regime, gammas) in enumerate(regimes.items()):
+                for recipe in RECIPES[task]:
+                    depths = self.scale.depths[recipe]
+                    for depth, gamma in product([_middle(depths)] if place else depths, gammas):
+                        found += self.seeds(recipe, data, depth=depth, gamma=gamma, regime=regime)
+        return found
+
+    def single(self, task: str, *models: str) -> list[Cell]:
+        """Of a task's table what is of these models, on its first data set, in its first regime at its last γ."""
+        data, regimes = next(iter(self.scale.gammas[task].items()))
+        regime, gammas = next(iter(regimes.items()))
+        setting = (data, regime, gammas[-1])
+        return [
+            cell
+            for cell in self.table(task)
+            if cell.model in models and (cell.data, cell.regime, cell.gamma) == setting
+        ]
+
+    def tables(self, *models: str, task: str | None = None) -> list[Cell]:
+        """The tables of a task, or of all: what is of these models, or everything."""
+        found = [cell for each in RECIPES if task in (None, each) for cell in self.table(each)]
+        return [cell for cell in found if not models or cell.model in models]
+
+    def baselines(self, task: str) -> list[Cell]:
+        """The other arms, with the task's first recipe."""
+        recipe = next(iter(RECIPES[task]))
+        return [cell for data in self.scale.baselines[task] for cell in self.seeds(recipe, data, BASELINES[task])]
+
+    def whole(self, task: str) -> list[Cell]:
+        """A task's table with its baselines."""
+        return self.table(task) + self.baselines(task)
+
+    def ablation(self, recipe: str, task: str, changes: Mapping[str, str]) -> list[Cell]:
+        """Constrained with another setting, by the variant's name, beside erm and constrained as they are.
+
+        A variant that changes nothing is the constrained cell itself.
+        """
+        data = next(iter(self.scale.gammas[task]))
+        found = self.seeds(recipe, data)
+        given = values(found[-1].flags)
+        for variant, flags in changes.items():
+            if not values(_split(flags)).items() <= given.items():
+                found += self.seeds(recipe, data, ["constrained"], variant=variant, flags=flags)
+        return found
+
+    def alphas(self) -> list[Cell]:
+        """α of RoBERTa."""
+        return self.ablation(
+            "text-roberta", "text", {f"alpha={one:g}": f"--alpha {one:g}" for one in self.scale.alphas}
+        )
+
+    def noises(self, *recipes: str) -> list[Cell]:
+        """Training noise of text recipes."""
+        data = next(iter(self.scale.gammas["text"]))
+        return [cell for recipe in recipes for one in self.scale.noises for cell in self.seeds(recipe, data, gamma=one)]
+
+    def dual_lrs(self) -> list[Cell]:
+        """η_λ of RoBERTa."""
+        changes = {f"dual_lr={one:g}": f"--dual-lr {one:g}" for one in self.scale.dual_lrs}
+        return self.ablation("text-roberta", "text", changes)
+
+
+@cache
+def _split(flags: str) -> tuple[str, ...]:
+    """Flags as a shell takes them apart."""
+    return tuple(shlex.split(flags))
+
+
+def values(flags: Sequence[str]) -> dict[str, str]:
+    """Flag → its value; of one that is given twice the last, which is the one that counts."""
+    return {flag: value for flag, value in pairwise(flags) if flag.startswith("--")}
+
+
+def _middle(depths: Sequence[int]) -> int:
+    return depths[(len(depths) - 1) // 2]
+
+
+WANTED: dict[str, Wanted] = {
+    "figure-1": Wanted("RoBERTa: loss by layer and accuracy under noise", lambda grid: grid.single("text", "RoBERTa")),
+    "figure-2": Wanted("RMSE against test noise, by data set and model", lambda grid: grid.whole("video")),
+    "figure-3": Wanted("RMSE against test noise, by depth", lambda grid: grid.tables("UT", "DUST", task="video")),
+    "figure-4": Wanted("accuracy against test noise, by data set and model", lambda grid: grid.whole("text")),
+    "figure-5": Wanted("accuracy against α", _Grid.alphas),
+    "figure-6": Wanted(
+        "a language model: loss by layer, token accuracy under noise", lambda grid: grid.table("language")
+    ),
+    "figure-7": Wanted("DUST: descent at each depth", lambda grid: grid.single("video", "DUST")),
+    "figure-8": Wanted("video: error at the training noise against error beyond it", lambda grid: grid.table("video")),
+    "figure-9": Wanted("DistilBERT: accuracy by training noise", lambda grid: grid.noises("text-distilbert")),
+    "figure-10": Wanted(
+        "UT and DistilBERT: what training noise does to the gain",
+        lambda grid: grid.noises("text-ut", "text-distilbert"),
+    ),
+    "figure-11": Wanted(
+        "a run that ends infeasible, found and named",
+        lambda grid: grid.ablation("video-ut", "video", {"infeasible": grid.settings["infeasible"]}),
+    ),
+    "figure-12": Wanted(
+        "RoBERTa: ratios of single samples, with and without relaxation",
+        lambda grid: grid.ablation("text-roberta", "text", {"resilience=0": "--resilience 0"}),
+    ),
+    "figure-13": Wanted("loss by layer, all settings of texts", lambda grid: grid.table("text")),
+    "figure-14": Wanted("accuracy against α at three levels of noise", _Grid.alphas),
+    "figure-15": Wanted("accuracy against η_λ at three levels of noise", _Grid.dual_lrs),
+    "figure-16": Wanted("completions of a language model under noise", lambda grid: grid.table("language")),
+    "table-1": Wanted("settings: video", lambda grid: grid.whole("video")),
+    "table-2": Wanted("settings: text", lambda grid: grid.whole("text")),
+    "table-3": Wanted("mean RMSE, beside the paper's", lambda grid: grid.whole("video")),
+    "table-4": Wanted("area under the accuracy, beside the paper's", lambda grid: grid.whole("text")),
+    "table-5": Wanted("settings: the language model", lambda grid: grid.table("language")),
+    "theory-1": Wanted("the best loss so far against Theorem 2", lambda grid: grid.tables()),
+    "theory-2": Wanted("violations under shift against Corollary 3", lambda grid: grid.tables()),
+    "theory-3": Wanted("UT's and DUST's energies along the layers", lambda grid: grid.tables("UT", "DUST")),
+}
+"""What can be reproduced, in the paper's order."""

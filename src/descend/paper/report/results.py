@@ -1,0 +1,263 @@
+"""What a study has done: its runs, gathered into settings that compare."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from descend.errors import InputError
+from descend.paper.collected import CELLS_FILE
+from descend.paper.grid import Cell, values
+from descend.paper.report.cells import DATA, Place, Run, data_name, metric_name
+from descend.reading import json_lines
+from descend.report.frames import Frames
+from descend.report.runs import METHOD_NAMES, RunView
+
+_GENERATED = {"imdb": "generated", "ucsd": "scenes"}
+
+_METRICS = {"video": ("rmse", False), "text": ("accuracy", True), "language": ("token_accuracy", True)}
+_UNKNOWN = RunView(
+    "", "", "", 0, "", "", "loss", False, noise=[0.0], values=[nan], mean=nan, train_noise=0.0, layer_losses={}
+)
+
+MODELS = ("UT", "DUST", "ViT", "DistilBERT", "RoBERTa", "Llama")
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """The runs that compare: one task, model, data set, depth, training noise and regime; seeds by method."""
+
+    task: str
+    model: str
+    data: str
+    depth: int
+    gamma: float
+    regime: str
+    arms: dict[str, list[Run]]
+
+    @property
+    def place(self) -> Place:
+        """Where it belongs."""
+        return (self.task, self.model, self.data, self.depth, self.gamma, self.regime)
+
+    @property
+    def plain(self) -> list[Run]:
+        """The unconstrained runs at this training noise; at γ = 0 both kinds of ERM are one."""
+        return self.arms.get("erm") or (self.arms.get("erm-clean", []) if self.gamma == 0 else [])
+
+    @property
+    def constrained(self) -> list[Run]:
+        """The constrained runs."""
+        return self.arms.get("constrained", [])
+
+    def runs(self, arm: str) -> list[Run]:
+        """The runs of ``constrained``, or else the unconstrained ones."""
+        return self.constrained if arm == "constrained" else self.plain
+
+    @property
+    def paired(self) -> bool:
+        """Whether there are both to compare."""
+        return bool(self.plain and self.constrained)
+
+    @property
+    def unbound(self) -> bool:
+        """Whether no multiplier of any constrained run ever left 0, at the steps that are kept of it."""
+        rows = [run.curves.get("multiplier", {}).get("values") for run in self.constrained if not run.diverged]
+        return bool(rows) and all(of_run and not np.any(of_run) for of_run in rows)
+
+    @property
+    def words(self) -> str:
+        """The setting in words."""
+        return f"{self.model}-{self.depth}, {data_name(self.data)}, γ = {self.gamma:g}"
+
+    @property
+    def metric(self) -> str:
+        """The metric's name, as a reader writes it."""
+        return metric_name(next(run for runs in self.arms.values() for run in runs))
+
+
+class Results:
+    """All finished cells of a study.
+
+    Args:
+        runs: The runs, each once.
+        folder: Where run folders may be, for pictures.
+    """
+
+    def __init__(self, runs: Iterable[Run], folder: Path | None = None):
+        self.runs = list(runs)
+        self.folder = folder
+
+    @classmethod
+    def read(cls, out: Path) -> "Results":
+        """Read a study's folder.
+
+        Raises:
+            InputError: If there is no ``cells.jsonl``, or a line of it is no finished cell.
+        """
+        path = out / CELLS_FILE
+        if not path.is_file():
+            raise InputError(f"{out} holds no study: expected {CELLS_FILE} in it. Run `descend reproduce` first.")
+        return cls.of(((line, f"{path}, line {number}") for number, line in json_lines(path, appended=True)), out)
+
+    @classmethod
+    def of(cls, lines: Iterable[tuple[Mapping[str, Any], str]], folder: Path | None = None) -> "Results":
+        """From the lines of a ``cells.jsonl``, each with where it is from; of two of one name the first counts.
+
+        Raises:
+            InputError: If a line is no finished cell, or two are of one seed.
+        """
+        runs: dict[str, Run] = {}
+        failed = []
+        for line, source in lines:
+            if line.get("summary") is None and "diverged" in line:
+                failed.append((line, source))
+            else:
+                run = Run.read(line, source)
+                runs.setdefault(run.name, run)
+        for line, source in failed:
+            run = _diverged(line, runs.values(), source)
+            runs.setdefault(run.name, run)
+        seeds: dict[tuple[Any, ...], str] = {}
+        for run in runs.values():
+            other = seeds.setdefault(_key(run), run.name)
+            if other != run.name:
+                raise InputError(
+                    f"{other} and {run.name} are of one seed of the same arm, run with different settings: counted "
+                    f"as two seeds they would tell too much. Remove the line of one from {CELLS_FILE}."
+                )
+        return cls(runs.values(), folder)
+
+    @cached_property
+    def settings(self) -> list[Setting]:
+        """Every setting of the tables, in the order of the paper; runs of an ablation are apart."""
+        tables = [run for run in self.runs if not run.variant]
+        found: dict[Place, dict[str, list[Run]]] = {}
+        for run in tables:
+            if run.arm != "erm-clean":
+                found.setdefault(run.place, {}).setdefault(run.arm, []).append(run)
+        clean: dict[tuple[str, str, str, int, str], list[Run]] = {}
+        for run in tables:
+            if run.arm == "erm-clean":
+                clean.setdefault((*run.place[:4], run.regime), []).append(run)
+        for place, runs in clean.items():
+            # Trained without noise, they stand beside every training noise of their regime.
+            beside = [key for key in found if (*key[:4], key[5]) == place] or [(*place[:4], 0.0, place[4])]
+            for key in beside:
+                found.setdefault(key, {})["erm-clean"] = runs
+        settings = [Setting(*key, _sorted(arms)) for key, arms in found.items()]
+        return sorted(settings, key=_order)
+
+    def of_cells(self, cells: Iterable[Cell]) -> "Results":
+        """Those runs alone that are of some cells of the grid, whatever settings they were run with."""
+        asked = {_key(cell) for cell in cells}
+        return Results((run for run in self.runs if _key(run) in asked), self.folder)
+
+    def known(self, data: str) -> str:
+        """A data set of the paper; or what was generated in its place, where that alone was run."""
+        run = {one.data for one in self.runs}
+        other = _GENERATED.get(data, data)
+        return other if data not in run and other in run else data
+
+    def where(self, **wanted: Any) -> list[Setting]:
+        """Settings by their fields; a tuple means one of these.
+
+        Example: ``results.where(task="video", model=("UT", "DUST"))``.
+        """
+        return [
+            setting
+            for setting in self.settings
+            if all(
+                getattr(setting, name) in (value if isinstance(value, tuple) else (value,))
+                for name, value in wanted.items()
+            )
+        ]
+
+    def variants(self, start: str) -> list[Run]:
+        """Runs of an ablation, by how its name starts."""
+        return sorted((run for run in self.runs if run.variant.startswith(start)), key=lambda run: (run.name, run.seed))
+
+    def frames(self, run: Run) -> Frames | None:
+        """A run's pictures, where its folder is still there."""
+        path = self.folder / "runs" / run.name / "frames.npz" if self.folder else None
+        if path is None or Path(run.name).name != run.name or not os.path.isfile(path):
+            return None  # as too when it is longer than any file's name, where Path.is_file raises
+        return Frames.load(path)
+
+
+def _key(one: Run | Cell) -> tuple[Any, ...]:
+    """What makes two runs one."""
+    return (one.task, one.model, one.data, one.depth, one.gamma, one.regime, one.arm, one.variant, one.seed)
+
+
+def _sorted(arms: Mapping[str, list[Run]]) -> dict[str, list[Run]]:
+    order = list(METHOD_NAMES)
+    names = sorted(arms, key=lambda arm: (order.index(arm) if arm in order else len(order), arm))
+    return {name: sorted(arms[name], key=lambda run: run.seed) for name in names}
+
+
+def _order(setting: Setting) -> tuple[Any, ...]:
+    def place(name: str, names: Sequence[str]) -> tuple[int, str]:
+        return (names.index(name) if name in names else len(names), name)
+
+    return (
+        ("video", "text", "language").index(setting.task) if setting.task in ("video", "text", "language") else 3,
+        *(setting.regime != "paper", setting.regime, place(setting.model, MODELS)),
+        *(setting.depth, place(setting.data, tuple(DATA)), setting.gamma),
+    )
+
+
+def _diverged(line: Mapping[str, Any], runs: Iterable[Run], source: str) -> Run:
+    """A run that training gave up: it has no numbers, and where they are asked for it is worse than any other."""
+    run = Run.read({**line, "summary": {}, "groups": None}, source, _UNKNOWN)
+    pattern, same = _alike(run, runs)
+    levels = {*pattern.layer_losses, run.gamma}
+    changed: Any = {
+        **{"seed": run.seed, "values": [nan] * len(pattern.noise), "mean": nan, "auc": nan, "train_value": nan},
+        **{"layer_losses": dict.fromkeys(levels, [nan] * (run.depth + 1)), "layer_metrics": {}},
+        **{"violations": [], "violation_intervals": [], "violated": [], "feasible": False, "certain": True},
+        "limits": pattern.limits if same else [],
+        **{"bounds": [], "certified": [], "certificate": ""},
+        "settings": pattern.settings if same else _flagged(line["cell"].get("flags")),
+        **{"ratios": [], "ratio_mean": None, "ratio_median": None, "descending_share": None},
+        "verdict": f"Diverged: {line['diverged']}",
+    }
+    return replace(run, view=replace(pattern, **changed))
+
+
+def _flagged(flags: Any) -> dict[str, Any]:
+    """The settings that a cell's flags give, as a summary has them."""
+    found: dict[str, Any] = {}
+    for flag, value in values([*map(str, flags)] if isinstance(flags, list) else []).items():
+        name = flag.removeprefix("--").replace("-", "_")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def _alike(gone: Run, runs: Iterable[Run]) -> tuple[RunView, bool]:
+    """How a run that diverged would have been judged: as the one of its task that has most in common with it.
+
+    Where nothing of the task has numbers, the task tells its metric: a run that diverged is never left out.
+
+    Returns:
+        That one's view, and whether both are seeds of one arm, with the same settings.
+    """
+
+    def shared(run: Run) -> list[bool]:
+        names = ("model", "data", "regime", "depth", "gamma", "arm", "variant")
+        return [getattr(run, name) == getattr(gone, name) for name in names]
+
+    beside = [run for run in runs if run.task == gone.task and not run.diverged]
+    if beside:
+        nearest = max(beside, key=shared)
+        return nearest.view, all(shared(nearest))
+    metric, higher = _METRICS.get(gone.task, ("loss", False))
+    return replace(_UNKNOWN, metric=metric, higher_is_better=higher, noise=[gone.gamma], train_noise=gone.gamma), False

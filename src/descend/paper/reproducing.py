@@ -1,0 +1,191 @@
+"""A study: what is asked for, what is done, what that leaves and costs, and the carrying out of it."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from tqdm import tqdm
+
+from descend.errors import InputError
+from descend.paper import collected
+from descend.paper.asked import STUDY_FILE, Asked
+from descend.paper.costs import Costs
+from descend.paper.grid import OUT, ROOT, Cell, cells, names, settings
+from descend.paper.scales import SCALES
+from descend.paper.workers import RUNS, Job, Report, Work, carry_out
+from descend.records import locked, write_json
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study in its folder.
+
+    Attributes:
+        wanted: Figures and tables.
+        scale: How much of the paper's grid.
+        out: Its folder.
+        root: The folder of real data; None for none.
+        cells: All that it needs,
+        missing: and those of them that are not done.
+        costs: What cells take.
+    """
+
+    wanted: list[str]
+    scale: str
+    out: Path
+    root: Path | None
+    cells: list[Cell]
+    missing: list[Cell]
+    costs: Costs
+
+    @classmethod
+    def of(cls, words: Sequence[str], scale: str, out: Path, root: Path | None) -> "Study":
+        """What is asked for, and what there is of it.
+
+        Raises:
+            InputError: If a name or the scale is not known, or the folder holds a study of another scale.
+        """
+        if scale not in SCALES:
+            raise InputError(f"scale must be one of {', '.join(SCALES)}; got {scale!r}.")
+        wanted = names(words)
+        _before(out, scale)
+        needed, done, costs = cells(wanted, scale), collected.read(out), Costs(scale)
+        for cell in cells(names(["all"]), scale):
+            if cell.name in done:
+                costs.learn(cell, collected.seconds(out, done[cell.name]))
+        return cls(wanted, scale, out, root, needed, [cell for cell in needed if cell.name not in done], costs)
+
+    def told(self, workers: int) -> str:
+        """How much is to be done, and what it costs."""
+        known = [seconds for cell in self.missing if (seconds := self.costs.of(cell)) is not None]
+        unknown = len(self.missing) - len(known)
+        words = "all" if self.wanted == names(["all"]) else ", ".join(self.wanted)
+        lines = [
+            f"{words} at scale {self.scale}: {SCALES[self.scale].about}.",
+            f"{len(self.cells)} cells: {len(self.cells) - len(self.missing)} done, {len(self.missing)} to run.",
+        ]
+        if known:
+            hours = f"{_duration(sum(known))} of one core, {_duration(sum(known) / workers)} with --workers {workers}"
+            lines.append(f"They take about {hours}.")
+        if unknown:
+            lines.append(f"What {unknown} of them take is not known: none of their kind was timed yet.")
+        return "\n".join(lines)
+
+    def models(self) -> dict[Path, Path]:
+        """Of the models that cells start from and that are to be converted first: where to → what from."""
+        used = {flag for cell in self.missing for flag in cell.flags}
+        pairs = settings()[self.scale].get("converted", {}).items()
+        return {self._path(target): self._path(source) for target, source in pairs if target in used}
+
+    def check_data(self) -> None:
+        """Refuse to start without the data that cells read.
+
+        Raises:
+            InputError: Naming all that is not there, and what needs it.
+        """
+        converted = settings()[self.scale].get("converted", {})
+        needed: dict[str, set[str]] = {}
+        for cell in self.missing:
+            for flag in (*cell.flags, *cell.answer):
+                path = converted.get(flag, flag)
+                if path.startswith(ROOT):
+                    needed.setdefault(path, set()).add(cell.data)
+        if needed and self.root is None:
+            raise InputError(f"expected --data-root, a folder with {_listed(needed)}; got none.")
+        lacking = {path: data for path, data in needed.items() if not self._path(path).exists()}
+        if lacking:
+            raise InputError(f"{self.root} must hold {_listed(lacking)}; it does not. Put them there, or link to them.")
+
+    def _path(self, flag: str) -> Path:
+        return Path(flag.replace(ROOT, str(self.root)).replace(OUT, str(self.out)))
+
+    def carry_out(self, work: Work, *, workers: int, preload: Sequence[str]) -> Report:
+        """Run what is missing.
+
+        Raises:
+            KeyboardInterrupt: On Ctrl-C or SIGTERM, after all workers have saved and stopped.
+            StudyError: If the disk takes no more.
+        """
+        (self.out / RUNS).mkdir(parents=True, exist_ok=True)
+        with _Progress(self, workers) as progress:
+            jobs = [Job(cell, self.out, self.root) for cell in self.missing]
+            return carry_out(jobs, work, workers=workers, preload=preload, tell=progress.tell)
+
+    def write(self) -> None:
+        """Say in the folder what it is of: of all commands together. Lines of other settings are put aside."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        known = {cell.name for cell in cells(names(["all"]), self.scale)}
+        with locked(self.out, wait=True):
+            before = _before(self.out, self.scale)  # again: another command may have begun
+            if not before and (done := collected.read(self.out)) and known.isdisjoint(done):
+                raise InputError(
+                    f"{self.out / collected.CELLS_FILE} has no cell of scale {self.scale}, and nothing says of which "
+                    "it is. Choose another folder with --out."
+                )
+            what = names([*(before.what if before else []), *self.wanted])
+            versions = {name: version(name) for name in ("descend", "torch", "transformers")}
+            if before and not self.missing:  # drawn again, not run again
+                versions = before.versions or versions
+            write_json(self.out / STUDY_FILE, {"scale": self.scale, "what": what, "versions": versions})
+        old = collected.supersede(self.out, known)
+        if old:
+            print(f"{old} cells of other settings are put aside, into {self.out / collected.OLD_FILE}.")
+
+
+def _before(out: Path, scale: str) -> Asked | None:
+    """What was asked for in a folder before, which must be of the same scale."""
+    before = Asked.read(out)
+    if before and before.scale != scale:
+        raise InputError(
+            f"{out} holds a study at --scale {before.scale}; got {scale}. Choose another folder with --out."
+        )
+    return before
+
+
+class _Progress:
+    """One line with the cells that are behind us and the time that is left; on no terminal a line for each cell."""
+
+    def __init__(self, study: Study, workers: int):
+        self.study, self.workers = study, workers
+        self.left = {cell.name: cell for cell in study.missing}
+        self.bar = tqdm(
+            total=len(study.cells),
+            initial=len(study.cells) - len(study.missing),
+            unit="cell",
+            disable=None,
+            bar_format="{percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} cells, {elapsed} gone{postfix}",
+        )
+
+    def __enter__(self) -> "_Progress":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.close()
+
+    def tell(self, cell: Cell, report: Report) -> None:
+        """A cell is behind us."""
+        self.left.pop(cell.name)
+        if cell.name in report.seconds:
+            self.study.costs.learn(cell, report.seconds[cell.name])
+        known = [seconds for one in self.left.values() if (seconds := self.study.costs.of(one)) is not None]
+        more = " and more" if len(known) < len(self.left) else ""
+        left = f"about {_duration(sum(known) / self.workers)}{more} left"
+        wrong = f", {len(report.failed)} failed" if report.failed else ""
+        if self.bar.disable:
+            done = len(self.study.cells) - len(self.left)
+            print(f"[{done}/{len(self.study.cells)}] {cell.name}; {left}{wrong}", file=sys.stderr, flush=True)
+        self.bar.set_postfix_str(left + wrong, refresh=False)
+        self.bar.update()
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _listed(paths: Mapping[str, set[str]]) -> str:
+    return ", ".join(f"{path.removeprefix(f'{ROOT}/')} ({', '.join(sorted(data))})" for path, data in paths.items())

@@ -1,0 +1,168 @@
+"""What seeds and groups of samples let one say: intervals that stay paired, and wins over many cells."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import binomtest
+from scipy.stats import t as student
+
+from descend.errors import InputError
+from descend.paper.groups import Statistic, Table
+
+CONFIDENCE = 0.95
+
+RESAMPLES = 2000
+"""Of a bootstrap: its standard errors then differ from their limit by some 2 %."""
+
+BLOCK = 2**21
+"""Numbers of resampled weights that are held at a time."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """A mean over seeds, and what it is in each resample.
+
+    Seeds and groups are both samples: of all runs that might have been trained, and of all data that might have been
+    judged. Each is resampled in its turn (drawing one less than there are, with which the variance of a mean is without
+    bias), and the two variances add up. Resampling both at once would count thrice, in place of twice, what is neither
+    a seed's nor a group's own. With three seeds the percentiles of so few resamples mean little: the interval is
+    Student's, with Satterthwaite's degrees of freedom for the sum of two variances.
+
+    Attributes:
+        value: The mean over seeds; not finite where a run has diverged. numpy's: it divides by 0 too.
+        over_seeds: What it is in each resample of the seeds, (R,); NaN where there is but one, as of groups.
+        over_groups: The same of the groups.
+        seeds: How many runs it rests on.
+        groups: How many groups of samples; 0 where they are not told, and the interval is over seeds alone.
+    """
+
+    value: np.float64
+    over_seeds: np.ndarray
+    over_groups: np.ndarray
+    seeds: int
+    groups: int
+
+    def ends(self, tried: int = 1) -> tuple[float, float]:
+        """Its 95 % interval, or where it was picked from several Bonferroni's, of 1 − 0.05 / tried.
+
+        Both ends are NaN where one seed or one group leaves them unknown, or a run has diverged.
+        """
+        by_seeds, by_groups = self.over_seeds.var(), self.over_groups.var()
+        variance = by_seeds + by_groups
+        if not np.isfinite(variance):
+            return np.nan, np.nan
+        if variance == 0:  # nothing varies: the difference of an arm with itself, for one
+            return self.value, self.value
+        freedom = variance**2 / (by_seeds**2 / (self.seeds - 1) + by_groups**2 / max(self.groups - 1, 1))
+        width = float(student.ppf(1 - (1 - CONFIDENCE) / (2 * tried), freedom) * np.sqrt(variance))
+        return self.value - width, self.value + width
+
+
+def draws(tables: Sequence[Table], statistic: Statistic, generator: np.random.Generator) -> Draws:
+    """The mean over seeds of a statistic, and what it is in each resample.
+
+    Two arms of as many seeds on the same data, with generators that stand alike, have the same resamples.
+
+    Args:
+        tables: The groups of each seed's run, all on the same data.
+        statistic: Of a run's metric at its noise levels.
+        generator: Draws the resamples.
+
+    Raises:
+        InputError: If there is no run, or the runs were judged on different data.
+    """
+    _compare(tables)
+    seeds, groups = len(tables), len(tables[0].counts)
+    found = _by_seed(tables, statistic, np.ones((1, groups)))[:, 0]
+    if min(seeds, groups) < 2:
+        unknown = np.full(RESAMPLES, np.nan)
+        return Draws(found.mean(), unknown, unknown, seeds, groups)
+    return Draws(
+        found.mean(),
+        found[generator.integers(seeds, size=(RESAMPLES, seeds - 1))].mean(1),
+        np.concatenate([_by_seed(tables, statistic, drawn).mean(0) for drawn in _resampled(groups, generator)]),
+        seeds,
+        groups,
+    )
+
+
+def combine(function: Callable[..., Any], *parts: Draws) -> Draws:
+    """A function of several means, resample by resample: their difference by ``np.subtract``, for one."""
+    with np.errstate(all="ignore"):  # what has diverged
+        return Draws(
+            np.float64(function(*(part.value for part in parts))),
+            function(*(part.over_seeds for part in parts)),
+            function(*(part.over_groups for part in parts)),
+            min(part.seeds for part in parts),
+            min(part.groups for part in parts),
+        )
+
+
+@dataclass(frozen=True)
+class Wins:
+    """In how many cells one arm is ahead of another.
+
+    Attributes:
+        wins: Cells in which it is.
+        losses: Cells in which the other is.
+        ties: Cells in which neither is.
+        p_sign: Of wins and losses alike, two-sided and exact (binomial); ties are left out. Cells of one study share
+            data and seeds: it takes them for independent, and so for more than they are.
+    """
+
+    wins: int
+    losses: int
+    ties: int
+    p_sign: float
+
+
+def wins(cells: Sequence[tuple[float, float]], *, higher_is_better: bool) -> Wins:
+    """Count wins over cells, and test them. A cell that diverged is lost, unless the other did too: a tie.
+
+    Args:
+        cells: Our value and theirs: means over all seeds, never the best of them.
+        higher_is_better: Which way the metric goes.
+
+    Raises:
+        InputError: If there is no cell.
+    """
+    if not cells:
+        raise InputError("wins are counted over cells; got none.")
+    values = np.array(cells, dtype=float)
+    finite = np.isfinite(values)
+    with np.errstate(invalid="ignore"):
+        ahead = (values[:, 0] - values[:, 1]) * (1 if higher_is_better else -1)
+    # What has diverged is behind anything that has not.
+    ahead = np.where(finite.all(1), ahead, finite[:, 0].astype(float) - finite[:, 1])
+    won, lost = int((ahead > 0).sum()), int((ahead < 0).sum())
+    p_sign = float(binomtest(won, won + lost).pvalue) if won + lost else 1.0
+    return Wins(won, lost, len(ahead) - won - lost, p_sign)
+
+
+def _compare(tables: Sequence[Table]) -> None:
+    """Refuse runs that do not compare."""
+    if not tables:
+        raise InputError("expected the groups of at least one run; got none.")
+    for table in tables[1:]:
+        if not table.like(tables[0]):
+            raise InputError(
+                f"runs compare on the same data and noise levels; got {len(tables[0].counts)} and {len(table.counts)} "
+                f"groups at {tables[0].noise.tolist()} and {table.noise.tolist()}. Evaluate them alike."
+            )
+
+
+def _by_seed(tables: Sequence[Table], statistic: Statistic, weights: np.ndarray) -> np.ndarray:
+    """The statistic of each run, (S, K), under (K, N) weights of the groups."""
+    with np.errstate(all="ignore"):  # what has diverged
+        return np.stack([statistic(table.values(weights), table.noise) for table in tables])
+
+
+def _resampled(groups: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
+    """How often each group comes in `RESAMPLES` resamples of one less than there are, (K, N) at a time."""
+    size = max(1, BLOCK // groups)
+    for start in range(0, RESAMPLES, size):
+        rows = min(size, RESAMPLES - start)
+        drawn = generator.integers(groups, size=(rows, groups - 1)) + groups * np.arange(rows)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=rows * groups).reshape(rows, groups).astype(float)

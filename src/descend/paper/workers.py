@@ -1,0 +1,278 @@
+"""Carrying cells out: some processes at a time, each cell once, whoever else works in the same folder."""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError, StudyError, reason
+from descend.paper import collected
+from descend.paper.grid import HERE, OUT, ROOT, Cell
+from descend.reading import read_json
+from descend.records import locked
+
+RUNS = "runs"
+"""In a study's folder: the folders of its runs, with their logs and claims beside them."""
+
+MOST_TRIES = 3
+"""Of a cell whose process was killed or stopped."""
+
+PATIENCE = 2.0
+"""Seconds until a cell that another command carries out is looked at again."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell in its folder, as a worker is given it.
+
+    Attributes:
+        cell: What is to be done.
+        out: The study's folder.
+        root: The data's; None where no cell needs any.
+    """
+
+    cell: Cell
+    out: Path
+    root: Path | None
+
+    @property
+    def folder(self) -> Path:
+        """Of the run."""
+        return self.out.absolute() / RUNS / self.cell.name
+
+    @property
+    def folders(self) -> dict[str, Path]:
+        """What stands for which folder in a cell's flags."""
+        found = {OUT: self.out.absolute(), HERE: Path(__file__).parent}
+        return found | ({ROOT: self.root.absolute()} if self.root is not None else {})
+
+    def resolved(self, flag: str) -> str:
+        """A flag with this machine's folders."""
+        for mark, folder in self.folders.items():
+            flag = flag.replace(mark, str(folder))
+        return flag
+
+
+Work = Callable[[Job], None]
+"""Trains and judges a cell in its folder, and goes on where an earlier try has stopped; importable by its name."""
+
+
+class Ended(NamedTuple):
+    """How a process ended.
+
+    Attributes:
+        outcome: ``done``; ``diverged``; ``already``: another has done it; ``elsewhere``: another is at it; ``stopped``;
+            ``failed``; ``unsaved``: the disk takes no more; ``killed``.
+        why: Of one that went wrong.
+        seconds: Of one that was finished.
+    """
+
+    outcome: str
+    why: str = ""
+    seconds: float = 0.0
+
+
+@dataclass
+class Report:
+    """What became of cells.
+
+    Attributes:
+        seconds: Name → what it took, of those finished here.
+        diverged: Name → reason, of those whose loss was no number.
+        failed: Name → reason, of those that could not be carried out.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    diverged: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def add(self, cell: Cell, ended: Ended) -> None:
+        """Take in how a cell ended."""
+        if ended.outcome in ("done", "diverged"):
+            self.seconds[cell.name] = ended.seconds
+        if ended.outcome == "diverged":
+            self.diverged[cell.name] = ended.why
+        if ended.outcome in ("failed", "killed", "stopped"):
+            self.failed[cell.name] = ended.why
+
+
+def carry_out(
+    jobs: Sequence[Job],
+    work: Work,
+    *,
+    workers: int,
+    preload: Sequence[str] = (),
+    tell: Callable[[Cell, Report], None] = lambda *_: None,
+) -> Report:
+    """Carry out cells, each in a fresh process, those that are done meanwhile left out.
+
+    A cell is claimed by a lock that dies with its process, so that several commands, on several machines with one
+    disk, share a study. What another one holds is waited for, and taken over if that one ends without it.
+
+    Args:
+        jobs: The cells.
+        work: What one process does with one of them.
+        workers: Processes at a time.
+        preload: Modules that are imported once, before processes are forked off.
+        tell: Called with every cell that is behind us, and what became of all so far.
+
+    Raises:
+        KeyboardInterrupt: On Ctrl-C or SIGTERM, after all workers have saved and stopped; at once on the second.
+        StudyError: If the disk takes no more.
+    """
+    report, tries = Report(), Counter[str]()
+    waiting, elsewhere, looked = deque(jobs), list[Job](), time.monotonic()
+    with _Crew(work, workers, preload) as crew:
+        while waiting or elsewhere or crew.busy:
+            while waiting and crew.free:
+                crew.start(waiting.popleft())
+            for job, ended in crew.ended(PATIENCE):
+                if ended.outcome == "unsaved":
+                    raise StudyError(f"{job.cell.name}: {ended.why}")
+                if ended.outcome == "elsewhere":
+                    elsewhere.append(job)
+                    continue
+                if ended.outcome in ("killed", "stopped"):  # one process alone, by whoever
+                    tries[job.cell.name] += 1
+                    if tries[job.cell.name] < MOST_TRIES:
+                        waiting.appendleft(job)
+                        continue
+                report.add(job.cell, ended)
+                tell(job.cell, report)
+            if elsewhere and not waiting and time.monotonic() - looked > PATIENCE:
+                looked = time.monotonic()
+                waiting.extend(elsewhere)  # whoever starts on one looks whether it is done, or still held
+                elsewhere.clear()
+    return report
+
+
+class _Crew:
+    """Processes that carry out one cell each; at the end of the ``with`` block none is left."""
+
+    def __init__(self, work: Work, workers: int, preload: Sequence[str]):
+        self.work, self.workers = work, workers
+        self.busy: dict[int, tuple[Job, Any, Connection]] = {}
+        # A server that has imported everything once, and forks; it never computes, so no thread can be lost.
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload([__name__, *preload])
+
+    def __enter__(self) -> "_Crew":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        processes = [process for _, process, _ in self.busy.values()]
+        try:
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.join()
+        except KeyboardInterrupt:  # the second one
+            for process in processes:
+                process.kill()
+            raise
+
+    @property
+    def free(self) -> bool:
+        """Whether there is room for another process."""
+        return len(self.busy) < self.workers
+
+    def start(self, job: Job) -> None:
+        """Begin with a cell."""
+        ours, theirs = self.context.Pipe(duplex=False)
+        process = self.context.Process(target=_worker, args=(job, self.work, theirs), name=job.cell.name)
+        process.start()
+        theirs.close()
+        self.busy[process.sentinel] = (job, process, ours)
+
+    def ended(self, timeout: float) -> Iterator[tuple[Job, Ended]]:
+        """The cells whose processes have ended, waiting so many seconds for one."""
+        for sentinel in connection.wait(list(self.busy), timeout):
+            job, process, ours = self.busy.pop(sentinel)  # type: ignore[arg-type]
+            process.join()
+            log = f"its log is {job.folder}.log"
+            with ours:
+                try:
+                    ended = ours.recv()
+                except EOFError:  # it could say nothing
+                    ended = Ended("killed", f"its process ended with status {process.exitcode}, every time")
+            lasting = ended.outcome in ("failed", "killed", "stopped")
+            yield job, ended._replace(why=f"{ended.why} ({log})") if lasting else ended
+
+
+def _worker(job: Job, work: Work, ours: Connection) -> None:
+    """A process's whole life."""
+    os.setpgrp()  # Ctrl-C is for the command, which then asks each of its processes once
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system's, which a kill leaves behind
+    threading.Thread(target=_end_with_the_command, daemon=True).start()
+    try:
+        with (job.folder.parent / f"{job.cell.name}.log").open("a") as log:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+                os.dup2(log.fileno(), stream.fileno())
+        ended = _tried(job, work)
+    except (KeyboardInterrupt, Interrupted):
+        ended = Ended("stopped", "its process was asked to stop, every time")
+    ours.send(ended)
+
+
+def _end_with_the_command() -> None:
+    command = multiprocessing.parent_process()
+    assert command is not None
+    command.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _tried(job: Job, work: Work) -> Ended:
+    with ExitStack() as claim:
+        try:
+            claim.enter_context(locked(job.folder.parent, f"{job.cell.name}.lock"))
+        except InputError:
+            return Ended("elsewhere")
+        if job.cell.name in collected.read(job.out):
+            _tidy(job.folder)  # whoever has done it may have been stopped before that
+            return Ended("already")
+        if (job.folder / "summary.json").is_file() and not (job.folder / "model").is_dir():
+            shutil.rmtree(job.folder)  # collected before, and its line taken away since: it is to be run again
+        began = time.monotonic()
+        try:
+            try:
+                work(job)
+            except NonFiniteLossError as error:
+                ended = Ended("diverged", reason(error), time.monotonic() - began)
+                line = collected.diverged(job.cell, ended.why, ended.seconds)
+            else:
+                # Of a run that was taken up again, all its training counts.
+                trained = read_json(job.folder / "config.json")["seconds"]
+                ended = Ended("done", seconds=max(time.monotonic() - began, trained))
+                line = collected.line(job.cell, job.folder, ended.seconds, job.folders)
+            collected.append(job.out, line)
+        except SaveError as error:
+            return Ended("unsaved", str(error))
+        except Interrupted:
+            raise
+        except Exception as error:
+            traceback.print_exc()
+            return Ended("failed", reason(error))
+        _tidy(job.folder)
+        return ended
+
+
+def _tidy(folder: Path) -> None:
+    """Weights are not kept: what is told of a run is collected, and what is shown of it are small files."""
+    for heavy in (folder / "model", folder / "best_feasible", *folder.glob("checkpoint-*")):
+        shutil.rmtree(heavy, ignore_errors=True)

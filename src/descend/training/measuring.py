@@ -1,0 +1,290 @@
+"""Measuring while training: every layer at the training noise, the verdict, and the best model that meets it."""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import EvalPrediction
+from transformers.trainer_utils import IntervalStrategy, has_length, speed_metrics
+
+from descend.errors import InputError
+from descend.evaluation.calibration import TEMPERATURES, at_temperature, temperature
+from descend.evaluation.layers import LayerLosses, measure
+from descend.evaluation.satisfaction import TOLERANCE, Verdict, verdict
+from descend.records import aside, put
+from descend.training.saving import Resumable
+
+logger = logging.getLogger(__name__)
+
+DUAL_FILE = "dual.safetensors"
+FEASIBLE_FOLDER = "best_feasible"
+
+
+class Measuring(Resumable):
+    """A trainer that looks at all layers where the library's looks at the last."""
+
+    verdict: Verdict | None
+    temperature: float
+    """What `calibrate` has divided a classifier's logits by, 1 before."""
+    chooses: bool
+    """Whether what was measured last is a candidate for the best: on the trainer's own evaluation data."""
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Whether a model is the best so far, see `beats_best`; one of a warm-up is no candidate."""
+        if self.in_warmup or not self.beats_best(metrics):
+            return False
+        self.state.best_metric = None  # transformers would compare metrics alone
+        self._best_meets = self._meets(metrics)
+        return super()._determine_best_metric(metrics, trial)
+
+    @property
+    def in_warmup(self) -> bool:
+        """Whether the model was not yet held to its constraints."""
+        return self.dual.problem.constrained and self.dual.steps <= self.dual.warmup
+
+    def beats_best(self, metrics: dict[str, float]) -> bool:
+        """Whether what `evaluate` found is better than the best so far.
+
+        A model that meets its constraints on the evaluation data is better than one that does not, unless that costs
+        more than 1 % of ``metric_for_best_model``: a model that has learned nothing yet meets almost any. Among equals
+        the metric decides, as in transformers. Without constraints it decides alone.
+        """
+        if self.args.metric_for_best_model is None:
+            return False
+        value, best = metrics[f"eval_{self.args.metric_for_best_model.removeprefix('eval_')}"], self.state.best_metric
+        if not math.isfinite(value) or best is None:
+            return math.isfinite(value)
+        meets = self._meets(metrics)
+        allowance = TOLERANCE * abs(best) * (meets - self._best_meets)
+        return value > best - allowance if self.args.greater_is_better else value < best + allowance
+
+    def _meets(self, metrics: dict[str, float]) -> bool:
+        names = (f"eval_{name}_feasible" if name else "eval_feasible" for name in self._evaluated(self.eval_dataset))
+        return self.dual.problem.constrained and all(metrics.get(name, 0.0) for name in names)
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Every layer's loss and metric at the training noise, and the verdict on the constraints.
+
+        Args:
+            eval_dataset: Samples, several data sets by name, or the name of one of the trainer's; all of the trainer's
+                unless given.
+            ignore_keys: Not used: predictions have no keys.
+            metric_key_prefix: Of the metrics' names.
+
+        Returns:
+            The last layer's loss and metric, the worst violation, whether the constraints hold, the merit
+            (`DescentProblem.merit`) in the problem that training solves, and what ``compute_metrics`` makes of the last
+            layer's predictions. While it trains a classifier is measured at the temperature that it would be kept with,
+            on the trainer's own data alone.
+        """
+        own = eval_dataset is None
+        if isinstance(eval_dataset, str):
+            known = self._evaluated(self.eval_dataset)
+            if eval_dataset not in known:
+                raise InputError(f"eval_dataset must be one of {', '.join(known)}; got {eval_dataset!r}.")
+            eval_dataset = known[eval_dataset]
+        datasets = self._evaluated(self.eval_dataset if own else eval_dataset)
+        if not datasets:
+            raise InputError("expected an eval_dataset, of the trainer or of this call; got none.")
+        metrics: dict[str, float] = {}
+        losses: list[float] = []
+        verdicts: list[Verdict] = []
+        for name, dataset in datasets.items():
+            began = time.time()
+            layers = self._measure(dataset)
+            model = self.objective.model
+            divisor = 1.0
+            if own and self.is_in_train and layers.logits is not None:
+                # A candidate is measured as it would be kept.
+                divisor = self._of_first(temperature(layers, self.objective.task, self.dual.problem))
+                layers = at_temperature(layers, self.objective.task, divisor)
+            judged = verdict(self.args.problem(model.depth, model.first_layer), layers)
+            prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
+            # All processes have measured, and may differ by rounding; what is decided on it is the first one's.
+            judged, found = self._of_first((judged, self._told(layers, judged, prefix)))
+            verdicts.append(judged)
+            found |= speed_metrics(
+                prefix, began, num_samples=len(dataset) if has_length(dataset) else len(layers.losses)
+            )
+            self.log(found)
+            metrics |= found
+            losses.append(found[f"{prefix}_loss"])
+            # Other data than the trainer's own leave no trace in what a run is known and chosen by.
+            if own and self.is_world_process_zero():
+                self.records.rows(
+                    {"loss": layers.losses.mean(0).tolist(), self.objective.task.metric: layers.metrics},
+                    step=self.state.global_step,
+                    split=f"validation {name}".rstrip(),
+                    noise=self._level,
+                )
+        self.verdict = max(verdicts, key=lambda one: one.worst)
+        if own and all(one.feasible for one in verdicts):
+            self._keep_best_feasible(sum(losses) / len(losses), divisor)
+        self.chooses = own and metric_key_prefix == "eval"
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _told(self, layers: LayerLosses, judged: Verdict, prefix: str) -> dict[str, float]:
+        metrics = {
+            f"{prefix}_loss": layers.losses[:, -1].mean().item(),
+            f"{prefix}_{self.objective.task.metric}": layers.metrics[-1],
+            f"{prefix}_violation": judged.worst,
+            f"{prefix}_feasible": float(judged.feasible),
+            f"{prefix}_merit": self.dual.problem.merit(layers.losses.mean(0)).item(),
+        }
+        if layers.predictions is not None and self.compute_metrics is not None:
+            predictions, targets = layers.predictions
+            if layers.logits is not None:
+                predictions = layers.logits[0][:, -1]
+            if self.preprocess_logits_for_metrics is not None:
+                predictions = self.preprocess_logits_for_metrics(predictions, targets)
+            losses = layers.losses[:, -1].numpy() if "loss" in (self.args.include_for_metrics or ()) else None
+            theirs = self.compute_metrics(EvalPrediction(predictions.numpy(), targets.numpy(), losses=losses))
+            for name, value in theirs.items():
+                metrics[name if name.startswith(f"{prefix}_") else f"{prefix}_{name}"] = value
+        return metrics
+
+    def _keep_best_feasible(self, loss: float, divisor: float) -> None:
+        """Keep a model that meets the constraints on all the trainer's evaluation data, if none was better.
+
+        Args:
+            loss: Its last layer's.
+            divisor: What its logits were divided by when it was measured.
+        """
+        if self.dual.problem.constrained and loss < self._best:
+            self._best = loss
+            kept = self.args.folder / FEASIBLE_FOLDER
+            with aside(kept) if self.args.should_save else nullcontext(kept) as folder:
+                with self.objective.model.tempered(divisor) if divisor != 1 else nullcontext():
+                    self.save_pretrained(folder)
+                self.save_dual(folder / DUAL_FILE)
+
+    @staticmethod
+    def _evaluated(dataset: Any) -> dict[str, Any]:
+        """Data sets by name, a single one by none."""
+        return dataset if isinstance(dataset, dict) else {} if dataset is None else {"": dataset}
+
+    def _measure(self, dataset: Any) -> LayerLosses:
+        noise = self.objective.noise
+        if isinstance(dataset, Dataset):
+            dataset = self._remove_unused_columns(dataset, "evaluation")
+        own = noise.at(noise.level, seed=0, sigma=self.sigma or self._sigma(dataset)) if noise else None
+        return self._seen(
+            lambda: measure(
+                self.objective.model,
+                self.objective.task,
+                dataset,
+                own,
+                batch_size=self.args.eval_batch_size,
+                collate=self._collate_evaluation,
+                device=self.args.device,
+                keep_predictions=self.compute_metrics is not None,
+                keep_logits=self._calibrates,
+            )
+        )
+
+    @property
+    def _calibrates(self) -> bool:
+        """Whether the logits are to be divided by a temperature.
+
+        Not where nothing is evaluated in training, and not by several data sets, which would have several.
+        """
+        evaluates = IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO
+        one = len(self._evaluated(self.eval_dataset)) == 1
+        return self.args.calibrate and self.objective.has_logits and evaluates and one
+
+    def calibrate(self) -> None:
+        """Divide a classifier's logits by the temperature that fits the evaluation data best.
+
+        `train` calls it where training has come to its end, unless ``DescentConfig.calibrate`` is off.
+        """
+        if self._calibrates:
+            (dataset,) = self._evaluated(self.eval_dataset).values()
+            found = temperature(self._measure(dataset), self.objective.task, self.dual.problem)
+            found = self._of_first(found)
+            if found in (TEMPERATURES[0], TEMPERATURES[-1]) and self.is_world_process_zero():
+                logger.warning(
+                    f"the temperature {found:.3g} is at an end of the range: on the evaluation data the logits say "
+                    f"{'almost nothing' if found > 1 else 'too little'}. Train longer, or set calibrate to false."
+                )
+            self.objective.model.temper(found)
+            self.temperature *= found
+
+    def _seen(self, look: Callable[[], Any]) -> Any:
+        """What ``look`` finds in the model outside its forward pass, for which FSDP2 must gather parameters too."""
+        if not hasattr(self.objective, "reshard"):
+            return look()
+        from torch.distributed.fsdp import register_fsdp_forward_method
+
+        if "aside" not in vars(self.objective):
+            register_fsdp_forward_method(self.objective, "aside")
+        found: list[Any] = []  # what a forward pass returns might be rounded
+        self.objective.aside(lambda: found.append(look()))
+        self.objective.reshard()  # type: ignore[operator]
+        return found[0]
+
+    @property
+    def _collate_evaluation(self) -> Any:
+        """How samples become a batch where they are measured."""
+        return self._get_collator_with_removed_columns(self.data_collator, "evaluation")
+
+    @property
+    def sigma(self) -> float | None:
+        """σ_x: the noise's own, or that of the training data as the model embeds them now.
+
+        None without noise, or without data that can be looked through.
+        """
+        noise = self.objective.noise
+        if noise is None or noise.sigma is not None:
+            return noise.sigma if noise else None
+        known = (self.train_dataset, *self._evaluated(self.eval_dataset).values())
+        data = next((each for each in known if has_length(each)), None)
+        return None if data is None else self._sigma(data)
+
+    def _sigma(self, dataset: Any) -> float:
+        return self._seen(lambda: self.objective.task.sigma(self.objective.model.get_input_embeddings(), dataset))
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """The mean loss, the predictions and the targets of a batch, clean, at the last layer: for `predict`."""
+        task, batch = self.objective.task, self._prepare_inputs(inputs)
+        with torch.no_grad():
+            prediction = self._seen(lambda: list(self.objective.model.predictions(task.inputs(batch)))[-1])
+        try:
+            target = task.target(batch)
+        except KeyError:  # what is not labelled can be predicted all the same
+            target = None
+        loss = None if target is None else task.losses(prediction, target).mean()
+        return loss, None if prediction_loss_only else prediction, target
+
+    @property
+    def _level(self) -> float:
+        return self.objective.noise.level if self.objective.noise else 0.0
+
+    def save_dual(self, path: Path) -> None:
+        """Write λ, the cap's multiplier, the slack, and σ_x as the model embeds the data now; as `save_pretrained`."""
+        tensors = {
+            "multipliers": self.dual.multipliers,
+            "cap_multiplier": self.dual.cap_multiplier,
+            "slack": self.dual.slack,
+        }
+        sigma = self.sigma
+        if sigma is not None:
+            tensors["sigma"] = torch.tensor(sigma, dtype=torch.float64)
+        if self.args.should_save:
+            put(path, lambda part: save_file(tensors, part))

@@ -1,0 +1,189 @@
+"""DescentSFTTrainer: TRL's SFTTrainer under layerwise descent constraints."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+from peft import PeftModel
+from torch import nn
+from transformers import TrainingArguments
+from trl import SFTConfig, SFTTrainer
+from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+from trl.trainer.utils import create_model_from_path
+
+from descend.errors import InputError, reason
+from descend.models import LayeredCausalLM
+from descend.models.loading import refuse_unsafe
+from descend.noise import Noise
+from descend.objective import Objective
+from descend.tiles import TargetSample
+from descend.training import DescentMixin
+from descend.training.config import DescentArguments
+
+
+@dataclass
+class DescentSFTConfig(DescentArguments, SFTConfig):
+    """TRL's `SFTConfig` and the constrained problem.
+
+    Every argument of TRL's trainer keeps its name and its meaning.
+    """
+
+    library: ClassVar[type] = SFTConfig
+
+    exit_share: float = field(
+        default=1.0,
+        metadata={
+            "help": "p in (0, 1]: the share of target tokens that inner exits see in training. 1: exact. Below: drawn "
+            "anew in every batch, the same at every inner exit, for nearly the price of plain fine-tuning."
+        },
+    )
+
+    @classmethod
+    def of(cls, args: TrainingArguments | None) -> Self:
+        """As `SFTTrainer` takes them: transformers' own arguments leave TRL's at their defaults."""
+        if args is not None and not isinstance(args, SFTConfig):
+            args = SFTConfig(**args.to_dict() | {"hub_token": args.hub_token})
+        return super().of(args)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check()  # what came as JSON is read now
+
+    def _check(self) -> None:
+        super()._check()
+        TargetSample(self.exit_share)
+        if self.loss_type != "nll":
+            raise InputError(f"loss_type must be nll, the same loss at every layer; got {self.loss_type!r}.")
+        if self.trust_remote_code:
+            raise InputError("trust_remote_code must be off: no code of a model or a tokenizer is run.")
+        if self.method == "r-drop":
+            raise InputError("the method r-drop is for classification; choose another for a language model.")
+        checkpointing = self.gradient_checkpointing_kwargs
+        if isinstance(checkpointing, dict) and checkpointing.get("use_reentrant"):
+            raise InputError(
+                "gradient_checkpointing_kwargs must leave use_reentrant off: no gradient would reach the inner exits."
+            )
+
+
+class DescentSFTTrainer(DescentMixin, SFTTrainer):
+    """TRL's `SFTTrainer` under layerwise descent constraints.
+
+    Data sets, chat templates, packing and adapters are TRL's. Every layer's output is read by the model's own final
+    norm and head, through a tile of logits at a time. λ, slack, layer losses and violations go where logs go, and into
+    ``records.jsonl`` of the output folder. `evaluate` measures every layer at the training noise.
+
+    Args:
+        model: A causal language model, with adapters of PEFT or without, or its name or folder.
+        args: A `DescentSFTConfig`; TRL's own `SFTConfig` for the default problem.
+        *others: As `SFTTrainer` takes them.
+        noise: Noise on the word embeddings; a number is the level γ of Gaussian noise. None for none.
+        **kwargs: As `SFTTrainer` takes them: ``train_dataset``, ``eval_dataset``, ``processing_class``,
+            ``peft_config`` …
+
+    Raises:
+        InputError: If the model, the arguments or a sample can't be used.
+        NonFiniteLossError: In training, before the step, if a layer's loss is NaN or infinite.
+    """
+
+    args: DescentSFTConfig  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        model: nn.Module | str,
+        args: TrainingArguments | None = None,
+        *others: Any,
+        noise: Noise | float | None = None,
+        **kwargs: Any,
+    ):
+        if model is None:
+            raise InputError("expected a model, or its name or folder; got None.")
+        args = DescentSFTConfig.of(args)
+        self._refuse(args, kwargs)  # type: ignore[arg-type]
+        if args.eval_packing is None:  # a text's noise in evaluation is its own, whatever it would be packed with
+            args.eval_packing = False
+        if isinstance(model, str):
+            model = _loaded(model, args)
+            args.model_init_kwargs = None
+        given: Any = getattr(model, "saved", model)  # of a layered model the one inside
+        model = LayeredCausalLM(given).saved  # or it is refused here
+        base = _base(model)
+        forward = {name: value for name, value in vars(base).items() if name == "forward"}
+        with _any_head(model):
+            try:
+                super(DescentMixin, self).__init__(model, args, *others, **kwargs)  # type: ignore[arg-type]
+            except (ValueError, TypeError) as error:
+                raise error if isinstance(error, InputError) else InputError(reason(error)) from error
+        # TRL puts its own exit, of the last layer alone, into the model's forward pass; ours are the objective's.
+        vars(base).pop("forward", None)
+        vars(base).update(forward)
+        sample = TargetSample(args.exit_share, args.seed) if args.exit_share < 1 else None
+        objective = Objective(self.model, None, self._noise(noise, args.seed), sample)  # type: ignore[arg-type]
+        self._constrain(objective, args)  # type: ignore[arg-type]
+        self.model = self.model_wrapped = self.callback_handler.model = objective
+        self._ready()
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """As `DescentTrainer.evaluate`; data sets are prepared as those of training are."""
+        if eval_dataset is not None and not isinstance(eval_dataset, str) and not self._skip_prepare_dataset:
+            packing = self.args.packing if self.args.eval_packing is None else self.args.eval_packing
+            prepared = {
+                name: self._prepare_dataset(
+                    data,
+                    self.processing_class,  # type: ignore[arg-type]
+                    self.args,
+                    packing,
+                    self._formatting_func,
+                    name or "eval",
+                )
+                for name, data in self._evaluated(eval_dataset).items()
+            }
+            eval_dataset = prepared if isinstance(eval_dataset, dict) else prepared[""]
+        return DescentMixin.evaluate(self, eval_dataset, ignore_keys, metric_key_prefix)
+
+    @property
+    def _collate_evaluation(self) -> Any:
+        if self.padding_free and not self.args.eval_packing:
+            return DataCollatorForLanguageModeling(pad_token_id=self._tokenizer.pad_token_id)
+        return super()._collate_evaluation
+
+    def _set_signature_columns_if_needed(self) -> None:
+        SFTTrainer._set_signature_columns_if_needed(self)
+
+
+def _loaded(name: str, args: DescentSFTConfig) -> nn.Module:
+    given: dict[str, Any] = dict(args.model_init_kwargs or {})  # type: ignore[arg-type]
+    if given.get("trust_remote_code"):
+        raise InputError("model_init_kwargs must leave trust_remote_code off: no model's own code is run.")
+    try:
+        refuse_unsafe(name)
+        return create_model_from_path(name, **given | {"trust_remote_code": False, "use_safetensors": True})
+    except InputError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"can't load a model from {name!r}: expected a folder with config.json and model.safetensors, or a name on "
+            f"the Hub, which needs a network at first. {reason(error)}"
+        ) from None
+
+
+def _base(model: Any) -> Any:
+    return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
+@contextmanager
+def _any_head(model: Any) -> Iterator[None]:
+    """Let TRL take a model with an adapter on its head.
+
+    TRL multiplies by the head's weight and so refuses one; here the head is called. Inside the ``with`` block a model
+    shows the head without its adapter.
+    """
+    base = _base(model)
+    head = base.get_output_embeddings()
+    base.get_output_embeddings = lambda: getattr(head, "base_layer", head)
+    try:
+        yield
+    finally:
+        del base.get_output_embeddings

@@ -1,0 +1,395 @@
+"""DescentTrainer: transformers' Trainer, the Lagrangian for its loss, and a dual step after each of its own.
+
+`DescentMixin` is all of it; what else is derived from `Trainer` takes it up the same way.
+"""
+
+import inspect
+import logging
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.data_loader import BatchSamplerShard
+from torch import Tensor, nn
+from torch.utils.data import BatchSampler, DataLoader
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, has_length
+
+from descend.core import Outlook
+from descend.errors import InputError, NonFiniteLossError
+from descend.noise import GaussianNoise, Noise
+from descend.objective import Objective, Task
+from descend.records import Records
+from descend.training.checkpoints import STOPPED
+from descend.training.config import DescentConfig
+from descend.training.measuring import FEASIBLE_FOLDER, Measuring
+from descend.training.order import LengthGrouped, Share
+from descend.training.stopping import EarlyStopping
+
+logger = logging.getLogger(__name__)
+
+RECORDS_FILE = "records.jsonl"
+IDLE = "idle"  # marks a micro-batch that counts nothing
+
+
+class DescentMixin(Measuring):
+    """What a trainer of transformers, or one derived from it, becomes under layerwise descent constraints.
+
+    The loss is the Lagrangian, eq. (5); after every optimizer step the multipliers take theirs, Algorithm 1. A loss is
+    a sum over targets divided by their number in the whole step, over micro-batches and ranks.
+    """
+
+    @staticmethod
+    def _noise(noise: Noise | float | None, seed: int) -> Noise | None:
+        return GaussianNoise(noise, seed=seed) if isinstance(noise, int | float) else noise
+
+    @staticmethod
+    def _refuse(args: DescentConfig, kwargs: dict[str, Any]) -> None:
+        """What the loop can't do, before any work is done."""
+        if kwargs.get("model_init") is not None:
+            raise InputError("expected a model; model_init, which makes one for each trial, can't be used here.")
+        if kwargs.get("compute_loss_func") is not None:
+            raise InputError("compute_loss_func must be left out: the loss is the task's. Give a task of your own.")
+        if "inputs" in (args.include_for_metrics or ()):
+            raise InputError("include_for_metrics can't hold inputs: those of a text differ in length. Leave it out.")
+        started = int(os.environ.get("WORLD_SIZE", "1"))
+        if started > 1 and args.world_size == 1:
+            raise InputError(
+                f"{started} processes were started, and none knows of the others: there is no GPU for each. Add "
+                "--use-cpu (use_cpu=True) to train on CPUs."
+            )
+        if args.n_gpu > 1:
+            raise InputError(
+                f"one process must have one GPU; got {args.n_gpu}. Start one process for each with torchrun, or choose "
+                "one by CUDA_VISIBLE_DEVICES=0."
+            )
+
+    def _constrain(self, objective: Objective, args: DescentConfig) -> None:
+        """Give the trainer its problem, its multipliers and its records."""
+        self.objective = objective
+        self.dual = args.primal_dual(objective.model.depth, objective.model.first_layer)
+        self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
+        self.verdict = None
+        self.temperature, self.chooses = 1.0, False
+        self._outlook = Outlook(self.dual.problem)
+        # Σ loss and Σ count of every exit.
+        self._since_log = torch.zeros(2, objective.model.depth + 1, dtype=torch.float64)
+        self._in_step = torch.zeros_like(self._since_log)  # of the step that is being taken alone
+        self._fault: str | None = None  # what went wrong on this rank in the step that is being taken
+        self._scale_before = 1.0
+        self._idles = False  # whether this rank has no sample left in the last micro-batch of an epoch
+        self._best = float("inf")  # the lowest loss of a feasible model
+        self._best_meets = False  # whether the model that is chosen so far is feasible
+        self._began, self._earlier = time.monotonic(), 0.0
+        self._aside: Path | None = None  # where a checkpoint is being written
+        self._unwritten: Exception | None = None  # what the disk did not take of it
+
+    def _ready(self) -> None:
+        """Check the data, and listen to the loop."""
+        for data in (self.train_dataset, *self._evaluated(self.eval_dataset).values()):
+            self.objective.task.check(data, self.objective.model.limits)
+        self.loss_is_scaled_for_ga = True
+        if is_deepspeed_zero3_enabled():
+            raise InputError(
+                "ZeRO's stage 3 keeps parameters apart outside the modules' own calls, and every layer is read there. "
+                "Choose stage 2, or FSDP2."
+            )
+        self.model_accepts_loss_kwargs = False  # targets are counted here, once
+        self.add_callback(_DualStep(self))
+        # The library takes any metric that is no loss for one that is to grow.
+        task = self.objective.task
+        falls = {"violation", "merit"} | (set() if task.higher_is_better else {task.metric})
+        chosen = (self.args.metric_for_best_model or "").removeprefix("eval_")
+        names = [name for name in self._evaluated(self.eval_dataset) if name]
+        if chosen in falls | {"loss", "feasible", task.metric} and names:
+            raise InputError(
+                f"metric_for_best_model must say of which evaluation data it is: {names[0]}_{chosen}, for one; got "
+                f"{chosen!r}."
+            )
+        if chosen in falls | {f"{name}_{metric}" for name in names for metric in falls}:
+            self.args.greater_is_better = False
+        if self.args.patience is not None:
+            self.add_callback(EarlyStopping(self.args.patience, self))
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator, num_batches: int, device: torch.device
+    ) -> tuple[list, Tensor | int | None]:
+        """The micro-batches of a step, and the number of targets in them over all ranks."""
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if self._idles and batches and self.accelerator.gradient_state.end_of_dataloader:
+            batches[-1][IDLE] = True
+        count = sum(len(self.objective.task.target(batch)) for batch in batches if IDLE not in batch)
+        return batches, self.accelerator.reduce(torch.tensor(count, device=device))
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """A micro-batch's share of the Lagrangian, w·(f_0 … f_L)."""
+        idle = inputs.pop(IDLE, False)
+        lagrangian, sums, count, first = model(weights=self.dual.weights.tolist(), inner=self.dual.inner, **inputs)
+        # On the host, where there is double precision on every machine.
+        found = torch.tensor([sums, [float(count)] * len(sums)], dtype=torch.float64)
+        if idle:
+            # It is computed all the same: other ranks wait for this one's part in every collective.
+            found, lagrangian = torch.zeros_like(found), lagrangian * 0
+        if not found.isfinite().all():
+            # Where the step would be taken all ranks stop together: here others may still be computing.
+            layers = [first + int(layer) for layer in (~found[0].isfinite()).nonzero()]
+            self._fault = self._fault or f"the loss of layer {layers} is not finite ({list(sums)})"
+            found = torch.zeros_like(found)
+        if not first:
+            # Ranks add their sums where the process group can.
+            device = self.args.device if self.accelerator.num_processes > 1 else "cpu"
+            seen = found[1, 0].item()
+            self.dual.observe((found[0] / max(seen, 1)).to(device), seen)
+        self._in_step[:, first:] += found
+        total = count if num_items_in_batch is None else num_items_in_batch
+        # Parallel training averages gradients over ranks; the sum over ranks is what a global mean needs.
+        loss = lagrangian * (self.accelerator.num_processes / torch.as_tensor(total).clamp(min=1))
+        return (loss, sums) if return_outputs else loss
+
+    def _dual_step(self) -> None:
+        """The multipliers' step after the primal one, which a gradient scaler may have skipped: nothing has moved."""
+        if self.accelerator.optimizer_step_was_skipped or self._scale < self._scale_before:
+            self.dual.skip()
+            self._in_step.zero_()
+            return
+        if self._in_step[1, 0] and self._since_log[1, 0] < self._since_log[1, -1]:
+            self._since_log.zero_()  # warm-up is over: layers are compared over the same steps
+        self._since_log += self._in_step
+        self._in_step.zero_()
+        self._ascend(self.dual.step)
+
+    def _ascend(self, move: Callable[[], Any]) -> None:
+        """Let the dual take its step; where that is no number all ranks stop, since all take it on the same sums."""
+        try:
+            move()
+        except NonFiniteLossError as error:
+            raise NonFiniteLossError(f"step {self.state.global_step}: {error} {self._way_on()}") from None
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """The library's, and the last look before a step: one that went wrong on any rank is not taken on any."""
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        of_loss, self._fault = self._fault, None
+        of_gradient = None
+        # A gradient scaler looks at the gradients itself, and skips the step.
+        if norm is not None and self.accelerator.scaler is None and not math.isfinite(_number(norm)):
+            of_gradient = f"the gradient is not finite (its norm is {_number(norm)})"
+        fault = of_loss or of_gradient
+        failed = self.accelerator.reduce(torch.tensor(float(fault is not None), device=self.args.device))
+        if failed:
+            self._stop(model, fault, of_loss is not None)
+        return norm
+
+    def _stop(self, model: nn.Module, fault: str | None, of_loss: bool) -> None:
+        """End training on all ranks in the state before the step, which is saved."""
+        self.dual.skip()
+        self._in_step.zero_()
+        samples = ", ".join(map(str, self._samples())) or "unknown"
+        found = self._of_all([(of_loss, f"{self._rank}{fault}; samples {samples}")] if fault else [])
+        # What is wrong with one rank's loss is wrong with every rank's gradient.
+        said = [sentence for of_loss, sentence in found if of_loss] or [sentence for _, sentence in found]
+        step = self.state.global_step
+        folder = self.args.folder
+        saved = self._told_by_first((folder / f"{PREFIX_CHECKPOINT_DIR}-{step}").exists)
+        if self._broken():
+            kept = "; they were not all finite before it."
+        elif step and self.args.save_strategy != "no" and not saved:
+            # Not among the checkpoints: where training has diverged, an earlier one is the better start, and stays.
+            self._write_checkpoint(folder / f"{STOPPED}{step}", model)
+            kept = f", and the state before it is saved in {STOPPED}{step}."
+        else:
+            kept = "."
+        raise NonFiniteLossError(
+            f"step {step + 1}: {'; '.join(said)}. No parameter has moved in this step{kept} Look at these samples. "
+            f"{self._way_on()}"
+        )
+
+    def _samples(self) -> list[int]:
+        """The numbers of the samples of this step on this rank; none where the data are a stream."""
+        loader: Any = self.callback_handler.train_dataloader
+        batches = getattr(loader, "batch_sampler", None)
+        if batches is None or not has_length(loader):
+            return []
+        size = self.args.gradient_accumulation_steps
+        epoch, step = divmod(self.state.global_step, math.ceil(len(loader) / size))
+        sampler: Any = getattr(batches, "sampler", None)
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+        return [number for batch in islice(batches, step * size, (step + 1) * size) for number in batch]
+
+    @property
+    def _scale(self) -> float:
+        """The gradient scaler's, which falls where it skips a step: a fused optimizer doesn't tell Accelerate."""
+        scaler = self.accelerator.scaler
+        return 1.0 if scaler is None else scaler.get_scale()
+
+    def get_train_dataloader(self) -> DataLoader:
+        """The library's loader, in which no sample of an epoch comes twice.
+
+        Where the ranks can't share an epoch's last samples evenly, the library fills up with the first ones. Here the
+        last micro-batches are short, and a rank that has none left runs one that counts nothing. A stream, whose
+        length is not known, and ``batch_rebalance`` are filled up as ever.
+        """
+        loader = super().get_train_dataloader()
+        shard = getattr(loader, "batch_sampler", None)
+        if isinstance(shard, BatchSamplerShard) and type(shard.batch_sampler) is BatchSampler and shard.even_batches:
+            share = Share(shard)
+            self._idles = share.idles
+            # As the library hands over to a sampler that knows of ranks itself.
+            shard.batch_sampler, shard.batch_size, shard.split_batches = share, None, False
+            shard.num_processes, shard.process_index = 1, 0
+            shard.sampler = share.sampler  # where a resumed run looks for what must know its epoch
+        return loader
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """The library's; one that groups by length is made to depend on seed and epoch alone, as its others do."""
+        sampler = super()._get_train_sampler(train_dataset)
+        if isinstance(sampler, LengthGroupedSampler):
+            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+            return LengthGrouped(sampler.batch_size * self.args.world_size, sampler.lengths, seed)
+        return sampler
+
+    def _run_epoch(self, **kwargs: Any) -> None:  # type: ignore[override]
+        """An epoch, unless the checkpoint is that of the last step: the library's loop would take one more."""
+        if self.state.global_step < self.state.max_steps and not self.control.should_training_stop:
+            super()._run_epoch(**kwargs)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add the dual's state and the layer losses to a training log."""
+        if "loss" in logs:
+            totals = self.accelerator.reduce(self._since_log.to(self.args.device)).cpu()
+            self._since_log = torch.zeros_like(self._since_log)
+            first = int((totals[1] == 0).sum())  # of the exits that were looked at since
+            losses = totals[0, first:] / totals[1, first:]
+            found: dict[str, tuple[int, list[float]]] = {
+                "loss": (first, losses.tolist()),
+                "weight": (0, self.dual.weights.tolist()),
+            }
+            if self.dual.problem.constrained:
+                found["multiplier"] = 0, [self.dual.cap_multiplier.item(), *self.dual.multipliers.tolist()]
+                found["slack"] = 1, self.dual.slack.tolist()
+                if not first:
+                    found["violation"] = 1, self.dual.problem.violations(losses).tolist()
+                    if self.dual.warm and self.is_world_process_zero() and losses.isfinite().all():
+                        for sentence in self._outlook.report(losses, self.dual.multipliers):
+                            logger.warning(f"step {self.state.global_step}: {sentence}")
+            for name, (start, values) in found.items():
+                if self.is_world_process_zero():
+                    place: dict[str, Any] = {"step": self.state.global_step, "split": "train", "noise": self._level}
+                    self.records.rows({name: values}, first=start, **place)
+                logs |= {f"{name}/{layer}": value for layer, value in enumerate(values, start=start)}
+        super().log(logs, start_time)
+
+
+class DescentTrainer(DescentMixin):
+    """transformers' `Trainer` under layerwise descent constraints.
+
+    λ, slack, weights, layer losses and violations go where logs go, and into ``records.jsonl`` of the output folder.
+    `evaluate` measures every layer on the evaluation set, at the training noise, and keeps the best model that meets
+    the constraints there in ``best_feasible``.
+
+    Args:
+        model: A `LayeredModel`, or a classifier of the library's, which stays what is trained and saved.
+        args: A `DescentConfig`; transformers' own `TrainingArguments` for the default problem.
+        *others: As `Trainer` takes them.
+        task: The data's loss and metric; of a classifier its own unless given.
+        noise: Noise on the inputs; a number is the level γ of Gaussian noise. None for none.
+        **kwargs: As `Trainer` takes them: ``train_dataset``, ``eval_dataset``, ``processing_class``,
+            ``compute_metrics``, ``callbacks``, ``optimizers`` …
+
+    Raises:
+        InputError: If transformers would spread a batch over several GPUs of one process, or the model, the arguments
+            or a sample can't be used.
+        NonFiniteLossError: In training, if a layer's loss or a gradient is NaN or infinite, before the step; if a
+            multiplier would be, before it moves.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        args: TrainingArguments | None = None,
+        *others: Any,
+        task: Task | None = None,
+        noise: Noise | float | None = None,
+        **kwargs: Any,
+    ):
+        if model is None:
+            raise InputError("expected a model; got None.")
+        args = DescentConfig.of(args)
+        self._refuse(args, kwargs)
+        r_drop = args.r_drop if args.method == "r-drop" else None
+        self._constrain(Objective(model, task, self._noise(noise, args.seed), r_drop=r_drop), args)
+        super().__init__(self.objective, args, *others, **kwargs)
+        self._ready()
+
+    def _set_signature_columns_if_needed(self) -> None:
+        """A sample's fields are those that the network inside the objective takes, its class and its group."""
+        if self._signature_columns is None:
+            taken = inspect.signature(self.objective.model.library.forward).parameters
+            self._signature_columns: Any = [*taken, "label", "label_ids", "labels", "group"]
+
+
+def _number(norm: Any) -> float:
+    """A norm as a number; FSDP2 gives its parts."""
+    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+
+
+def steps_of_epoch(args: TrainingArguments, state: TrainerState, loader: DataLoader) -> int:
+    """How many steps an epoch has; of a stream, which has no epochs, those of the run."""
+    batches = len(loader) if has_length(loader) else state.max_steps * args.gradient_accumulation_steps
+    return math.ceil(batches / args.gradient_accumulation_steps)
+
+
+class _DualStep(TrainerCallback):
+    """Where the trainer's loop tells the dual that a step, or an epoch, is over."""
+
+    def __init__(self, trainer: DescentMixin):
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        # Only now is it known how many steps an epoch has, and the run.
+        self.steps = steps_of_epoch(args, state, kwargs["train_dataloader"])
+        if not (state.global_step and self.trainer.dual.warm):  # what was warm stays so, however long the run is now
+            self.trainer.dual.warmup = args.warmup(state.max_steps, self.steps)
+        epochs = math.ceil(state.max_steps / self.steps)
+        self.trainer.dual.plan(epochs if self.trainer.dual.every == "epoch" else state.max_steps)
+        self.postponed = False
+        if state.global_step:
+            args.eval_on_start = False  # it was done where the run began
+        elif state.is_world_process_zero:  # what an earlier run left in the folder
+            self.trainer.records.truncate_after(-1)
+            shutil.rmtree(args.folder / FEASIBLE_FOLDER, ignore_errors=True)
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        # An epoch is over where the next begins: a checkpoint of its last step goes on alike, an epoch that was
+        # interrupted is not over, and the slack after the very last step stays for the record.
+        if state.global_step and state.global_step % self.steps == 0:
+            self.trainer._ascend(self.trainer.dual.end_epoch)
+
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.trainer._scale_before = self.trainer._scale
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.trainer._dual_step()
+        # What is measured where an epoch ends belongs into the checkpoint of its last step: a resumed run would not
+        # take it up.
+        measured = IntervalStrategy.EPOCH in (args.eval_strategy, args.logging_strategy)
+        if control.should_save and measured and state.global_step % self.steps == 0:
+            control.should_save, self.postponed = False, True
+
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.postponed:
+            control.should_save, self.postponed = True, False

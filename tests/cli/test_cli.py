@@ -1,0 +1,488 @@
+"""The command line: help, recipes, pages, and one clear line for whatever is wrong."""
+
+import errno
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+import termios
+import time
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from descend import UT, DescentConfig, GeometricTarget, InputError
+from descend.cli import COMMANDS, main
+from descend.cli.parsing import levels, read_recipe
+from descend.recipes import RECIPES
+from descend.training.config import DescentArguments
+
+# Two steps on a handful of windows: what is tested is the command line.
+SHORT = ["--depth", "2", "--max-steps", "2", "--use-cpu"]
+BRIEF = [*SHORT, "--window", "2", "--stride", "40"]
+
+
+def words(capsys, *argv: str, status: int = 0) -> tuple[str, str]:
+    """stdout and stderr of a command that ends as expected."""
+    capsys.readouterr()
+    try:
+        ended = main(argv)
+    except SystemExit as exit:  # --help
+        ended = exit.code
+    found = capsys.readouterr()
+    assert ended == status, found.err
+    return found.out, found.err
+
+
+def one_line(capsys, *argv: str, status: int = 2) -> str:
+    """The one line that a command fails with."""
+    _, err = words(capsys, *argv, status=status)
+    (line,) = err.splitlines()
+    assert line.startswith("descend: ")
+    return line
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory) -> list[Path]:
+    """An ERM and a constrained run, evaluated; read them, don't change them."""
+    folder = tmp_path_factory.mktemp("pair")
+    for method in ("erm", "constrained"):
+        assert main(["train", "video-ut", *BRIEF, "--method", method, "--out", str(folder / method)]) == 0
+        assert main(["evaluate", str(folder / method), "--noise", "0,0.8"]) == 0
+    return [folder / "erm", folder / "constrained"]
+
+
+# --- help
+
+
+@pytest.mark.parametrize("argv", [[], ["-h"], ["--help"]])
+def test_help_shows_every_command(capsys, argv):
+    out, _ = words(capsys, *argv)
+    for command in COMMANDS:
+        assert f"descend {command}" in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(capsys, command):
+    out, err = words(capsys, command, "--help")
+    assert out.startswith(f"usage: descend {command}")
+    assert err == ""
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_train_help_shows_every_setting_with_its_default(capsys, name):
+    out, _ = words(capsys, "train", name, "--help")
+    out = " ".join(out.split())
+    recipe = RECIPES[name]
+    for field in [*fields(recipe), *fields(DescentConfig)]:
+        assert not field.init or f"--{field.name}" in out, field.name
+        assert not field.init or f"--{field.name.replace('_', '-')}" in out, field.name
+    ours = [
+        *fields(recipe),
+        *(field for field in fields(DescentConfig) if field.name in DescentArguments.__annotations__),
+    ]
+    for field in ours:
+        help = field.metadata["help"]
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        default = recipe.training.get(field.name, default)
+        assert f"{' '.join(help.split())} (default: {default})" in out, field.name
+    assert f"(default: {recipe.training['learning_rate']})" in out  # transformers' own, as the recipe sets them
+
+
+def test_recipes_are_listed(capsys):
+    out, _ = words(capsys, "recipes")
+    assert [line.split()[0] for line in out.splitlines()] == list(RECIPES)
+
+
+def test_python_m_descend_is_the_same_command():
+    done = subprocess.run([sys.executable, "-m", "descend", "recipe"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "descend: no command 'recipe' (did you mean recipes?); descend --help lists them.\n"
+
+
+# --- recipes, compare, report, demo
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_trains_and_is_judged(capsys, tmp_path, name):
+    video = name.startswith("video")
+    length = 60 if name == "llm-sft" else 20
+    small = {"window": 2, "stride": 40} if video else {"hidden_size": 16, "max_length": length}
+    recipe = RECIPES[name](depth=2, **small)
+    recipe.check()
+    assert recipe.network(recipe.load()).depth == 2
+    brief = BRIEF if video else [*SHORT, "--hidden-size", "16", "--max-length", str(length)]
+    out, _ = words(capsys, "train", name, *brief, "--per-device-train-batch-size", "2", "--out", str(tmp_path / "run"))
+    assert out.startswith(f"trained {tmp_path / 'run'}: ")
+    data = "scenes" if video else "generated instructions" if name == "llm-sft" else "generated imdb"
+    out, err = words(capsys, "evaluate", str(tmp_path / "run"), "--noise", "0:0.8:0.4")
+    assert re.fullmatch(
+        rf"{recipe.label} constrained on {data}: mean {recipe.task().metric} [\d.]+ "
+        r"over γ = 0 … 0.8 \([\d.]+, [\d.]+, [\d.]+\)(, area [\d.]+)?, [\d.]+ at the training noise\. .+\n"
+        rf"{re.escape(str(tmp_path / 'run' / 'report.html'))}\n",
+        out,
+    )
+    assert err == ""
+
+
+def test_compare_and_report_write_one_page(capsys, tmp_path, pair):
+    out, _ = words(capsys, "compare", *map(str, pair), "--out", str(tmp_path / "both"))
+    page = tmp_path / "both" / "report.html"
+    assert out == f"{page}\n"
+    runs = json.loads((tmp_path / "both" / "summary.json").read_text())["runs"]
+    assert runs == [json.loads((run / "summary.json").read_text()) for run in pair]
+    assert [run["method"] for run in runs] == ["erm", "constrained"]
+    before = page.read_text()
+    page.unlink()
+    words(capsys, "report", str(tmp_path / "both"))
+    assert page.read_text() == before
+    words(capsys, "report", str(pair[0]))
+    assert (pair[0] / "report.html").stat().st_size > 10_000
+    (pair[0] / "report.html").unlink()
+
+
+def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
+    shutil.copytree(pair[0], tmp_path / "demo" / "erm")  # an earlier demo's: it makes way
+    (tmp_path / "demo" / ".descend-demo").touch()
+    out, _ = words(capsys, "demo", "--max-steps", "1", "--seed", "5", "--out", str(tmp_path / "demo"))
+    assert out.splitlines()[-1] == f"open {tmp_path / 'demo' / 'report.html'}"
+    folders = [tmp_path / "demo" / method for method in ("erm", "constrained")]
+    configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
+    assert [config["method"] for config in configs] == ["erm", "constrained"]
+    for one, other in zip(*(sorted(config.items()) for config in configs), strict=True):
+        if one[0] not in ("method", "seconds", "training"):
+            assert one == other
+    training = [{k: v for k, v in config["training"].items() if k != "method"} for config in configs]
+    assert training[0] == training[1]
+    assert configs[0]["seed"] == training[0]["seed"] == 5
+    summaries = json.loads((tmp_path / "demo" / "summary.json").read_text())["runs"]
+    # The same noisy test frames, and a first step on the same noisy training batch.
+    assert summaries[0]["noise"] == summaries[1]["noise"]
+    noisy = [np.load(folder / "frames.npz")["noisy"] for folder in folders]
+    assert np.array_equal(*noisy)
+    first = [json.loads((folder / "records.jsonl").read_text().splitlines()[0]) for folder in folders]
+    assert first[0]["value"] == first[1]["value"]
+    # An interrupted one goes on: what is done stays done.
+    shutil.rmtree(folders[1])
+    done = (folders[0] / "model" / "model.safetensors").read_bytes()
+    words(capsys, "demo", "--max-steps", "1", "--seed", "5", "--out", str(tmp_path / "demo"), "--resume")
+    assert (folders[0] / "model" / "model.safetensors").read_bytes() == done
+    assert (folders[1] / "summary.json").is_file()
+
+
+# --- wrong input
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["trian"], "no command 'trian' (did you mean train?)"),
+        (["--version"], "no command '--version'"),
+        (["train"], "no recipe given; expected one of video-ut, "),
+        (["train", "video-tu"], "no recipe 'video-tu' (did you mean video-ut?)"),
+        (["train", "video-ut"], "the following arguments are required: --out"),
+        (["train", "video-ut", "--out", "OUT", "--depht", "3"], "no setting --depht (did you mean --depth?)"),
+        (["train", "video-ut", "--out", "OUT", "--learning-rat=3"], "(did you mean --learning-rate?)"),
+        (["train", "video-ut", "--out", "OUT", "--resum"], "no setting --resum (did you mean --resume?)"),
+        (["train", "video-ut", "--out", "OUT", "stray"], "stray"),
+        (["train", "video-ut", "--out", "OUT", "--depth", "three"], "argument --depth: invalid int value: 'three'"),
+        (["train", "video-ut", "--out", "OUT", "--depth", "0"], "depth must be at least 1"),
+        (["train", "video-ut", "--out", "OUT", "--alpha", "1"], "strictly between 0 and 1"),
+        (["train", "video-ut", "--out", "OUT", "--alpha", "-0.1"], "strictly between 0 and 1"),
+        (["train", "video-ut", "--out", "OUT", "--alpha", "nan"], "strictly between 0 and 1"),
+        (["train", "video-ut", "--out", "OUT", "--alpha", "0.1,0.2"], "one per layer (7); got 2 numbers"),
+        (["train", "video-ut", "--out", "OUT", "--alpha", "0.1;0.2"], "one number or one per layer"),
+        (["train", "video-ut", "--out", "OUT", "--noise", "-0.1"], "noise must be a level γ of at least 0"),
+        (["train", "video-ut", "--out", "OUT", "--noise", "inf"], "noise must be a level γ of at least 0"),
+        (["train", "video-ut", "--out", "OUT", "--noise", "loud"], "invalid float value: 'loud'"),
+        (["train", "video-ut", "--out", "OUT", "--dual-optim-args", "{kp: 5}"], "must be a JSON object"),
+        (["train", "video-ut", "--out", "OUT", "--dual-optim-args", "5"], "must be a JSON object"),
+        (["train", "video-ut", "--out", "OUT", "--dual-optim-args", '{"lr": 5}'], "other than lr"),
+        (["train", "video-ut", "--out", "OUT", "--dual-optim-args", '{"kq": 5}'], "does not take these options"),
+        (["train", "video-ut", "--out", "OUT", "--dual-warmup-steps", "-1"], "dual_warmup_steps must be at least 0"),
+        (["train", "video-ut", "--out", "OUT", "--dual-warmup-steps", "400"], "got 400 of 400"),
+        (["train", "video-ut", "--out", "OUT", "--dual-warmup-steps", "0.9", "--max-steps", "4"], "got 4 of 4"),
+        (["train", "video-ut", "--out", "OUT", "--dual-warmup-epoch", "1"], "(did you mean --dual-warmup-epochs?)"),
+        (
+            ["train", "video-ut", "--out", "OUT", "--alpha=0.1", "--slack=explicit", "--slack-optimizer", "rmsprop"],
+            "sgd, adam",
+        ),
+        (
+            ["train", "video-ut", "--out", "OUT", "--first-layer", "7"],
+            "(--first-layer) must be from 0 to",
+        ),
+        (["train", "video-ut", "--out", "OUT", "--max-steps", "0"], "above 0; got 0 and 3.0"),
+        (["train", "video-ut", "--out", "OUT", "--method", "erm", "--max-steps", "0"], "above 0; got 0 and 3.0"),
+        (["train", "video-ut", "--out", "OUT", "--seed", "-1"], "seed must be at least 0; got -1"),
+        (["train", "video-ut", "--out", "OUT", "--learning-rate", "inf"], "a number of at least 0; got inf"),
+        (["train", "video-ut", "--out", "OUT", "--save-only-model", "true"], "save_only_model must be off"),
+        (["demo", "--out", "OUT", "--max-steps", "0"], "above 0; got 0 and 3.0"),
+        (["train", "video-ut", "--out", "OUT", "--kernel", "cubic"], "kernel must be 'softmax' or 'gaussian'"),
+        (["train", "video-ut", "--out", "OUT", "--optim", "sgdd"], "sgdd"),
+        (["train", "video-ut", "--out", "OUT", "--window", "500"], "clip scene 0 has 30 frames; expected at least"),
+        (["train", "video-ut", "--out", "OUT", "--window", "0"], "window and stride must be at least 1"),
+        (["train", "video-ut", "--out", "OUT", "--validation-share", "1"], "validation_share must lie between 0 and 1"),
+        (["train", "video-ut", "--out", "OUT", "--data", "NOWHERE"], "does not exist"),
+        (["train", "video-ut", "--out", "FILE"], "exists; choose another with --out"),
+        (["train", "video-ut", "--out", "FILE", "--resume"], "FILE/config.json can't be read"),
+        (["train", "video-ut", "--out", "FILE/run"], "Not a directory"),
+        (["train", "video-ut", "--out", ".", "--resume"], "expected a run folder with config.json"),
+        (["evaluate"], "the following arguments are required: run"),
+        (["evaluate", "NOWHERE"], "expected a run folder with config.json; NOWHERE has none"),
+        (["evaluate", "FILE"], "FILE/config.json can't be read"),
+        (["evaluate", "RUN", "--nois", "1"], "no setting --nois (did you mean --noise?)"),
+        (["evaluate", "RUN", "--noise", "loud"], "0,0.1,0.2 or start:stop:step as 0:2:0.25; got 'loud'"),
+        (["evaluate", "RUN", "--noise", "0:1"], "start:stop:step"),
+        (["evaluate", "RUN", "--noise", "0:1:0"], "start:stop:step"),
+        (["evaluate", "RUN", "--noise", "0:inf:1"], "start:stop:step"),
+        (["evaluate", "RUN", "--noise", "-0.5"], "noise must be levels γ of at least 0"),
+        (["evaluate", "RUN", "--noise", "nan"], "noise must be levels γ of at least 0"),
+        (["evaluate", "RUN", "--noise=-0.5,0"], "noise must be levels γ of at least 0"),
+        (["evaluate", "RUN", "--data", "FILE", "--split", "train"], "got --split train. Leave out --data or --split"),
+        (["evaluate", "RUN", "--frames", "0"], "frames must be at least 1; got 0"),
+        (["evaluate", "RUN", "--split", "tset"], "invalid choice: 'tset'"),
+        (["evaluate", "RUN", "--model", "best"], "has no best"),
+        (["evaluate", "RUN/model"], "is not that of a run"),
+        (["evaluate", "RUN", "--data", "NOWHERE"], "does not exist"),
+        (["compare", "RUN"], "the following arguments are required: --out"),
+        (["compare", "NOWHERE", "--out", "OUT"], "NOWHERE has no summary.json; run: descend evaluate NOWHERE"),
+        (
+            ["compare", "RUN", "--out", "RUN"],
+            "holds something else than a comparison; choose another folder with --out",
+        ),
+        (["report", "NOWHERE"], "expected a run folder with summary.json; NOWHERE has none"),
+        (["demo", "--max-step", "1"], "no setting --max-step (did you mean --max-steps?)"),
+        (["demo", "--max-steps", "1", "--data", "NOWHERE"], "does not exist"),
+        (["recipes", "--all"], "no setting --all"),
+    ],
+)
+def test_wrong_input_is_one_clear_line(capsys, tmp_path, monkeypatch, pair, argv, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FILE").write_text("a file")
+    (tmp_path / "RUN").symlink_to(pair[1])
+    assert message in one_line(capsys, *argv, status=1 if "Not a dir" in message else 2)
+    assert not (tmp_path / "OUT").exists() or not any((tmp_path / "OUT").iterdir())
+
+
+def test_an_existing_folder_is_left_alone(capsys, tmp_path, pair):
+    before = {path: path.stat().st_mtime_ns for path in pair[0].rglob("*")}
+    message = one_line(capsys, "train", "video-ut", *BRIEF, "--out", str(pair[0]))
+    assert message == (
+        f"descend: the output folder {pair[0]} exists; choose another with --out, or go on with --resume."
+    )
+    assert {path: path.stat().st_mtime_ns for path in pair[0].rglob("*")} == before
+    (tmp_path / "empty").mkdir()
+    words(capsys, "train", "video-ut", *BRIEF, "--out", str(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize("name", ["erm", "constrained"])
+@pytest.mark.parametrize("flags", [[], ["--resume"]])
+def test_the_demo_replaces_nothing_that_is_not_a_demos(capsys, tmp_path, name, flags):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "thesis.txt").write_text("years of work")
+    message = one_line(capsys, "demo", "--max-steps", "1", "--out", str(tmp_path), *flags)
+    assert message == f"descend: {tmp_path} holds runs that are not a demo's; choose another folder with --out."
+    assert (tmp_path / name / "thesis.txt").read_text() == "years of work"
+    assert [path.name for path in tmp_path.iterdir()] == [name]  # no mark to be taken for a demo's next time
+
+
+def test_compare_replaces_nothing_that_is_not_a_comparison(capsys, tmp_path, pair):
+    (tmp_path / "summary.json").write_text('{"years": "of work"}')
+    message = one_line(capsys, "compare", str(pair[0]), "--out", str(tmp_path))
+    assert message == (f"descend: {tmp_path} holds something else than a comparison; choose another folder with --out.")
+    assert (tmp_path / "summary.json").read_text() == '{"years": "of work"}'
+    assert not (tmp_path / "report.html").exists()
+    for runs in (pair[:1], pair):  # its own makes way
+        words(capsys, "compare", *map(str, runs), "--out", str(tmp_path / "page"))
+    assert len(json.loads((tmp_path / "page" / "summary.json").read_text())["runs"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--alpha", "0.2"], [0.8, 0.8, 0.8]),
+        (["--alpha=0.2"], [0.8, 0.8, 0.8]),
+        (["--alpha", "0.2", "--alpha-decay", "0.5"], [0.8, 0.9, 0.95]),
+        (["--alpha_decay=0.5", "--alpha", "0.2"], [0.8, 0.9, 0.95]),
+        (["--alpha", "0.3,0.2,0.1"], [0.7, 0.8, 0.9]),
+        (["--alpha", "0.2", "--first-layer", "1"], [None, 0.8, 0.8]),
+        (["--alpha", "0.2", "--first-layer", "2"], [None, None, 0.8]),
+    ],
+)
+def test_alpha_alone_is_that_step_at_every_layer(flags, expected):
+    _, _, args, _ = read_recipe(["video-ut", "--out", "run", *flags])
+    assert args.problem(3).limits[1:] == [value and pytest.approx(value) for value in expected]
+
+
+@pytest.mark.parametrize(
+    ("flags", "first", "expected"),
+    [
+        ([], 0, [True, True, True]),
+        ([], 1, [False, True, True]),  # a model whose exit 0 is its input
+        (["--first-layer", "2"], 1, [False, False, True]),
+        (["--strength", "0.2"], 0, [True, True, True]),
+    ],
+)
+def test_without_alpha_the_bounds_come_from_the_losses(flags, first, expected):
+    _, _, args, _ = read_recipe(["video-ut", "--out", "run", *flags])
+    problem = args.problem(3, first)
+    assert isinstance(problem.target, GeometricTarget) and problem.alpha is None
+    assert problem.target.strength == (0.2 if "--strength" in flags else 0.7)
+    assert problem.in_force.tolist() == [False, *expected]
+
+
+def test_multipliers_of_a_pretrained_model_start_at_zero(tmp_path, monkeypatch):
+    from descend.recipes.text import DistilBERTRecipe
+
+    monkeypatch.setattr(DistilBERTRecipe, "check", lambda self: None)
+    flags = ["text-distilbert", "--model", "some/model", "--out", "run"]
+    for more, start in ([], 0.0), (["--dual-optim-args", '{"start": 0.5}'], 0.5), (["--alpha", "0.1"], None):
+        _, _, args, _ = read_recipe([*flags, *more])
+        dual = args.primal_dual(3)
+        assert dual.multipliers.tolist() == [start or 0.0] * 3
+        assert (args.dual_optim_args is None) == (start is None)
+    _, _, args, _ = read_recipe(["text-distilbert", "--out", "run"])
+    assert args.primal_dual(3).multipliers.tolist() == [1.0] * 3
+
+
+def test_the_chains_start_gives_way_to_a_model_of_one_layer():
+    _, settings, args, _ = read_recipe(["video-ut", "--out", "run", "--depth", "1"])
+    assert args.problem(settings.depth, UT.first_layer).in_force.tolist() == [False, True]
+
+
+def test_an_empty_data_folder_lists_the_layouts(capsys, tmp_path):
+    (tmp_path / "data").mkdir()
+    _, err = words(
+        capsys, "train", "video-ut", "--data", str(tmp_path / "data"), "--out", str(tmp_path / "run"), status=2
+    )
+    assert "is an empty folder. Known layouts:" in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_too_little_to_validate_on_is_said_before_training(capsys, tmp_path):
+    for frame in range(7):  # 2 to test on, 2 to train on, 3 to validate on: one window of 2
+        path = tmp_path / "clip" / f"{frame}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(np.full((160, 160), 20 * frame, np.uint8)).save(path)
+    places = ["--data", str(tmp_path / "clip"), "--cache-dir", str(tmp_path / "cache"), "--out", str(tmp_path / "run")]
+    message = one_line(capsys, "train", "video-ut", *BRIEF, *places)
+    assert "leaves 1 window of 2 frames to validate on; expected at least 2" in message
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_space_is_one_line_and_leaves_no_half_file(capsys, tmp_path, monkeypatch):
+    replace = os.replace
+
+    def full(source, target):
+        if Path(target).name == "config.json":
+            raise OSError(errno.ENOSPC, "No space left on device", str(target))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    message = one_line(capsys, "train", "video-ut", *BRIEF, "--out", str(tmp_path / "run"), status=1)
+    assert message.startswith(f"descend: {tmp_path / 'run' / 'config.json'} can't be written: No space left on device")
+    assert message.endswith("--resume")
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_loss_that_is_not_finite_is_one_line(capsys, tmp_path):
+    message = one_line(
+        capsys,
+        *["train", "video-ut", *BRIEF, "--out", str(tmp_path / "run"), "--max-grad-norm", "0"],
+        *["--learning-rate", "1e30", "--max-steps", "50", "--eval-strategy", "no", "--alpha", "0.6"],
+        status=1,
+    )
+    found = re.search(r"step (\d+): the loss of layer \[1, 2\] is not finite", message)
+    assert found and int(found[1]) > 1
+    assert "there is no checkpoint to go on from" in message  # none was due before it
+
+
+def test_an_infeasible_end_is_loud(capsys, tmp_path):
+    out, err = words(capsys, "train", "video-ut", *BRIEF, "--alpha", "0.9", "--out", str(tmp_path / "run"))
+    assert out.startswith(f"trained {tmp_path / 'run'}: INFEASIBLE: layers 1, 2 break")
+    assert err.startswith(f"WARNING: {tmp_path / 'run'} ends INFEASIBLE.")
+    (tmp_path / "run" / "best_feasible").mkdir()
+    _, err = words(capsys, "train", "video-ut", *BRIEF, "--alpha", "0.9", "--out", str(tmp_path / "run"), "--resume")
+    assert f"descend evaluate {tmp_path / 'run'} --model best_feasible" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", [0]),
+        ("0,0.1,0.2", [0, 0.1, 0.2]),
+        ("0:2:0.5", [0, 0.5, 1, 1.5, 2]),
+        ("0:1:0.1", [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1]),
+        ("0:1:0.4", [0, 0.4, 0.8]),
+        ("0.5:0.5:1", [0.5]),
+    ],
+)
+def test_levels_are_a_list_or_a_range(text, expected):
+    assert levels(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "a", "0:1", "0:1:2:3", "0:1:0", "-1", "1,-1", "nan", "inf", "0:-1:1", "0,,1"])
+def test_levels_that_are_none_are_refused(text):
+    with pytest.raises(InputError, match="noise must be levels"):
+        levels(text)
+
+
+# --- quiet, and not
+
+
+def descend(*argv: str, **options) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "descend", *argv]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+def test_quiet_without_a_terminal(tmp_path):
+    done = descend("train", "video-ut", *BRIEF, "--method", "erm", "--out", "run", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "trained run\n", "")
+    done = descend("evaluate", "run", "--noise", "0.8", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 2  # what was found, and the page
+
+
+def on_terminal(*argv: str, cwd: Path) -> str:
+    """What a command shows on a terminal of 100 columns."""
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, 100))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "descend", *argv],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        cwd=cwd,
+    )
+    os.close(slave)
+    shown, deadline = b"", time.monotonic() + 120
+    while time.monotonic() < deadline:
+        try:
+            part = os.read(master, 4096)
+        except OSError:  # the other side is closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(master)
+    assert process.wait(timeout=10) == 0, shown.decode()
+    return shown.decode()
+
+
+def test_bars_with_the_time_left_on_a_terminal(tmp_path):
+    remaining = r"\d\d:\d\d<\d\d:\d\d"
+    brief = [*BRIEF, "--max-steps", "30", "--logging-steps", "1", "--method", "erm"]
+    shown = on_terminal("train", "video-ut", *brief, "--out", "run", cwd=tmp_path)
+    assert re.search(rf"30/30 \[{remaining}", shown)
+    assert re.search(r"loss=\d\.\d", shown)
+    assert "trained run" in shown
+    assert "{'" not in shown  # no line per log
+    shown = on_terminal("evaluate", "run", "--noise", "0,0.4,0.8", cwd=tmp_path)
+    assert re.search(rf"evaluating: .*\[{remaining}", shown)

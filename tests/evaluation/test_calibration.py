@@ -1,0 +1,126 @@
+"""The temperature of a classifier's logits: what it is, what it changes, and what it leaves alone."""
+
+import json
+import math
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from torch.nn import functional as F
+from transformers import TrainerCallback
+
+from descend import DescentConfig, DescentTrainer
+from descend.cli import main
+from descend.core import DescentProblem
+from descend.evaluation.calibration import TEMPERATURES, at_temperature, temperature
+from descend.evaluation.layers import LayerLosses
+from descend.models import LayeredClassifier
+from descend.tasks.text import Classification
+from tests.support import networks
+
+
+def sure(scales: list[float], wrong: float = 0.3) -> LayerLosses:
+    """Layers whose logits for the right one of two classes are ± so much, wrong in this share of 1,000 texts."""
+    right = torch.where(torch.arange(1000) < 1000 * wrong, -1.0, 1.0)
+    logits = torch.stack([torch.stack([scale * right, -scale * right], 1) for scale in scales], 1)
+    targets = torch.zeros(1000, dtype=torch.long)
+    losses = torch.stack([F.cross_entropy(layer, targets, reduction="none") for layer in logits.unbind(1)], 1)
+    return LayerLosses(losses.double(), torch.arange(1000), [], logits=(logits, targets))
+
+
+def test_without_constraints_it_is_that_of_the_lowest_last_loss():
+    layers, erm = sure([0.1, 5.0]), DescentProblem(1)
+    found = temperature(layers, Classification(), erm)
+    # The best probability of being right is .7: 2 z / τ = ln(.7 / .3).
+    exact = 2 * 5.0 / torch.tensor(7 / 3).log().item()
+    assert found == min(TEMPERATURES, key=lambda each: abs(each / exact - 1)) == pytest.approx(exact, rel=0.04)
+    tempered = at_temperature(layers, Classification(), found)
+    assert tempered.losses[:, -1].mean() < layers.losses[:, -1].mean() - 1
+    assert tempered.logits is not None and torch.equal(tempered.logits[0], layers.logits[0] / found)
+
+
+def test_with_constraints_the_last_loss_may_be_one_percent_higher():
+    """Where the last loss is lowest layer 2 lowers it by 1.4 %; at a higher temperature by the 2 % that α asks for."""
+    layers, problem = sure([0.0, 0.4, 0.6]), DescentProblem(2, [0.08, 0.02])
+    free, bound = (temperature(layers, Classification(), each) for each in (DescentProblem(2), problem))
+    without, found = (at_temperature(layers, Classification(), each).losses.mean(0) for each in (free, bound))
+    assert not bool((problem.violations(without) <= 0).all()) and bool((problem.violations(found) <= 0).all())
+    assert without[-1] < found[-1] <= 1.01 * without[-1]
+
+
+@pytest.mark.parametrize("family", ["distilbert", "bert", "roberta", "descend-distilbert-linear", "descend-text-ut"])
+def test_the_head_takes_up_a_temperature_and_no_decision_changes(family):
+    model = LayeredClassifier(networks.network(family).eval())
+    inputs = {"input_ids": torch.randint(5, 40, (4, 7)), "attention_mask": torch.ones(4, 7, dtype=torch.long)}
+    before = torch.stack(list(model.predictions(inputs)))
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    with model.tempered(2.5):
+        inside = torch.stack(list(model.predictions(inputs)))
+    assert torch.allclose(inside, before / 2.5, atol=1e-6) and torch.equal(inside.argmax(-1), before.argmax(-1))
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    model.temper(2.5)
+    assert torch.allclose(torch.stack(list(model.predictions(inputs))), inside)
+
+
+@pytest.mark.parametrize("method", ["erm", "constrained"])
+def test_a_run_keeps_the_tempered_model_and_its_checkpoints_do_not(tmp_path, method):
+    flags = ["--depth", "2", "--hidden-size", "16", "--max-length", "16", "--num-train-epochs", "1", "--method", method]
+    for name, more in (("with", []), ("without", ["--calibrate", "false"])):
+        assert main(["train", "text-distilbert", *flags, *more, "--heads", "2", "--out", str(tmp_path / name)]) == 0
+    kept, plain = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("with", "without"))
+    (checkpoint,) = (tmp_path / "with").glob("checkpoint-*")
+    stored = load_file(checkpoint / "model.safetensors")
+    assert all(torch.equal(stored[name], value) for name, value in plain.items())
+    scale = (plain["classifier.bias"] / kept["classifier.bias"]).mean()
+    assert torch.allclose(kept["classifier.weight"] * scale, plain["classifier.weight"], atol=1e-6) and scale != 1
+    config = json.loads((tmp_path / "with" / "config.json").read_text())
+    assert config["training"]["calibrate"] is True and config["temperature"] == pytest.approx(scale.item(), rel=1e-4)
+
+
+class Stop(TrainerCallback):
+    """Ends training after its second step."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop |= state.global_step == 2
+
+
+def test_a_drop_in_trainer_calibrates_once_whoever_ended_it(tmp_path):
+    torch.manual_seed(0)
+    rows = [{"input_ids": torch.randint(5, 40, (7,)).tolist(), "labels": place % 3} for place in range(12)]
+    args = networks.QUIET | {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 4, "learning_rate": 3e-3}
+    ours = DescentTrainer(
+        networks.network("distilbert"),
+        DescentConfig(output_dir=str(tmp_path), strength=0.0, **args),
+        train_dataset=rows,
+        eval_dataset=rows,
+        callbacks=[Stop()],
+    )
+    seen = []
+    keep = ours._keep_best_feasible
+    ours._keep_best_feasible = lambda loss, divisor: (seen.append(divisor), keep(loss, divisor))
+    head = ours.objective.model.network.classifier
+    before = None
+
+    class Look(TrainerCallback):
+        def on_train_end(self, args, state, control, **kwargs):
+            nonlocal before
+            before = head.weight.detach().clone()
+
+    ours.add_callback(Look())
+    ours.train()
+    assert ours.state.global_step == 2 and ours.temperature in TEMPERATURES and ours.temperature != 1
+    assert torch.allclose(head.weight * ours.temperature, before, atol=1e-6)
+    ours._best = math.inf
+    ours.evaluate()  # the model as it is, whatever it was divided by
+    assert seen[-1:] in ([], [1.0])
+
+
+def test_adapters_that_leave_the_head_alone_are_not_calibrated():
+    model = networks.network("distilbert")
+    own = get_peft_model(model, LoraConfig(target_modules=["q_lin", "v_lin"]))
+    assert not LayeredClassifier(own).can_be_tempered
+    saved = get_peft_model(
+        networks.network("distilbert"), LoraConfig(target_modules=["q_lin"], modules_to_save=["classifier"])
+    )
+    assert LayeredClassifier(saved).can_be_tempered

@@ -1,0 +1,252 @@
+"""What is measured of classifiers: ratios, where decisions settle, exits, probes, and models we never trained."""
+
+import json
+import shutil
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertForMaskedLM, DataCollatorWithPadding
+
+from descend import GaussianNoise, run
+from descend.errors import InputError
+from descend.evaluation.exits import COST, exit_layers, exits
+from descend.evaluation.layers import LayerLosses, measure
+from descend.evaluation.probes import fit_probes
+from descend.models import LayeredClassifier
+from descend.tasks.text import (
+    Classification,
+    generate_pairs,
+    generate_reviews,
+    learn_tokenizer,
+    read_imdb,
+    tokenize,
+)
+from tests.support.networks import CONFIGS, network
+
+TASK = Classification()
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    made = learn_tokenizer(row["text"] for row in generate_reviews(300, 0))
+    made.model_input_names = ["input_ids", "attention_mask"]
+    return made
+
+
+@pytest.fixture(scope="module")
+def samples(tokenizer):
+    return tokenize(Dataset.from_list(generate_reviews(60, 5)), tokenizer, 50)[0]
+
+
+def classifier(tokenizer, **settings):
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 64, "initializer_range": 0.3} | settings
+    return LayeredClassifier(network("distilbert", labels=2, **sizes).eval())
+
+
+def found(decisions, confidences=None, correct=None):
+    decisions = torch.tensor(decisions)
+    confidences = torch.zeros(decisions.shape) if confidences is None else torch.tensor(confidences)
+    scores = torch.zeros(decisions.shape) if correct is None else torch.tensor(correct)
+    losses = torch.rand(decisions.shape, dtype=torch.float64)
+    return LayerLosses(losses, torch.arange(len(decisions)), [], scores.double(), decisions, confidences)
+
+
+# --- by hand
+
+
+def test_measure_of_a_classifier_is_the_computation_by_hand(tokenizer, samples):
+    model, noise = classifier(tokenizer), GaussianNoise(0.5, 0.3, seed=4)
+    collate = DataCollatorWithPadding(tokenizer)
+    measured = measure(model, TASK, samples, noise, batch_size=7, collate=collate, keep_predictions=True)
+    for place in (0, 13, 59):
+        row = samples[place]
+        ids, label = torch.tensor([row["input_ids"]]), row["labels"]
+        with torch.no_grad():
+            noisy = noise(model.get_input_embeddings()(ids), indices=[place])
+            hidden = model.network.distilbert(inputs_embeds=noisy, output_hidden_states=True).hidden_states
+            probabilities = torch.stack([model.readout(each)[0].softmax(-1) for each in hidden])
+        torch.testing.assert_close(
+            measured.losses[place], -probabilities[:, label].log().double(), rtol=1e-4, atol=1e-5
+        )
+        assert measured.decisions[place].tolist() == probabilities.argmax(-1).tolist()
+        torch.testing.assert_close(measured.confidences[place], probabilities.amax(-1), rtol=1e-4, atol=1e-5)
+        assert measured.scores[place].tolist() == (probabilities.argmax(-1) == label).double().tolist()
+    assert measured.metrics == pytest.approx(measured.scores.mean(0).tolist())
+    assert measured.predictions[0].shape == (60, 2) and measured.predictions[1].tolist() == samples["labels"]
+    losses = measured.losses.tolist()
+    expected = [[after / before for before, after in pairwise(row)] for row in losses]
+    np.testing.assert_allclose(measured.ratios, expected)
+
+
+def test_ratios_of_losses_that_are_zero():
+    losses = torch.tensor([[0.0, 0.0, 2.0, 1.0]], dtype=torch.float64)
+    assert LayerLosses(losses, torch.arange(1), []).ratios.tolist() == [[1, float("inf"), 0.5]]
+
+
+def test_a_decision_settles_where_it_last_changed():
+    decided = found([[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 1], [2, 2, 1, 1]])
+    assert decided.settled.tolist() == [0, 1, 2, 3, 2]
+
+
+def test_exits_by_confidence_and_patience():
+    sure = found([[0] * 5] * 4, [[1, 0.2, 0.9, 0.1, 0], [1, 0.8, 0, 0, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0.7, 1]])
+    assert exit_layers(sure, threshold=0.7).tolist() == [2, 1, 4, 3]
+    assert exit_layers(sure, threshold=0.95).tolist() == [4, 4, 4, 4]
+    decided = found([[0, 1, 1, 1, 1], [1, 1, 0, 1, 1], [0, 1, 0, 1, 0], [1, 0, 0, 1, 1]])
+    assert exit_layers(decided, patience=1).tolist() == [2, 4, 4, 2]
+    assert exit_layers(decided, patience=2).tolist() == [3, 4, 4, 4]
+    assert exit_layers(decided, patience=3).tolist() == [4, 4, 4, 4]
+
+
+def test_the_threshold_is_chosen_on_validation_and_reported_on_test(tokenizer, samples):
+    model, collate = classifier(tokenizer), DataCollatorWithPadding(tokenizer)
+    validation, test = samples.select(range(30)), samples.select(range(30, 60))
+    report = exits(model, TASK, validation, test, batch_size=8, collate=collate)
+    chosen, tried = report["chosen"], measure(model, TASK, validation, collate=collate)
+
+    def share(layers, measured):
+        return measured.scores.gather(1, layers[:, None]).mean().item()
+
+    layers = exit_layers(tried, threshold=chosen["threshold"])
+    assert share(layers, tried) >= tried.metrics[-1] - COST - 1e-9
+    for point in report["confidence"]:
+        others = exit_layers(tried, threshold=point["threshold"])
+        if share(others, tried) >= tried.metrics[-1] - COST:
+            assert others.double().mean() >= layers.double().mean()
+    held = measure(model, TASK, test, collate=collate)
+    at = exit_layers(held, threshold=chosen["threshold"])
+    assert chosen["accuracy"] == pytest.approx(share(at, held)) and report["full"] == pytest.approx(held.metrics[-1])
+    assert chosen["layers"] == pytest.approx(at.double().mean().item())
+    assert chosen["time_ratio"] > 0
+    assert [point["patience"] for point in report["patience"]] == [1, 2]
+
+
+# --- probes
+
+
+def test_probes_read_what_a_layer_knows_and_leave_the_model_alone(tokenizer):
+    rows = tokenize(Dataset.from_list(generate_reviews(300, 7)), tokenizer, 80)[0]
+    # The first token's embedding alone tells the class; the head, which is random, does not know.
+    good, bad = (tokenizer.convert_tokens_to_ids(word) for word in ("good", "bad"))
+    rows = rows.map(lambda row: {"input_ids": [good if row["labels"] else bad, *row["input_ids"][1:]]})
+    model, collate = classifier(tokenizer, max_position_embeddings=90), DataCollatorWithPadding(tokenizer)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    clean = GaussianNoise(0.0, 1.0)
+    train, validation = rows.select(range(160)), rows.select(range(160, 200))
+    probed = fit_probes(model, TASK, train, validation, clean, batch_size=16, collate=collate)
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
+    held = rows.select(range(200, 300))
+    by_probe, by_head = (measure(each, TASK, held, collate=collate) for each in (probed, model))
+    assert min(by_probe.metrics) > 0.9 and max(by_head.metrics) < 0.8
+    assert probed.depth == model.depth and len(by_probe.metrics) == 4
+
+
+# --- models that we never trained
+
+
+@pytest.fixture
+def plain(tmp_path, tokenizer):
+    folder = tmp_path / "model"
+    classifier(tokenizer).saved.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    for side, count, seed in (("train", 40, 0), ("test", 20, 1)):
+        for number, row in enumerate(generate_reviews(count, seed)):
+            review = tmp_path / "reviews" / side / ("neg", "pos")[row["label"]] / f"{number}_1.txt"
+            review.parent.mkdir(parents=True, exist_ok=True)
+            review.write_text(row["text"])
+    return folder, tmp_path / "reviews"
+
+
+def test_a_plain_classifier_is_judged_probed_and_left_early(plain):
+    folder, data = plain
+    summary = run.evaluate(folder, task="classification", data=str(data), noise=[0.0, 1.0], probe=True, exit=True)
+    assert json.loads(json.dumps(summary)) == json.loads((folder / "summary.json").read_text())
+    assert (summary["model"], summary["method"], summary["dataset"], summary["samples"]) == (
+        "DistilBERT-3",
+        "plain",
+        "imdb, reviews",
+        20,
+    )
+    assert "not trained by Descend" in summary["note"] and "--probe" in summary["note"]
+    assert summary["verdict"].startswith("Held to 1% less loss at every layer, which its training did not ask: ")
+    assert summary["auc"] == pytest.approx(sum(summary["values"]) / 2)
+    assert set(summary["layer_losses"]) == {"0.0", "1.0"} == set(summary["probe"]["layer_losses"])
+    assert len(summary["layer_metrics"]["1.0"]) == 4 and len(summary["ratios"]["by_layer"]) == 3
+    assert sum(summary["settled_layer"]["shares"]) == pytest.approx(1)
+    assert {"confidence", "patience", "full", "chosen", "depth"} == set(summary["exit"])
+    ids = np.concatenate(tokenize(read_imdb(data)["train"], AutoTokenizer.from_pretrained(folder), 64)[0]["input_ids"])
+    words = AutoModelForSequenceClassification.from_pretrained(folder).get_input_embeddings().weight[ids]
+    # Of all training texts less those kept for validation.
+    assert summary["sigma"] == pytest.approx(words.std().item(), rel=0.02)
+
+
+def test_what_a_plain_model_needs_is_said(plain, tmp_path, tokenizer):
+    folder, _ = plain
+    with pytest.raises(InputError, match="is no run but a model of distilbert; judge it by --task classification"):
+        run.evaluate(folder)
+    with pytest.raises(InputError, match="no data of its own; give some by --data"):
+        run.evaluate(folder, task="classification")
+    with pytest.raises(InputError, match="looks like none of imdb, mnli; say which by --dataset"):
+        run.evaluate(folder, task="classification", data=str(tmp_path))
+    pairs = tmp_path / "pairs"
+    pairs.mkdir()
+    for name in ("train", "dev_matched"):
+        lines = [
+            f"{row['text']}\t{row['pair']}\t{('entailment', 'neutral', 'contradiction')[row['label']]}"
+            for row in generate_pairs(20, 0)
+        ]
+        (pairs / f"{name}.tsv").write_text("\n".join(["sentence1\tsentence2\tgold_label", *lines]))
+    with pytest.raises(InputError, match=r"has a head of 2 labels; mnli has 3: entailment, neutral, contradiction"):
+        run.evaluate(folder, task="classification", data=str(pairs))
+
+
+def test_the_labels_of_a_head_are_met_by_their_names(plain, tmp_path):
+    folder, data = plain
+    plainly = run.evaluate(folder, task="classification", data=str(data), noise=[0.0])
+    turned = tmp_path / "turned"
+    shutil.copytree(folder, turned)
+    model = AutoModelForSequenceClassification.from_pretrained(turned)
+    with torch.no_grad():  # the same classifier, its classes the other way round
+        for parameter in (model.classifier.weight, model.classifier.bias):
+            parameter.copy_(parameter.flip(0))
+    model.config.id2label, model.config.label2id = {0: "POSITIVE", 1: "NEGATIVE"}, {"POSITIVE": 0, "NEGATIVE": 1}
+    model.save_pretrained(turned)
+    again = run.evaluate(turned, task="classification", data=str(data), noise=[0.0])
+    assert again["values"] == plainly["values"]
+    np.testing.assert_allclose(again["layer_losses"]["0.0"], plainly["layer_losses"]["0.0"], rtol=1e-5)
+    model.config.id2label = {0: "up", 1: "down"}
+    model.save_pretrained(turned)
+    with pytest.raises(InputError, match=r"are up, down; those of imdb neg, pos\. Name them alike"):
+        run.evaluate(turned, task="classification", data=str(data), noise=[0.0])
+
+
+def test_what_was_not_trained_as_a_classifier_is_not_judged_as_one(plain, tmp_path):
+    folder, data = plain
+
+    def refused(match):
+        with pytest.raises(InputError, match=match):
+            run.evaluate(folder, task="classification", data=str(data), noise=[0.0])
+
+    for file in folder.glob("tokenizer*"):
+        shutil.move(file, tmp_path)
+    refused("can't load a classifier|no words, only special tokens")
+    for file in tmp_path.glob("tokenizer*"):
+        shutil.move(file, folder)
+    BertForMaskedLM(type(CONFIGS["bert"])(**CONFIGS["bert"].to_dict() | {"vocab_size": 500})).save_pretrained(folder)
+    refused("was not trained as a classifier: it has no")
+    with pytest.raises(InputError, match="--dataset goes with --task"):
+        run.evaluate(folder, dataset="imdb")
+    with pytest.raises(InputError, match="dataset must be one of imdb, mnli; got 'sst2'"):
+        run.evaluate(folder, task="classification", data=str(data), dataset="sst2")
+
+
+def test_levels_may_come_in_any_order(plain):
+    folder, data = plain
+    one, other = (
+        run.evaluate(folder, task="classification", data=str(data), noise=noise) for noise in ([1, 0, 2], [0, 1, 2])
+    )
+    assert one["auc"] == other["auc"] > 0 and one["noise"] == [0, 1, 2] and one["values"] == other["values"]
+    assert run.evaluate(folder, task="classification", data=str(data), noise=[0.5])["auc"] is None

@@ -1,0 +1,353 @@
+"""ViT as a denoiser, held against the library's own ViT and its own image processor."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, ViTConfig, ViTForImageClassification, ViTImageProcessorPil, ViTModel
+
+from descend.errors import InputError
+from descend.models import ViTDenoiser, ViTDenoiserConfig
+from descend.models.vit import patchify, unpatchify
+from descend.recipes import RECIPES
+from descend.tasks.video import windows
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+BLOCKS, HIDDEN = 3, 32
+
+
+def vit(size=64, patch=8, **settings):
+    torch.manual_seed(0)
+    return ViTConfig(
+        hidden_size=HIDDEN,
+        num_hidden_layers=BLOCKS,
+        num_attention_heads=2,
+        intermediate_size=48,
+        image_size=size,
+        patch_size=patch,
+        initializer_range=0.2,
+        **settings,
+    )
+
+
+def processor(size=64, **settings):
+    return ViTImageProcessorPil(size={"height": size, "width": size}, image_mean=MEAN, image_std=STD, **settings)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A pretrained ViT as people have it on disk: a classifier's checkpoint, and a processor that resizes."""
+    ViTForImageClassification(vit()).save_pretrained(tmp_path)
+    processor().save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def frames():
+    """Clean uint8 frames (B, T, 160, 160) with edges, slopes and texture."""
+    generator = np.random.default_rng(0)
+    rows, columns = np.mgrid[:160, :160]
+    slope = np.stack([(rows + k * columns) % 256 for k in range(1, 7)])
+    slope[:, 40:90, 30:70] = 255
+    texture = generator.integers(-30, 30, slope.shape)
+    return np.clip(slope + texture, 0, 255).astype(np.uint8).reshape(2, 3, 160, 160)
+
+
+def as_patches(frames):
+    return windows.patchify(torch.from_numpy(frames)).float() / 255
+
+
+def processed(image_processor, frames):
+    """What the library's processor makes of them, one by one, as colour images: (B, T, 3, height, width)."""
+    images = [np.stack([frame] * 3, -1) for frame in frames.reshape(-1, 160, 160)]
+    return image_processor(images, return_tensors="pt").pixel_values.unflatten(0, frames.shape[:2])
+
+
+# --- the image processor
+
+
+@pytest.mark.parametrize("size", [64, 160, 224])
+@pytest.mark.parametrize(("resample", "bound"), [(2, 1.0), (3, 1.125)])
+def test_pixels_are_the_processors(tmp_path, frames, size, resample, bound):
+    """Within one grey level, un-normalised, as Pillow rounds to uint8 after each of its two passes.
+
+    The second pass adds ½ to what it makes of the first one's ½: as much again for the positive weights of a bilinear
+    filter, ×1.25 for a bicubic one's. Pillow also cuts a bicubic filter's overshoot at black and white, and we don't:
+    so grey frames there.
+    """
+    frames = frames // 2 + 64 if resample == 3 else frames
+    ViTModel(vit(size, 16)).save_pretrained(tmp_path)
+    own = processor(size, resample=resample)
+    own.save_pretrained(tmp_path)
+    model = ViTDenoiser.from_vit(tmp_path)
+    pixels, expected = model.pixels(as_patches(frames)), processed(own, frames)
+    assert pixels.shape == expected.shape == (2, 3, 3, size, size)
+    grey = [
+        value * torch.tensor(STD)[:, None, None] + torch.tensor(MEAN)[:, None, None] for value in (pixels, expected)
+    ]
+    error = 255 * (grey[0] - grey[1]).abs().max()
+    assert error < (1e-3 if size == 160 else bound + 0.01)
+
+
+@pytest.mark.parametrize("settings", [{"do_normalize": False}, {"do_rescale": False}, {"rescale_factor": 1 / 127.5}])
+def test_the_processors_switches_are_obeyed(tmp_path, frames, settings):
+    ViTModel(vit(160, 16)).save_pretrained(tmp_path)
+    own = processor(160, **settings)
+    own.save_pretrained(tmp_path)
+    pixels = ViTDenoiser.from_vit(tmp_path).pixels(as_patches(frames))
+    torch.testing.assert_close(pixels, processed(own, frames).float(), rtol=1e-5, atol=1e-4)
+
+
+def test_noise_passes_through_unclipped_and_with_its_gradient(folder):
+    model = ViTDenoiser.from_vit(folder)
+    patches = (0.5 + 4 * torch.randn(1, 1, 100, 256)).requires_grad_()
+    pixels = model.pixels(patches)
+    assert pixels.min() < (0 - max(MEAN)) / min(STD) and pixels.max() > (1 - min(MEAN)) / min(STD)
+    torch.testing.assert_close(
+        model.pixels(patches + 1) - pixels, (1 / torch.tensor(STD))[:, None, None].expand_as(pixels)
+    )
+    pixels.sum().backward()
+    torch.testing.assert_close(patches.grad.sum(), (64**2 / torch.tensor(STD)).sum())
+
+
+def test_patches_are_laid_out_as_the_task_has_them(frames):
+    whole = torch.from_numpy(frames)
+    assert torch.equal(patchify(whole, 16), windows.patchify(whole))
+    assert torch.equal(unpatchify(windows.patchify(whole)), whole)
+
+
+# --- the model
+
+
+def test_hidden_states_are_the_librarys(folder, frames):
+    """Its blocks' outputs come before the final norm, and its last_hidden_state after: the norm is the readout's."""
+    model, reference = ViTDenoiser.from_vit(folder).eval(), ViTModel.from_pretrained(folder, add_pooling_layer=False)
+    pixels = model.pixels(as_patches(frames)).flatten(0, 1)
+    expected = reference.eval()(pixels, output_hidden_states=True)
+    hidden = model.layer_outputs(as_patches(frames))
+    assert len(hidden) == BLOCKS + 1 == model.depth + 1
+    for ours, theirs in zip(hidden, expected.hidden_states, strict=True):
+        assert ours.shape == (2, 3, 1 + 8**2, HIDDEN)
+        torch.testing.assert_close(ours.flatten(0, 1), theirs)
+    torch.testing.assert_close(hidden[0].flatten(0, 1), reference.embeddings(pixels))
+    normed = model.vit.layernorm(hidden[-1]).flatten(0, 1)
+    torch.testing.assert_close(normed, expected.last_hidden_state)
+    assert not torch.allclose(hidden[-1].flatten(0, 1), expected.last_hidden_state, atol=0.1)
+
+
+def test_it_starts_mid_grey_at_every_layer(folder, frames):
+    for model in (ViTDenoiser.from_vit(folder), ViTDenoiser(ViTDenoiserConfig(depth=2))):
+        for prediction in model.predictions(as_patches(frames)):
+            torch.testing.assert_close(prediction, torch.full((2, 3, 100, 256), 0.5))
+
+
+def test_a_token_reads_as_its_own_patch_and_class_as_nothing():
+    """ViT's patches are the frames' here: token 1 + n is patch n."""
+    model = ViTDenoiser(ViTDenoiserConfig(depth=1))
+    torch.nn.init.normal_(model.decoder.weight)
+    hidden = torch.randn(1, 1, 101, 128)
+    before = model.readout(hidden)
+    for token in (0, 1, 38, 100):
+        changed = hidden.clone()
+        changed[:, :, token] = torch.randn(128)
+        differs = (model.readout(changed) != before).any(-1).flatten().nonzero().flatten().tolist()
+        assert differs == ([token - 1] if token else [])
+
+
+def test_resizing_is_undone(folder):
+    """A decoder that draws every token's patch in one grey, 8 of 64 pixels, reads as 20 of 160."""
+    model = ViTDenoiser.from_vit(folder)
+    with torch.no_grad():
+        model.decoder.weight.fill_(0)
+        model.decoder.weight[:, 0] = 1
+        model.vit.layernorm.weight.fill_(1)
+    hidden = torch.randn(1, 1, 65, HIDDEN)
+    picture = unpatchify(model.readout(hidden))[0, 0]
+    greys = 0.5 + torch.nn.functional.layer_norm(hidden, (HIDDEN,))[0, 0, 1:, 0].reshape(8, 8)
+    torch.testing.assert_close(picture[10::20, 10::20], greys, rtol=1e-4, atol=1e-4)
+
+
+def test_eager_and_fused_attention_agree(folder, frames):
+    model = ViTDenoiser.from_vit(folder).eval()
+    torch.nn.init.normal_(model.decoder.weight, std=0.1)
+    fused = model(as_patches(frames)).reconstruction
+    assert model.config._attn_implementation == "sdpa"
+    model.set_attn_implementation("eager")
+    assert model.vit.config._attn_implementation == "eager"
+    torch.testing.assert_close(model(as_patches(frames)).reconstruction, fused, rtol=1e-4, atol=1e-5)
+
+
+def test_no_weight_is_left_over(folder):
+    names = {name.split(".")[0] for name, _ in ViTDenoiser.from_vit(folder).named_parameters()}
+    assert names == {"vit", "decoder"}
+    assert not any(
+        "pooler" in name or "classifier" in name for name, _ in ViTDenoiser.from_vit(folder).named_parameters()
+    )
+
+
+# --- tokens read as pixels
+
+
+def by_loops(token, side, mean, std):
+    """The grey patch that one token stands for: number (c·side + y)·side + x is channel c of pixel (y, x)."""
+    patch = torch.zeros(side, side)
+    for c in range(3):
+        for y in range(side):
+            for x in range(side):
+                patch[y, x] += (token[(c * side + y) * side + x] * std[c] + mean[c]) / 3
+    return patch
+
+
+def test_a_token_is_read_as_the_pixels_of_its_patch():
+    settings = {"image_size": 16, "patch_size": 4, "frame_size": 16, "frame_patch": 4}
+    model = ViTDenoiser(
+        ViTDenoiserConfig(
+            depth=1, hidden_size=48, intermediate_size=8, image_mean=MEAN, image_std=STD, readout="pixels", **settings
+        )
+    )
+    hidden = torch.randn(2, 1, 1 + 16, 48)
+    picture = unpatchify(model.readout(hidden))
+    for sample in range(2):
+        for row in range(4):
+            for column in range(4):
+                tile = picture[sample, 0, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
+                expected = by_loops(hidden[sample, 0, 1 + 4 * row + column], 4, MEAN, STD)
+                torch.testing.assert_close(tile, expected)
+
+
+def test_an_identity_embedding_is_read_as_the_frames_themselves(frames):
+    """The order (channel, y, x) is that of the library's patch embedding."""
+    model = ViTDenoiser(
+        ViTDenoiserConfig(
+            depth=1, hidden_size=768, intermediate_size=8, image_mean=MEAN, image_std=STD, readout="pixels"
+        )
+    )
+    embeddings = model.vit.embeddings
+    with torch.no_grad():
+        embeddings.patch_embeddings.projection.weight.copy_(torch.eye(768).view(768, 3, 16, 16))
+        embeddings.patch_embeddings.projection.bias.zero_()
+        embeddings.position_embeddings.zero_()
+    patches = as_patches(frames)
+    torch.testing.assert_close(next(iter(model.predictions(patches))), patches, rtol=1e-4, atol=1e-5)
+
+
+def test_pixels_have_no_weights_of_their_own(tmp_path, frames):
+    """A pretrained ViT's blocks are kept; its final norm has no part, and there is no decoder."""
+    torch.manual_seed(0)
+    settings = vit(32, 8).to_dict() | {"hidden_size": 192}
+    ViTModel(ViTConfig(**settings)).save_pretrained(tmp_path / "vit")
+    processor(32).save_pretrained(tmp_path / "vit")
+    model = ViTDenoiser.from_vit(tmp_path / "vit", readout="pixels").eval()
+    assert not any("norm." in name.replace("layernorm_", "") or "decoder" in name for name in model.state_dict())
+    decoded = ViTDenoiser.from_vit(tmp_path / "vit").eval()
+    for one, other in zip(
+        model.layer_outputs(as_patches(frames)), decoded.layer_outputs(as_patches(frames)), strict=True
+    ):
+        assert torch.equal(one, other)
+    model.save_pretrained(tmp_path / "denoiser")
+    loaded = ViTDenoiser.from_pretrained(tmp_path / "denoiser")
+    assert loaded.config.readout == "pixels"
+    assert torch.equal(loaded(as_patches(frames)).reconstruction, model(as_patches(frames)).reconstruction)
+
+
+def test_tokens_of_another_size_than_a_patch_are_refused(folder):
+    with pytest.raises(InputError, match=r"hidden_size 192, 3 channels of a patch of 8×8; got 32\. Choose a ViT"):
+        ViTDenoiser.from_vit(folder, readout="pixels")
+    with pytest.raises(InputError, match=r"hidden_size 768, .*; got 128"):
+        RECIPES["video-vit"](readout="pixels", hidden_size=128).check()
+    assert RECIPES["video-vit"](readout="pixels", depth=1).network(None).config.hidden_size == 768
+    assert RECIPES["video-vit"](depth=1).network(None).config.hidden_size == 128
+
+
+# --- loading and saving
+
+
+def test_saved_it_brings_its_processor_along(folder, frames, tmp_path):
+    model = ViTDenoiser.from_vit(folder).eval()
+    torch.nn.init.normal_(model.decoder.weight, std=0.1)
+    model.save_pretrained(tmp_path / "denoiser")
+    loaded = ViTDenoiser.from_pretrained(tmp_path / "denoiser")
+    assert loaded.config.image_mean == MEAN and loaded.config.image_std == STD and loaded.config.image_size == 64
+    assert torch.equal(loaded(as_patches(frames)).reconstruction, model(as_patches(frames)).reconstruction)
+
+
+def test_fewer_blocks_are_the_first_ones(folder, frames):
+    whole, first = ViTDenoiser.from_vit(folder).eval(), ViTDenoiser.from_vit(folder, depth=2).eval()
+    assert first.depth == 2
+    for one, other in zip(
+        first.layer_outputs(as_patches(frames)), whole.layer_outputs(as_patches(frames)), strict=False
+    ):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_checkpoint_in_half_precision_is_trained_in_full(tmp_path):
+    ViTModel(vit()).half().save_pretrained(tmp_path)
+    processor().save_pretrained(tmp_path)
+    assert {p.dtype for p in ViTDenoiser.from_vit(tmp_path).parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("depth", [0, -1, BLOCKS + 1])
+def test_a_depth_that_the_checkpoint_does_not_have(folder, depth):
+    with pytest.raises(InputError, match=rf"depth must be 1 to {BLOCKS}, the blocks that .* has; got {depth}"):
+        ViTDenoiser.from_vit(folder, depth=depth)
+
+
+@pytest.mark.parametrize("source", ["google/vit-base-patch16-224-in21k", "no/such-vit", "./no folder"])
+def test_an_unknown_name_or_no_network(source, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "/nowhere")
+    with pytest.raises(InputError, match=r"name on the Hub.*or a folder with config\.json, model\.safe.*prep"):
+        ViTDenoiser.from_vit(source)
+
+
+@pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "preprocessor_config.json"])
+def test_a_folder_that_lacks_a_file(folder, missing):
+    (folder / missing).unlink()
+    with pytest.raises(InputError, match=rf"folder with config\.json.*write them\..*{missing}"):
+        ViTDenoiser.from_vit(folder)
+
+
+def test_a_folder_of_another_model(tmp_path):
+    BertConfig().save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"expected a ViT.*'bert'"):
+        ViTDenoiser.from_vit(tmp_path)
+
+
+def test_weights_of_a_shallower_vit(folder):
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"num_hidden_layers": BLOCKS + 1}))
+    with pytest.raises(InputError, match=rf"lacks weights of a ViT: .*layers\.{BLOCKS}\."):
+        ViTDenoiser.from_vit(folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"size": {"height": 32, "width": 32}}, "must resize to its model's image_size, 64.*got size .32, 32"),
+        ({"do_resize": False}, "do_resize False"),
+        ({"do_center_crop": True}, "do_center_crop True"),
+        ({"resample": 1}, "resample must be one of .*got 1"),
+    ],
+)
+def test_a_processor_that_is_not_reproduced(folder, settings, message):
+    file = folder / "preprocessor_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    with pytest.raises(InputError, match=message):
+        ViTDenoiser.from_vit(folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"depth": 0}, "depth must be at least 1"),
+        ({"patch_size": 15}, "patches must tile the image; got a side of 15 for one of 160"),
+        ({"frame_patch": 7}, "patches must tile the image"),
+        ({"resample": "lanczos"}, "resample must be one of"),
+        ({"readout": "mean"}, "readout must be 'decoder' or 'pixels'; got 'mean'"),
+        ({"image_mean": [0.5]}, "num_channels = 3 numbers each; got 1 and 3"),
+    ],
+)
+def test_a_configuration_that_can_not_be(settings, message):
+    with pytest.raises(InputError, match=message):
+        ViTDenoiserConfig(**settings)

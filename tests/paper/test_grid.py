@@ -1,0 +1,205 @@
+"""Which runs a study is made of: the paper's grid at each scale, by rules that are stated beforehand."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+
+from descend import InputError
+from descend.cli.parsing import levels, read_recipe
+from descend.paper.costs import Costs
+from descend.paper.grid import BASELINES, RECIPES, WANTED, cells, names, settings
+from descend.paper.published import table_3, table_4
+from descend.paper.scales import SCALES
+from descend.run import stored
+
+ALL = {scale: cells(names(["all"]), scale) for scale in SCALES}
+
+
+def settings_of(found):
+    """Cells without their seeds → their seeds."""
+    seeds = defaultdict(set)
+    for cell in found:
+        seeds[cell.task, cell.model, cell.data, cell.depth, cell.gamma, cell.regime, cell.arm, cell.variant].add(
+            cell.seed
+        )
+    return seeds
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_name_is_that_of_one_run_and_one_run_has_one_name(scale):
+    assert len({cell.name for cell in ALL[scale]}) == len(ALL[scale])
+    assert len({(cell.recipe, cell.flags) for cell in ALL[scale]}) == len(ALL[scale])
+    for cell in ALL[scale]:
+        assert len(cell.name.encode()) < 200 and "/" not in cell.name and str(cell.seed) in cell.name
+        assert not any(flag.startswith("/") for flag in (*cell.flags, *cell.answer)), "a path of one machine"
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_variant_is_not_what_the_table_has_already(scale):
+    """Neither by its flags nor by what a recipe does without them."""
+
+    def given(cell):
+        name, recipe, args, _ = read_recipe([cell.recipe, *cell.flags, "--out", "none"])
+        return name, recipe, stored(args)
+
+    plain = next(cell for cell in ALL[scale] if cell.recipe == "text-roberta" and cell.arm == "constrained")
+    assert given(plain) == given(replace(plain, flags=(*plain.flags, *plain.flags[-2:]))), "it can be told"
+
+    first = [cell for cell in ALL[scale] if not cell.seed and cell.arm == "constrained"]
+    table = {cell.recipe: [] for cell in first}
+    for cell in first:
+        if not cell.variant and any(other.variant and other.recipe == cell.recipe for other in first):
+            table[cell.recipe].append(given(cell))
+    variants = [cell for cell in first if cell.variant]
+    assert variants
+    for cell in variants:
+        assert given(cell) not in table[cell.recipe], cell.name
+
+
+def test_other_flags_are_another_cell():
+    cell = ALL["small"][0]
+    assert replace(cell, flags=(*cell.flags, "--max-steps", "3")).name != cell.name
+    assert replace(cell, judge=("--noise", "0")).name != cell.name
+
+
+def test_figures_share_their_cells():
+    together = cells(["figure-3", "figure-7", "theory-3"], "small")
+    assert {cell.name for cell in cells(["figure-7"], "small")} < {cell.name for cell in together}
+    assert len(together) == len(cells(["theory-3"], "small"))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_figure_has_cells_of_both_methods(scale):
+    for name in WANTED:
+        arms = {cell.arm for cell in cells([name], scale)}
+        assert {"constrained"} < arms and arms & {"erm", "erm-clean"}, name
+
+
+def test_small_holds_every_data_set_model_and_depth_of_the_papers_tables_with_three_seeds():
+    seeds = settings_of(ALL["small"])
+    assert all(found == {0, 1, 2} for found in seeds.values())
+    kept = {(model, data) for _, model, data, *_ in seeds}
+    for row in (*table_3(), *table_4()):
+        assert (row.model, row.data) in kept
+        if row.model in ("UT", "DUST"):  # the pretrained ones are smaller here
+            for arm in ("erm", "constrained"):
+                assert any(
+                    (cell.model, cell.data, cell.depth, cell.arm, cell.variant)
+                    == (row.model, row.data, row.depth, arm, "")
+                    for cell in ALL["small"]
+                ), row
+
+
+def test_small_has_the_papers_noise_and_baselines_at_a_middle_depth():
+    seeds = settings_of(ALL["small"])
+    paper = {place for place in seeds if place[0] == "video" and place[5] == "paper"}
+    assert {(model, data, depth) for _, model, data, depth, *_ in paper} == {
+        ("UT", "ucsd", 5),
+        ("DUST", "ucsd", 5),
+        ("ViT", "ucsd", 4),
+    }
+    for task, arms in BASELINES.items():
+        for data in SCALES["small"].baselines[task]:
+            assert set(arms) <= {place[6] for place in seeds if place[:4] == (task, "UT", data, 5)}
+
+
+def test_the_papers_scale_holds_every_cell_of_its_tables():
+    seeds = settings_of(ALL["paper"])
+    printed = {"ViT": 12, "DistilBERT": 6, "RoBERTa": 24}  # DistilBERT has 6 blocks; the paper prints 12
+    for task, rows in (("video", table_3()), ("text", table_4())):
+        for row in rows:
+            depth = printed.get(row.model, row.depth)
+            for arm in ("constrained", "erm" if row.gamma else "erm-clean"):
+                assert seeds[task, row.model, row.data, depth, row.gamma, "paper", arm, ""] == {0, 1, 2}, row
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_flags_are_those_that_the_command_line_takes(scale):
+    """Through the real parser; of cells that differ in numbers alone one each."""
+    numbers = {"--seed", "--noise"}
+    seen = set()
+    for cell in ALL[scale]:
+        pairs = zip(cell.flags[::2], cell.flags[1::2], strict=True)
+        kind = (cell.recipe, tuple(pair for pair in pairs if pair[0] not in numbers))
+        if kind in seen:
+            continue
+        seen.add(kind)
+        _, recipe, args, _ = read_recipe([cell.recipe, *cell.flags, "--out", "run"])
+        assert (recipe.depth, recipe.noise, args.seed) == (cell.depth, cell.gamma, cell.seed)
+        assert args.method == ("erm" if cell.arm == "erm-clean" else cell.arm)
+        args.problem(recipe.depth)
+    for judge in {cell.judge for cell in ALL[scale]}:
+        assert len(levels(judge[judge.index("--noise") + 1])) >= 3
+
+
+def test_a_variant_changes_one_thing():
+    for cell in cells(["figure-5"], "small"):
+        if cell.variant:
+            assert cell.arm == "constrained" and cell.flags[-2:] == ("--alpha", cell.variant.removeprefix("alpha="))
+
+
+def test_names_are_told_and_nearly_named_ones_offered():
+    assert names(["table-3", "figure-2", "figure-2"]) == ["figure-2", "table-3"]
+    assert len(names(["all"])) == 24 == len(WANTED)
+    with pytest.raises(InputError, match=r"did you mean figure-2\?"):
+        names(["figure_2"])
+
+
+def test_every_recipe_has_its_settings():
+    for scale, grid in SCALES.items():
+        for task, recipes in RECIPES.items():
+            for recipe in recipes:
+                rows = settings()[scale]["recipes"][recipe]
+                regimes = {regime for data in grid.gammas[task].values() for regime in data}
+                assert rows.keys() - {"every", "data"} == regimes
+                assert rows.get("data", {}).keys() <= grid.gammas[task].keys()
+                arms = {"both", "erm", "constrained", *BASELINES.get(task, ())}
+                depths = {str(depth) for depth in grid.depths[recipe]}
+                for regime in regimes:
+                    row = rows[regime]
+                    sets = row.keys() & {data for data, of in grid.gammas[task].items() if regime in of}
+                    assert row.keys() <= arms | depths | sets
+                    assert all(row[data].keys() <= arms | depths for data in sets)
+                    for each in (row, *(row[data] for data in sets)):
+                        own = each.keys() & depths
+                        assert own in (set(), depths)  # what has some depths by themselves has all
+                        assert all(each[depth].keys() <= arms for depth in own)
+
+
+def test_a_data_set_and_a_depth_have_their_own_settings(monkeypatch):
+    rows = {
+        "every": "--a 1",
+        "strong": {
+            "both": "--b 2",
+            "3": {"erm": "--c 3"},
+            "avenue": {"both": "--d 4", "5": {"both": "--e 5", "constrained": "--f 6"}},
+        },
+        "paper": {},
+        "data": {"shanghaitech": "--g 7"},
+    }
+    monkeypatch.setitem(settings()["small"]["recipes"], "video-ut", rows)
+    found = [cell for cell in cells(["table-3"], "small") if (cell.recipe, cell.regime) == ("video-ut", "strong")]
+    assert {(cell.data, cell.depth) for cell in found} == {
+        (data, depth) for data in ("ucsd", "avenue", "shanghaitech") for depth in (3, 5, 7)
+    }
+    for cell in found:
+        if cell.data == "avenue":
+            own = ["--e", "5"] if cell.depth == 5 else ["--d", "4"]
+            own += ["--f", "6"] if (cell.depth, cell.arm) == (5, "constrained") else []
+        else:
+            own = ["--c", "3"] if cell.depth == 3 else ["--b", "2"]  # of plain training's where an arm has none
+        beside = ["--g", "7"] if cell.data == "shanghaitech" else []
+        assert list(cell.flags)[list(cell.flags).index("--a") :] == ["--a", "1", *own, *beside]
+
+
+def test_costs_are_told_before_anything_runs_and_learned_from_what_ran():
+    costs = Costs("small")
+    known = {cell.name: costs.of(cell) for cell in ALL["small"]}
+    assert all(seconds and seconds > 1 for seconds in known.values())
+    first = ALL["small"][0]
+    others = [cell for cell in ALL["small"] if cell.recipe != first.recipe]
+    costs.learn(first, 3 * known[first.name])  # a slow machine
+    assert costs.of(first) == pytest.approx(3 * known[first.name])
+    assert costs.of(others[0]) == pytest.approx(3 * known[others[0].name])
+    assert Costs("paper").of(ALL["paper"][0]) is None

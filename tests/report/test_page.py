@@ -1,0 +1,387 @@
+"""The page, seen by a real browser."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from descend.report import write_completions, write_page
+from tests.report.test_report import NOISE, fake_run, geometric
+
+CHROMIUM = Path("/usr/bin/chromium")
+# Milliseconds: of a machine with other work on it.
+PATIENCE = 120_000
+expect.set_options(timeout=30_000)
+TITLE = 'UT-7 <script>alert("x")</script> & <b>friends</b>'
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+    runs = [fake_run(root / method, method) for method in ("erm", "constrained")]
+    return write_page(runs, root / "report.html", TITLE)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if not CHROMIUM.exists():
+        pytest.skip("needs Chromium: apt-get install chromium")
+    quiet = ("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
+    with sync_playwright() as playwright:
+        args = [*quiet, "--no-sandbox", "--disable-component-update", "--disable-sync"]
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=args)
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """A page opened from its file, with what it complained about and asked of the network."""
+
+    def __init__(self, browser: Browser, file: Path, **context):
+        self.context = browser.new_context(**context)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE)
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(file.as_uri())
+        self.page.wait_for_selector("html[data-ready]", state="attached")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.context.close()
+
+    def slide(self, ident: str, keys: str) -> None:
+        self.page.focus(f"#{ident}")
+        self.page.keyboard.press(keys)
+
+    def panel(self, label: str) -> tuple[str, str, str]:
+        frame = self.page.locator(".frame", has_text=label)
+        image = frame.locator("img")
+        return image.get_attribute("src"), image.get_attribute("alt"), frame.locator(".rmse").inner_text()
+
+    def plot(self, name: str, expression: str):
+        return self.page.evaluate(f"(plot => {expression})(document.querySelector('[data-plot=\"{name}\"]'))")
+
+
+@pytest.fixture
+def visit(browser: Browser, page_file: Path) -> Iterator[Visit]:
+    with Visit(browser, page_file, viewport={"width": 1280, "height": 900}) as visit:
+        yield visit
+
+
+def test_it_loads_without_complaint_or_network(visit: Visit) -> None:
+    assert visit.complaints == []
+    assert [url for url in visit.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+    plots = visit.page.locator(".plot")
+    assert plots.count() == plots.locator(".main-svg").locator("..").locator(".cartesianlayer").count() == 4
+
+
+def test_the_title_is_text(visit: Visit) -> None:
+    assert visit.page.title() == TITLE
+    assert visit.page.locator("h1").inner_text() == TITLE
+
+
+def test_the_verdict_comes_first(visit: Visit) -> None:
+    verdict = visit.page.locator(".verdict")
+    assert "Feasible" in verdict.inner_text()
+    assert verdict.inner_text().count("bind") == verdict.inner_text().count("layers 2 and 5 bind") == 1
+    assert verdict.bounding_box()["y"] < visit.page.locator("table").first.bounding_box()["y"]
+
+
+def test_what_is_not_certain_has_a_colour_of_its_own(browser: Browser, tmp_path: Path) -> None:
+    states = {"certain": {}, "tentative": {"certain": False}, "broken": {"feasible": False}}
+    looks = set()
+    for name, entries in states.items():
+        run = fake_run(tmp_path / name, "constrained", frames=False, **entries)
+        with Visit(browser, write_page([run], tmp_path / f"{name}.html", name)) as visit:
+            ground = "getComputedStyle(document.querySelector('.verdict')).backgroundColor"
+            looks.add((visit.page.evaluate(ground), visit.page.locator(".headline .mark").inner_text()))
+    assert len({ground for ground, _ in looks}) == len({mark for _, mark in looks}) == 3
+
+
+def test_a_noise_slider_moves_frames_plot_and_the_other_slider(visit: Visit) -> None:
+    before, losses = visit.panel("Constrained"), visit.plot("losses", "plot.data[0].y")
+    clean = visit.panel("Clean")
+    visit.slide("frames-noise-0", "End")
+    after = visit.panel("Constrained")
+    assert after[0] != before[0] and after[2] != before[2]
+    assert f"γ = {NOISE[-1]:g}" in after[1]
+    assert visit.panel("Clean") == clean
+    assert visit.plot("losses", "plot.data[0].y") != losses
+    assert visit.page.input_value("#losses-noise-0") == str(len(NOISE) - 1)
+    assert visit.page.get_attribute("#frames-noise-0", "aria-valuetext") == f"{NOISE[-1]:g}"
+    assert visit.complaints == []
+
+
+def test_layer_and_clip_change_the_reconstructions(visit: Visit) -> None:
+    seen = {visit.panel("ERM")}
+    visit.slide("frames-layer-0", "ArrowLeft")
+    seen.add(visit.panel("ERM"))
+    visit.page.click("label:has(input[name=clip-0][value='1'])")
+    seen.add(visit.panel("ERM"))
+    assert len({src for src, _, _ in seen}) == len({alt for _, alt, _ in seen}) == 3
+    assert "layer 6" in visit.panel("ERM")[1] and "clip 2" in visit.panel("ERM")[1]
+
+
+def test_the_layers_can_be_played(visit: Visit) -> None:
+    button = visit.page.locator("[data-play]")
+    rest = "getComputedStyle(document.querySelector('[data-play]')).backgroundColor"
+    ground = visit.page.evaluate(rest)
+    assert button.bounding_box()["height"] >= 40
+    # Each layer as the page shows it: slider, picture and the line in the plot of the losses.
+    visit.page.evaluate("""() => {
+        window.seen = [];
+        const image = document.querySelector(".frame:last-child img");
+        const line = () => document.querySelector("[data-plot=losses]").layout.shapes[0].x0;
+        const look = () => seen.push([document.querySelector("#frames-layer-0").value, image.alt, line()]);
+        new MutationObserver(look).observe(image, { attributeFilter: ["alt"] });
+    }""")
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "true")
+    assert visit.page.evaluate(rest) != ground
+    expect(button).to_have_attribute("aria-pressed", "false")
+    seen = visit.page.evaluate("seen")
+    assert [(int(value), line) for value, _, line in seen] == [(step, step) for step in range(8)]
+    assert [f"layer {step}," in alt for step, (_, alt, _) in enumerate(seen)] == [True] * 8
+    # A second press stops it where it is.
+    visit.page.evaluate("""() => new Promise((done) => {
+        const button = document.querySelector("[data-play]");
+        button.click();
+        const timer = setInterval(() => {
+            if (document.querySelector("#frames-layer-0").value !== "1") return;
+            clearInterval(timer);
+            done(button.click());
+        }, 20);
+    })""")
+    expect(button).to_have_attribute("aria-pressed", "false")
+    visit.page.wait_for_timeout(1200)
+    assert visit.page.input_value("#frames-layer-0") == "1"
+    assert visit.complaints == []
+
+
+def test_bars_are_where_bounds_are_known(browser: Browser, tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run", "constrained", **geometric())
+    with Visit(
+        browser, write_page([run], tmp_path / "report.html", "bars"), viewport={"width": 390, "height": 844}
+    ) as visit:
+        visit.page.locator("[data-plot=losses]").scroll_into_view_if_needed()
+        bars = visit.page.locator("[data-plot=losses] .scatterlayer .trace:last-child .point")
+        expect(bars).to_have_count(6)
+        plot = visit.page.locator("[data-plot=losses] .nsewdrag")
+        box = plot.bounding_box()
+        plot.hover(position={"x": box["width"] * 2.4 / 7.8, "y": box["height"] / 2})
+        expect(visit.page.locator("[data-plot=losses] .hoverlayer")).to_contain_text("had to reach : 5.5")
+        visit.slide("losses-noise-0", "End")
+        expect(visit.page.locator("[data-plot=losses] .scatterlayer .trace")).to_have_count(1)
+        assert "layer 1 by 54.7%" in visit.page.locator(".verdict").inner_text()
+        assert visit.page.locator("details tr", has_text="Layer 4").inner_text().split("\n")[-1] == "not certain"
+        assert visit.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+        assert visit.complaints == []
+
+
+def test_the_log_scale_can_be_left(visit: Visit) -> None:
+    assert visit.plot("losses", "plot.layout.yaxis.type") == "log"
+    visit.page.uncheck("[data-control=log]")
+    assert visit.plot("losses", "plot.layout.yaxis.type") == "linear"
+
+
+def test_it_fits_a_phone(browser: Browser, page_file: Path) -> None:
+    with Visit(browser, page_file, viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True) as visit:
+        page = visit.page
+        assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth && innerWidth === 390")
+        boxes = [box.bounding_box() for box in page.locator(".frame").all()]
+        assert len({round(box["x"]) for box in boxes}) == len({round(box["y"]) for box in boxes}) == 2
+
+
+def test_it_follows_dark_mode(visit: Visit) -> None:
+    def look():
+        ground = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return ground, line.get_attribute("style"), visit.plot("losses", "plot.layout.font.color")
+
+    line = visit.page.locator("[data-plot=losses] path.js-line").first
+    light = look()
+    visit.page.emulate_media(color_scheme="dark")
+    expect(line).not_to_have_attribute("style", light[1])
+    assert all(before != after for before, after in zip(light, look(), strict=True))
+    assert visit.complaints == []
+
+
+def test_every_control_has_a_name_and_every_picture_a_text(visit: Visit) -> None:
+    unnamed = "[...document.querySelectorAll('input')].filter(input => !input.labels.length).length"
+    assert visit.page.evaluate(unnamed) == 0
+    assert all(image.get_attribute("alt") for image in visit.page.locator("img").all())
+    assert all(plot.get_attribute("aria-label") for plot in visit.page.locator(".plot").all())
+
+
+def test_a_study_has_a_section_per_setting_and_says_loudly_what_is_infeasible(browser: Browser, tmp_path: Path) -> None:
+    folders = [
+        fake_run(
+            tmp_path / f"{method}-{regime}-{seed}",
+            method,
+            seed=seed,
+            train_noise=regime,
+            feasible=seed == 0,
+            frames=False,
+        )
+        for regime in (0.15, 0.6)
+        for method in ("constrained", "erm")
+        for seed in (0, 1)
+    ]
+    file = write_page(folders, tmp_path / "report.html", "Study")
+    with Visit(browser, file) as visit:
+        assert visit.complaints == []
+        assert visit.page.locator("[data-section]").count() == 2
+        assert "Not feasible in 2 of 4 runs" in visit.page.locator(".verdict.broken").first.inner_text()
+        row = visit.page.locator("tbody tr", has_text="Constrained").first.inner_text()
+        assert "±" in row and "1 of 2" in row
+        assert visit.page.locator("details").count() == 3  # every run by itself, and the layers of each section
+
+
+def test_the_page_stays_small(page_file: Path) -> None:
+    assert page_file.stat().st_size < 12e6
+    assert not re.search(r'(src|href)="(?!data:|#)', page_file.read_text().split("<script>")[0])
+
+
+def classifier(**entries) -> dict:
+    """What the summary of a classifier has beside a denoiser's."""
+    rows = {str(level): [0.5 + 0.03 * layer - 0.05 * level for layer in range(8)] for level in NOISE}
+    exits = [{"threshold": 0.6, "layers": 2.5, "accuracy": 0.7}, {"threshold": 0.9, "layers": 5.0, "accuracy": 0.71}]
+    return {
+        **{"recipe": "text-distilbert", "model": "DistilBERT-7", "dataset": "imdb", "metric": "accuracy"},
+        **{"higher_is_better": True, "values": [0.71, 0.7, 0.69, 0.66, 0.63, 0.6], "mean": 0.665, "auc": 0.99},
+        **{"layer_metrics": rows, "note": "Not trained by <Descend>."},
+        "ratios": {
+            "mean": 0.95,
+            "median": 0.9,
+            "quantiles": [0.05, 0.25, 0.5, 0.75, 0.95],
+            "by_layer": [[0.5, 0.8, 0.9, 1.0, 1.4]] * 7,
+        },
+        "settled_layer": {"mean": 2.0, "shares": [0.1, 0.2, 0.3, 0.2, 0.1, 0.1, 0.0, 0.0]},
+        "probe": {"layer_metrics": rows, "layer_losses": {str(level): [0.6] * 8 for level in NOISE}},
+        "exit": {
+            **{"full": 0.71, "depth": 7, "confidence": exits},
+            "patience": [{"patience": 1, "layers": 3.0, "accuracy": 0.69}],
+            "chosen": {"threshold": 0.9, "layers": 5.0, "accuracy": 0.71, "time_ratio": 0.8},
+        },
+        **entries,
+    }
+
+
+def test_a_classifiers_page_has_its_own_figures(browser: Browser, tmp_path: Path) -> None:
+    runs = [fake_run(tmp_path / method, method, frames=False, **classifier()) for method in ("erm", "constrained")]
+    with Visit(browser, write_page(runs, tmp_path / "report.html", "texts")) as visit:
+        assert visit.complaints == []
+        headings = visit.page.locator("figure h3").all_inner_texts()
+        assert headings == [
+            *("Loss along the layers", "Accuracy against noise", "Accuracy along the layers"),
+            *("Descent of single samples", "Where answers settle", "Leaving early"),
+            *("Multipliers", "Constraints on held-out data"),
+        ]
+        words = visit.page.locator(".verdict").inner_text()
+        assert "Not trained by <Descend>." in words
+        assert "a mean Accuracy of 0.665 against ERM’s 0.665" in words and "The area under it over γ is 0.99" in words
+        assert "Constrained: a layer changes the loss of a single sample by a factor of 0.95 in the mean" in words
+        assert (
+            "Leaving at a confidence of 0.9, chosen on validation data, uses 5.00 of 7 layers on average and 0.80"
+            in words
+        )
+        # Eight layers at γ = 0.15, then at the noise that the slider of the losses is moved to.
+        assert visit.plot("metrics", "plot.data[0].y[0]") == pytest.approx(0.5 - 0.05 * 0.15)
+        visit.slide("losses-noise-0", "End")
+        assert visit.plot("metrics", "plot.data[0].y[0]") == pytest.approx(0.5 - 0.05 * 1.5)
+        assert visit.plot("settled", "plot.data.at(-1).y.at(-1)") == pytest.approx(1)
+        assert visit.plot("exits", "plot.data.map(trace => trace.name)")[0] == "ERM, confidence"
+        assert visit.plot("losses", "plot.data.map(trace => trace.name)").count("ERM, linear probe") == 1
+
+
+def test_another_shift_is_another_section(browser: Browser, tmp_path: Path) -> None:
+    runs = [
+        fake_run(tmp_path / shift, "erm", frames=False, **classifier(shift=shift)) for shift in ("gaussian", "laplace")
+    ]
+    with Visit(browser, write_page(runs, tmp_path / "report.html", "shifts")) as visit:
+        assert [
+            text.endswith("under laplace noise") for text in visit.page.locator("section h2").all_inner_texts()
+        ] == [
+            False,
+            True,
+        ]
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "</script><script>alert(1)</script>",
+    "--><img src=x onerror=alert(1)>",
+    "\u2028\u2029'\"`${alert(1)}",
+    "<!--<script>",
+    "]]><svg/onload=alert(1)>",
+    "<a href='javascript:alert(1)'>x</a>",
+)
+
+
+class Guarded(Visit):
+    """A visit that knows of dialogs, and of elements that no page of ours has."""
+
+    def __init__(self, browser: Browser, file: Path, ready: str = "html[data-ready]"):
+        self.context = browser.new_context()
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE)
+        self.complaints, self.requests = [], []
+        self.page.on("dialog", lambda dialog: (self.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        self.page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(file.as_uri())
+        self.page.wait_for_selector(ready, state="attached")
+
+    def assert_quiet(self) -> None:
+        strange = "body script:not(footer ~ script), [onerror], [onload], a[href^=javascript], svg a, img:not([alt])"
+        assert self.complaints == []
+        assert self.page.locator(strange).count() == 0
+        assert [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+def test_whatever_a_run_is_called_is_text(browser: Browser, tmp_path: Path) -> None:
+    hostile = " ".join(HOSTILE)
+    names = ("dataset", "model", "verdict", "certificate", "note", "recipe", "shift", "split", "checkpoint")
+    folders = []
+    for method in ("erm", hostile, hostile):  # two of one method are told apart by a setting, in their labels
+        settings = {hostile: f"{hostile} {len(folders)}", "same": hostile}
+        entries = classifier() | dict.fromkeys(names, hostile) | {"settings": settings}
+        name = f"{len(folders)} {HOSTILE[2]}".replace("/", "∕")
+        folders.append(fake_run(tmp_path / name, method, seed=len(folders), frames=method == "erm", **entries))
+    with Guarded(browser, write_page(folders, tmp_path / "report.html", hostile)) as visit:
+        visit.assert_quiet()
+        said = " ".join(hostile.split())
+        assert " ".join(visit.page.title().split()) == said
+        for place in ("h1", ".subtitle", ".verdict", "table"):
+            assert said in " ".join(visit.page.locator(place).first.text_content().split())
+        # What plotly makes of a name in its own kind of HTML; a section is drawn when it is near.
+        visit.page.locator("[data-plot=violations]").scroll_into_view_if_needed()
+        expect(visit.page.locator("[data-plot=violations] .legendtext").first).to_be_attached()
+        names = visit.page.locator("[data-plot=violations] .legendtext").all_text_contents()
+        assert any(name == f"{hostile}, {hostile} {hostile} 2" for name in names), names
+        visit.page.locator("[data-plot=violations] .point").first.hover(force=True)
+        visit.assert_quiet()
+
+
+def test_whatever_a_model_answers_is_text(browser: Browser, tmp_path: Path) -> None:
+    rows = [
+        {"instruction": f"prompt {hostile}", "output": f"answer {hostile} \ud800", "generator": HOSTILE[1]}
+        for hostile in HOSTILE
+    ]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    page = write_completions([tmp_path / "a.json", tmp_path / "a.json"], tmp_path / "page.html")
+    with Guarded(browser, page, ready="table") as visit:
+        visit.assert_quiet()
+        assert visit.page.locator("tbody th").all_text_contents() == [row["instruction"] for row in rows]
+        answers = [f"answer {hostile} ?" for hostile in HOSTILE for _ in range(2)]
+        assert visit.page.locator("td").all_text_contents() == answers
+        assert HOSTILE[1] in visit.page.locator("thead th").nth(1).text_content()

@@ -1,0 +1,466 @@
+"""The figures, the tables and the errors of the report; `test_report_page` looks at the page itself."""
+
+import json
+import re
+from dataclasses import replace
+from itertools import combinations, count
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from descend.errors import InputError
+from descend.report import RunView, figures, group_runs, write_page
+from descend.report.frames import Frames, embed
+from descend.report.runs import METHOD_NAMES, REQUIRED, SPARE_STYLES, STYLES
+from descend.report.tables import group_name, verdict
+from descend.training.config import METHODS
+
+NOISE = [0.0, 0.15, 0.3, 0.6, 1.0, 1.5]
+
+
+def fake_run(
+    folder: Path,
+    method: str,
+    *,
+    seed: int = 0,
+    train_noise: float = 0.15,
+    alpha: float = 0.1,
+    feasible: bool = True,
+    frames: bool = True,
+    **entries,
+) -> Path:
+    """A run folder as training and evaluation leave it, its numbers made up: what is tested is the page."""
+    folder.mkdir(exist_ok=True)
+    generator = np.random.default_rng(seed)
+    depth, constrained = 7, method == "constrained"
+    layers = np.arange(depth + 1)
+    path = 0.86**layers if constrained else np.r_[1, 1 + 0.5 * np.sin(np.arange(1, depth)), 0.34]
+    path = path * (1 + 0.02 * generator.random(depth + 1))
+    losses = {level: (2 + 30 * level) * (path + 0.1 * level * (not constrained)) for level in NOISE}
+    values = [4 + (9 if constrained else 14) * level + generator.random() for level in NOISE]
+    violations = losses[train_noise][1:] - (1 - alpha) * losses[train_noise][:-1]
+    if not feasible:
+        violations[3] = 0.4
+    multipliers = np.maximum(generator.normal(0, 1, depth), 0)
+    summary = {
+        **{"recipe": "video-ut", "method": method, "seed": seed, "model": "UT-7", "dataset": "ped2<b>"},
+        **{
+            "metric": "rmse",
+            "higher_is_better": False,
+            "noise": NOISE,
+            "values": values,
+            "mean": np.mean(values),
+        },
+        **{
+            "train_noise": train_noise,
+            "train_value": values[1],
+            "depth": depth,
+            "seconds": 93.2,
+            "sigma": 0.18,
+        },
+        "layer_losses": {str(level): row.tolist() for level, row in losses.items()},
+        "violations": violations.tolist(),
+        "violation_intervals": [[value - 0.1, value + 0.1] for value in violations],
+        "feasible": constrained and feasible,
+        "certain": feasible,
+        "violated": [] if feasible else [4],
+        "verdict": "All 7 constraints hold; layers 2 and 5 bind." if feasible else "Layer 4 rises by 0.40 ± 0.10.",
+        "limits": [None, *[1 - alpha] * depth],
+        **{"split": "test", "checkpoint": "model"},
+        **{
+            "binding": [2, 5] if constrained else [],
+            "multipliers": multipliers.tolist(),
+            "cap_multiplier": 0.0,
+        },
+        **{"descending_share": 0.93 if constrained else 0.51, "alpha": alpha if constrained else None},
+    }
+    (folder / "summary.json").write_text(json.dumps(summary | entries))
+    with (folder / "records.jsonl").open("w") as file:
+        for step in range(2000):
+            for layer in range(depth + 1) if constrained else ():
+                rise = multipliers[layer - 1] * (1 - np.exp(-step / 300)) if layer else 0.0
+                row = {
+                    "run": folder.name,
+                    "step": step,
+                    "split": "train",
+                    "layer": layer,
+                    "noise": train_noise,
+                }
+                file.write(json.dumps(row | {"metric": "multiplier", "value": rise}) + "\n")
+    if frames:
+        np.savez_compressed(folder / "frames.npz", **fake_frames(depth, 0.35 if constrained else 0.7))
+    return folder
+
+
+def geometric(**entries) -> dict:
+    """What the summary of a run without α has: bounds in place of limits, at the training noise; none for layer 1."""
+    return {
+        **{"limits": [None] * 8, "target": "geometric", "strength": 0.7},
+        "bounds": [None, 5.5, 4.6, 3.9, 3.3, 2.8, 2.4],
+        "certified": [0.547, 0.0351, 0.0, -0.02, None, 0.1, 0.1],
+        "certificate": "With 95% confidence these layers lower the loss at least: layer 1 by 54.7%.",
+        **entries,
+    }
+
+
+def fake_frames(depth: int, left: float) -> dict[str, np.ndarray]:
+    """Two scenes of a figure on a textured ground, cleaned layer by layer down to a share ``left``."""
+    rows, columns = np.mgrid[:160, :160]
+    generator = np.random.default_rng(1)
+    ground = 120 + 50 * np.sin(columns / 11) * np.cos(rows / 17)
+    clean = np.stack([np.where(abs(columns - 50 * k) + abs(rows - 80) / 3 < 20, 40, ground) for k in (1, 2)])
+    noise = 46 * np.array(NOISE)[:, None, None, None] * generator.normal(size=(1, 2, 160, 160))
+    shares = 1 - (1 - left) * np.arange(depth + 1) / depth
+
+    def picture(values: np.ndarray) -> np.ndarray:
+        return np.clip(values, 0, 255).astype(np.uint8)
+
+    cleaned = np.stack([clean + share * noise + 6 * share for share in shares], axis=1)
+    return {
+        "clean": picture(clean),
+        "noisy": picture(clean + noise),
+        "reconstruction": picture(cleaned),
+        "noise": np.array(NOISE),
+    }
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    root = tmp_path_factory.mktemp("runs")
+    return [fake_run(root / "erm", "erm"), fake_run(root / "constrained", "constrained")]
+
+
+def test_bare_summaries_are_enough(runs: list[Path], tmp_path: Path) -> None:
+    summary = json.loads((runs[0] / "summary.json").read_text())
+    bare = {key: summary[key] for key in REQUIRED}
+    bare["layer_losses"] = {str(summary["train_noise"]): summary["layer_losses"][str(summary["train_noise"])]}
+    (tmp_path / "summary.json").write_text(json.dumps(bare))
+    assert write_page([tmp_path], tmp_path, "Bare") == tmp_path / "report.html"
+
+
+def test_a_run_that_diverged_is_still_shown(runs: list[Path], tmp_path: Path) -> None:
+    summary = json.loads((runs[1] / "summary.json").read_text())
+    broken = {level: [1.0, *[float("nan")] * 6, float("inf")] for level in summary["layer_losses"]}
+    summary |= {"layer_losses": broken, "violations": [None] * 7, "violation_intervals": [[None, None]] * 7}
+    summary |= {"mean": float("nan"), "values": [float("nan")] * len(NOISE), "feasible": False}
+    nulls = {level: [1.0, *[None] * 7] for level in broken}
+    nulls = {"layer_losses": nulls, "mean": None, "values": [None] * len(NOISE), "train_value": None}
+    for entries in ({}, nulls):
+        (tmp_path / "summary.json").write_text(json.dumps(summary | entries))
+        page = write_page([tmp_path], tmp_path / "report.html", "A run").read_text()
+        assert "Not feasible" in page and "diverged" in page
+
+
+def test_what_does_not_fit_is_thinned_evenly() -> None:
+    generator = np.random.default_rng(0)
+    noisy = generator.integers(0, 256, (6, 2, 32, 32), dtype=np.uint8)
+    frames = Frames(NOISE, noisy[0], noisy, noisy[:, None].repeat(3, axis=1))
+    whole = embed({"ERM": frames}, 10**9)
+    half = embed({"ERM": frames}, len(json.dumps(whole)) // 3)
+    assert whole["clips"] == 2 and len(whole["noise"]) == 6
+    assert half["clips"] == 1 and half["noise"] == [NOISE[0], NOISE[2], NOISE[4], NOISE[5]]
+    assert embed({"ERM": frames}, 100) is None
+    error = noisy[5, 1].astype(float) - noisy[0, 1]
+    assert whole["panels"][2]["rmse"][5][2][1] == pytest.approx(np.sqrt(np.mean(error**2)), abs=0.01)
+
+
+def test_figures_stand_alone(runs: list[Path]) -> None:
+    (group,) = group_runs([RunView.read(folder) for folder in runs])
+    erm, constrained = group.runs
+    losses = figures.layer_losses(group, noise=NOISE[-1])
+    assert list(losses.data[0].y) == erm.layer_losses[NOISE[-1]]
+    assert [frame.name for frame in losses.frames] == [str(level) for level in NOISE]
+    limits = losses.data[2].y
+    assert limits == pytest.approx([0.9 * loss for loss in constrained.layer_losses[NOISE[-1]][:-1]])
+    assert list(figures.error_by_noise(group).data[1].y) == constrained.values
+    lines = figures.multipliers(constrained).data
+    assert [line.name for line in lines] == [str(layer) for layer in range(1, 8)]
+    assert len(lines[0].x) <= figures.MOST_POINTS + 1 and lines[0].x[-1] == 1999
+    marks = figures.violations(group).data
+    assert marks[0].line.color == marks[1].line.color is None
+    assert marks[0].marker.color != marks[1].marker.color
+    judged = figures.violations(*group_runs([replace(constrained, violated=[0, 2])])).data[0].marker.symbol
+    assert [layer for layer, symbol in enumerate(judged, start=1) if symbol == "x"] == [2]
+
+
+def test_limits_are_those_that_the_run_was_judged_by(runs: list[Path], tmp_path: Path) -> None:
+    def bars(**entries):
+        (run,) = group_runs([RunView.from_summary(summary | entries)])[0].runs
+        traces = figures.layer_losses(*group_runs([run])).data
+        return run.layer_losses[0.15], [trace for trace in traces if trace.name == "had to reach"]
+
+    summary = json.loads((runs[1] / "summary.json").read_text())
+    losses, (later,) = bars(limits=[None, None, 0.7, None, 0.8, 0.8, 0.8, 0.5])
+    assert list(later.x) == [2, 4, 5, 6, 7]
+    assert later.y[0] == pytest.approx(0.7 * losses[1]) and later.y[-1] == pytest.approx(0.5 * losses[6])
+    assert bars(limits=None)[1] == bars(limits=[None] * 8)[1] == []
+    del summary["limits"]
+    assert bars()[1] == []
+    words, others = "must land on or below its short bar", "Without α the bars are shown at the training noise alone."
+    page = write_page(runs, tmp_path / "report.html", "Limits").read_text()
+    assert words in page and others not in page
+    assert words not in write_page([RunView.from_summary(summary)], tmp_path / "report.html", "None").read_text()
+    page = write_page([RunView.from_summary(summary | geometric())], tmp_path / "report.html", "Bounds").read_text()
+    assert words in page and others in page
+
+
+def test_bounds_without_alpha_are_bars_at_the_training_noise(runs: list[Path], tmp_path: Path) -> None:
+    entries = [geometric(), geometric(bounds=[None, 5.7, 4.8, None, 3.5, 3.0, 2.6]), geometric(strength=0.1)]
+    entries = [each | {"settings": {"strength": each["strength"]}} for each in entries]
+    folders = [
+        fake_run(tmp_path / str(seed), "constrained", seed=seed, frames=False, **each)
+        for seed, each in enumerate(entries)
+    ]
+    unconstrained = fake_run(tmp_path / "erm", "erm", frames=False, **geometric())  # judged, but never held to them
+    (group,) = group_runs([RunView.read(folder) for folder in (unconstrained, *folders)])
+    figure = figures.layer_losses(group)
+    first, second = [trace for trace in figure.data if trace.name == "had to reach"]
+    assert list(first.x) == [2, 3, 5, 6, 7]  # the layers that both seeds have a bound for
+    assert list(first.y) == pytest.approx([5.6, 4.7, 3.4, 2.9, 2.5])
+    assert list(second.x) == [2, 3, 4, 5, 6, 7] and list(second.y) == geometric()["bounds"][1:]
+    assert [trace.marker.line.color for trace in (first, second)] == [arm.style.light for arm in group.arms[1:]]
+    assert (first.marker.symbol, first.mode, first.hovertemplate) == ("line-ew", "markers", "%{y:.4g}")
+    assert (first.showlegend, second.showlegend) == (True, False)
+    for frame in figure.frames:
+        assert len(frame.data) == len(figure.data)
+        known = [len(trace.x) for trace in frame.data if trace.name == "had to reach"]
+        assert known == ([5, 6] if frame.name == "0.15" else [0, 0])
+
+
+def test_bounds_tell_which_layers_are_under_a_constraint(tmp_path: Path) -> None:
+    run = RunView.read(fake_run(tmp_path / "run", "constrained", frames=False, **geometric()))
+    (trace,) = figures.violations(*group_runs([run])).data
+    assert [point[0] for point in trace.customdata] == [2, 3, 4, 5, 6, 7]
+    assert [line.name for line in figures.multipliers(run).data] == ["2", "3", "4", "5", "6", "7"]
+
+
+def cells(html: str) -> list[list[str]]:
+    """The rows of the tables of layers in some HTML."""
+    rows = re.findall(r'<tr><th scope="row">(Layer .*?)</tr>', html)
+    return [re.sub(r"</t[hd]>(<td[^>]*>)?", "|", row).strip("|").split("|") for row in rows]
+
+
+def test_a_table_has_what_each_layer_had_to_reach_and_what_is_certain(runs: list[Path], tmp_path: Path) -> None:
+    summary = json.loads((runs[1] / "summary.json").read_text())
+    losses = dict(summary["layer_losses"], **{"0.15": [9.0, 6.5, 5.4, 4.7, 3.9, 3.3, 2.8, 2.4]})
+    entries = geometric(layer_losses=losses, violations=[0, -0.1, 0.1, 0, 0, 0, 0], violated=[3])
+    view = RunView.from_summary(summary | entries)
+    page = write_page([view], tmp_path / "report.html", "One").read_text().split("<script")[0]
+    assert "<details open><summary>Layer by layer</summary>" in page
+    for head in ("Loss", "Had to reach", "Violation", "Lowers the loss by at least"):
+        assert f'<th scope="col">{head}</th>' in page and f'data-head="{head}"' in page
+    rows = cells(page)
+    assert rows[:3] == [
+        ["Layer 1", "6.50", "–", "–", "54.7%"],
+        ["Layer 2", "5.40", "5.50", "-0.1", "3.5%"],
+        ["Layer 3", "4.70", "4.60", "<strong>0.1</strong>", "not certain"],
+    ]
+    assert [row[-1] for row in rows[3:]] == ["not certain", "not certain", "10.0%", "10.0%"]
+    # An older summary, and one in the ratio form, whose bounds are shares of the loss before.
+    page = write_page([runs[1]], tmp_path / "report.html", "Older").read_text().split("<script")[0]
+    assert [row[-1] for row in cells(page)] == ["–"] * 7
+    ratio = RunView.from_summary(summary | {"layer_losses": losses, "bounds": [0.9] * 7})
+    page = write_page([ratio], tmp_path / "report.html", "Ratio").read_text().split("<script")[0]
+    assert cells(page)[1][2] == "5.85"
+    other = RunView.from_summary(summary | entries | {"alpha": [0.2]})
+    both = write_page([runs[0], view, other], tmp_path / "report.html", "Both").read_text().split("<script")[0]
+    assert both.count("<summary>Layer by layer (Constrained, α = ") == both.count("<details>") == 2
+
+
+def test_the_certificate_stands_beside_the_verdict(runs: list[Path], tmp_path: Path) -> None:
+    summary = json.loads((runs[1] / "summary.json").read_text())
+    view = RunView.from_summary(summary | geometric(certificate="Layer 1 by 54.7% & more."))
+    html = verdict(group_runs([view]))
+    assert "<p>All 7 constraints hold; layers 2 and 5 bind. Layer 1 by 54.7% &amp; more.</p>" in html
+    assert "<p>What each layer had to reach follows from the losses, at a strength of 0.7.</p>" in html
+    html = verdict(group_runs([RunView.from_summary(summary)]))
+    assert "<p>All 7 constraints hold; layers 2 and 5 bind.</p>" in html and "strength" not in html
+
+
+@pytest.mark.parametrize(
+    ("states", "state", "headline"),
+    [
+        ([(True, True)], "holds", "Feasible: every layer lowers the loss as asked"),
+        ([(True, True), (True, True)], "holds", "Feasible: every layer lowers the loss as asked, in all 2 runs"),
+        ([(True, False)], "tentative", "Feasible as far as the data can tell"),
+        ([(True, None)], "tentative", "Feasible as far as the data can tell"),
+        (
+            [(True, True), (True, False)],
+            "tentative",
+            "Feasible as far as the data can tell, in all 2 runs; beyond doubt in 1",
+        ),
+        ([(False, False)], "broken", "Not feasible: the constraints do not hold"),
+        ([(True, True), (None, None)], "open", "Not judged: whether the constraints hold was not measured"),
+    ],
+)
+def test_the_headline_claims_no_more_than_the_data(runs: list[Path], states: list, state: str, headline: str) -> None:
+    summary = json.loads((runs[1] / "summary.json").read_text())
+    views = [
+        RunView.from_summary(summary | {"feasible": feasible, "certain": certain, "seed": seed})
+        for seed, (feasible, certain) in enumerate(states)
+    ]
+    html = verdict(group_runs(views))
+    assert html.startswith(f'<div class="verdict {state}">') and f"{headline}</h2>" in html
+
+
+def test_each_verdict_is_said_once_and_by_whom(runs: list[Path], tmp_path: Path) -> None:
+    summary = json.loads((runs[1] / "summary.json").read_text())
+    words = {(0.1, 0): "One & all hold.", (0.1, 1): "Layer 3 fails.", (0.2, 0): "Layer 3 fails."}
+    views = [
+        RunView.from_summary(summary | {"alpha": alpha, "seed": seed, "verdict": said})
+        for (alpha, seed), said in words.items()
+    ]
+    page = write_page(views, tmp_path / "report.html", "Verdicts").read_text().split("<script")[0]
+    assert "<p><b>Constrained, α = 0.1, seed 0.</b> One &amp; all hold.</p>" in page
+    assert page.count("Layer 3 fails.") == 1
+    assert "<b>Constrained, α = 0.1, seed 1; Constrained, α = 0.2, seed 0.</b> Layer 3 fails." in page
+    page = write_page(runs, tmp_path / "report.html", "One").read_text().split("<script")[0]
+    assert page.count("All 7 constraints hold; layers 2 and 5 bind.") == page.count("2 and 5") == 1
+
+
+def test_runs_judged_on_other_data_or_models_are_kept_apart(tmp_path: Path) -> None:
+    judged = [("test", "model"), ("validation", "model"), ("test", "best_feasible"), ("tr<i>n", "best_feasible")]
+    folders = [
+        fake_run(tmp_path / str(place), "constrained", frames=False, split=split, checkpoint=checkpoint)
+        for place, (split, checkpoint) in enumerate(judged)
+    ]
+    groups = group_runs([RunView.read(folder) for folder in folders])
+    assert [(group.split, group.checkpoint) for group in groups] == judged
+    base = "UT-7 on ped2&lt;b&gt;, trained at γ = 0.15"
+    names = [
+        base,
+        f"{base}, judged on the validation split",
+        f"{base}, best feasible checkpoint",
+        f"{base}, judged on the tr&lt;i&gt;n split, best feasible checkpoint",
+    ]
+    assert [group_name(group) for group in groups] == names
+    page = write_page(folders, tmp_path / "report.html", "Four").read_text()
+    assert all(f"<h2>{name}</h2>" in page for name in names)
+    page = write_page(folders[1:2], tmp_path / "report.html", "One").read_text()
+    assert f'<p class="subtitle">{names[1]}</p>' in page and "Constraints on validation data" in page
+
+
+def test_other_alphas_are_other_arms(tmp_path: Path) -> None:
+    folders = [fake_run(tmp_path / str(alpha), "constrained", alpha=alpha, frames=False) for alpha in (0.1, 0.2)]
+    (group,) = group_runs([RunView.read(folder) for folder in folders])
+    assert [arm.label for arm in group.arms] == ["Constrained, α = 0.1", "Constrained, α = 0.2"]
+    assert len({arm.style for arm in group.arms}) == 2
+
+
+def test_every_method_has_its_own_name_and_style_and_erm_comes_first(tmp_path: Path) -> None:
+    assert METHODS.keys() < METHOD_NAMES.keys() == STYLES.keys()
+    folders = [fake_run(tmp_path / method, method, frames=False, settings={}) for method in reversed(METHODS)]
+    (group,) = group_runs([RunView.read(folder) for folder in folders])
+    expected = [method for method in METHOD_NAMES if method in METHODS]
+    assert expected[0] == "erm" and expected[-1] == "constrained"
+    assert [(arm.method, arm.label, arm.style) for arm in group.arms] == [
+        (method, METHOD_NAMES[method], STYLES[method]) for method in expected
+    ]
+    page = write_page(folders, tmp_path / "report.html", "All").read_text().split("<script")[0]
+    assert page.count("against ERM’s") == len(expected) - 1 and page.count("<h3>Multipliers</h3>") == 1
+
+
+# Machado, Oliveira and Fernandes (2009), at full severity, on linear RGB: the three kinds of colour blindness.
+BLINDNESS = {
+    "none": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+def linear(colour: str) -> np.ndarray:
+    parts = np.array([int(colour[start : start + 2], 16) for start in (1, 3, 5)]) / 255
+    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+
+
+def lab(rgb: np.ndarray) -> np.ndarray:
+    scaled = TO_XYZ @ rgb.clip(0, 1) / [0.9505, 1, 1.089]
+    x, y, z = np.where(scaled > 0.008856, np.cbrt(scaled), 7.787 * scaled + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize(("ground", "paper"), [("light", "#ffffff"), ("dark", "#1c1e23")])
+def test_methods_stay_apart_for_colour_blind_eyes_and_stand_out_from_the_page(ground: str, paper: str) -> None:
+    colours = {method: linear(getattr(style, ground)) for method, style in STYLES.items() if method != "plain"}
+    for blindness in map(np.array, BLINDNESS.values()):
+        seen = [lab(blindness @ colour) for colour in colours.values()]
+        # 2.3 is what an eye can just tell apart.
+        assert min(np.linalg.norm(one - other) for one, other in combinations(seen, 2)) > 12
+    luminance = lambda colour: float(TO_XYZ[1] @ colour)  # noqa: E731
+    styles = [getattr(style, ground) for style in (*STYLES.values(), *SPARE_STYLES)]
+    for one in styles:
+        low, high = sorted((luminance(linear(one)), luminance(linear(paper))))
+        assert (high + 0.05) / (low + 0.05) >= 3, one  # WCAG 1.4.11
+    symbols = [style.symbol for method, style in STYLES.items() if method != "plain"]
+    assert len({*symbols, *(style.symbol for style in SPARE_STYLES)}) == len(symbols) + len(SPARE_STYLES)
+
+
+def test_only_seeds_share_an_arm_and_labels_say_what_differs(tmp_path: Path) -> None:
+    settings = [
+        {"first_layer": 0, "form": "ratio"},
+        {"first_layer": 0, "form": "ratio"},
+        {"first_layer": 1, "form": "ratio"},
+        {"first_layer": 1, "form": "difference"},
+    ]
+    folders = [
+        fake_run(tmp_path / str(place), "constrained", seed=place, frames=False, settings=each)
+        for place, each in enumerate(settings)
+    ]
+    folders.append(fake_run(tmp_path / "list", "constrained", frames=False, settings=settings[0], alpha=0.2))
+    (group,) = group_runs([RunView.read(folder) for folder in folders])
+    assert {arm.label: [run.seed for run in arm.runs] for arm in group.arms} == {
+        "Constrained, α = 0.1, first_layer 0, form ratio": [0, 1],
+        "Constrained, α = 0.1, first_layer 1, form ratio": [2],
+        "Constrained, α = 0.1, first_layer 1, form difference": [3],
+        "Constrained, α = 0.2, first_layer 0, form ratio": [0],
+    }
+    lists = [replace(group.runs[0], alpha=alpha) for alpha in ((0.3, 0.2, 0.1), (0.3, 0.1, 0.1))]
+    assert len(group_runs(lists)[0].arms) == 2
+
+
+def test_a_layer_of_which_nothing_is_asked_has_no_constraint_to_show(tmp_path: Path) -> None:
+    limits = [None, None, 0.78, 0.89, *[0.945] * 4]
+    run = RunView.read(fake_run(tmp_path / "run", "constrained", limits=limits, violated=[4]))
+    (trace,) = figures.violations(*group_runs([run])).data
+    assert [point[0] for point in trace.customdata] == [2, 3, 4, 5, 6, 7]
+    assert list(trace.y) == run.violations[1:]
+    assert [symbol == "x" for symbol in trace.marker.symbol] == [False, False, True, False, False, False]
+    assert [line.name for line in figures.multipliers(run).data] == ["2", "3", "4", "5", "6", "7"]
+    page = write_page([run], tmp_path / "report.html", "One").read_text().split("<script")[0]
+    asked = "Asked of layers 2 to 7: a loss lower than that of the layer before by 22, 11, 5.5, 5.5, 5.5 and 5.5 %."
+    assert asked in page
+    run = RunView.read(fake_run(tmp_path / "all", "constrained"))
+    page = write_page([run], tmp_path / "report.html", "One").read_text().split("<script")[0]
+    assert "Asked of layers 1 to 7: a loss lower than that of the layer before by 10 %." in page
+
+
+def test_errors_say_what_to_do(runs: list[Path], tmp_path: Path) -> None:
+    numbers = count()
+
+    def message(damage) -> str:
+        folder = fake_run(tmp_path / str(next(numbers)), "erm", frames=False)
+        damage(folder)
+        with pytest.raises(InputError) as caught:
+            write_page([folder], tmp_path / "report.html", "Damaged")
+        return str(caught.value)
+
+    def change(folder: Path, **entries) -> None:
+        path = folder / "summary.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+
+    with pytest.raises(InputError, match="at least one run"):
+        write_page([], tmp_path / "report.html", "None")
+    assert "descend evaluate" in message(lambda folder: (folder / "summary.json").unlink())
+    assert "line 2" in message(lambda folder: (folder / "summary.json").write_text('{"a": 1,\n oops}'))
+    assert "lacks recipe, method" in message(lambda folder: (folder / "summary.json").write_text("[]"))
+    assert "line 3" in message(lambda folder: (folder / "records.jsonl").write_text('{}\n\n{"step": 1\n'))
+    assert "frames.npz is damaged" in message(lambda folder: (folder / "frames.npz").write_bytes(b"PK no"))
+    assert "one value per noise level" in message(lambda folder: change(folder, values=[1.0]))
+    assert "training noise 9.0" in message(lambda folder: change(folder, train_noise=9))
+    assert "9 limits but 8 layer losses" in message(lambda folder: change(folder, limits=[None] * 9))
+    assert "others in bounds" in message(lambda folder: change(folder, bounds=[1.0] * 8))
+    assert "others in certified" in message(lambda folder: change(folder, certified=[0.1] * 8))
+    assert "wrong type" in message(lambda folder: change(folder, noise="loud"))

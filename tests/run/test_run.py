@@ -1,0 +1,562 @@
+"""Runs through the command line: what a folder holds, repeating it, going on with it, judging it."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from accelerate import PartialState
+from PIL import Image
+from safetensors.torch import load_file
+
+from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, InputError, run
+from descend.cli import main
+from descend.evaluation.layers import measure
+from descend.recipes import RECIPES
+from descend.run.training import stored
+from descend.tasks.video import VideoDenoising, load_test, load_video
+from descend.training.checkpoints import load_state
+from descend.training.config import DescentArguments
+from descend.training.sft import DescentSFTConfig
+
+# 18 windows in steps of 6: three steps an epoch.
+SETTINGS = """--depth 2 --window 2 --stride 10 --per-device-train-batch-size 6 --use-cpu --dual-warmup-steps 0
+    --alpha 0.6 --logging-steps 2 --eval-steps 3 --save-total-limit 9"""
+TINY = ["video-ut", *SETTINGS.split()]
+
+
+def train(out: Path, *flags: str, steps: int = 8, every: int = 3) -> int:
+    return main(["train", *TINY, "--out", str(out), "--max-steps", str(steps), "--save-steps", str(every), *flags])
+
+
+def rows(out: Path) -> list[str]:
+    return (out / "records.jsonl").read_text().splitlines()
+
+
+def assert_same(one, other) -> None:
+    """Equal to the last bit, tensors within containers too; the seconds that a run took apart."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one.keys() - {"seconds"}:
+            assert_same(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        for pair in zip(one, other, strict=True):
+            assert_same(*pair)
+    else:
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+def assert_same_end(one: Path, other: Path, last: str = "checkpoint-8") -> None:
+    """Bit-equal: parameters, multipliers and slack, both optimisers, the noise, and every row."""
+    for name in ("model/model.safetensors", "dual.safetensors", f"{last}/model.safetensors"):
+        first, second = load_file(one / name), load_file(other / name)
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[key], second[key]) for key in first), name
+    for name in ("optimizer.pt", "scheduler.pt"):
+        first, second = (torch.load(folder / last / name, weights_only=True) for folder in (one, other))
+        assert_same(first, second)
+    assert_same(*(load_state(folder / last / "descent_0.safetensors") for folder in (one, other)))
+    assert rows(one) == rows(other)
+    keys = [(row["step"], row["split"], row["layer"], row["metric"]) for row in map(json.loads, rows(one))]
+    assert set(Counter(keys).values()) == {1}
+    assert (one / "best_feasible").exists() == (other / "best_feasible").exists()
+
+
+def stop_after(monkeypatch, step: int) -> None:
+    """A real Ctrl-C while a step is being taken."""
+    original, signals = DescentTrainer.compute_loss, [signal.SIGINT]
+
+    def interrupted(self, *args, **kwargs):
+        if self.dual.steps + 1 == step and signals:
+            signal.raise_signal(signals.pop())
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(DescentTrainer, "compute_loss", interrupted)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A finished and evaluated run; read it, don't change it."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    assert train(out) == 0
+    assert main(["evaluate", str(out), "--noise", "0,0.8,1.6"]) == 0
+    return out
+
+
+# --- what a folder holds
+
+
+def test_a_run_folder_holds_what_the_plan_says(finished):
+    names = {path.name for path in finished.iterdir()}
+    expected = {
+        "config.json",
+        "records.jsonl",
+        "model",
+        "dual.safetensors",
+        "summary.json",
+        "groups.json",
+        "frames.npz",
+        "report.html",
+    }
+    assert names == expected | {"checkpoint-3", "checkpoint-6", "checkpoint-8"}
+    assert {path.name for path in (finished / "model").iterdir()} == {"config.json", "model.safetensors"}
+    dual = load_file(finished / "dual.safetensors")
+    assert {name: tensor.shape for name, tensor in dual.items()} == {
+        "multipliers": (2,),
+        "cap_multiplier": (),
+        "slack": (2,),
+        "sigma": (),
+    }
+    assert dual["multipliers"].max() > 0
+    for folder in ("model", "checkpoint-3"):
+        assert UT.from_pretrained(finished / folder).depth == 2
+
+
+def test_the_summary_has_what_the_plan_says(finished):
+    summary = json.loads((finished / "summary.json").read_text())
+    asked = """recipe method seed model dataset metric higher_is_better noise values mean train_noise layer_losses
+        layer_metrics violations feasible multipliers descending_share"""
+    assert set(asked.split()) <= summary.keys()
+    assert summary["noise"] == [0, 0.8, 1.6]
+    assert (summary["recipe"], summary["method"], summary["model"]) == ("video-ut", "constrained", "UT-2")
+    assert (summary["dataset"], summary["metric"], summary["train_noise"]) == ("scenes", "rmse", 0.8)
+    assert summary["higher_is_better"] is False
+    assert {level: len(found) for level, found in summary["layer_losses"].items()} == {"0.0": 3, "0.8": 3, "1.6": 3}
+    assert len(summary["violations"]) == len(summary["multipliers"]) == 2
+    frames = np.load(finished / "frames.npz")
+    assert frames["reconstruction"].shape == (3, 3, 2, 160, 160)
+    assert (summary["split"], summary["checkpoint"]) == ("test", "model")
+    assert summary["limits"] == [None, 0.4, 0.4]
+    assert (summary["samples"], summary["groups"]) == (45, 3)  # three clips
+    assert not set(summary["undecided"]) & set(summary["violated"])
+    assert summary["binding"] == [layer for layer in (1, 2) if summary["multipliers"][layer - 1] > 0] != []
+    names = ", ".join(f"layer {layer}" for layer in summary["binding"])
+    assert summary["verdict"].endswith(f"the test data. Binding (λ > 0): {names}.")
+
+
+def test_the_summary_has_the_energy_along_the_layers(finished):
+    """That of clean inputs by hand: no sample is left out of so few."""
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["energy"].keys() == summary["layer_losses"].keys()
+    model = UT.from_pretrained(finished / "model").eval()
+    clean = torch.stack([torch.as_tensor(sample["patches"]) for sample in load_video(None, window=2).test])
+    projection, mixer = model.weights()[0]
+    with torch.no_grad():
+        for layer, hidden in enumerate(model.layer_outputs(clean)):
+            apart = (hidden[..., 0, :] - hidden[..., 1, :]) @ projection.T
+            pair = -(-apart.square().sum(-1) / 2).exp()
+            mixed = torch.einsum("bntp,pq,bntq->bn", hidden, mixer, hidden) / 2
+            assert summary["energy"]["0.0"][layer] == pytest.approx((pair - mixed).mean().item(), rel=1e-4)
+    noisier = [summary["energy"][level][0] for level in ("0.0", "0.8", "1.6")]
+    assert noisier == sorted(noisier)  # what differs more has more energy
+
+
+def test_what_binds_is_told_by_its_multiplier_the_cap_too(tmp_path):
+    assert train(tmp_path / "cap", "--cap", "0.1", "--alpha", "0.01", "--depth", "1", steps=2) == 0
+    summary = run.evaluate(tmp_path / "cap", noise=[0.8])
+    assert (summary["cap_multiplier"] > 0, summary["multipliers"]) == (True, [0])
+    assert summary["binding"] == summary["violated"] == [0]
+    assert summary["verdict"] == (
+        "INFEASIBLE: the cap breaks its constraint on the test data. Binding (λ > 0): the cap."
+    )
+    assert train(tmp_path / "erm", "--method", "erm", steps=2) == 0
+    summary = run.evaluate(tmp_path / "erm", noise=[0.8])
+    assert summary["binding"] == [] and "Binding" not in summary["verdict"]
+
+
+def test_the_config_names_every_setting_of_descends_own(finished):
+    config = json.loads((finished / "config.json").read_text())
+    own = set(DescentArguments.__annotations__) - {"remove_unused_columns", "dataloader_pin_memory"}
+    assert len(own) > 10 and own <= config["training"].keys()
+    assert (config["training"]["form"], config["training"]["slack_optimizer"]) == ("difference", None)  # defaults too
+    assert config["training"]["alpha_decay"] == 1  # the recipe's own is that of its own α
+    assert "adam_beta1" not in config["training"] and "output_dir" not in config["training"]
+    assert {"torch", "transformers", "accelerate"} <= config["versions"].keys()
+    assert config["versions"]["torch"].startswith(torch.__version__.split("+")[0])
+
+
+def test_the_config_alone_repeats_the_run(finished, tmp_path):
+    config = json.loads((finished / "config.json").read_text())
+    recipe = RECIPES[config["recipe"]](**config["settings"])
+    args = DescentConfig(output_dir=str(tmp_path / "run"), **config["training"])
+    assert args.seed == config["seed"]
+    run.train(config["recipe"], recipe, args)
+    assert_same_end(tmp_path / "run", finished)
+
+
+def test_a_seed_changes_the_run(finished, tmp_path):
+    assert train(tmp_path / "run", "--seed", "1") == 0
+    assert load_file(tmp_path / "run" / "dual.safetensors")["multipliers"].tolist() != (
+        load_file(finished / "dual.safetensors")["multipliers"].tolist()
+    )
+
+
+# --- going on
+
+
+VARIANTS = {
+    "adam": [],
+    "explicit slack, every 3": ["--slack", "explicit", "--dual-every", "3"],
+    "nupi, explicit slack": ["--dual-optimizer", "nupi", "--slack", "explicit", "--dual-optim-args", '{"kp": 2.0}'],
+    "ratio, every epoch": ["--form", "ratio", "--dual-every", "epoch", "--slack", "explicit"],
+    "accumulated, with a cap": ["--gradient-accumulation-steps", "2", "--cap", "1.0", "--stop-gradient", "false"],
+    "feasible": ["--alpha", "0.05", "--first-layer", "0", "--depth", "1", "--eval-steps", "1"],
+    "erm": ["--method", "erm"],
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_an_interrupted_run_goes_on_bit_equal(tmp_path, variant, monkeypatch, capsys):
+    flags = VARIANTS[variant]
+    assert train(tmp_path / "whole" / "run", *flags) == 0
+    out = tmp_path / "part" / "run"
+    # Within an epoch and between two logs, and at the last step of an epoch.
+    for step in (1, 5, 6):
+        with monkeypatch.context() as patch:
+            stop_after(patch, step)
+            capsys.readouterr()
+            assert train(out, *flags, *(["--resume"] if step > 1 else [])) == 130
+            assert f"stopped at step {step} of 8; saved in {out}." in capsys.readouterr().err
+            assert not (out / "model").exists()
+    assert train(out, *flags, "--resume") == 0
+    assert_same_end(tmp_path / "whole" / "run", out)
+
+
+@pytest.mark.parametrize("recipe", ["video-vit --hidden-size 16 --warmup-steps 0", "video-dust --atoms 64"])
+def test_other_models_go_on_bit_equal_too(tmp_path, recipe):
+    """ViT's parameters have other names in a model that is saved for the Hub."""
+    command = ["train", *recipe.split(), *SETTINGS.split(), "--max-steps", "4", "--save-steps", "2"]
+    whole, half = tmp_path / "whole" / "run", tmp_path / "half" / "run"
+    assert main([*command, "--out", str(whole)]) == 0
+    shutil.copytree(whole, half)
+    shutil.rmtree(half / "model")
+    shutil.rmtree(half / "checkpoint-4")
+    assert main([*command, "--out", str(half), "--resume"]) == 0
+    assert_same_end(half, whole, "checkpoint-4")
+
+
+@pytest.mark.parametrize("checkpoint", [3, 8, None])
+def test_a_run_that_was_killed_goes_on_bit_equal_from_its_last_checkpoint(finished, tmp_path, checkpoint, capsys):
+    # What a kill leaves: rows later than the last whole checkpoint, one of them cut off, a checkpoint half written.
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    for name in ("model", "summary.json", "dual.safetensors", "frames.npz"):
+        shutil.rmtree(out / name) if name == "model" else (out / name).unlink()
+    for step in (3, 6, 8):
+        if checkpoint is None or step > checkpoint:
+            (out / f"checkpoint-{step}" / "trainer_state.json").unlink()
+    with (out / "records.jsonl").open("a") as file:
+        file.write('{"run": "run", "st')
+    assert train(out, "--resume") == 0
+    assert_same_end(out, finished)
+
+
+def test_going_on_with_a_finished_run_changes_nothing(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    before = json.loads((finished / "config.json").read_text())
+    assert train(tmp_path / "run", "--resume") == 0
+    assert_same_end(tmp_path / "run", finished)
+    after = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert after["seconds"] > before.pop("seconds") / 2  # those before are counted
+    assert {name: after[name] for name in before} == before
+
+
+def test_ctrl_c_in_a_subprocess_saves_and_says_how_to_go_on(tmp_path, capsys):
+    flags = ["--per-device-train-batch-size", "2", "--logging-steps", "1", "--eval-steps", "1000"]
+    out = tmp_path / "part" / "a run"
+    command = ["train", *TINY, "--out", str(out), "--max-steps", "200", "--save-steps", "200", *flags]
+    threads = str(torch.get_num_threads())  # a sum over more threads is another sum
+    process = subprocess.Popen(
+        [sys.executable, "-m", "descend", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": threads, "CUDA_VISIBLE_DEVICES": ""},
+    )
+    deadline = time.monotonic() + 60
+    while not (out / "records.jsonl").exists() or len(rows(out)) < 40:
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    again = f"Go on with: descend train {' '.join(command[1:]).replace(str(out), repr(str(out)))} --resume"
+    assert stderr.splitlines()[-1].endswith(again)
+    assert "Traceback" not in stderr
+    (saved,) = out.glob("checkpoint-*")
+    assert 0 < int(saved.name.split("-")[1]) < 200
+    assert main([*command, "--resume"]) == 0
+    whole = tmp_path / "whole" / "a run"
+    assert main([word.replace(str(out), str(whole)) for word in command]) == 0
+    assert_same_end(out, whole, "checkpoint-200")
+
+
+def test_other_settings_are_refused_on_resuming(finished, tmp_path, capsys):
+    shutil.copytree(finished, tmp_path / "run")
+    assert train(tmp_path / "run", "--resume", "--learning-rate", "0.1", "--depth", "3") == 2
+    error = capsys.readouterr().err
+    assert "was made with other settings: depth (was 2, now 3), learning_rate (was 0.003, now 0.1)" in error
+    assert load_file(tmp_path / "run" / "model" / "model.safetensors").keys()
+
+
+def test_a_longer_run_may_go_on(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    assert train(tmp_path / "run", "--resume", steps=10) == 0
+    assert (tmp_path / "run" / "checkpoint-10").is_dir()
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["training"]["max_steps"] == 10
+
+
+# --- judging
+
+
+def clips(folder: Path, count: int = 4, frames: int = 8, shade: int = 255) -> Path:
+    """Folders of frames, unlike the generated scenes."""
+    generator = np.random.default_rng(0)
+    for clip in range(count):
+        (folder / f"clip{clip}").mkdir(parents=True)
+        for frame in range(frames):
+            pixels = generator.integers(0, shade, (160, 160), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"clip{clip}" / f"{frame:03}.png")
+    return folder
+
+
+def test_other_data_are_judged_with_the_sigma_and_noise_of_the_run(finished, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))  # where the cache goes
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    data = clips(tmp_path / "flicker", shade=40)
+    summary = run.evaluate(out, data=str(data), noise=[0.8], seed=3)
+    sigma = json.loads((out / "config.json").read_text())["sigma"]
+    test, _ = load_test(data, 2)  # all of it: nothing is kept back for training
+    network = UT.from_pretrained(out / "model")
+    by_hand = measure(network, VideoDenoising(), test, GaussianNoise(0.8, sigma, 3))
+    assert (summary["dataset"], summary["groups"]) == ("flicker", 4)
+    assert summary["sigma"] == sigma != load_video(data, 2).sigma
+    assert summary["values"] == by_hand.metrics[-1:]
+    other = run.evaluate(out, data=str(data), noise=[0.8], seed=4)
+    assert other["values"] != summary["values"]
+
+
+def test_a_run_is_judged_from_anywhere(tmp_path, monkeypatch):
+    clips(tmp_path / "here" / "flicker")
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert train(Path("run"), "--data", "flicker", "--cache-dir", "cache", steps=1) == 0
+    settings = json.loads(Path("run/config.json").read_text())["settings"]
+    assert settings["data"] == str(tmp_path / "here" / "flicker")
+    assert settings["cache_dir"] == str(tmp_path / "here" / "cache")
+    monkeypatch.chdir(tmp_path / "there")
+    assert main(["evaluate", "../here/run", "--noise", "0.8"]) == 0
+    assert not any((tmp_path / "there").iterdir())
+    monkeypatch.chdir(tmp_path)
+    assert train(Path("here/run"), "--data", "here/flicker", "--cache-dir", "here/cache", "--resume", steps=1) == 0
+
+
+def strict(path: Path):
+    """JSON as the standard has it."""
+
+    def refuse(constant: str):
+        raise AssertionError(f"{constant} in {path}")
+
+    return json.loads(path.read_text(), parse_constant=refuse)
+
+
+def test_a_diverged_model_is_judged_with_nulls(finished, tmp_path, capsys):
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    network = UT.from_pretrained(out / "model")
+    with torch.no_grad():
+        network.feedforward.fill_(torch.nan)
+    network.save_pretrained(out / "model")
+    assert main(["evaluate", str(out), "--noise", "0,0.8"]) == 0
+    assert "INFEASIBLE: layers 1, 2 break their constraints" in capsys.readouterr().out
+    summary = strict(out / "summary.json")
+    assert (summary["feasible"], summary["certain"], summary["violated"]) == (False, False, [1, 2])
+    assert summary["values"] == [None, None] and summary["mean"] is None
+    assert summary["layer_losses"]["0.8"][0] > 0 and summary["layer_losses"]["0.8"][1:] == [None, None]
+    assert summary["violations"] == [None, None] and summary["violation_intervals"] == [[None, None]] * 2
+    assert main(["report", str(out)]) == 0
+
+
+def test_noise_beyond_all_numbers_is_judged_with_nulls(finished, tmp_path, capsys):
+    shutil.copytree(finished, tmp_path / "run")
+    assert main(["evaluate", str(tmp_path / "run"), "--noise", "0.8,1e30"]) == 0
+    summary = strict(tmp_path / "run" / "summary.json")
+    assert summary["values"][0] > 0 and summary["values"][1] is None
+    assert summary["mean"] is None
+    assert summary["violations"] == json.loads((finished / "summary.json").read_text())["violations"]
+
+
+def test_two_models_meet_the_same_noise(finished, tmp_path):
+    assert train(tmp_path / "run", "--method", "erm") == 0
+    run.evaluate(tmp_path / "run", noise=[0.0, 0.8, 1.6])
+    noisy = [np.load(folder / "frames.npz")["noisy"] for folder in (finished, tmp_path / "run")]
+    np.testing.assert_array_equal(*noisy)
+    # UT's layer 0 is the noisy input itself.
+    errors = [json.loads((folder / "summary.json").read_text()) for folder in (finished, tmp_path / "run")]
+    assert errors[0]["layer_losses"]["0.8"][0] == errors[1]["layer_losses"]["0.8"][0]
+
+
+def test_the_best_feasible_model_is_judged_when_asked_for(tmp_path):
+    out = tmp_path / "run"
+    assert train(out, *VARIANTS["feasible"]) == 0
+    with torch.no_grad():  # make the two differ beyond doubt
+        network = UT.from_pretrained(out / "model")
+        network.feedforward += 0.1 * torch.eye(256)
+        network.save_pretrained(out / "model")
+    worse, best = (run.evaluate(out, noise=[0.8], model=name) for name in ("model", "best_feasible"))
+    assert best["values"][0] < worse["values"][0]
+    assert best["feasible"]
+    assert (worse["checkpoint"], best["checkpoint"]) == ("model", "best_feasible")
+    (out / "best_feasible" / "dual.safetensors").unlink()  # its own, not that of the run's end
+    with pytest.raises(InputError, match=r"best_feasible.dual\.safetensors can't be loaded"):
+        run.evaluate(out, noise=[0.8], model="best_feasible")
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_every_split_can_be_judged(finished, tmp_path, split):
+    shutil.copytree(finished, tmp_path / "run")
+    summary = run.evaluate(tmp_path / "run", noise=[0.8], split=split)
+    assert summary["split"] == split
+    assert summary["samples"] == {"train": 18, "validation": 30, "test": 45}[split]
+    data = {"train": "the training data", "validation": "the validation data", "test": "the test data"}[split]
+    assert f" on {data}" in summary["verdict"]
+
+
+def test_usual_levels_are_eight_up_to_three_and_a_half_times_the_training_noise():
+    assert run.usual_levels(RECIPES["video-ut"](noise=0.8)) == pytest.approx(np.linspace(0, 2.8, 8))
+    assert run.usual_levels(RECIPES["video-ut"](noise=0.0)) == pytest.approx(np.linspace(0, 2.8, 8))
+    assert run.usual_levels(RECIPES["video-ut"](noise=0.8), "dropout") == pytest.approx(np.linspace(0, 0.7, 8))
+
+
+# --- folders that can't be judged
+
+
+def test_an_edited_depth_is_refused(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    config = json.loads((finished / "config.json").read_text())
+    config["settings"]["depth"] = 5
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"has 2 layers, but .*config.json says depth 5"):
+        run.evaluate(tmp_path / "run")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+DAMAGE = {
+    "cut": cut,
+    "empty": lambda path: path.write_bytes(b""),
+    "other": lambda path: path.write_text("not tensors, but something else of some length"),
+    "missing": Path.unlink,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("name", ["model/model.safetensors", "dual.safetensors"])
+def test_a_damaged_model_is_one_clear_line(finished, tmp_path, name, damage, capsys):
+    shutil.copytree(finished, tmp_path / "run")
+    before = (finished / "summary.json").read_text()
+    DAMAGE[damage](tmp_path / "run" / name)
+    assert main(["evaluate", str(tmp_path / "run"), "--noise", "0.8"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"descend: {tmp_path / 'run' / name.removesuffix('/model.safetensors')} can't be loaded: ")
+    assert line.endswith("Train the run again.")
+    assert (tmp_path / "run" / "summary.json").read_text() == before
+
+
+@pytest.mark.parametrize("frames", [0, -1])
+def test_a_page_without_frames_is_refused(finished, frames):
+    with pytest.raises(InputError, match=f"frames must be at least 1; got {frames}"):
+        run.evaluate(finished, frames=frames)
+
+
+def test_an_unfinished_run_is_refused(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "model")
+    with pytest.raises(InputError, match="has no model; finish the run first: the same descend train with --resume"):
+        run.evaluate(tmp_path / "run")
+    with pytest.raises(InputError, match="has no best_feasible"):
+        run.evaluate(tmp_path / "run", model="best_feasible")
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"recipe": "video-utt", "settings": {}}', "not JSON", None])
+def test_a_folder_that_is_no_run_is_refused(tmp_path, content):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(InputError, match=r"config\.json") as error:
+        run.evaluate(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_models_own_folder_is_no_run(finished):
+    with pytest.raises(InputError, match="not that of a run"):
+        run.evaluate(finished / "model")
+
+
+def test_the_noise_of_training_can_be_drawn_again_from_the_config_alone(tmp_path, monkeypatch):
+    seen, draw = [], GaussianNoise.__call__
+
+    def recorded(noise, clean, keep=None, indices=None):
+        noisy = draw(noise, clean, keep, indices)
+        if indices is None:  # those of evaluation belong to the samples
+            seen.append([clean, noisy])
+        return noisy
+
+    monkeypatch.setattr(GaussianNoise, "__call__", recorded)
+    assert train(tmp_path / "run", "--seed", "3", steps=2) == 0
+    monkeypatch.undo()
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    again = GaussianNoise(0.8, config["sigma"], config["seed"])
+    assert len(seen) == 2 and not torch.equal(seen[0][1] - seen[0][0], seen[1][1] - seen[1][0])
+    assert all(torch.equal(again(clean), noisy) for clean, noisy in seen)
+
+
+def test_wrong_settings_leave_no_folder_behind(tmp_path):
+    for flags in (
+        ["--attention-size", "7", "--heads", "2"],
+        ["--report-to", "nowhere"],
+        ["--alpha", "2"],
+        ["--dual-warmup-steps", "8"],
+        ["--dual-warmup-steps", "0.99"],
+    ):
+        assert train(tmp_path / "run", *flags) == 2
+        assert not (tmp_path / "run").exists()
+    assert train(tmp_path / "run", steps=1) == 0
+
+
+@pytest.mark.parametrize("given", [{"use_cpu": True}, {}, {"bf16": False}])
+def test_to_note_the_arguments_leaves_the_devices_as_they_are(tmp_path, given):
+    """The library sets its one state of devices up anew for new arguments: a model would be moved off its GPU."""
+    kind = DescentSFTConfig if "bf16" in given else DescentConfig  # TRL's default is bf16, which not every machine has
+    args = kind(output_dir=str(tmp_path), learning_rate=1e-3, **given)
+    state = PartialState()
+    state.noticed = "this very one"
+    try:
+        noted = stored(args)
+        assert vars(PartialState())["noticed"] == "this very one"
+    finally:
+        vars(PartialState()).pop("noticed", None)
+    assert noted["learning_rate"] == 1e-3 and "accelerator_config" not in noted
+    assert {name: noted[name] for name in ("use_cpu", "bf16") if name in noted} == given
+
+
+def test_a_run_is_judged_on_a_machine_that_could_not_train_it(finished, tmp_path):
+    out = shutil.copytree(finished, tmp_path / "run")
+    config = json.loads((out / "config.json").read_text())
+    config["training"] |= {"bf16": True, "deepspeed": "of_another_machine.json", "torch_compile_backend": "none there"}
+    (out / "config.json").write_text(json.dumps(config))
+    assert main(["evaluate", str(out), "--noise", "0", "--frames", "1"]) == 0
+    before, after = (json.loads((one / "summary.json").read_text())["values"] for one in (finished, out))
+    assert after[0] == before[0]

@@ -1,0 +1,389 @@
+"""What test_distributed compares: the same training in one process, or as torchrun starts it, in each of two.
+
+    torchrun --standalone --nproc-per-node 2 -m tests.support.ranks FOLDER
+
+Data sets of 19 samples: steps take 8, 8 and 3 of them, which two ranks can't share evenly.
+"""
+
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from torch import distributed, nn
+from torch.distributed import checkpoint
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from transformers import TrainerCallback, TrainerControl, TrainerState
+
+from descend import UT, DescentConfig, DescentTrainer, UTConfig, cli
+from descend.errors import InputError, NonFiniteLossError, RanksDifferError, SaveError
+from descend.noise import Corruption
+from descend.run.training import _StopOnSignal
+from descend.tasks.text import learn_tokenizer
+from descend.tasks.video import VideoDenoising, load_video
+from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
+from tests.support.networks import QUIET, causal, network
+
+SAMPLES = 19
+LORA = LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj", "lm_head"], init_lora_weights=False)
+PLAIN = QUIET | {
+    "bf16": False,
+    "max_steps": 6,
+    "max_grad_norm": 0.0,
+    "alpha": "0.3",
+    "cap": 0.5,
+    "dual_warmup_steps": 1.0,
+    "stop_gradient": False,
+}
+SGD = {"optim": "sgd", "learning_rate": 0.02, "dual_optimizer": "sgd", "dual_lr": 0.2, "cap": 0.05}
+SAVED = {"save_strategy": "steps", "save_steps": 2}
+ADAM = {"learning_rate": 1e-3, "dual_optimizer": "adam", "dual_lr": 0.1, "slack": "explicit", "slack_lr": 0.01}
+
+
+def tokens(seed: int, length: int) -> list[int]:
+    return torch.randint(5, 40, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def ripple(clean: torch.Tensor, std: float, generator: torch.Generator) -> torch.Tensor:
+    """Noise that every sample meets alike, whatever rank it is on."""
+    return clean + std * torch.arange(clean[0].numel(), dtype=clean.dtype).sin().view_as(clean[0])
+
+
+def video(folder: Path, **args) -> DescentTrainer:
+    data = load_video(None, 2, stride=10, seed=0)
+    windows = [data.train[place] for place in (*range(18), 4)]
+    for each in windows:
+        each["patches"] = each["patches"].double()
+    return DescentTrainer(
+        UT(UTConfig(depth=2)),
+        DescentConfig(output_dir=str(folder), **PLAIN | SGD | args),
+        task=VideoDenoising(),
+        noise=Corruption(ripple, 0.8, data.sigma),
+        train_dataset=windows,
+        eval_dataset=windows[:2],
+    )
+
+
+def classifier(folder: Path, **args) -> DescentTrainer:
+    rows = Dataset.from_list(
+        [{"input_ids": tokens(place, 3 + place % 7), "label": place % 3} for place in range(SAMPLES)]
+    )
+    tokenizer = learn_tokenizer(["a text"])
+    return DescentTrainer(
+        network("distilbert", dropout=0.0, attention_dropout=0.0, seq_classif_dropout=0.0),
+        DescentConfig(output_dir=str(folder), train_sampling_strategy="group_by_length", **PLAIN | ADAM | args),
+        train_dataset=rows,
+        eval_dataset=rows.select(range(5)),
+        processing_class=tokenizer,
+    )
+
+
+def language(folder: Path, peft: LoraConfig | None = None, **args) -> DescentSFTTrainer:
+    """Of texts of 4 to 10 tokens; in the first step those of the second of two ranks have no target at all."""
+    torch.manual_seed(0)
+    rows = []
+    for place in range(SAMPLES):
+        ids = tokens(place, 4 + place % 7)
+        rows.append({"input_ids": ids, "labels": [-100] * len(ids) if place in (1, 3, 5, 7) else ids})
+    config = DescentSFTConfig(
+        output_dir=str(folder),
+        train_sampling_strategy="sequential",
+        dataset_kwargs={"skip_prepare_dataset": True},
+        gradient_checkpointing=False,
+        **PLAIN | ADAM | args,
+    )
+    return DescentSFTTrainer(
+        causal(attention_dropout=0.0),
+        config,
+        train_dataset=Dataset.from_list(rows),
+        eval_dataset=Dataset.from_list(rows[8:12]),
+        processing_class=learn_tokenizer(["a text"]),
+        peft_config=peft,
+    )
+
+
+def lora(folder: Path, **args) -> DescentSFTTrainer:
+    return language(folder, LORA, **args)
+
+
+MADE = {"video": video, "classifier": classifier, "language": language, "lora": lora}
+# Of each, samples of a micro-batch on one of two ranks.
+SIZES = {"video": 1, "classifier": 2, "language": 1, "lora": 1}
+
+
+def whole(each: torch.Tensor) -> torch.Tensor:
+    return each.detach().full_tensor() if isinstance(each, DTensor) else each.detach().clone()
+
+
+def outcome(trainer) -> dict:
+    """θ, λ, u and the logged losses."""
+    found = {f"θ {name}": whole(each) for name, each in trainer.objective.named_parameters() if each.requires_grad}
+    found |= {"λ": trainer.dual.multipliers, "cap": trainer.dual.cap_multiplier, "u": trainer.dual.slack}
+    logged = [value for row in trainer.state.log_history for name, value in row.items() if name.startswith("loss/")]
+    return found | {"losses": torch.tensor(logged, dtype=torch.float64)}
+
+
+def trained(name: str, folder: Path, size: int, accumulation: int, **args) -> dict:
+    trainer = MADE[name](folder, per_device_train_batch_size=size, gradient_accumulation_steps=accumulation, **args)
+    trainer.objective.double()
+    trainer.train()
+    return outcome(trainer)
+
+
+def resumed(folder: Path) -> list[dict]:
+    """A run, and one that goes on from its checkpoint in the second epoch."""
+    found = []
+    for name, start in (("whole", None), ("half", str(folder / "whole" / "checkpoint-4"))):
+        settings = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+        trainer = classifier(folder / name, save_strategy="steps", save_steps=4, **settings)
+        trainer.objective.double()
+        trainer.train(resume_from_checkpoint=start)
+        found.append(outcome(trainer))
+    return found
+
+
+# --- shards
+
+
+def shard(objective: nn.Module, **options) -> None:
+    """As Accelerate does on a GPU: each block, and the objective with what is left."""
+    blocks = objective._no_split_modules or ()
+    for module in objective.modules():
+        if type(module).__name__ in blocks:
+            fully_shard(module, **options)
+    fully_shard(objective, reshard_after_forward=True, **options)
+
+
+def sharded(name: str, folder: Path, shards: bool, size: int, **args) -> dict:
+    """Training on shards, or in one process without; and a verdict before, within and after it."""
+    trainer = MADE[name](folder, per_device_train_batch_size=size, eval_strategy="steps", eval_steps=2, **args)
+    trainer.objective.double()
+    if shards:
+        shard(trainer.objective)
+        # Transformers' word for a model that has its gradients reduced itself: no DDP around it.
+        trainer.is_distributed_loading_by_transformers = True
+        assert all(isinstance(each, DTensor) for each in trainer.objective.parameters())
+        assert any(isinstance(each, FSDPModule) for each in trainer.objective.model.modules()) == (name != "video")
+    before = trainer.evaluate()
+    trainer.train()
+    after = trainer.evaluate()
+    if shards:
+        assert all(isinstance(each, DTensor) for each in trainer.objective.parameters())
+        checkpoint.save({"model": trainer.objective.state_dict()}, checkpoint_id=folder / "shards")
+    trainer.save_pretrained(folder / "model")
+    trainer.save_dual(folder / "dual.safetensors")
+    seen = [row[f"eval_{what}"] for row in (before, after) for what in ("loss", "violation")]
+    return outcome(trainer) | {"verdicts": torch.tensor(seen, dtype=torch.float64)}
+
+
+# --- what goes wrong, and what goes over the wire
+
+
+class Perturb(TrainerCallback):
+    """λ_1 moves on one rank alone, after the third step."""
+
+    def __init__(self, trainer, by: float):
+        self.trainer, self.by = trainer, by
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == 3 and args.process_index == 1:
+            self.trainer.dual._multipliers.values[1] += self.by
+
+
+def perturbed(folder: Path, by: float) -> dict:
+    trainer = classifier(folder, per_device_train_batch_size=4)
+    trainer.add_callback(Perturb(trainer, by))
+    try:
+        trainer.train()
+    except RanksDifferError as error:
+        return {"step": trainer.state.global_step, "error": str(error)}
+    return {"step": trainer.state.global_step, "error": ""}
+
+
+def poisoned(folder: Path) -> dict:
+    """One sample of the second step's is no number: on one rank alone, with a sampler in order."""
+    trainer = video(folder, per_device_train_batch_size=4, save_strategy="steps", save_steps=100)
+    trainer.objective.double()
+    trainer.train_dataset[9]["patches"][0, 0, 0] = float("nan")
+    trainer.args.train_sampling_strategy = "sequential"
+    try:
+        trainer.train()
+    except NonFiniteLossError as error:
+        return {"step": trainer.state.global_step, "error": str(error)}
+    return {"step": trainer.state.global_step, "error": ""}
+
+
+def undecided(folder: Path) -> dict:
+    """Processes that measure unlike losses, as unlike processors do by rounding: the second's first are the best."""
+
+    class Unlike(DescentTrainer):
+        def _measure(self, dataset):
+            layers = super()._measure(dataset)
+            by = self.args.process_index * (1 + self.state.global_step)
+            return replace(layers, losses=layers.losses + by)
+
+    every = SAVED | {"eval_strategy": "steps", "eval_steps": 2}
+    made = video(folder, per_device_train_batch_size=4, patience=1, **every)
+    made.__class__ = Unlike
+    made.objective.double()
+    made.train()
+    logged = [row["eval_loss"] for row in made.state.log_history if "eval_loss" in row]
+    return {"step": made.state.global_step, "logged": logged, "verdict": made.verdict.worst}
+
+
+def unsaved(folder: Path) -> dict:
+    """The disk takes only small files of one process, the second and then the first; and then of none."""
+    errors = []
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for rank in (1, 0, None):
+        trainer = video(folder, per_device_train_batch_size=4, max_steps=2, logging_strategy="no", **SAVED)
+        trainer.objective.double()
+        size = 2000 if rank == distributed.get_rank() else before[0]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            trainer.train()
+            errors.append("")
+        except SaveError as error:
+            errors.append(str(error))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        distributed.barrier()  # the first process clears away what it has begun
+        errors.append(sorted(path.name for path in folder.iterdir()))
+        distributed.barrier()
+    return {"errors": errors}
+
+
+def traffic(folder: Path, **args) -> dict:
+    """Bytes of every collective that Python calls in three steps of plain DDP, whose gradients go another way."""
+    seen: Counter = Counter()
+    kept = {name: getattr(distributed, name) for name in ("all_reduce", "all_gather", "all_gather_into_tensor")}
+
+    def counted(name):
+        def call(*args, **kwargs):
+            sent = args[0] if name == "all_reduce" else args[1]
+            seen[name, sent.numel() * sent.element_size()] += 1
+            return kept[name](*args, **kwargs)
+
+        return call
+
+    class Count(TrainerCallback):
+        def on_train_begin(self, *args, **kwargs):
+            for name in kept:
+                setattr(distributed, name, counted(name))
+
+        def on_epoch_end(self, *args, **kwargs):
+            for name, call in kept.items():
+                setattr(distributed, name, call)
+
+    steps = {"gradient_accumulation_steps": 2, "max_steps": 3, "dual_warmup_steps": 0.0}
+    trainer = classifier(folder, per_device_train_batch_size=2, **steps, **args)
+    trainer.add_callback(Count())
+    trainer.train()
+    return {f"{name} of {size} bytes": times for (name, size), times in seen.items()}
+
+
+def torn(folder: Path) -> dict:
+    """A head that is sharded by itself is refused."""
+    trainer = language(folder)
+    fully_shard(trainer.objective.model.library.lm_head)
+    fully_shard(trainer.objective)
+    batch = {"input_ids": torch.tensor([[5, 6, 7]]), "labels": torch.tensor([[5, 6, 7]])}
+    try:
+        trainer.objective([1.0] * 4, **batch)
+    except InputError as error:
+        return {"error": str(error)}
+    return {"error": ""}
+
+
+def halved(folder: Path) -> dict:
+    """Shards in half precision, as Accelerate asks for them: what comes in and goes out is rounded too."""
+    objective = language(folder).objective
+    shard(objective, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.bfloat16, torch.bfloat16))
+    batch = {"input_ids": torch.tensor([tokens(0, 9)]), "labels": torch.tensor([tokens(0, 9)])}
+    found = objective([0.7, -0.4, 1.001, 1.3], **batch)
+    found.lagrangian.backward()
+    gradients = [each.grad for each in objective.parameters()]
+    return {
+        "sums": found.sums,
+        "weighted": found.lagrangian.item(),
+        "finite": all(each is not None and whole(each).isfinite().all() for each in gradients),
+    }
+
+
+TRAIN = (
+    "train video-ut --use-cpu --depth 2 --window 2 --stride 10 --per-device-train-batch-size 3 --alpha 0.6 "
+    "--dual-warmup-steps 0 --logging-steps 2 --eval-steps 1000 --save-steps 1000"
+)
+
+
+def commanded(out: Path) -> list[int]:
+    """`descend train`: stopped by a signal to the second process alone, refused, resumed. How each ended."""
+
+    def train(steps: int, *flags: str) -> int:
+        return cli.main([*TRAIN.split(), "--out", str(out), "--max-steps", str(steps), *flags])
+
+    def interrupt() -> None:
+        while not (out / "records.jsonl").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if distributed.get_rank() == 1:
+        threading.Thread(target=interrupt, daemon=True).start()
+    ended = [train(2000)]
+    step = max(int(path.name.split("-")[1]) for path in out.glob("checkpoint-*"))
+    distributed.barrier()
+    ended.append(train(2000))
+    return [*ended, train(step + 2, "--resume"), step]
+
+
+def asked() -> dict:
+    """The second process is asked to stop: both stop, and the first one's own first signal is still its first."""
+    with _StopOnSignal() as stop:
+        control, args = TrainerControl(), SimpleNamespace(world_size=2, device="cpu")
+        stop.on_step_begin(args, TrainerState(), control)
+        if distributed.get_rank() == 1:
+            signal.raise_signal(signal.SIGTERM)
+        stop.on_step_end(args, TrainerState(), control)
+        found = {"stopping": stop.stopping, "asked": stop.asked, "saves": control.should_save}
+        if distributed.get_rank() == 0:
+            signal.raise_signal(signal.SIGTERM)
+        return found
+
+
+def main(folder: Path) -> None:
+    found = {}
+    for name, size in SIZES.items():
+        found[name] = trained(name, folder / name, size, 4 // size)
+        found[f"{name} in shards"] = sharded(name, folder / f"{name} in shards", True, 4)
+    found["sampled"] = trained("language", folder / "sampled", 1, 4, exit_share=0.5)
+    found["sampled in shards"] = sharded("language", folder / "sampled in shards", True, 4, exit_share=0.5)
+    found["resumed"] = resumed(folder / "resumed")
+    found["perturbed"] = perturbed(folder / "perturbed", 1e-4)
+    found["rounded"] = perturbed(folder / "rounded", 1e-15)
+    found["poisoned"] = poisoned(folder / "poisoned")
+    found["undecided"] = undecided(folder / "undecided")
+    found["unsaved"] = unsaved(folder / "unsaved")
+    found["traffic"] = traffic(folder / "traffic", logging_strategy="no")
+    found["traffic of logs"] = traffic(folder / "traffic of logs")
+    found["halved"] = halved(folder / "halved")
+    found["torn"] = torn(folder / "torn")
+    found["asked"] = asked()
+    found["commanded"] = commanded(folder / "commanded")
+    torch.save(found, folder / f"{distributed.get_rank()}.pt")
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]))

@@ -1,0 +1,184 @@
+"""The same answer everywhere: two processes that torchrun started against one, on DDP and in shards of FSDP2."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.distributed import checkpoint
+
+from descend import UT
+from descend.training.checkpoints import damage
+from tests.support import ranks
+
+WRITTEN = {"lora": "adapter_model.safetensors"}
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> dict:
+    """What each of two processes found, and where."""
+    folder = tmp_path_factory.mktemp("ranks")
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        ranks.__name__,
+        folder,
+    ]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return {"folder": folder} | {rank: torch.load(folder / f"{rank}.pt") for rank in range(2)}
+
+
+def same(one: dict, other: dict, tolerance: float) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(
+            one[name], other[name], rtol=0, atol=tolerance, msg=lambda text, n=name: f"{n}: {text}"
+        )
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Training in one process, once for each setting."""
+    found: dict = {}
+
+    def run(kind, name, *args, **settings):
+        key = (kind.__name__, name, args, *settings.items())
+        if key not in found:
+            found[key] = kind(name, tmp_path_factory.mktemp(name), *args, **settings)
+        return found[key]
+
+    return run
+
+
+@pytest.mark.parametrize("name", ranks.MADE)
+def test_two_processes_are_one(two, alone, name):
+    """Parameters, multipliers, slack and the logged losses, over steps of 8, 8 and 3 samples, twice."""
+    size = ranks.SIZES[name]
+    one = alone(ranks.trained, name, 8, 1)
+    assert one["λ"].max() > 0.01 and one["cap"] > 0.01 and one["u"].max() > 1e-4
+    same(alone(ranks.trained, name, size, 8 // size), one, 1e-6)
+    same(two[0][name], one, 1e-6)
+    same(two[0][name], two[1][name], 0)
+
+
+@pytest.mark.parametrize("name", ranks.MADE)
+def test_shards_of_two_processes_are_one_model(two, alone, name):
+    found, one = two[0][f"{name} in shards"], dict(alone(ranks.sharded, name, False, 8))
+    same(found, one, 1e-6)
+    same(found, two[1][f"{name} in shards"], 0)
+    # What the two saved in shards, one process reads as a whole.
+    trainer = ranks.MADE[name](two["folder"] / "read", per_device_train_batch_size=8)
+    state = {"model": trainer.objective.double().state_dict()}
+    checkpoint.load(state, checkpoint_id=two["folder"] / f"{name} in shards" / "shards")
+    trainer.objective.load_state_dict(state["model"])
+    for place, each in trainer.objective.named_parameters():
+        if each.requires_grad:
+            assert torch.equal(each, found[f"θ {place}"])
+    # And what they wrote together, the library reads.
+    read = load_file(two["folder"] / f"{name} in shards" / "model" / WRITTEN.get(name, "model.safetensors"))
+    written = {
+        place.replace(".default", ""): each for place, each in trainer.objective.model.saved.state_dict().items()
+    }
+    assert read and all(torch.equal(each, written[place]) for place, each in read.items() if place in written)
+    assert sum(place in written for place in read) >= len(read) - 1  # adapters bring the base weight of a head
+    assert load_file(two["folder"] / f"{name} in shards" / "dual.safetensors")["multipliers"].equal(found["λ"])
+
+
+def test_a_sample_of_targets_is_drawn_by_each_rank_and_the_multipliers_are_one(two, alone):
+    exact = two[0]["language"]
+    for name in ("sampled", "sampled in shards"):
+        same(two[0][name], two[1][name], 0)
+        assert two[0][name]["λ"].max() > 0.01
+    assert (two[0]["sampled"]["losses"] - exact["losses"]).abs().max() > 1e-3
+    assert not torch.equal(two[0]["sampled"]["λ"], exact["λ"])
+
+
+def test_a_run_of_two_processes_goes_on_in_the_middle_of_an_epoch(two):
+    for rank in range(2):
+        whole, half = two[rank]["resumed"]
+        same(half, whole, 0)
+
+
+def test_the_command_stops_refuses_and_goes_on_in_two_processes_as_in_one(two):
+    assert two[0]["commanded"] == two[1]["commanded"]
+    *ended, step = two[0]["commanded"]
+    assert ended == [130, 2, 0]
+    out = two["folder"] / "commanded"
+    rows = [json.loads(line) for line in (out / "records.jsonl").read_text().splitlines()]
+    assert max(Counter((row["step"], row["split"], row["metric"], row["layer"]) for row in rows).values()) == 1
+    assert max(row["step"] for row in rows) == step + 2
+    assert UT.from_pretrained(out / "model").depth == 2 and (out / "dual.safetensors").exists()
+
+
+def test_a_second_process_stops_with_the_first_and_may_be_asked_itself(two):
+    assert [two[rank]["asked"] for rank in range(2)] == [
+        {"stopping": True, "asked": rank == 1, "saves": True} for rank in range(2)
+    ]
+
+
+def test_multipliers_that_differ_between_ranks_stop_the_run_on_both(two):
+    for rank in range(2):
+        found = two[rank]["perturbed"]
+        assert found["step"] == 4, "the first dual step after they differ"
+        assert found["error"].startswith("expected the same multipliers on all 2 processes; they differ")
+        assert f"process {rank} holds" in found["error"]
+    assert two[0]["rounded"] == {"step": 6, "error": ""}, "what rounding may do is not told from nothing"
+
+
+def test_a_step_that_goes_wrong_on_one_rank_is_taken_on_none(two):
+    assert two[0]["poisoned"] == two[1]["poisoned"]
+    assert two[0]["poisoned"]["step"] == 1
+    said = two[0]["poisoned"]["error"]
+    assert said.startswith("step 2: process 0: the loss of layer [0, 1, 2] is not finite")
+    assert "; samples 8, 9, 10, 11. No parameter has moved" in said and "saved in stopped-1." in said
+    assert damage(two["folder"] / "poisoned" / "stopped-1") is None
+
+
+def test_what_is_decided_on_a_measurement_is_the_first_ones(two):
+    """The second process finds its loss growing by 2 each time: alone it would stop at 4, and the first wait for it."""
+    assert two[0]["undecided"] == two[1]["undecided"]
+    before, after, _ = two[0]["undecided"]["logged"]
+    assert two[0]["undecided"]["step"] == 6 and before - 2 < after < before
+
+
+def test_a_disk_that_fails_one_process_is_told_by_both(two):
+    assert two[0]["unsaved"] == two[1]["unsaved"]
+    second, left, first, also_left, none, whole = two[0]["unsaved"]["errors"]
+    checkpoint = two["folder"] / "unsaved" / "checkpoint-2"
+    for rank, said in ((1, second), (0, first)):
+        assert said.startswith(f"process {rank}: {checkpoint} can't be written: "), said
+        assert "Connection" not in said
+    assert "checkpoint-2" not in left + also_left and ".part" not in left + also_left
+    assert none == "" and "checkpoint-2" in whole and damage(checkpoint) is None
+
+
+def test_a_step_adds_up_one_count_and_one_vector(two):
+    """L+2 sums, a fingerprint and its square; before it the count of targets, after it whether anything went wrong."""
+    depth = 3
+    assert two[0]["traffic"] == two[1]["traffic"]
+    step = {f"all_reduce of {8 * (depth + 2 + 2)} bytes": 3, "all_reduce of 8 bytes": 3, "all_reduce of 4 bytes": 3}
+    assert two[0]["traffic"] == step
+    # A log adds the losses and counts of L+1 exits; the 4 bytes are the library's own.
+    logs = two[0]["traffic of logs"]
+    assert logs == step | {f"all_reduce of {16 * (depth + 1)} bytes": 3, "all_gather of 4 bytes": 6}
+
+
+def test_a_head_in_shards_of_its_own_is_refused(two):
+    assert "Shard the blocks, then the objective around them" in two[0]["torn"]["error"]
+
+
+def test_shards_in_half_precision_leave_losses_in_single(two):
+    found = two[0]["halved"]
+    assert found["finite"]
+    sums = torch.tensor(found["sums"])
+    assert (sums != sums.bfloat16()).all()
+    assert found["weighted"] == pytest.approx((sums @ torch.tensor([0.7, -0.4, 1.001, 1.3])).item(), rel=2**-8)

@@ -1,0 +1,278 @@
+"""`--preset paper`: three constrained steps against a loop written by hand from the paper's equations, in doubles."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoModelForSequenceClassification
+
+from descend import DUST, UT, DescentConfig, DescentTrainer, DUSTConfig, GaussianNoise, InputError, UTConfig
+from descend.cli import main
+from descend.models import DistilBertLinearConfig
+from descend.tasks.video import VideoDenoising
+from descend.training.preset import paper
+from tests.support import networks
+
+LEARNING_RATE, SAMPLES, BATCH = 1e-3, 4, 2
+STEPS = 5  # an epoch of two without constraints, an epoch of two with, and one after the slack's restart
+
+
+class Windows(torch.utils.data.Dataset):
+    """Windows (T, N, P) of random patches."""
+
+    def __init__(self) -> None:
+        self.patches = torch.rand(SAMPLES, 3, 2, 256, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, place: int) -> dict[str, Tensor]:
+        return {"patches": self.patches[place]}
+
+
+def texts() -> list[dict[str, list[int] | int]]:
+    ids = torch.randint(5, 40, (SAMPLES, 7), generator=torch.Generator().manual_seed(1)).tolist()
+    return [{"input_ids": row, "labels": place % 2} for place, row in enumerate(ids)]
+
+
+class HandWritten:
+    """Algorithm 1 of the paper, with resilience: nothing of Descend is in it."""
+
+    def __init__(self, parameters, depth, alpha, cap, cap_layer, dual_lr, rho, explicit):
+        self.primal = torch.optim.Adam(parameters, lr=LEARNING_RATE)
+        self.alpha, self.cap, self.cap_layer, self.eta, self.rho = alpha, cap, cap_layer, dual_lr, rho
+        self.explicit = explicit
+        self.lam = torch.zeros(depth + 1, dtype=torch.float64)  # the cap's first
+        self.moments = [torch.zeros_like(self.lam), torch.zeros_like(self.lam)]
+        self.dual_steps = 0
+        self.restart()
+
+    def restart(self):
+        self.u = torch.zeros_like(self.lam)
+        self.u_moments, self.u_steps = [torch.zeros_like(self.u), torch.zeros_like(self.u)], 0
+
+    @staticmethod
+    def adam(moments, count, gradient):
+        moments[0] = 0.9 * moments[0] + 0.1 * gradient
+        moments[1] = 0.999 * moments[1] + 0.001 * gradient**2
+        first, second = moments[0] / (1 - 0.9**count), moments[1] / (1 - 0.999**count)
+        return first / (second.sqrt() + 1e-8)
+
+    def step(self, losses, constrained):
+        violations = losses[1:] - (1 - self.alpha) * losses[:-1]  # eq. (4)
+        gaps = torch.cat([(losses[self.cap_layer] - self.cap)[None], violations])
+        lagrangian = losses[-1] + (self.lam * gaps).sum()  # eq. (5): a gradient through both sides
+        self.primal.zero_grad()
+        lagrangian.backward()
+        self.primal.step()
+        if not constrained:
+            return
+        gaps, before = gaps.detach(), self.lam.clone()
+        self.dual_steps += 1
+        slack = self.u if self.explicit else self.rho * before  # eq. (36), eq. (38)
+        self.lam = (self.lam + self.eta * self.adam(self.moments, self.dual_steps, gaps - slack)).clamp(min=0)
+        if self.explicit:
+            self.u_steps += 1
+            move = self.adam(self.u_moments, self.u_steps, self.u / self.rho - before)
+            self.u = (self.u - self.rho * self.eta * move).clamp(min=0)
+
+
+def denoising(prediction, clean):
+    """½ Σ_t ‖x_t − x̂_t‖₂, of sequences (B, N, T, P), averaged over positions and windows."""
+    return ((prediction - clean).norm(dim=-1).sum(-1) / 2).mean()
+
+
+def ut_losses(model: UT, noisy, clean):
+    """Eq. (47) and (48)."""
+    hidden, losses = noisy, [denoising(noisy, clean)]
+    for projection, feedforward in zip(model.projection, model.feedforward, strict=True):
+        w = projection @ model.basis
+        s = model.basis.T @ ((feedforward + feedforward.T) / 2) @ model.basis
+        z = torch.softmax((hidden @ w.T) @ (hidden @ w.T).transpose(-1, -2), -1) @ hidden
+        hidden = torch.relu(z + z @ s)
+        losses.append(denoising(hidden, clean))
+    return torch.stack(losses)
+
+
+def dust_losses(model: DUST, noisy, clean):
+    """Eq. (75) and (76), with the threshold λ₁/c."""
+    *dictionaries, readout = model.dictionary
+    threshold, code = model.config.l1 / model.c, torch.zeros(*noisy.shape[:-1], readout.shape[1], dtype=torch.float64)
+    losses = [denoising(torch.zeros_like(clean), clean)]
+    for d in dictionaries:
+        mixed = torch.softmax(code @ code.transpose(-1, -2), -1) @ code
+        moved = mixed + (noisy - mixed @ d.T) @ d / model.c
+        code = moved.sign() * (moved.abs() - threshold).clamp(min=0)
+        losses.append(denoising(code @ readout.T, clean))
+    return torch.stack(losses)
+
+
+def trained(tmp_path, recipe, model, data, noise, task, **settings):
+    """A trainer after STEPS steps of the preset, and the batches that it saw."""
+    seen: list[list[int]] = []
+
+    def collate(samples):
+        seen.append([place for sample in samples for place in range(SAMPLES) if _same(data[place], sample)])
+        return {name: torch.stack([torch.as_tensor(each[name]) for each in samples]) for name in samples[0]}
+
+    args = DescentConfig.paper(
+        recipe,
+        str(tmp_path),
+        **networks.QUIET
+        | {"learning_rate": LEARNING_RATE, "per_device_train_batch_size": BATCH, "max_steps": STEPS}
+        | {"eval_strategy": "no", "save_strategy": "no", "warmup_steps": 0}
+        | settings,
+    )
+    trainer = DescentTrainer(model, args, task=task, noise=noise, train_dataset=data, data_collator=collate)
+    trainer.train()
+    return trainer, seen
+
+
+def _same(one, other):
+    return all(torch.equal(torch.as_tensor(one[name]), torch.as_tensor(other[name])) for name in one)
+
+
+def by_hand(loop: HandWritten, batches, losses_of) -> None:
+    for step, batch in enumerate(batches[:STEPS]):
+        if step == 4:
+            loop.restart()  # the slack, after every epoch
+        loop.step(losses_of(batch), constrained=step >= 2)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "model", "losses_of"),
+    [
+        ("video-ut", lambda: UT(UTConfig(depth=3, tied=False)), ut_losses),
+        ("video-dust", lambda: DUST(DUSTConfig(depth=3, tied=False)), dust_losses),
+    ],
+)
+def test_steps_of_the_unrolled_models_are_the_papers(tmp_path, recipe, model, losses_of):
+    data = Windows()
+    preset = paper(recipe)
+    level, sigma = preset.settings["noise"], 0.18
+    assert preset.settings["noise_is"] == "variance" and preset.settings["tied"] is False
+    noise = GaussianNoise(level, sigma, seed=0, noise_is="variance")
+    ours, seen = trained(tmp_path, recipe, model().double(), data, noise, VideoDenoising())
+    theirs = model().double()
+    cap, alpha = preset.training["cap"], float(preset.training["alpha"])
+    loop = HandWritten(theirs.parameters(), 3, alpha, cap, 1, 0.01, 0.05, explicit=True)
+    draws = torch.Generator().manual_seed(0)
+
+    def of_batch(places):
+        clean = data.patches[places]
+        noisy = clean + math.sqrt(level * sigma) * torch.randn(clean.shape, generator=draws, dtype=torch.float64)
+        return losses_of(theirs, noisy.transpose(1, 2), clean.transpose(1, 2))
+
+    by_hand(loop, seen, of_batch)
+    assert loop.lam.max() > 0.01 and loop.u.max() > 0
+    compare(ours, theirs, loop)
+
+
+def test_steps_of_a_classifier_are_the_papers(tmp_path):
+    data = texts()
+    small = {"vocab_size": 40, "max_position_embeddings": 20, "dim": 16, "n_heads": 2, "n_layers": 3, "hidden_dim": 32}
+    still = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
+    torch.manual_seed(0)
+    kind = AutoModelForSequenceClassification
+    first = kind.from_config(DistilBertLinearConfig(**small, **still), attn_implementation="eager").double()
+    theirs = kind.from_config(DistilBertLinearConfig(**small, **still), attn_implementation="eager").double()
+    theirs.load_state_dict(first.state_dict())
+    preset = paper("text-distilbert")
+    level = preset.settings["noise"]
+    ours, seen = trained(tmp_path, "text-distilbert", first, data, GaussianNoise(level, seed=0), None)
+    cap, alpha = preset.training["cap"], float(preset.training["alpha"])
+    loop = HandWritten(theirs.parameters(), 3, alpha, cap, 0, 0.01, 0.05, explicit=False)
+    draws = torch.Generator().manual_seed(0)
+
+    def of_batch(places):
+        ids = torch.tensor([data[place]["input_ids"] for place in places])
+        labels = torch.tensor([data[place]["labels"] for place in places])
+        encoder = theirs.distilbert
+        words = encoder.embeddings.word_embeddings(ids)
+        # Text: the std of the noise is γσ_x. σ_x is measured in single precision.
+        sigma = words.detach().float().std(correction=0)
+        noisy = words + level * sigma * torch.randn(words.shape, generator=draws, dtype=torch.float64)
+        positions = encoder.embeddings.position_embeddings(torch.arange(ids.shape[1]))
+        hidden = encoder.embeddings.LayerNorm(noisy + positions)
+        losses = [F.cross_entropy(theirs.score(hidden[:, 0]), labels)]
+        for block in encoder.transformer.layer:
+            hidden = block(hidden)
+            hidden = hidden[0] if isinstance(hidden, tuple) else hidden
+            losses.append(F.cross_entropy(theirs.score(hidden[:, 0]), labels))
+        return torch.stack(losses)
+
+    by_hand(loop, seen, of_batch)
+    assert loop.lam.max() > 0.01
+    compare(ours, theirs, loop)
+
+
+def compare(ours: DescentTrainer, theirs: nn.Module, loop: HandWritten) -> None:
+    kept = dict(ours.objective.model.saved.named_parameters())
+    for name, parameter in theirs.named_parameters():
+        torch.testing.assert_close(kept[name], parameter, rtol=0, atol=1e-6)
+    assert ours.dual.multipliers.tolist() == pytest.approx(loop.lam[1:].tolist(), abs=1e-6)
+    assert ours.dual.cap_multiplier.item() == pytest.approx(loop.lam[0].item(), abs=1e-6)
+    slack = loop.u if loop.explicit else loop.rho * loop.lam
+    assert ours.dual.slack.tolist() == pytest.approx(slack[1:].tolist(), abs=1e-6)
+
+
+def test_the_preset_on_the_command_line_is_recorded_with_what_overrides_it(tmp_path):
+    flags = [
+        "--depth",
+        "2",
+        "--max-steps",
+        "4",
+        "--dual-warmup-steps",
+        "1",
+        "--cap",
+        "9",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    assert main(["train", "video-ut", "--cap", "3", "--preset", "paper", *flags]) == 0
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["preset"] == "paper"
+    assert config["overridden"] == ["cap", "dual_warmup_epochs", "max_steps"]
+    training = config["training"]
+    assert (training["alpha"], training["cap"], training["cap_layer"], training["slack"]) == ("0.22", 9, 1, "explicit")
+    assert (training["stop_gradient"], training["max_grad_norm"], training["first_layer"]) == (False, 0.0, 0)
+    assert config["settings"]["tied"] is False and config["settings"]["noise_is"] == "variance"
+
+
+def test_plain_training_of_the_paper_has_tied_weights():
+    assert paper("video-dust", "erm").settings["tied"] and not paper("video-dust").settings["tied"]
+
+
+def test_a_run_without_the_preset_says_so(tmp_path):
+    flags = ["--depth", "2", "--max-steps", "2", "--window", "2", "--stride", "20", "--out", str(tmp_path / "run")]
+    assert main(["train", "video-ut", *flags]) == 0
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["preset"] is None and config["overridden"] == []
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DescentConfig.paper("video-vae"), "are those of video-ut, video-dust"),
+        (lambda: DescentConfig.paper("text-ut", dataset="sst2"), "dataset must be imdb or mnli; got 'sst2'"),
+        (lambda: DescentConfig(output_dir="o", preset="ours"), "preset must be paper, or left out; got 'ours'"),
+        (
+            lambda: DescentConfig(output_dir="o", dual_warmup_epochs=1, dual_warmup_steps=3).primal_dual(2),
+            "the same in two units; give one of them",
+        ),
+    ],
+)
+def test_what_can_not_be_is_one_clear_line(make, message):
+    with pytest.raises(InputError, match=message) as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+def test_epochs_that_are_asked_for_are_not_overridden_by_the_recipes_steps(tmp_path):
+    flags = ["--depth", "2", "--window", "2", "--stride", "20", "--num-train-epochs", "1", "--out", str(tmp_path / "r")]
+    assert main(["train", "video-ut", *flags]) == 0
+    config = json.loads((tmp_path / "r" / "config.json").read_text())
+    assert config["step"] < 100 and config["training"].get("max_steps", -1) == -1

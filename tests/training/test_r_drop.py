@@ -1,0 +1,153 @@
+"""R-Drop: two passes of every sample through the one loop, against the two passes written by hand."""
+
+import json
+
+import pytest
+import torch
+from datasets import Dataset
+from torch.nn import functional as F
+
+from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, InputError, UTConfig, run
+from descend.cli import main
+from descend.objective import Objective
+from descend.tasks.text import Classification
+from descend.tasks.video import VideoDenoising
+from tests.support import networks
+
+STILL = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
+LAST = [0.0, 0.0, 0.0, 1.0]
+
+
+@pytest.fixture
+def batch() -> dict[str, torch.Tensor]:
+    """Five texts of one to nine tokens."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.tensor([[9], [4], [1], [7], [6]])
+    return {
+        "input_ids": torch.randint(1, 40, (5, 9), generator=generator),
+        "attention_mask": (torch.arange(9) < lengths).long(),
+        "labels": torch.tensor([0, 2, 1, 1, 0]),
+    }
+
+
+def objective(noise=0.0, r_drop=None, **settings) -> Objective:
+    model = networks.network("distilbert", **settings).double().train()
+    with torch.no_grad():  # as it is made it tells all texts alike
+        for layer in (model.pre_classifier, model.classifier):
+            layer.weight.mul_(30)
+    return Objective(model, noise=GaussianNoise(noise, 0.3, seed=4) if noise else None, r_drop=r_drop)
+
+
+def slopes(objective: Objective, loss: torch.Tensor) -> torch.Tensor:
+    found = torch.autograd.grad(loss, list(objective.parameters()), allow_unused=True)
+    return torch.cat([each.flatten() for each in found if each is not None])
+
+
+def test_the_step_is_that_of_two_passes_by_hand(batch):
+    ours = objective(noise=0.8, r_drop=0.7, **STILL)
+    found = ours(LAST, **batch)
+    # Each pass with the noise that is its own: the draw covers both, one after the other.
+    model, mask = ours.model.network, batch["attention_mask"]
+    words = model.get_input_embeddings()(batch["input_ids"])
+    draw = torch.randn(10, *words.shape[1:], generator=torch.Generator().manual_seed(4 * 8191), dtype=torch.float64)
+    kept = mask.bool()[..., None]
+    passes = [
+        model(inputs_embeds=torch.where(kept, words + 0.8 * 0.3 * each, words), attention_mask=mask).logits
+        for each in draw.chunk(2)
+    ]
+    first, second = (logits.log_softmax(-1) for logits in passes)
+    entropy = sum(F.cross_entropy(logits, batch["labels"], reduction="sum") for logits in passes) / 2
+    apart = F.kl_div(first, second, reduction="sum", log_target=True)  # KL(q‖p), and the other way round
+    apart = (apart + F.kl_div(second, first, reduction="sum", log_target=True)) / 2
+    assert apart > 1e-3
+    torch.testing.assert_close(found.lagrangian, entropy + 0.7 * apart, rtol=1e-12, atol=1e-12)
+    assert (found.sums[-1], found.targets) == (pytest.approx(entropy.item(), rel=1e-12), 5)
+    expected = slopes(ours, entropy + 0.7 * apart)
+    torch.testing.assert_close(slopes(ours, found.lagrangian), expected, rtol=1e-10, atol=1e-12)
+    assert expected.abs().max() > 0.01
+
+
+def test_two_passes_that_agree_are_erm(batch):
+    plain, ours = objective(**STILL), objective(r_drop=3.0, **STILL)
+    one, other = plain(LAST, **batch), ours(LAST, **batch)
+    assert one.targets == other.targets == 5
+    assert other.sums == pytest.approx(one.sums, rel=1e-12)
+    torch.testing.assert_close(other.lagrangian, one.lagrangian, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(slopes(ours, other.lagrangian), slopes(plain, one.lagrangian), rtol=1e-9, atol=1e-12)
+
+
+def test_the_passes_have_dropout_of_their_own(batch):
+    added = []
+    for price in (0.0, 1.0, 2.0):
+        ours = objective(r_drop=price, dropout=0.3)
+        torch.manual_seed(1)
+        found = ours(LAST, **batch)
+        added.append(found.lagrangian.item() - found.sums[-1])
+    assert added[0] == 0 and added[1] > 1e-2 and added[2] == pytest.approx(2 * added[1])
+
+
+def test_the_disagreement_is_symmetric_and_of_half_precision_in_full():
+    one, other = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0)).unbind()
+    task = Classification()
+    apart = task.disagreement(one, other)
+    torch.testing.assert_close(apart, task.disagreement(other, one))
+    assert (apart > 0).all() and task.disagreement(one, one).tolist() == [0] * 4
+    assert task.disagreement(one.bfloat16(), other.bfloat16()).dtype == torch.float32
+
+
+# --- through the loop
+
+
+def trained(folder, method, count=24, **args) -> DescentTrainer:
+    settings = networks.QUIET | {"max_steps": 4, "per_device_train_batch_size": 8, "optim": "sgd", **args}
+    generator = torch.Generator().manual_seed(1)
+    texts = [
+        {"input_ids": torch.randint(1, 40, (6,), generator=generator).tolist(), "labels": place % 3}
+        for place in range(count)
+    ]
+    trainer = DescentTrainer(
+        networks.network("distilbert", **STILL),
+        DescentConfig(str(folder), method=method, learning_rate=0.1, **settings),
+        train_dataset=Dataset.from_list([text | {"attention_mask": [1] * 6} for text in texts]),
+    )
+    trainer.train()
+    return trainer
+
+
+def losses(folder) -> list[float]:
+    rows = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    return [row["value"] for row in rows if row["metric"] == "loss" and row["layer"] == 3]
+
+
+def test_a_run_whose_passes_agree_learns_and_logs_what_erm_does(tmp_path):
+    for accumulation in (1, 2):
+        args = {"per_device_train_batch_size": 8 // accumulation, "gradient_accumulation_steps": accumulation}
+        erm, ours = (trained(tmp_path / f"{method} {accumulation}", method, **args) for method in ("erm", "r-drop"))
+        for one, other in zip(erm.objective.parameters(), ours.objective.parameters(), strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)
+        start = networks.network("distilbert", **STILL).classifier.weight
+        assert (ours.objective.model.network.classifier.weight - start).norm() > 1e-3
+        assert losses(tmp_path / f"r-drop {accumulation}") == pytest.approx(losses(tmp_path / f"erm {accumulation}"))
+
+
+SMALL = ["--depth", "2", "--hidden-size", "16", "--max-length", "30", "--use-cpu", "--max-steps", "2"]
+
+
+def test_a_run_is_carried_out_and_judged(tmp_path):
+    assert (
+        main(["train", "text-distilbert", *SMALL, "--method", "r-drop", "--r-drop", "0.5", "--out", f"{tmp_path}/a"])
+        == 0
+    )
+    summary = run.evaluate(tmp_path / "a", noise=[0.0])
+    assert (summary["method"], summary["settings"]["r_drop"]) == ("r-drop", 0.5)
+    assert "alpha_decay" not in summary["settings"] and "resilience" not in summary["settings"]
+
+
+def test_what_tells_no_classes_is_refused_before_anything_is_read(tmp_path, capsys):
+    for recipe, name in (("video-ut", "VideoDenoising"), ("llm-sft", "for classification")):
+        flags = ["--method", "r-drop", "--data", "nowhere", "--out", str(tmp_path / "run")]
+        assert main(["train", recipe, *flags]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "r-drop is for classification" in line and name in line
+    with pytest.raises(InputError, match="r-drop is for classification"):
+        DescentTrainer(UT(UTConfig(depth=1)), DescentConfig(str(tmp_path), method="r-drop"), task=VideoDenoising())

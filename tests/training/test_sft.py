@@ -1,0 +1,343 @@
+"""TRL's trainer under the constraints: ERM is TRL's own, micro-batches are one batch, and nothing of TRL's is lost."""
+
+import json
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig, PeftModel
+from transformers import AutoModelForCausalLM, TrainingArguments
+from trl import SFTConfig, SFTTrainer
+
+from descend.errors import InputError, NonFiniteLossError
+from descend.tasks.text import generate_instructions, learn_tokenizer, tokenize_instructions
+from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
+from tests.support.networks import causal, network
+
+PLAIN = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "bf16": False, "save_strategy": "no"}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    rows = generate_instructions(50).rows
+    made = learn_tokenizer(text for row in rows for text in (*row.values(), "### Instruction Input Response :"))
+    made.eos_token = made.sep_token
+    return made
+
+
+@pytest.fixture(scope="module")
+def data(tokenizer):
+    rows, skipped = tokenize_instructions(generate_instructions(48), tokenizer, 64)
+    assert not skipped
+    return rows
+
+
+def trainer(folder, tokenizer, data, kind=DescentSFTTrainer, noise=None, model=None, peft=None, callbacks=None, **args):
+    chosen = {"max_steps": 3, "per_device_train_batch_size": 8, "learning_rate": 1e-2, "logging_steps": 1, "seed": 0}
+    chosen |= {"gradient_checkpointing": False, **PLAIN, **args}
+    config = (SFTConfig if kind is SFTTrainer else DescentSFTConfig)(output_dir=str(folder), **chosen)
+    given = {} if kind is SFTTrainer else {"noise": noise}
+    return kind(
+        model or causal(vocab_size=len(tokenizer), attention_dropout=0.0),
+        config,
+        train_dataset=data.select(range(32)),
+        eval_dataset=data.select(range(32, 48)),
+        processing_class=tokenizer,
+        peft_config=peft,
+        callbacks=callbacks,
+        **given,
+    )
+
+
+def weights(trained):
+    model = getattr(trained, "objective", None)
+    return torch.cat([each.detach().flatten() for each in (model.model.saved if model else trained.model).parameters()])
+
+
+ACTIVE = {"alpha": "0.2", "dual_lr": 0.5, "dual_warmup_steps": 0, "stop_gradient": False, "cap": 3.0}
+
+
+def test_erm_is_trls_own_trainer(tmp_path, tokenizer, data):
+    ours = trainer(tmp_path / "ours", tokenizer, data, method="erm")
+    theirs = trainer(tmp_path / "theirs", tokenizer, data, SFTTrainer)
+    before = weights(theirs).clone()
+    ours.train()
+    theirs.train()
+    assert (weights(theirs) - before).abs().max() > 1e-3
+    torch.testing.assert_close(weights(ours), weights(theirs), rtol=1e-4, atol=1e-5)
+    loss = theirs.evaluate()["eval_loss"]
+    # TRL's is the mean of batches' means; ours of all tokens.
+    assert ours.evaluate()["eval_loss"] == pytest.approx(loss, rel=0.02)
+
+
+@pytest.mark.parametrize("peft", [None, LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj", "lm_head"])])
+def test_micro_batches_are_one_batch(tmp_path, tokenizer, data, peft):
+    found = []
+    for size, steps in ((8, 1), (1, 8), (2, 4)):
+        one = trainer(
+            tmp_path / f"{size}",
+            tokenizer,
+            data,
+            model=causal(vocab_size=len(tokenizer)).double(),
+            peft=peft,
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=steps,
+            max_grad_norm=0.0,
+            learning_rate=1e-3,
+            **ACTIVE,
+        )
+        one.objective.double()
+        one.train()
+        assert one.dual.multipliers.max() > 0.1 and one.dual.cap_multiplier > 0
+        found.append((weights(one), one.dual.multipliers, one.dual.cap_multiplier, one.dual.slack))
+    for other in found[1:]:
+        for ours, theirs in zip(found[0], other, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+def test_a_batch_without_targets_moves_nothing(tmp_path, tokenizer, data):
+    masked = data.map(lambda row: {"labels": [-100] * len(row["labels"])})
+    one = trainer(tmp_path, tokenizer, data, dataset_kwargs={"skip_prepare_dataset": True}, **ACTIVE)
+    one.train_dataset = masked
+    before = weights(one).clone()
+    one.train()
+    assert torch.equal(weights(one), before)
+    assert one.dual.multipliers.tolist() == [0.0] * 3
+
+
+def test_nothing_is_read_but_the_last_layer_without_constraints(tmp_path, tokenizer, data):
+    seen = []
+    one = trainer(tmp_path, tokenizer, data, dual_warmup_steps=2, alpha="0.2", max_steps=4)
+    norm = one.objective.model.library.base_model.norm
+    norm.register_forward_hook(lambda module, args, output: seen.append((one.state.global_step, args[0].dim())))
+    one.train()
+    exits = {step: sum(1 for at, dims in seen if at == step and dims == 2) for step in range(4)}
+    assert exits[0] == exits[1] == 1 and exits[2] == exits[3] == 2 * 4  # of half the tokens each
+    rows = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    losses = [(row["step"], row["layer"]) for row in rows if row["metric"] == "loss"]
+    assert [layer for step, layer in losses if step == 1] == [3]
+    assert [layer for step, layer in losses if step == 4] == [0, 1, 2, 3]
+
+
+def test_deep_supervision_reads_every_layer_that_it_weighs(tmp_path, tokenizer, data):
+    for method, expected in (("uniform", [1 / 4] * 4), ("linear", [0, 1 / 6, 2 / 6, 3 / 6])):
+        one = trainer(tmp_path / method, tokenizer, data, method=method, max_steps=1)
+        one.train()
+        rows = [json.loads(line) for line in (tmp_path / method / "records.jsonl").read_text().splitlines()]
+        found = {name: [row["value"] for row in rows if row["metric"] == name] for name in ("loss", "weight")}
+        assert found["weight"] == pytest.approx(expected) and len(found["loss"]) == 4
+        assert not {"multiplier", "slack", "violation"} & {row["metric"] for row in rows if row["split"] == "train"}
+        (logged,) = [log["loss"] for log in one.state.log_history if "train_loss" not in log and "loss" in log]
+        assert logged == pytest.approx(sum(w * f for w, f in zip(expected, found["loss"], strict=True)), rel=1e-3)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_a_resumed_run_is_bit_equal(tmp_path, tokenizer, data, share):
+    settings = ACTIVE | {"exit_share": share, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    settings |= {"learning_rate": 1e-3, "lr_scheduler_type": "constant"}
+    whole = trainer(tmp_path / "whole", tokenizer, data, noise=0.5, **settings)
+    whole.train()
+    half = trainer(tmp_path / "half", tokenizer, data, noise=0.5, **settings)
+    half.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    assert torch.equal(weights(whole), weights(half))
+    assert torch.equal(whole.dual.multipliers, half.dual.multipliers) and whole.dual.multipliers.max() > 0
+    if share < 1:
+        assert whole.objective.sample.state_dict()["generator"].equal(half.objective.sample.state_dict()["generator"])
+
+
+def test_constraints_change_what_is_learned(tmp_path, tokenizer, data):
+    """With no constraint setting: held-out losses of the inner layers are lower than plain training's."""
+    steps = {"max_steps": 60, "learning_rate": 5e-3}
+    found = {}
+    for method in ("erm", "constrained"):
+        one = trainer(tmp_path / method, tokenizer, data, method=method, **steps)
+        one.train()
+        one.evaluate()
+        rows = [json.loads(line) for line in (tmp_path / method / "records.jsonl").read_text().splitlines()]
+        found[method] = [row["value"] for row in rows if (row["split"], row["metric"]) == ("validation", "loss")]
+    plain, ours = found["erm"], found["constrained"]
+    assert ours[1] < plain[1] and ours[2] < plain[2]
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_packed_texts_do_not_see_each_other(tmp_path, tokenizer, data, packing):
+    one = trainer(tmp_path, tokenizer, data, packing=packing, max_length=200, **ACTIVE)
+    assert ("seq_lengths" in one.train_dataset.column_names) == packing
+    one.train()
+    metrics = one.evaluate()
+    assert one.dual.multipliers.max() > 0 and 0 <= metrics["eval_token_accuracy"] <= 1
+    # The same model, texts side by side or packed: the same mean loss, and as many groups as texts.
+    apart = trainer(tmp_path / "apart", tokenizer, data, model=one.objective.model.saved)
+    assert apart.evaluate()["eval_loss"] == pytest.approx(metrics["eval_loss"], rel=1e-4)
+    assert apart.verdict.groups == one.verdict.groups == 16
+
+
+def test_the_noise_of_a_text_is_its_own_whatever_it_is_packed_with(tmp_path, tokenizer, data):
+    model, found = causal(vocab_size=len(tokenizer)), []
+    for packing, size in ((False, 1), (True, 1), (True, 4)):
+        one = trainer(
+            tmp_path / f"{packing}{size}",
+            tokenizer,
+            data,
+            model=model,
+            noise=1.0,
+            packing=packing,
+            max_length=60,
+            per_device_eval_batch_size=size,
+        )
+        found.append(one.evaluate()["eval_loss"])
+    assert found == pytest.approx([found[0]] * 3, rel=1e-5)
+
+
+def test_a_window_of_the_log_over_the_end_of_warm_up_compares_the_same_steps(tmp_path, tokenizer, data):
+    fine = trainer(tmp_path / "fine", tokenizer, data, dual_warmup_steps=2, max_steps=4, learning_rate=0.0)
+    coarse = trainer(
+        tmp_path / "coarse", tokenizer, data, dual_warmup_steps=2, max_steps=4, learning_rate=0.0, logging_steps=4
+    )
+    fine.train()
+    coarse.train()
+    wanted = [[entry[f"loss/{layer}"] for layer in range(4)] for entry in fine.state.log_history if "loss/0" in entry]
+    (found,) = (
+        [entry[f"loss/{layer}"] for layer in range(4)] for entry in coarse.state.log_history if "loss/0" in entry
+    )
+    assert len(wanted) == 2
+    assert found == pytest.approx(torch.tensor(wanted).mean(0).tolist(), rel=0.02)
+
+
+def test_a_checkpoint_without_a_sample_is_no_sampled_runs(tmp_path, tokenizer, data):
+    settings = ACTIVE | {"save_strategy": "steps", "save_steps": 2}
+    trainer(tmp_path / "exact", tokenizer, data, **settings).train()
+    sampled = trainer(tmp_path / "sampled", tokenizer, data, exit_share=0.5, **settings)
+    with pytest.raises(InputError, match="is that of a run without sample"):
+        sampled.train(resume_from_checkpoint=str(tmp_path / "exact" / "checkpoint-2"))
+
+
+def test_chat_templates_and_text_columns_are_prepared_as_trl_does(tmp_path, tokenizer):
+    tokenizer = learn_tokenizer(["user assistant say red blue one two : ."])
+    tokenizer.eos_token = tokenizer.sep_token
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role + ' : ' + m.content + ' . ' }}{% endfor %}"
+        "{% if add_generation_prompt %}assistant : {% endif %}"
+    )
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": "say red"}],
+            "completion": [{"role": "assistant", "content": "red one two"}],
+        }
+    ] * 48
+    one = trainer(tmp_path, tokenizer, Dataset.from_list(rows), **ACTIVE)
+    one.train()
+    labels = one.train_dataset[0]["labels"]
+    told = tokenizer.decode([label for label in labels if label != -100])
+    assert told.split()[-4:] == ["red", "one", "two", "."] and -100 in labels
+    assert one.evaluate(Dataset.from_list(rows[:4]))["eval_loss"] > 0
+
+
+def test_adapters_alone_are_trained_and_saved(tmp_path, tokenizer, data):
+    peft = LoraConfig(task_type="CAUSAL_LM", target_modules=["v_proj", "lm_head"], r=2)
+    model = causal(vocab_size=len(tokenizer))
+    model.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    one = trainer(
+        tmp_path / "run",
+        tokenizer,
+        data,
+        noise=0.5,
+        model=str(tmp_path / "base"),
+        peft=peft,
+        gradient_checkpointing=True,
+        **ACTIVE,
+    )
+    one.train()
+    moved = {name for name, parameter in one.objective.model.saved.named_parameters() if parameter.grad is not None}
+    one.save_model(str(tmp_path / "saved"))
+    assert not (tmp_path / "saved" / "model.safetensors").exists()
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    loaded = PeftModel.from_pretrained(base, tmp_path / "saved").eval()
+    ids = torch.tensor([data[0]["input_ids"]])
+    expected = one.objective.model.saved.eval()(input_ids=ids).logits
+    torch.testing.assert_close(loaded(input_ids=ids).logits, expected)
+    assert all("lora" in name for name in moved)
+    head = [p for name, p in loaded.named_parameters() if "lm_head.lora_B" in name]
+    assert head and head[0].abs().max() > 0
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_mixed_precision_learns_the_same(tmp_path, tokenizer, data, again):
+    """In bfloat16, with activations computed again: losses stay in single precision, and near those of float32."""
+    found = {}
+    for half in (False, True):
+        one = trainer(tmp_path / str(half), tokenizer, data, bf16=half, gradient_checkpointing=again, **ACTIVE)
+        one.train()
+        logs = [entry for entry in one.state.log_history if "loss/3" in entry]
+        found[half] = torch.tensor([[entry[f"loss/{layer}"] for layer in range(4)] for entry in logs])
+        assert all(parameter.dtype == torch.float32 for parameter in one.objective.parameters())
+    assert len(found[True]) == 3 and not torch.equal(found[True], found[False])
+    torch.testing.assert_close(found[True], found[False], rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("kind", [SFTConfig, TrainingArguments])
+def test_plain_arguments_are_taken(tmp_path, tokenizer, data, kind):
+    args = kind(output_dir=str(tmp_path), max_steps=1, **PLAIN)
+    one = DescentSFTTrainer(causal(vocab_size=len(tokenizer)), args, train_dataset=data, processing_class=tokenizer)
+    assert (
+        one.args.alpha is None
+        and one.dual.problem.constrained
+        and one.args.exit_share == 1
+        and one.objective.sample is None
+    )
+    one.train()
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_step(tmp_path, tokenizer, data):
+    model = causal(vocab_size=len(tokenizer))
+    torch.nn.init.constant_(model.base_model.layers[1].mlp.down_proj.weight, float("inf"))
+    one = trainer(tmp_path, tokenizer, data, model=model, **ACTIVE)
+    with pytest.raises(NonFiniteLossError, match=r"step 1: the loss of layer \[2, 3\] is not finite"):
+        one.train()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"exit_share": 0.0}, r"must lie in \(0, 1\]; got 0"),
+        ({"exit_share": 2.0}, r"must lie in \(0, 1\]; got 2"),
+        ({"alpha": "2"}, "alpha"),
+        ({"loss_type": "dft"}, "loss_type must be nll"),
+        ({"gradient_checkpointing_kwargs": {"use_reentrant": True}}, "use_reentrant off"),
+        ({"gradient_checkpointing_kwargs": '{"use_reentrant": true}'}, "use_reentrant off"),
+        ({"model": torch.nn.Linear(2, 2)}, "expected a causal language model; got Linear"),
+        ({"model": network("bert")}, "model_type must be one of"),
+        ({"peft": LoraConfig(task_type="CAUSAL_LM", target_modules=["nothing"])}, "nothing"),
+        ({"model": "nowhere/at/all"}, "can't load a model"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path, tokenizer, data, settings, words):
+    with pytest.raises(InputError, match=words):
+        trainer(tmp_path, tokenizer, data, **settings)
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path, tokenizer, data):
+    with pytest.raises(InputError, match=r"sample \d+ has token \d+; the model's word embedding has 20 rows"):
+        trainer(tmp_path, tokenizer, data, model=causal(vocab_size=20))
+
+
+def test_a_text_longer_than_the_model_takes_is_refused(tmp_path, tokenizer, data):
+    with pytest.raises(InputError, match="the model takes at most 8"):
+        trainer(tmp_path, tokenizer, data, model=causal(vocab_size=len(tokenizer), max_position_embeddings=8))
+
+
+def test_a_folders_pickles_and_code_are_refused(tmp_path):
+    """By the trainer itself, too: what it is given by name goes through the same door as a recipe's."""
+    model = causal()
+    model.save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "model" / "pytorch_model.bin")
+    quiet = {"output_dir": str(tmp_path / "run"), "use_cpu": True, "report_to": "none"}
+    with pytest.raises(InputError, match=r"pytorch_model\.bin is no safetensors; a pickle can run code"):
+        DescentSFTTrainer(str(tmp_path / "model"), DescentSFTConfig(**quiet))
+    with pytest.raises(InputError, match="trust_remote_code must be off: no code of a model or a tokenizer is run"):
+        DescentSFTConfig(**quiet, trust_remote_code=True)
+    given = DescentSFTConfig(**quiet, model_init_kwargs={"trust_remote_code": True})
+    with pytest.raises(InputError, match="model_init_kwargs must leave trust_remote_code off"):
+        DescentSFTTrainer(str(tmp_path / "model"), given)

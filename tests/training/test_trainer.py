@@ -1,0 +1,560 @@
+"""DescentTrainer: accumulation, ERM and the plain Trainer, the dual's schedule, what it logs and keeps.
+
+Interruption and resuming are tested through the command line, in `test_run`.
+"""
+
+import json
+import re
+from collections import Counter
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.utils.data import Dataset, Subset
+from transformers import Trainer, TrainingArguments, set_seed
+
+from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, InputError, NonFiniteLossError, UTConfig
+from descend.tasks.video import VideoData, VideoDenoising, load_video
+from descend.training.checkpoints import damage
+from tests.support import networks
+
+QUIET = networks.QUIET | {"learning_rate": 3e-3}
+
+
+@pytest.fixture(scope="module")
+def data() -> VideoData:
+    return load_video(None, 2, stride=10, seed=0)  # 18 windows to train on
+
+
+def build(folder, data, *, depth=2, noise=0.8, train=None, **args) -> DescentTrainer:
+    args = QUIET | {"max_steps": 3, "per_device_train_batch_size": 6, "dual_warmup_steps": 0.0} | args
+    return DescentTrainer(
+        UT(UTConfig(depth=depth)),
+        DescentConfig(output_dir=str(folder), **args),
+        task=VideoDenoising(),
+        noise=GaussianNoise(noise, data.sigma, seed=0),
+        train_dataset=data.train if train is None else train,
+        eval_dataset=Subset(data.validation, range(8)),
+    )
+
+
+def weights(trainer) -> torch.Tensor:
+    return nn.utils.parameters_to_vector(trainer.objective.model.parameters()).detach().clone()
+
+
+def rows(folder) -> list[dict]:
+    return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+
+
+def series(folder, metric, split="train") -> torch.Tensor:
+    """A metric by step and layer."""
+    found: dict[int, list[float]] = {}
+    for row in rows(folder):
+        if (row["metric"], row["split"]) == (metric, split):
+            found.setdefault(row["step"], []).append(row["value"])
+    return torch.tensor(list(found.values()), dtype=torch.float64)
+
+
+# --- the step
+
+
+def test_accumulation_changes_neither_weights_nor_multipliers(tmp_path, data):
+    # 18 windows make steps of 8, 8 and 2: the last accumulation of an epoch is incomplete.
+    found = []
+    for batch, accumulation in ((8, 1), (4, 2), (1, 8)):
+        trainer = build(
+            tmp_path / str(batch),
+            data,
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=accumulation,
+            max_steps=5,
+            optim="sgd",
+            learning_rate=0.02,
+            alpha="0.6",
+            dual_optimizer="sgd",
+            dual_lr=0.2,
+        )
+        start = weights(trainer)
+        trainer.train()
+        assert (weights(trainer) - start).norm() > 0.01
+        assert trainer.dual.multipliers.min() > 0.01
+        found.append((weights(trainer), trainer.dual.multipliers, series(tmp_path / str(batch), "loss")))
+    for others in found[1:]:
+        for one, other in zip(found[0], others, strict=True):
+            assert one.shape == other.shape
+            torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)
+
+
+def test_erm_is_bit_equal_to_multipliers_frozen_at_zero(tmp_path, data):
+    cases = {
+        "erm": {"method": "erm"},
+        "never binding": {"alpha": "0.01", "cap": 1e9},
+        "warming up": {"alpha": "0.6", "dual_warmup_steps": 2.0},  # its first dual step comes after its last of three
+    }
+    found = {}
+    for name, args in cases.items():
+        trainer = build(tmp_path / name, data, depth=1, **args)  # a first layer descends, untrained
+        trainer.train()
+        if name == "never binding":
+            assert (trainer.dual.multipliers.tolist(), trainer.dual.cap_multiplier) == ([0], 0)
+        found[name] = weights(trainer)
+    assert torch.equal(found["erm"], found["warming up"])
+    assert torch.equal(found["erm"], found["never binding"])
+
+
+class LastLayer(nn.Module):
+    """What a user of the plain Trainer would write: a module that returns its loss."""
+
+    def __init__(self, noise):
+        super().__init__()
+        self.model, self.noise = UT(UTConfig(depth=2)), noise
+
+    def forward(self, patches, **other):
+        prediction = self.model(self.noise(patches)).reconstruction
+        return {"loss": (prediction - patches).norm(dim=-1).sum(1).mean(-1).mean() / 2}
+
+
+def test_erm_is_the_plain_trainer(tmp_path, data):
+    optimizer = {"optim": "sgd", "learning_rate": 0.05}  # Adam's first steps blow up the last bit of a tiny gradient
+    ours = build(tmp_path / "ours", data, method="erm", max_steps=5, **optimizer)
+    ours.train()
+    args = TrainingArguments(
+        str(tmp_path / "plain"),
+        max_steps=5,
+        per_device_train_batch_size=6,
+        remove_unused_columns=False,
+        **QUIET | optimizer,
+    )
+    module = LastLayer(GaussianNoise(0.8, data.sigma, seed=0))
+    plain = Trainer(module, args, train_dataset=data.train)
+    plain.train()
+    theirs = nn.utils.parameters_to_vector(module.model.parameters())
+    start = nn.utils.parameters_to_vector(UT(UTConfig(depth=2)).parameters())
+    assert (theirs - start).norm() > 0.01
+    torch.testing.assert_close(weights(ours), theirs.detach(), rtol=1e-5, atol=1e-6)
+    logged = [[log["loss"] for log in each.state.log_history if "loss" in log] for each in (ours, plain)]
+    assert logged[0] == pytest.approx(logged[1], rel=1e-5)
+
+
+@pytest.mark.parametrize(("method", "expected"), [("uniform", [1, 1, 1]), ("linear", [0, 1, 2])])
+def test_deep_supervision_is_the_loop_by_hand(tmp_path, data, method, expected):
+    shares = [weight / 3 for weight in expected]
+    trainer = build(tmp_path, data, method=method, max_steps=4, optim="sgd", learning_rate=0.05, max_grad_norm=0.0)
+    trainer.train()
+    model, noise, batch = UT(UTConfig(depth=2)), GaussianNoise(0.8, data.sigma, seed=0), 6
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    order, logged = [], []
+    build(tmp_path / "order", data, train=(asked := Logged(data.train)), max_steps=4).train()
+    order = [asked.asked[start : start + batch] for start in range(0, 4 * batch, batch)]
+    for chosen in order:
+        patches = torch.stack([data.train[place]["patches"] for place in chosen])
+        losses = [(each - patches).norm(dim=-1).sum(1).mean() / 2 for each in model.predictions(noise(patches))]
+        loss = sum(share * each for share, each in zip(shares, losses, strict=True))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        logged.append([each.item() for each in losses])
+    ours = nn.utils.parameters_to_vector(model.parameters()).detach()
+    assert (ours - nn.utils.parameters_to_vector(UT(UTConfig(depth=2)).parameters())).norm() > 0.01
+    torch.testing.assert_close(weights(trainer), ours, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(series(tmp_path, "loss"), torch.tensor(logged).double(), rtol=1e-5, atol=1e-6)
+    assert torch.allclose(series(tmp_path, "weight"), torch.tensor(shares).double())
+    assert not {"multiplier", "slack", "violation"} & {row["metric"] for row in rows(tmp_path)}
+    assert trainer.evaluate()["eval_violation"] == trainer.verdict.worst and not (tmp_path / "best_feasible").exists()
+
+
+class Logged(Dataset):
+    """Notes which windows are asked for, in order."""
+
+    def __init__(self, windows):
+        self.windows, self.asked = windows, []
+
+    def __len__(self):
+        return len(self.windows)
+
+    def __getitem__(self, index):
+        self.asked.append(index)
+        return self.windows[index]
+
+
+def test_the_order_of_the_data_does_not_move_with_gamma_or_the_method(tmp_path, data):
+    orders = []
+    for place, args in enumerate(({"noise": 0.0}, {"noise": 0.8}, {"noise": 0.8, "method": "erm"})):
+        train = Logged(data.train)
+        build(tmp_path / str(place), data, train=train, max_steps=5, **args).train()
+        orders.append(train.asked)
+    assert sorted(orders[0][:18]) == list(range(18))
+    assert orders[0][:18] != orders[0][18:] + orders[0][: 36 - len(orders[0])]
+    assert orders[0] == orders[1] == orders[2]
+
+
+@pytest.mark.parametrize("args", [{"max_grad_norm": 1e-3}, {"bf16": True}, {"activation_checkpointing": True}])
+def test_clipping_and_half_precision_and_checkpointing_train(tmp_path, data, args):
+    trainer = build(tmp_path, data, alpha="0.6", optim="sgd", learning_rate=1.0, **args)
+    start = weights(trainer)
+    trainer.train()
+    moved = (weights(trainer) - start).norm().item()
+    assert 0 < moved < float("inf")
+    if "max_grad_norm" in args:
+        assert moved <= 3 * 1e-3 * (1 + 1e-4)  # three steps, none longer than the clip
+    assert trainer.dual.multipliers.max() > 0
+    assert series(tmp_path, "loss").isfinite().all()
+    assert trainer.evaluate()["eval_loss"] > 0
+
+
+# --- what can't be trained
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_loss_that_is_not_finite_stops_before_anything_moves(tmp_path, data, accumulation):
+    trainer = build(
+        tmp_path, data, depth=3, alpha="0.6", per_device_train_batch_size=2, gradient_accumulation_steps=accumulation
+    )
+    trainer.train()
+    multipliers = trainer.dual.multipliers
+    assert multipliers.max() > 0
+    with torch.no_grad():
+        trainer.objective.model.feedforward[0, 0, 0] = float("nan")
+    start = weights(trainer)
+    # f_0 is that of the noisy input, which no parameter touches.
+    with pytest.raises(NonFiniteLossError, match=r"step 1: the loss of layer \[1, 2, 3\] is not finite") as error:
+        trainer.train()
+    assert "\n" not in str(error.value)
+    numbers = re.search(r"; samples ([\d, ]+)\.", str(error.value))[1].split(", ")
+    assert len(set(numbers)) == 2 * accumulation
+    assert torch.equal(weights(trainer).nan_to_num(), start.nan_to_num())
+    assert torch.equal(trainer.dual.multipliers, multipliers)
+
+
+class Poisoned(Dataset):
+    """Windows of which one has a pixel that is no number."""
+
+    def __init__(self, windows, number):
+        self.windows, self.number = windows, number
+
+    def __len__(self):
+        return len(self.windows)
+
+    def __getitem__(self, number):
+        window = {name: torch.as_tensor(value).clone() for name, value in self.windows[number].items()}
+        if number == self.number:
+            window["patches"].view(-1)[5] = float("nan")
+        return window
+
+
+def test_the_samples_of_a_step_that_goes_wrong_are_named_and_the_state_before_it_is_kept(tmp_path, data):
+    settings = {"per_device_train_batch_size": 3, "save_strategy": "steps", "save_steps": 100, "max_steps": 12}
+    trainer = build(tmp_path / "bad", data, train=Poisoned(data.train, 7), **settings)
+    with pytest.raises(NonFiniteLossError) as error:
+        trainer.train()
+    step, numbers = re.search(r"step (\d+): .*; samples ([\d, ]+)\.", str(error.value)).groups()
+    assert "7" in numbers.split(", ") and len(numbers.split(", ")) == 3
+    before = int(step) - 1
+    kept = tmp_path / "bad" / f"stopped-{before}"
+    if before:
+        good = build(tmp_path / "good", data, **settings | {"max_steps": before, "save_steps": before})
+        good.train()
+        assert damage(kept) is None
+        one, other = (
+            load_file(folder / "model.safetensors") for folder in (kept, tmp_path / f"good/checkpoint-{before}")
+        )
+        assert all(torch.equal(one[name], other[name]) for name in one)
+        assert torch.equal(trainer.dual.multipliers, good.dual.multipliers)
+    assert before or not kept.exists()
+
+
+def test_a_gradient_that_is_not_finite_stops_before_anything_moves(tmp_path, data):
+    trainer = build(tmp_path, data)
+    trainer.objective.model.feedforward.register_hook(lambda slope: slope + float("inf"))
+    start = weights(trainer)
+    with pytest.raises(NonFiniteLossError, match=r"step 1: the gradient is not finite \(its norm is (nan|inf)\)"):
+        trainer.train()
+    assert torch.equal(weights(trainer), start)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"method": "sgd"}, "method must be one of erm, constrained, uniform, linear, r-drop; got 'sgd'"),
+        ({"alpha": "1"}, "between 0 and 1"),
+        ({"alpha": "0.1,0.2,0.3"}, r"one per layer \(2\); got 3"),
+        ({"alpha": "a"}, "0.3,0.2,0.1; got 'a'"),
+        ({"alpha": "0.1", "alpha_decay": 0.0}, r"\(0, 1\]; got 0.0"),
+        ({"dual_every": "0"}, "at least 1"),
+        ({"dual_every": "²"}, "a number of steps or 'epoch'"),
+        ({"dual_every": "often"}, "a number of steps or 'epoch'; got 'often'"),
+        ({"dual_warmup_steps": -1.0}, "at least 0; got -1.0"),
+        ({"dual_optimizer": "rmsprop"}, "sgd, adam, nupi"),
+        ({"dual_optim_args": "{kp: 5}"}, "JSON object"),
+        ({"dual_optim_args": "[5]"}, "JSON object"),
+        ({"dual_optim_args": '{"lr": 5}'}, "other than lr"),
+        ({"alpha": "0.1", "dual_optim_args": '{"kp": 5}'}, "'adam' does not take these options"),
+        ({"resilience": -1.0}, "resilience must be 0"),
+        ({"resilience": 0.0, "slack": "explicit"}, "positive resilience"),
+        ({"slack": "some"}, "'implicit' or 'explicit'"),
+        ({"resilience": 0.1, "slack": "explicit", "slack_optimizer": "rmsprop"}, "sgd, adam"),
+        ({"dual_warmup_steps": float("nan")}, "at least 0; got nan"),
+        ({"dual_warmup_steps": float("inf")}, "at least 0; got inf"),
+        ({"method": "r-drop", "r_drop": -1.0}, "r_drop must be a number of at least 0; got -1.0"),
+        ({"alpha": "0.1", "form": "log"}, "'difference' or 'ratio'"),
+        ({"first_layer": 2}, "0 to depth - 1 = 1; got 2"),
+        ({"alpha": "0.1", "cap": -1.0}, "positive bound"),
+        ({"cap": 1.0}, "cap belongs to alpha"),
+        ({"alpha_decay": 0.5}, "alpha_decay belongs to alpha"),
+        ({"form": "ratio"}, "form belongs to alpha"),
+        ({"alpha": "0.1", "strength": 0.5}, "Leave out one of them"),
+        ({"strength": 1.5}, r"strength must lie in \[0, 1\]; got 1.5"),
+        ({"method": "erm", "alpha": "2"}, "between 0 and 1"),
+        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be at least 1; got 0"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be at least 1; got 0"),
+        ({"learning_rate": -1.0}, "learning_rate must be a number of at least 0; got -1.0"),
+        ({"num_train_epochs": 0.0}, "above 0; got -1 and 0.0"),
+    ],
+)
+def test_a_setting_that_can_not_be_is_one_clear_line(tmp_path, args, message):
+    with pytest.raises(InputError, match=message) as error:
+        DescentConfig(output_dir=str(tmp_path), **args).primal_dual(2)
+    assert "\n" not in str(error.value)
+
+
+def test_alpha_is_a_number_a_schedule_or_a_list(tmp_path):
+    of = lambda **args: DescentConfig(output_dir=str(tmp_path), **args).problem(3).alpha  # noqa: E731
+    assert of(alpha="0.2") == [0.2, 0.2, 0.2]
+    assert of(alpha="0.4", alpha_decay=0.5) == pytest.approx([0.4, 0.2, 0.1])
+    assert of(alpha="0.4", alpha_decay=0.5, first_layer=1) == pytest.approx([0.4, 0.4, 0.2])  # layer 1: not in force
+    assert of(alpha="0.3,0.2,0.1") == [0.3, 0.2, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("given", "steps", "expected"), [(0, 8, 0), (0.25, 8, 2), (0.99, 400, 396), (1, 8, 1), (3.0, 8, 3), (7, 8, 7)]
+)
+def test_a_warmup_below_one_is_a_share_of_all_steps(tmp_path, given, steps, expected):
+    assert DescentConfig(output_dir=str(tmp_path), dual_warmup_steps=given).warmup(steps, 3) == expected
+
+
+@pytest.mark.parametrize(("given", "steps"), [(8, 8), (50, 8), (0.95, 8), (0.6, 1), (1, 1)])
+def test_a_warmup_of_all_steps_is_refused(tmp_path, given, steps):
+    args = {"output_dir": str(tmp_path), "dual_warmup_steps": given}
+    with pytest.raises(InputError, match=rf"must leave steps for the constraints; got \d+ of {steps}"):
+        DescentConfig(**args).warmup(steps, 3)
+    assert DescentConfig(method="erm", **args).warmup(steps, 3) >= 0
+
+
+def test_a_warmup_of_all_steps_stops_the_trainer_before_its_first(tmp_path, data):
+    trainer = build(tmp_path, data, max_steps=-1, num_train_epochs=1, dual_warmup_steps=3.0)  # known once it begins
+    start = weights(trainer)
+    with pytest.raises(InputError, match="got 3 of 3"):
+        trainer.train()
+    assert torch.equal(weights(trainer), start)
+
+
+def test_the_slack_has_an_optimizer_of_its_own(tmp_path, data):
+    found = {}
+    for name in (None, "adam", "sgd"):
+        args = {"alpha": "0.6", "slack": "explicit", "slack_optimizer": name, "max_steps": 2}
+        trainer = build(tmp_path / str(name), data, **args)
+        trainer.train()
+        found[name] = trainer.dual.slack
+    assert torch.equal(found[None], found["adam"])  # as the multipliers
+    assert not torch.equal(found["sgd"], found["adam"])
+
+
+def test_a_model_without_layers_is_refused(tmp_path, data):
+    with pytest.raises(InputError, match=r"expected a LayeredModel.*got Linear"):
+        DescentTrainer(nn.Linear(2, 2), DescentConfig(output_dir=str(tmp_path), **QUIET), task=VideoDenoising())
+
+
+# --- the dual's schedule: 3 steps an epoch
+
+
+def moves(folder) -> list[bool]:
+    """After which steps λ was another than before."""
+    multipliers = series(folder, "multiplier")
+    return torch.cat([torch.zeros_like(multipliers[:1]), multipliers]).diff(dim=0).abs().sum(1).gt(0).tolist()
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ({}, [1, 1, 1, 1, 1, 1, 1, 1]),
+        ({"dual_warmup_steps": 3.0}, [0, 0, 0, 1, 1, 1, 1, 1]),
+        ({"dual_warmup_steps": 0.25}, [0, 0, 1, 1, 1, 1, 1, 1]),
+        ({"dual_every": "3"}, [0, 0, 1, 0, 0, 1, 0, 0]),
+        ({"dual_every": "2", "dual_warmup_steps": 3.0}, [0, 0, 0, 0, 1, 0, 1, 0]),
+        # Once an epoch: seen in the first log of the next one.
+        ({"dual_every": "epoch"}, [0, 0, 0, 1, 0, 0, 1, 0]),
+        ({"dual_every": "epoch", "dual_warmup_steps": 3.0}, [0, 0, 0, 0, 0, 0, 1, 0]),
+    ],
+)
+def test_the_multipliers_move_when_they_are_due(tmp_path, data, args, expected):
+    build(tmp_path, data, alpha="0.6", max_steps=8, **args).train()
+    assert moves(tmp_path) == [bool(each) for each in expected]
+
+
+def test_explicit_slack_restarts_with_the_epoch(tmp_path, data):
+    trainer = build(tmp_path, data, alpha="0.6", slack="explicit", max_steps=6)
+    trainer.train()
+    slack = series(tmp_path, "slack")[:, -1]
+    assert slack[2] > slack[1] > 0
+    assert slack[3] < slack[2]
+    assert trainer.dual.slack[-1] == slack[-1] > 0  # that after the last step stays for the record
+
+
+def test_violations_and_weights_are_those_of_the_problem(tmp_path, data):
+    trainer = build(tmp_path, data, alpha="0.6,0.3", cap=0.1, dual_optimizer="sgd", dual_lr=0.1, max_steps=1)
+    trainer.train()
+    problem = trainer.dual.problem
+    losses = series(tmp_path, "loss")[0]
+    torch.testing.assert_close(series(tmp_path, "violation")[0], problem.violations(losses))
+    # The first dual step from λ = 0, by hand: λ = η g, and the cap's at layer 0.
+    gaps = torch.cat([losses[:1] - 0.1, losses[1:] - torch.tensor([0.4, 0.7]) * losses[:-1]])
+    torch.testing.assert_close(series(tmp_path, "multiplier")[0], 0.1 * gaps.clamp(min=0))
+    expected = problem.weights(trainer.dual.multipliers, trainer.dual.cap_multiplier)
+    torch.testing.assert_close(series(tmp_path, "weight")[0], expected)
+
+
+# --- logs and records
+
+
+def test_a_run_is_told_of_constraints_that_ask_too_much(tmp_path, data, caplog):
+    build(tmp_path / "much", data, alpha="0.9", dual_lr=0.3, max_steps=15, dual_warmup_steps=1).train()
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("descend")]
+    assert [sentence.split(":")[0] for sentence in told] == ["step 11"] * 3, told
+    assert "ask a last loss of at most" in told[0] and told[2].endswith("allow more slack by resilience.")
+    caplog.clear()
+    build(tmp_path / "little", data, alpha="0.01", max_steps=14).train()
+    assert not [record for record in caplog.records if record.name.startswith("descend")]
+
+
+@pytest.mark.parametrize("method", ["constrained", "erm"])
+def test_logs_name_every_layer(tmp_path, data, method):
+    trainer = build(tmp_path, data, method=method, logging_steps=2, max_steps=4)
+    trainer.train()
+    logs = [log for log in trainer.state.log_history if "loss" in log]
+    assert [log["step"] for log in logs] == [2, 4]
+    names = {f"{name}/{layer}" for name in ("loss", "weight") for layer in (0, 1, 2)}
+    if method == "constrained":
+        names |= {f"{name}/{layer}" for name in ("violation", "slack") for layer in (1, 2)}
+        names |= {f"multiplier/{layer}" for layer in (0, 1, 2)}
+    for log in logs:
+        assert names == {name for name in log if "/" in name}
+
+
+def test_logged_losses_are_means_since_the_last_log(tmp_path, data):
+    for name, every in (("each", 1), ("pairs", 2)):
+        build(tmp_path / name, data, logging_steps=every, max_steps=4).train()
+    each, pairs = series(tmp_path / "each", "loss"), series(tmp_path / "pairs", "loss")
+    torch.testing.assert_close(pairs, each.unflatten(0, (2, 2)).mean(1), rtol=1e-6, atol=0)
+
+
+def test_records_have_their_fields_and_each_row_once(tmp_path, data):
+    folder = tmp_path / "run"
+    trainer = build(folder, data, eval_strategy="steps", eval_steps=2, max_steps=4)
+    trainer.train()
+    trainer.evaluate()  # as at the end of a run: step 4 was measured already
+    found = rows(folder)
+    assert {tuple(row) for row in found} == {("run", "step", "split", "layer", "noise", "metric", "value")}
+    assert {row["run"] for row in found} == {"run"}
+    assert {row["noise"] for row in found} == {0.8}
+    counts = Counter((row["step"], row["split"], row["layer"], row["metric"]) for row in found)
+    assert set(counts.values()) == {1}
+    validation = {(row["step"], row["metric"]) for row in found if row["split"] == "validation"}
+    assert validation == {(step, metric) for step in (2, 4) for metric in ("loss", "rmse")}
+
+
+def test_tensorboard_is_reported_to(tmp_path, data):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    build(tmp_path, data, report_to="tensorboard").train()
+    (events,) = tmp_path.rglob("events.out.tfevents*")
+    found = EventAccumulator(str(events)).Reload()
+    tags = found.Tags()["scalars"]
+    assert {"train/loss/0", "train/multiplier/2", "train/violation/1", "train/weight/2", "train/slack/1"} <= set(tags)
+    recorded = series(tmp_path, "loss")[:, 2].tolist()
+    assert [event.value for event in found.Scalars("train/loss/2")] == pytest.approx(recorded)
+
+
+# --- what it keeps
+
+
+def test_the_best_feasible_model_is_kept_and_no_other(tmp_path, data):
+    for name, alpha in (("feasible", "0.05"), ("not", "0.95")):
+        trainer = build(tmp_path / name, data, depth=1, alpha=alpha, eval_strategy="steps", eval_steps=1)
+        trainer.train()
+        assert trainer.verdict.feasible == (name == "feasible")
+    assert not (tmp_path / "not" / "best_feasible").exists()
+    best = UT.from_pretrained(tmp_path / "feasible" / "best_feasible")
+    losses = series(tmp_path / "feasible", "loss", "validation")[:, -1]
+    trainer = build(tmp_path / "again", data, depth=1)
+    trainer.objective.model.load_state_dict(best.state_dict())
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(losses.min().item(), rel=1e-6)
+
+
+def test_erm_keeps_no_feasible_model(tmp_path, data):
+    trainer = build(tmp_path, data, depth=1, method="erm", alpha="0.05")
+    trainer.evaluate()
+    assert trainer.verdict.feasible
+    assert not (tmp_path / "best_feasible").exists()
+
+
+def test_the_best_model_is_loaded_at_the_end_and_checkpoints_are_models(tmp_path, data):
+    trainer = build(
+        tmp_path,
+        data,
+        method="erm",
+        learning_rate=0.3,  # it gets worse
+        max_grad_norm=0.0,
+        max_steps=4,
+        eval_strategy="steps",
+        eval_steps=1,
+        save_strategy="steps",
+        save_steps=1,
+        load_best_model_at_end=True,
+        metric_for_best_model="eval_loss",
+    )
+    trainer.train()
+    losses = series(tmp_path, "loss", "validation")[:, -1]
+    best = int(losses.argmin()) + 1
+    assert best < 4, losses
+    assert trainer.evaluate()["eval_loss"] == losses.min().item()
+    saved = UT.from_pretrained(tmp_path / f"checkpoint-{best}")
+    assert saved.depth == 2
+    assert torch.equal(nn.utils.parameters_to_vector(saved.parameters()), weights(trainer))
+
+
+def test_evaluation_moves_no_random_number(tmp_path, data):
+    trainer = build(tmp_path, data)
+    set_seed(3)
+    before = torch.get_rng_state()
+    trainer.evaluate()
+    assert torch.equal(torch.get_rng_state(), before)
+    with_evaluation = build(tmp_path / "with", data, eval_strategy="steps", eval_steps=1)
+    without = build(tmp_path / "without", data)
+    with_evaluation.train()
+    without.train()
+    assert torch.equal(weights(with_evaluation), weights(without))
+
+
+def test_the_violation_that_is_logged_is_the_worst_in_force_the_caps_too(tmp_path, data):
+    easy = {"alpha": "1e-9,1e-9", "first_layer": 1, "stop_gradient": True}
+    trainer = build(tmp_path / "free", data, **easy)
+    assert trainer.evaluate()["eval_violation"] == trainer.verdict.violations[1] != 0
+    trainer = build(tmp_path / "cap", data, **easy, cap=0.25)
+    assert trainer.evaluate()["eval_violation"] == trainer.verdict.cap_violation > 0.1
+
+
+def test_a_new_training_into_the_same_folder_starts_its_records_anew(tmp_path, data):
+    for _ in range(2):
+        (tmp_path / "best_feasible").mkdir(exist_ok=True)
+        trainer = build(tmp_path, data, max_steps=2, logging_steps=1)
+        trainer.train()
+        assert not (tmp_path / "best_feasible").exists()
+        assert len({(row["step"], row["metric"], row["layer"]) for row in rows(tmp_path)}) == len(rows(tmp_path)) > 0
+
+
+def test_several_gpus_in_one_process_are_refused(tmp_path, data, monkeypatch):
+    monkeypatch.setattr(DescentConfig, "n_gpu", 2)
+    with pytest.raises(InputError, match="one process must have one GPU; got 2"):
+        build(tmp_path, data)
