@@ -17,17 +17,18 @@ ARROWS: dict[str, set[str]] = {
     "core": set(),
     "models": set(),
     "tasks": set(),
-    "noise": set(),
+    "seeds": set(),
+    "noise": {"seeds"},
     "privacy": set(),
-    "tiles": set(),
+    "tiles": {"seeds"},
     "objective": {"models", "tasks", "noise", "tiles"},
-    "training": {"core", "evaluation", "models", "noise", "objective", "records", "tiles"},
+    "training": {"core", "evaluation", "models", "noise", "objective", "records", "seeds", "tiles"},
     "evaluation": {"objective", "core", "models", "noise"},
     "inference": {"models"},
     "records": set(),
     "paper": {"records", "report"},
     "report": set(),
-    "sweep": {"recipes", "records", "run", "training"},
+    "sweep": {"recipes", "records", "run", "seeds", "training"},
 }
 # A name becomes a class here and nowhere else; the package itself re-exports the public names.
 EVERYWHERE = {"recipes", "run", "cli", "__init__", "__main__"}

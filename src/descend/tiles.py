@@ -9,6 +9,7 @@ from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 
 from descend.errors import InputError
+from descend.seeds import Stream, generator_of
 
 TILE = 2**26
 """Logits held at a time, numbers: 256 MiB in float32."""
@@ -49,7 +50,7 @@ class TargetSample:
 
     Args:
         share: p in (0, 1]: of N targets ⌈pN⌉ are drawn, without replacement.
-        seed: Of the draws; every rank of a process group has its own.
+        seed: The person's seed, at least 0; every rank of a process group draws a stream of its own.
 
     Raises:
         InputError: If the share is outside its range.
@@ -60,7 +61,7 @@ class TargetSample:
             raise InputError(f"the share of targets that inner exits see must lie in (0, 1]; got {share}.")
         self.share = share
         rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
-        self._generator = torch.Generator().manual_seed((seed + 1) * 131_071 + rank)  # not the stream of the noise
+        self._generator = generator_of(Stream.TARGETS, seed, rank)
 
     def __call__(self, count: int, device: torch.device) -> Tensor:
         """Places of the drawn ones among ``count`` targets, in order, (⌈p count⌉,)."""

@@ -15,6 +15,7 @@ from descend.reading import parse_json, plain_text, read_json, read_text
 from descend.records import locked, write_json
 from descend.run.judging import of_run
 from descend.run.training import CONFIG_FILE
+from descend.seeds import Stream, derived
 from descend.tasks.text import encode_prompt, prompt
 
 PARTIAL = ".partial"
@@ -103,7 +104,8 @@ def complete(
                 room = [place for place, ids in enumerate(asked) if len(ids) < longest]
                 answers: list[str | None] = [None] * len(batch)
                 # Noise of this batch alone: a run that goes on draws what it would have drawn.
-                shaken = subject.recipe.corruption(subject.sigma, seed * 1_000_003 + start).at(level)
+                own = derived(Stream.COMPLETIONS, seed, start)
+                shaken = subject.recipe.corruption(subject.sigma, own).at(level)
                 for place, told in zip(
                     room,
                     _answers(

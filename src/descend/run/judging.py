@@ -23,6 +23,7 @@ from descend.recipes import PLAIN, RECIPES, SHIFTS, Recipe
 from descend.recipes.base import Data
 from descend.records import put, read_json, write_json
 from descend.run.training import CONFIG_FILE
+from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED
 from descend.training import DUAL_FILE
 from descend.training.config import DescentConfig
@@ -161,7 +162,7 @@ def evaluate(
     if isinstance(network, LayeredClassifier) and (probe or exit):
         if probe:
             # Its own draws: those of the judged samples belong to their numbers too.
-            fresh = trained.at(trained.level, seed=seed + 1)
+            fresh = trained.at(trained.level, seed=derived(Stream.PROBES, seed))
             probed = fit_probes(network, objective_task, parts().train, parts().validation, fresh, **settings)
             judge = robustness(probed, objective_task, samples, problem, trained, levels=levels, **settings)
             told = judge.summary(objective_task)

@@ -20,6 +20,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from descend.errors import InputError, Interrupted, reason
 from descend.run import differences
+from descend.seeds import Stream, derived
 from descend.training import preferred
 
 HEARTBEAT, GRACE = 15, 90
@@ -236,8 +237,8 @@ class Search:
         before = [trial for trial in self._trials if trial.number < number and trial.state is not TrialState.FAIL]
         if len(before) >= self.trials:
             raise TooMany
-        own = self.seed * 8191 + number
-        self.study.sampler = TPESampler(seed=own, n_startup_trials=min(10, max(1, self.trials // 3)))
+        seed = derived(Stream.SWEEP, self.seed, number) % 2**32  # numpy's old generators take no more
+        self.study.sampler = TPESampler(seed=seed, n_startup_trials=min(10, max(1, self.trials // 3)))
 
     def give_back(self, number: int) -> None:
         """Leave a trial that was interrupted to whoever comes next."""

@@ -278,10 +278,11 @@ class Measuring(Resumable):
 
     def save_dual(self, path: Path) -> None:
         """Write λ, the cap's multiplier, the slack, and σ_x as the model embeds the data now; as `save_pretrained`."""
+        multipliers = self.dual.multipliers
         tensors = {
-            "multipliers": self.dual.multipliers,
-            "cap_multiplier": self.dual.cap_multiplier,
-            "slack": self.dual.slack,
+            "multipliers": multipliers[1:].clone(),
+            "cap_multiplier": multipliers[0].clone(),
+            "slack": self.dual.slack[1:].clone(),
         }
         sigma = self.sigma
         if sigma is not None:

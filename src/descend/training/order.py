@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-import torch
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler, Sampler
 from transformers.trainer_pt_utils import LengthGroupedSampler
+
+from descend.seeds import Stream, generator_of
 
 
 class Share(BatchSampler):
@@ -47,4 +48,4 @@ class LengthGrouped(LengthGroupedSampler):
 
     def set_epoch(self, epoch: int) -> None:
         """Draw the order of this epoch."""
-        self.generator = torch.Generator().manual_seed(self.seed * 8191 + epoch)
+        self.generator = generator_of(Stream.ORDER, self.seed, epoch)

@@ -152,8 +152,7 @@ class DescentMixin(Measuring):
         if not first:
             # Ranks add their sums where the process group can.
             device = self.args.device if self.accelerator.num_processes > 1 else "cpu"
-            seen = found[1, 0].item()
-            self.dual.observe((found[0] / max(seen, 1)).to(device), seen)
+            self.dual.observe(found[0].to(device), found[1, 0].item())
         self._in_step[:, first:] += found
         total = count if num_items_in_batch is None else num_items_in_batch
         # Parallel training averages gradients over ranks; the sum over ranks is what a global mean needs.
@@ -279,10 +278,10 @@ class DescentMixin(Measuring):
                 "weight": (0, self.dual.weights.tolist()),
             }
             if self.dual.problem.constrained:
-                found["multiplier"] = 0, [self.dual.cap_multiplier.item(), *self.dual.multipliers.tolist()]
-                found["slack"] = 1, self.dual.slack.tolist()
+                found["multiplier"] = 0, self.dual.multipliers.tolist()
+                found["slack"] = 1, self.dual.slack[1:].tolist()
                 if not first:
-                    found["violation"] = 1, self.dual.problem.violations(losses).tolist()
+                    found["violation"] = 1, self.dual.problem.violations(losses)[1:].tolist()
                     if self.dual.warm and self.is_world_process_zero() and losses.isfinite().all():
                         for sentence in self._outlook.report(losses, self.dual.multipliers):
                             logger.warning(f"step {self.state.global_step}: {sentence}")
