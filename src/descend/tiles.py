@@ -12,7 +12,7 @@ from descend.errors import InputError
 from descend.seeds import Stream, generator_of
 
 TILE = 2**26
-"""Logits held at a time, numbers: 256 MiB in float32."""
+"""The largest number of logits held at a time: 256 MiB in float32."""
 
 
 def tiled(
@@ -26,17 +26,17 @@ def tiled(
 ) -> tuple[Tensor, Tensor]:
     """The weighted sum of all exits' losses, to differentiate, and the sum of each.
 
-    Gradients are taken tile by tile while the loss is, and only scaled in the backward pass: no logits outlive their
-    tile, no state is copied whole, and nothing is computed twice. An exit that weighs nothing has no gradient.
+    Gradients are computed tile by tile together with the losses, and only scaled in the backward pass: no logits
+    outlive their tile, no state is copied whole, and nothing is computed twice. An exit of weight 0 has no gradient.
 
     Args:
         states: h_l of each exit, E tensors (M, H).
-        rows: Which rows of each are looked at, no row twice, E tensors (N_l,).
-        targets: What those are held against, E tensors (N_l,).
-        weights: Of each exit's sum in the weighted one, E numbers.
-        losses: Of states (R, H) and targets (R,): their R losses.
-        parameters: What ``losses`` depends on besides the states and is trained.
-        size: How many rows make a tile.
+        rows: The rows of each exit that have a target, no row twice, E tensors (N_l,).
+        targets: The target of each of these rows, E tensors (N_l,).
+        weights: The weight of each exit's sum, E numbers.
+        losses: A function of states (R, H) and targets (R,) that returns R losses.
+        parameters: The trained tensors that ``losses`` depends on besides the states.
+        size: The number of rows in a tile.
 
     Returns:
         The weighted sum, a scalar; and the E sums, without gradient.
@@ -46,7 +46,7 @@ def tiled(
 
 
 class TargetSample:
-    """A random share of a batch's targets, from a generator of its own.
+    """A random share of a batch's targets, from its own generator.
 
     Args:
         share: p in (0, 1]: of N targets ⌈pN⌉ are drawn, without replacement.
@@ -64,15 +64,15 @@ class TargetSample:
         self._generator = generator_of(Stream.TARGETS, seed, rank)
 
     def __call__(self, count: int, device: torch.device) -> Tensor:
-        """Places of the drawn ones among ``count`` targets, in order, (⌈p count⌉,)."""
+        """The indices of the sampled targets among ``count``, in ascending order, (⌈p count⌉,)."""
         drawn = torch.randperm(count, generator=self._generator)[: math.ceil(self.share * count)]
         return drawn.sort().values.to(device)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where the generator stands, so that a resumed run draws what it would have drawn."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """The generator's state, so that a resumed run draws what it would have drawn."""
         return {"generator": self._generator.get_state()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore what `state_dict` gave."""
         self._generator.set_state(state["generator"])
 
@@ -110,8 +110,8 @@ class _Tiled(torch.autograd.Function):
                                 old = gradients[place]
                                 gradients[place] = slope if old is None else old.add_(slope)
                         for (number, start, stop), slope in zip(pieces, slopes[0].split(sizes), strict=True):
-                            if gradients[number] is not None:
-                                gradients[number][rows[number][start:stop]] = slope  # type: ignore[index]
+                            if (gradient := gradients[number]) is not None:
+                                gradient[rows[number][start:stop]] = slope
                 parts = found.detach().to(sums).split(sizes)
                 for (number, _, _), part in zip(pieces, parts, strict=True):
                     sums[number] += part.sum()

@@ -158,7 +158,7 @@ def test_steps_of_the_unrolled_models_are_the_papers(tmp_path, recipe, model, lo
     noise = GaussianNoise(level, sigma, seed=0, noise_is="variance")
     ours, seen = trained(tmp_path, recipe, model().double(), data, noise, VideoDenoising())
     theirs = model().double()
-    cap, alpha = preset.training["cap"], float(preset.training["alpha"])
+    cap, alpha = preset.training["cap"], preset.training["alpha"]
     loop = HandWritten(theirs.parameters(), 3, alpha, cap, 1, 0.01, 0.05, explicit=True)
     draws = generator_of(Stream.NOISE, 0, 0)
 
@@ -184,7 +184,7 @@ def test_steps_of_a_classifier_are_the_papers(tmp_path):
     preset = paper("text-distilbert")
     level = preset.settings["noise"]
     ours, seen = trained(tmp_path, "text-distilbert", first, data, GaussianNoise(level, seed=0), None)
-    cap, alpha = preset.training["cap"], float(preset.training["alpha"])
+    cap, alpha = preset.training["cap"], preset.training["alpha"]
     loop = HandWritten(theirs.parameters(), 3, alpha, cap, 0, 0.01, 0.05, explicit=False)
     draws = generator_of(Stream.NOISE, 0, 0)
 
@@ -237,7 +237,7 @@ def test_the_preset_on_the_command_line_is_recorded_with_what_overrides_it(tmp_p
     assert config["preset"] == "paper"
     assert config["overridden"] == ["cap", "dual_warmup_epochs", "max_steps"]
     training = config["training"]
-    assert (training["alpha"], training["cap"], training["cap_layer"], training["slack"]) == ("0.22", 9, 1, "explicit")
+    assert (training["alpha"], training["cap"], training["cap_layer"], training["slack"]) == (0.22, 9, 1, "explicit")
     assert (training["stop_gradient"], training["max_grad_norm"], training["first_layer"]) == (False, 0.0, 0)
     assert config["settings"]["tied"] is False and config["settings"]["noise_is"] == "variance"
 

@@ -71,7 +71,7 @@ def read_recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     from transformers import HfArgumentParser
 
     from descend.recipes import RECIPES
-    from descend.training.config import all_measured_are_saved
+    from descend.training.config import FILLED, all_measured_are_saved
     from descend.training.preset import paper
 
     class RecipeParser(Parser, HfArgumentParser):
@@ -97,7 +97,7 @@ def read_recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     parser.add_argument("--resume", action="store_true", help="go on from the last whole checkpoint in --out")
     quiet = {"disable_tqdm": not sys.stderr.isatty()}
     given = {word.split("=")[0].replace("-", "_").strip("_") for word in words if word.startswith("--")}
-    parser.set_defaults(**(recipe.training | quiet))
+    parser.set_defaults(**{key: value for key, value in (recipe.training | quiet).items() if key not in FILLED})
     if "num_train_epochs" in given and "max_steps" not in given:
         parser.set_defaults(max_steps=-1)  # steps of the recipe's own would override it
     try:
@@ -106,8 +106,6 @@ def read_recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
             preset = paper(name, chosen["method"], chosen.get("dataset", "imdb"), given)
             parser.set_defaults(**preset.settings, **preset.training)
             chosen = vars(parser.parse_args(list(words[1:])))
-        if chosen["alpha"] is not None and "strength" not in given:
-            chosen["strength"] = None  # the recipe's strength goes with our bounds, not with those of α
         if "load_best_model_at_end" not in given:
             chosen["load_best_model_at_end"] &= all_measured_are_saved(chosen)
         if not chosen["load_best_model_at_end"] and "metric_for_best_model" not in given:
@@ -119,9 +117,10 @@ def read_recipe(words: Sequence[str]) -> tuple[str, Any, Any, bool]:
     except (ValueError, ImportError) as error:
         # transformers' own checks of its arguments
         raise InputError(f"{error}") from None
+    defaults = recipe.training | settings.otherwise
+    args.fill({key: value for key, value in defaults.items() if key in FILLED})
     for key, value in settings.otherwise.items():
-        # Arguments of the price rule are none of another dual optimizer's.
-        if key not in given and (key != "dual_optim_args" or args.resolved("dual_optimizer") == "price"):
+        if key not in given and key not in FILLED:
             setattr(args, key, value)
     return name, settings, args, chosen["resume"]
 

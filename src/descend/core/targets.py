@@ -229,17 +229,29 @@ def _positive(values: Tensor) -> Tensor:
     return values.clamp(min=torch.finfo(values.dtype).tiny)
 
 
+def step_numbers(alpha: Steps) -> float | list[float]:
+    """α as Python's own numbers: one, or a list.
+
+    Raises:
+        InputError: If it is neither.
+    """
+    given = alpha.tolist() if hasattr(alpha, "tolist") else alpha  # a tensor, an array or a scalar of numpy
+    if isinstance(given, int | float):
+        return float(given)
+    try:
+        return [_number(each) for each in given]
+    except TypeError:
+        raise InputError(f"alpha must be one number or one per layer; got {alpha!r}.") from None
+
+
 def step_sizes(alpha: Steps, depth: int) -> list[float]:
     """α of each of ``depth`` layers, from one number or one per layer.
 
     Raises:
         InputError: If there are too few or too many, or one is not a number in (0, 1).
     """
-    given = alpha.tolist() if hasattr(alpha, "tolist") else alpha  # a tensor, an array or a scalar of numpy
-    try:
-        values = [float(given)] * depth if isinstance(given, int | float) else [_number(each) for each in given]
-    except TypeError:
-        raise InputError(f"alpha must be one number or one per layer ({depth}); got {alpha!r}.") from None
+    numbers = step_numbers(alpha)
+    values = numbers if isinstance(numbers, list) else [numbers] * depth
     if len(values) != depth:
         raise InputError(f"alpha must be one number or one per layer ({depth}); got {len(values)} numbers.")
     for value in values:

@@ -280,7 +280,7 @@ def _of_library(folder: Path, task: str, dataset: str | None, data: str | None) 
     recipe = PLAIN[task](folder, data, dataset)
     network = _restored(recipe, folder)
     recipe.depth = network.depth
-    args = DescentConfig(output_dir=str(folder), alpha=str(PLAIN_ALPHA), report_to="none")
+    args = DescentConfig(output_dir=str(folder), alpha=PLAIN_ALPHA, report_to="none")
     facts = {
         "recipe": task,
         "method": "plain",
