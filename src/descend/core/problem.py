@@ -213,9 +213,9 @@ class DescentProblem:
         self._check_multipliers(multipliers)
         if self.target is not None and not isinstance(self.target, StepTarget):
             at = losses.detach() if reference is None else reference
-            weights = self.weights(multipliers, at).to(losses)
+            weights = self.weights(multipliers, at)
             nonzero = weights.nonzero().flatten().tolist()
-            return torch.dot(weights[nonzero], losses[nonzero])
+            return torch.dot(weights[nonzero].to(losses), losses[nonzero])
         return self.goal(losses) + torch.dot(multipliers.to(losses), self._violations(losses, reference))
 
     def weights(self, multipliers: Tensor, losses: Tensor | None = None) -> Tensor:

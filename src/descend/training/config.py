@@ -98,8 +98,8 @@ class DescentArguments(_TrainerArguments):
         default="constrained",
         metadata={
             "help": "constrained: descent constraints, eq. (4). erm: the same loop without, eq. (3). uniform, linear: "
-            "deep supervision, without constraints on the mean of all layers' losses, alike or in proportion to l. "
-            "r-drop: ERM on two passes of every text, which are to agree."
+            "deep supervision, a mean of all layers' losses without constraints, weighted equally or in proportion to "
+            "l. r-drop: ERM on two passes of every text, with a penalty where they differ."
         },
     )
     preset: str | None = field(
@@ -111,13 +111,13 @@ class DescentArguments(_TrainerArguments):
     )
     r_drop: float = field(
         default=1.0,
-        metadata={"help": "Of the method r-drop: the price κ of what the two passes' predictions differ by."},
+        metadata={"help": "For r-drop: the price κ of the difference between the two passes' predictions."},
     )
     strength: float | None = field(
         default=None,
         metadata={
-            "help": "How much early layers must do of the descent, from 0 to 1. The bounds follow from the losses "
-            "themselves; no α is needed."
+            "help": "How much of the descent early layers must do, from 0 to 1: the recipe's own unless given, else "
+            "0.2. The bounds follow from the losses themselves; no α is needed."
         },
     )
     alpha: Alpha | None = field(
@@ -147,7 +147,9 @@ class DescentArguments(_TrainerArguments):
     form: Form = field(default="difference", metadata={"help": "Form of a constraint: difference or ratio."})
     stop_gradient: bool = field(
         default=True,
-        metadata={"help": "No gradient through a constraint's right-hand side: no layer is paid to be worse."},
+        metadata={
+            "help": "No gradient through a constraint's right-hand side: no layer is rewarded for a higher loss."
+        },
     )
     dual_lr: float | None = field(
         default=None,
@@ -190,22 +192,22 @@ class DescentArguments(_TrainerArguments):
     calibrate: bool = field(
         default=True,
         metadata={
-            "help": "Of a classifier: at the end of training divide the logits by the temperature that fits the "
-            "evaluation data best, for every method alike. It needs one evaluation data set and evaluations in "
-            "training. The most likely class at a layer stays the same."
+            "help": "For a classifier: at the end of training divide the logits by the temperature that fits the "
+            "evaluation data best, for every method. It needs one evaluation data set and evaluations in training. The "
+            "most likely class at a layer stays the same."
         },
     )
     patience: int | None = field(
         default=None,
         metadata={
-            "help": "End training after so many evaluations without a better model, and keep the best. "
-            "metric_for_best_model decides (merit: the last layer's loss and by how much constraints are broken); a "
-            "model that meets its constraints may be 1 percent worse. A warm-up does not count."
+            "help": "End training after this many evaluations without a better model, and keep the best by "
+            "metric_for_best_model (merit: the last layer's loss plus the violations). A model that meets its "
+            "constraints may be 1 percent worse. Evaluations in the warm-up do not count."
         },
     )
     dataloader_pin_memory: bool = field(
         default_factory=torch.cuda.is_available,
-        metadata={"help": "Keep batches where a GPU can fetch them fast; on where there is a GPU."},
+        metadata={"help": "Keep batches in page-locked memory, which speeds up transfers; on where there is a GPU."},
     )
 
     def __post_init__(self) -> None:
