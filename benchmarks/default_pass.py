@@ -92,7 +92,11 @@ def trained(recipe: str, flags: dict[str, str], judge: tuple[str, ...], folder: 
                 name, settings, args, _ = read_recipe(words)
                 run.train(name, settings, args)
             _, summary = judged([str(folder), "--split", "validation", *judge])
-            trial |= {name: summary[name] for name in ("mean", "feasible", "higher_is_better")}
+            trial |= {
+                "mean": summary.mean,
+                "feasible": summary.feasible,
+                "higher_is_better": summary.higher_is_better,
+            }
         except NonFiniteLossError as error:  # a run that diverged is a result
             trial["error"] = str(error)
     for checkpoint in folder.glob("checkpoint-*"):
@@ -111,14 +115,14 @@ def tested(trials: list[dict[str, Any]], method: str, judge: tuple[str, ...], ru
     best = whole[preferred([sign * trial["mean"] for trial in whole], feasible)]
     with contextlib.redirect_stderr(io.StringIO()):
         _, summary = judged([str(runs / best["folder"]), *judge])
-    level = next(name for name in summary["layer_losses"] if float(name) == summary["train_noise"])
+    content = summary.content()
     return {
         "method": method,
         "trials": trials,
         "rate": best["rate"],
-        "losses": summary["layer_losses"][level],
-        "layers": summary["layer_metrics"][level],
-        **{name: summary[name] for name in KEPT},
+        "losses": summary.layer_losses[summary.train_noise],
+        "layers": summary.layer_metrics[summary.train_noise],
+        **{name: content[name] for name in KEPT},
     }
 
 
