@@ -14,7 +14,7 @@ from descend.models.classifiers import LayeredClassifier
 from descend.models.layered import LayeredModel
 from descend.noise import Noise
 from descend.tasks.text import Classification, NextToken
-from descend.tiles import TILE, TargetSample, tiled
+from descend.tiles import TargetSample, rows_per_tile, tiled
 
 
 class Task(Protocol):
@@ -150,7 +150,7 @@ class Objective(nn.Module):
     def _through_wide_head(self, inputs: Any, target: Tensor, weights: Sequence[float], inner: bool) -> ExitLosses:
         """The losses of exits through a head that is as dear as blocks are; the inner ones on a sample of targets."""
         model, count = self.model, len(target)
-        states = [state.flatten(0, 1) for state in model.layer_outputs(inputs)][0 if inner else -1 :]
+        states = model.layer_outputs(inputs)[0 if inner else -1 :]
         exits = len(states)
         rows = [inputs["places"].flatten().nonzero().flatten()] * exits
         targets, scales = [target] * exits, [1.0] * exits
@@ -173,9 +173,7 @@ class Objective(nn.Module):
             [weight * scale for weight, scale in zip(weights[first:], scales, strict=True)],
             lambda hidden, wanted: self.task.losses(model.readout(hidden), wanted),
             trained,
-            # Plain training holds the last exit's logits at once. Where several exits share the head, half of them:
-            # that leaves room for the head's gradient, which is held from tile to tile.
-            size=max(1, min(-(-count // min(exits, 2)), TILE // model.limits["vocabulary"])),
+            size=rows_per_tile(model.limits["vocabulary"]),
         )
         return ExitLosses(lagrangian, tuple((sums * sums.new_tensor(scales)).tolist()), count, first)
 
