@@ -42,6 +42,7 @@ class Resumable(Trainer):
     _best_meets: bool
     _began: float
     _earlier: float
+    temperature: float
     _aside: Path | None
     _unwritten: Exception | None
 
@@ -52,7 +53,11 @@ class Resumable(Trainer):
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | bool | None = None, *, calibrate: bool = True, **kwargs: Any
     ) -> Any:
-        """Train, as the library's Trainer does.
+        """Train, as Transformers' Trainer does.
+
+        A second call without a checkpoint is a new run in the same folder, from the model as it is: records,
+        ``best_feasible`` and the choice of the best model start over. As the optimizer keeps its state, the
+        multipliers keep theirs, and there is no second warm-up.
 
         Args:
             resume_from_checkpoint: A checkpoint to go on from, or True for the newest that is whole.
@@ -332,6 +337,7 @@ class Resumable(Trainer):
         self._best_meets = state.get("best_meets", False)  # older ones have none
         self._outlook.load_state_dict(state["outlook"])
         self._began, self._earlier = time.monotonic(), state["seconds"]
+        self.temperature = 1.0  # what a checkpoint holds is not calibrated
         for name, drawn in self._drawn.items():
             if name not in state:
                 raise InputError(

@@ -78,19 +78,24 @@ class DescentMixin(Measuring):
         self.dual = args.primal_dual(objective.model.depth, objective.model.first_layer)
         self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
         self.verdict = None
-        self.temperature, self.chooses = 1.0, False
+        self.chooses = False
+        self._scale_before = 1.0
+        self._idles = False  # whether this rank's last batch of an epoch is empty
+        self._aside: Path | None = None  # where a checkpoint is being written
+        self._unwritten: Exception | None = None  # the first I/O error while writing it
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start a run: nothing is logged, chosen or calibrated yet. Multipliers and noise go on from where they are."""
         self._outlook = Outlook(self.dual.problem)
         # Σ loss and Σ count of every exit.
-        self._since_log = torch.zeros(2, objective.model.depth + 1, dtype=torch.float64)
-        self._in_step = torch.zeros_like(self._since_log)  # of the step that is being taken alone
-        self._fault: str | None = None  # what went wrong on this rank in the step that is being taken
-        self._scale_before = 1.0
-        self._idles = False  # whether this rank has no sample left in the last micro-batch of an epoch
+        self._since_log = torch.zeros(2, self.objective.model.depth + 1, dtype=torch.float64)
+        self._in_step = torch.zeros_like(self._since_log)  # of the current step alone
+        self._fault: str | None = None  # what went wrong on this rank in the current step
         self._best = float("inf")  # the lowest loss of a feasible model
-        self._best_meets = False  # whether the model that is chosen so far is feasible
+        self._best_meets = False  # whether the best model so far is feasible
+        self.temperature = 1.0
         self._began, self._earlier = time.monotonic(), 0.0
-        self._aside: Path | None = None  # where a checkpoint is being written
-        self._unwritten: Exception | None = None  # what the disk did not take of it
 
     def _ready(self) -> None:
         """Check the data, and listen to the loop."""
@@ -362,14 +367,16 @@ class _DualStep(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # Only now is it known how many steps an epoch has, and the run.
         self.steps = steps_of_epoch(args, state, kwargs["train_dataloader"])
-        if not (state.global_step and self.trainer.dual.warm):  # what was warm stays so, however long the run is now
+        if not (self.trainer.dual.steps and self.trainer.dual.warm):  # what is warm stays warm, in a longer run too
             self.trainer.dual.warmup = args.warmup(state.max_steps, self.steps)
         epochs = math.ceil(state.max_steps / self.steps)
         self.trainer.dual.plan(epochs if self.trainer.dual.every == "epoch" else state.max_steps)
         self.postponed = False
         if state.global_step:
             args.eval_on_start = False  # it was done where the run began
-        elif state.is_world_process_zero:  # what an earlier run left in the folder
+            return
+        self.trainer._begin()
+        if state.is_world_process_zero:  # an earlier run's
             self.trainer.records.truncate_after(-1)
             shutil.rmtree(args.folder / FEASIBLE_FOLDER, ignore_errors=True)
 
