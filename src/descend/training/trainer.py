@@ -101,6 +101,9 @@ class DescentMixin(Measuring):
         """Check the data, and listen to the loop."""
         for data in (self.train_dataset, *self._evaluated(self.eval_dataset).values()):
             self.objective.task.check(data, self.objective.model.limits)
+        if IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO:
+            for name, data in self._evaluated(self.eval_dataset).items():
+                self._refuse_empty(name, data)
         self.loss_is_scaled_for_ga = True
         if is_deepspeed_zero3_enabled():
             raise InputError(
