@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 DUAL_FILE = "dual.safetensors"
 FEASIBLE_FOLDER = "best_feasible"
 
+Watch = Callable[[dict[str, Any], Tensor, Tensor], None] | None
+"""Of `measure`."""
+
 
 class Measuring(Resumable):
     """A trainer that looks at all layers where the library's looks at the last."""
@@ -197,12 +200,6 @@ class Measuring(Resumable):
             predictions: Takes the last layer's predictions, unless logits are kept: these may still be calibrated.
         """
         noise = self.objective.noise
-
-        def watch(batch: dict[str, Any], prediction: Tensor, losses: Tensor) -> None:
-            assert predictions is not None
-            whole = self._of_causal(batch) if isinstance(self.objective.model, LayeredCausalLM) else prediction
-            predictions.add(whole, self._labels(batch), losses)
-
         if isinstance(dataset, Dataset):
             dataset = self._remove_unused_columns(dataset, "evaluation")
         own = noise.at(noise.level, seed=0, sigma=self.sigma or self._sigma(dataset)) if noise else None
@@ -215,10 +212,21 @@ class Measuring(Resumable):
                 batch_size=self.args.eval_batch_size,
                 collate=self._collate_evaluation,
                 device=self.args.device,
-                watch=None if predictions is None or self._calibrates else watch,
+                watch=self._watch(None if self._calibrates else predictions),
                 keep_logits=self._calibrates,
             )
         )
+
+    def _watch(self, predictions: Predictions | None) -> Watch:
+        """What looks at the last exit of each batch that is measured; None for nothing."""
+        if predictions is None:
+            return None
+
+        def watch(batch: dict[str, Any], prediction: Tensor, losses: Tensor) -> None:
+            whole = self._of_causal(batch) if isinstance(self.objective.model, LayeredCausalLM) else prediction
+            predictions.add(whole, self._labels(batch), losses)
+
+        return watch
 
     @property
     def _calibrates(self) -> bool:

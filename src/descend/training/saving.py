@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel, Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -23,6 +23,7 @@ from descend.objective import Objective
 from descend.records import PART, Records, aside, of_disk
 from descend.training.checkpoints import DAMAGED, damage, load_state, newest_whole, rotate, save_state, seal, step_of
 from descend.training.config import DescentConfig
+from descend.training.state import StepSums
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class Resumable(Trainer):
     objective: Objective
     dual: PrimalDual
     records: Records
-    _since_log: Tensor
+    sums: StepSums
     _outlook: Outlook
     _best: float
     _best_meets: bool
@@ -307,7 +308,7 @@ class Resumable(Trainer):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         state: dict[str, Any] = {
             "dual": self.dual.state_dict(),
-            "since_log": self._since_log.cpu(),
+            **self.sums.state_dict(),
             "best": self._best,
             "best_meets": self._best_meets,
             "seconds": self.seconds,
@@ -332,7 +333,7 @@ class Resumable(Trainer):
             return
         state = self._descent_state(checkpoint)
         self.dual.load_state_dict(state["dual"])
-        self._since_log = state["since_log"]
+        self.sums.load_state_dict(state)
         self._best = state["best"]
         self._best_meets = state.get("best_meets", False)  # older ones have none
         self._outlook.load_state_dict(state["outlook"])
