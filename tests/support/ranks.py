@@ -137,6 +137,7 @@ def trained(name: str, folder: Path, size: int, accumulation: int, **args) -> di
     trainer = MADE[name](folder, per_device_train_batch_size=size, gradient_accumulation_steps=accumulation, **args)
     trainer.objective.double()
     trainer.train()
+    assert trainer.model is trainer.objective.model.saved and trainer.model_wrapped is not trainer.model
     return outcome(trainer)
 
 

@@ -276,6 +276,17 @@ def test_mixed_precision_learns_the_same(tmp_path, tokenizer, data, again):
     torch.testing.assert_close(found[True], found[False], rtol=0.02, atol=0.02)
 
 
+@pytest.mark.parametrize("peft", [None, LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"])])
+def test_the_trainers_model_is_the_one_that_generates(tmp_path, tokenizer, data, peft):
+    model = causal(vocab_size=len(tokenizer))
+    one = trainer(tmp_path, tokenizer, data, model=model, peft=peft, max_steps=1)
+    one.train()
+    assert isinstance(one.model, PeftModel) if peft else one.model is model
+    ids = torch.tensor([data[0]["input_ids"][:5]])
+    assert one.model.generate(input_ids=ids, max_new_tokens=3, do_sample=False).shape[1] > 5
+    assert one.model(input_ids=ids, labels=ids).loss > 0 and one.model.num_parameters() > 0
+
+
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_trls_own_metrics_are_logged(tmp_path, tokenizer, data, share):
     """TRL over the same steps, ERM, and constraints, under which inner exits share the tiles of the last."""

@@ -200,6 +200,7 @@ class Measuring(Resumable):
             predictions: Takes the last layer's predictions, unless logits are kept: these may still be calibrated.
         """
         noise = self.objective.noise
+        self.objective.eval()  # and so it stays: training steps call train()
         if isinstance(dataset, Dataset):
             dataset = self._remove_unused_columns(dataset, "evaluation")
         own = noise.at(noise.level, seed=0, sigma=self.sigma or self._sigma(dataset)) if noise else None

@@ -157,7 +157,6 @@ class DescentSFTTrainer(DescentMixin, SFTTrainer):
         objective = Objective(self.model, None, self._noise(noise, args.seed), sample)  # type: ignore[arg-type]
         objective.watch = _accuracy_and_entropy
         self._constrain(objective, args)  # type: ignore[arg-type]
-        self.model = self.model_wrapped = self.callback_handler.model = objective
         self._ready()
 
     def evaluate(

@@ -331,7 +331,7 @@ class DescentTrainer(DescentMixin):
         self._refuse(args, kwargs)
         r_drop = args.r_drop if args.method == "r-drop" else None
         self._constrain(Objective(model, task, self._noise(noise, args.seed), r_drop=r_drop), args)
-        super().__init__(self.objective, args, *others, **kwargs)
+        super().__init__(self.users_model, args, *others, **kwargs)
         self._ready()
 
     def _set_signature_columns_if_needed(self) -> None:
