@@ -3,7 +3,6 @@
 `DescentMixin` is all of it; what else is derived from `Trainer` takes it up the same way.
 """
 
-import inspect
 import logging
 import math
 import os
@@ -101,11 +100,12 @@ class DescentMixin(Measuring):
 
     def _ready(self) -> None:
         """Check the data, and listen to the loop."""
-        for data in (self.train_dataset, *self._evaluated(self.eval_dataset).values()):
-            self.objective.task.check(data, self.objective.model.limits)
+        data = {f"{name} evaluation data".lstrip(): each for name, each in self._evaluated(self.eval_dataset).items()}
+        data = {"training data": self.train_dataset} | data
+        self.objective.check_data(data, self._collate_evaluation)
         if IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO:
-            for name, data in self._evaluated(self.eval_dataset).items():
-                self._refuse_empty(name, data)
+            for name, evaluated in self._evaluated(self.eval_dataset).items():
+                self._refuse_empty(name, evaluated)
         self.loss_is_scaled_for_ga = True
         if is_deepspeed_zero3_enabled():
             raise InputError(
@@ -337,8 +337,7 @@ class DescentTrainer(DescentMixin):
     def _set_signature_columns_if_needed(self) -> None:
         """A sample's fields are those that the network inside the objective takes, its class and its group."""
         if self._signature_columns is None:
-            taken = inspect.signature(self.objective.model.library.forward).parameters
-            self._signature_columns: Any = [*taken, "label", "label_ids", "labels", "group"]
+            self._signature_columns: Any = self.objective.sample_fields
 
 
 def _number(norm: Any) -> float:
