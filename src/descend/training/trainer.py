@@ -77,6 +77,8 @@ class DescentMixin(Measuring):
 
     def _constrain(self, objective: Objective, args: DescentConfig) -> None:
         """Give the trainer its problem, its multipliers and its records."""
+        # A loss that is not finite ends training: the filter would have the host wait twice a batch for nothing.
+        args.logging_nan_inf_filter = False
         self.objective = objective
         self.dual = args.primal_dual(objective.model.depth, objective.model.first_layer)
         self.sums = StepSums(self.dual, self.other_sums)
@@ -137,6 +139,8 @@ class DescentMixin(Measuring):
         if self._idles and batches and self.accelerator.gradient_state.end_of_dataloader:
             batches[-1][IDLE] = True
         count = sum(len(self.objective.task.target(batch)) for batch in batches if IDLE not in batch)
+        if self.accelerator.num_processes == 1:
+            return batches, count
         return batches, self.accelerator.reduce(torch.tensor(count, device=device))
 
     def compute_loss(
@@ -154,7 +158,9 @@ class DescentMixin(Measuring):
         self.sums.add(exits, self._others(exits, inputs), idle=idle)
         total = exits.targets if num_items_in_batch is None else num_items_in_batch
         # Parallel training averages gradients over ranks; the sum over ranks is what a global mean needs.
-        loss = lagrangian * (self.accelerator.num_processes / torch.as_tensor(total).clamp(min=1))
+        ranks = self.accelerator.num_processes
+        share = ranks / total.clamp(min=1) if isinstance(total, Tensor) else ranks / max(total, 1)
+        loss = lagrangian * share
         return (loss, exits.sums) if return_outputs else loss
 
     def _others(self, exits: ExitLosses, inputs: dict[str, Any]) -> list[float]:
@@ -180,13 +186,21 @@ class DescentMixin(Measuring):
         """The library's, and the last look before a step: one that went wrong on any rank is not taken on any."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         of_loss = self.sums.fault()
-        of_gradient = None
         # A gradient scaler looks at the gradients itself, and skips the step.
-        if norm is not None and self.accelerator.scaler is None and not math.isfinite(_number(norm)):
-            of_gradient = f"the gradient is not finite (its norm is {_number(norm)})"
-        fault = of_loss or of_gradient
-        failed = self.accelerator.reduce(torch.tensor(float(fault is not None), device=self.args.device))
+        looked_at = None if self.accelerator.scaler is not None else norm
+        if self.accelerator.num_processes == 1:
+            failed = of_loss is not None or not (looked_at is None or math.isfinite(_number(looked_at)))
+        else:  # both in one sum over ranks, of which all read one number
+            bad = torch.tensor(float(of_loss is not None)).to(self.args.device, non_blocking=True)
+            if looked_at is not None:
+                whole = looked_at.full_tensor() if hasattr(looked_at, "full_tensor") else torch.as_tensor(looked_at)
+                bad = bad + (~whole.to(bad).isfinite()).to(bad)
+            failed = self.accelerator.reduce(bad).item() > 0
         if failed:
+            of_gradient = None
+            if looked_at is not None and not math.isfinite(_number(looked_at)):
+                of_gradient = f"the gradient is not finite (its norm is {_number(looked_at)})"
+            fault = of_loss or of_gradient
             self._stop(model, fault, of_loss is not None)
         return norm
 
