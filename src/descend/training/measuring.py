@@ -41,13 +41,12 @@ class Measuring(Resumable):
     chooses: bool
     """Whether what was measured last is a candidate for the best: on the trainer's own evaluation data."""
 
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+    def is_best(self, metrics: dict[str, float]) -> bool:
         """Whether a model is the best so far, see `beats_best`; one of a warm-up is no candidate."""
         if self.in_warmup or not self.beats_best(metrics):
             return False
-        self.state.best_metric = None  # transformers would compare metrics alone
         self._best_meets = self._meets(metrics)
-        return super()._determine_best_metric(metrics, trial)
+        return True
 
     @property
     def in_warmup(self) -> bool:
@@ -202,7 +201,7 @@ class Measuring(Resumable):
         noise = self.objective.noise
         self.objective.eval()  # and so it stays: training steps call train()
         if isinstance(dataset, Dataset):
-            dataset = self._remove_unused_columns(dataset, "evaluation")
+            dataset = self.evaluation_columns(dataset)
         own = noise.at(noise.level, seed=0, sigma=self.sigma or self._sigma(dataset)) if noise else None
         return self._seen(
             lambda: measure(
@@ -211,7 +210,7 @@ class Measuring(Resumable):
                 dataset,
                 own,
                 batch_size=self.args.eval_batch_size,
-                collate=self._collate_evaluation,
+                collate=self.evaluation_collator(),
                 device=self.args.device,
                 watch=self._watch(None if self._calibrates else predictions),
                 keep_logits=self._calibrates,
@@ -270,11 +269,6 @@ class Measuring(Resumable):
         return found[0]
 
     @property
-    def _collate_evaluation(self) -> Any:
-        """How samples become a batch where they are measured."""
-        return self._get_collator_with_removed_columns(self.data_collator, "evaluation")
-
-    @property
     def sigma(self) -> float | None:
         """σ_x: the noise's own, or that of the training data as the model embeds them now.
 
@@ -301,7 +295,7 @@ class Measuring(Resumable):
 
         A language model's predictions are its logits at every token, (B, T, V), and its labels those of the batch.
         """
-        task, batch = self.objective.task, self._prepare_inputs(inputs)
+        task, batch = self.objective.task, self.on_device(inputs)
         causal = isinstance(self.objective.model, LayeredCausalLM)
 
         def look() -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -43,7 +43,6 @@ class Resumable(TrainerHooks):
     _began: float
     _earlier: float
     temperature: float
-    _aside: Path | None
     _unwritten: Exception | None
 
     def calibrate(self) -> None:
@@ -122,25 +121,13 @@ class Resumable(TrainerHooks):
         """How a sentence begins that is of one process among several."""
         return f"process {self.args.process_index}: " if self.args.world_size > 1 else ""
 
-    def _init_training_state(
-        self,
-        max_steps: int,
-        num_update_steps_per_epoch: int,
-        num_train_epochs: int,
-        resume_from_checkpoint: str | None,
-        trial: Any,
-    ) -> tuple[int, int]:
-        """The library's; the best checkpoint is found where the run's folder is now, by whatever name it went."""
-        found = super()._init_training_state(
-            max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
-        )
-        if resume_from_checkpoint is not None:
-            best = self.args.folder / Path(_state_of(resume_from_checkpoint)["best_model_checkpoint"] or "").name
-            if best != self.args.folder and best.is_dir():
-                self.state.best_model_checkpoint = str(best)
-            if self.args.load_best_model_at_end and self.state.best_model_checkpoint != resume_from_checkpoint:
-                self._forget_damaged_best("The best is chosen from those that come.")
-        return found
+    def state_restored(self, checkpoint: str) -> None:
+        """Find the best checkpoint where the run's folder is now, by whatever name it went."""
+        best = self.args.folder / Path(_state_of(checkpoint)["best_model_checkpoint"] or "").name
+        if best != self.args.folder and best.is_dir():
+            self.state.best_model_checkpoint = str(best)
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint != checkpoint:
+            self._forget_damaged_best("The best is chosen from those that come.")
 
     def _forget_damaged_best(self, instead: str) -> None:
         """Put a best checkpoint that is damaged, or gone, aside, and say so: no run ends for it."""
@@ -158,29 +145,26 @@ class Resumable(TrainerHooks):
             self.state.best_model_checkpoint = self.state.best_metric = self.state.best_global_step = None
             self._best_meets = False
 
-    def _get_output_dir(self, trial: Any) -> str:
-        return super()._get_output_dir(trial) if self._aside is None else str(self._aside)
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """The library's checkpoint, if there is something in it to go on from; then older ones may go."""
-        run = Path(self._get_output_dir(trial))
+    def save_checkpoint(self, model: nn.Module) -> None:
+        """Save a checkpoint, if there is something in it to go on from; then older ones may go."""
         if self._broken():
             raise NonFiniteLossError(
                 f"step {self.state.global_step}: parameters are no longer finite, and are not saved. {self._way_on()}"
             )
+        run = self.args.folder
         checkpoint = run / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        self._write_checkpoint(checkpoint, model, trial)
+        self._write_checkpoint(checkpoint, model)
         if self.args.push_to_hub:
-            self._push_from_checkpoint(str(checkpoint))
+            self.push_checkpoint(checkpoint)
         if self.args.should_save:
             rotate(run, self.args.save_total_limit, self.state.best_model_checkpoint)
 
-    def _write_checkpoint(self, folder: Path, model: nn.Module, trial: Any = None) -> None:
+    def _write_checkpoint(self, folder: Path, model: nn.Module) -> None:
         """The library's checkpoint, written aside: its folder appears whole, with a manifest, or not at all."""
         first, aside_of_all = self.args.should_save, folder.parent / PART
         with ExitStack() as stack:
             self._together(folder, lambda: stack.enter_context(aside(folder)) if first else None)
-            self._together(folder, lambda: self._write_aside(aside_of_all, model, trial))
+            self._together(folder, lambda: self._write_files(aside_of_all, model))
             part = aside_of_all / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"  # as the library calls it
             if self.state.best_model_checkpoint == str(part):
                 self.state.best_model_checkpoint = str(folder)  # where it will stand
@@ -194,18 +178,18 @@ class Resumable(TrainerHooks):
 
             self._together(folder, finish if first else lambda: None)
 
-    def _write_aside(self, place: Path, model: nn.Module, trial: Any) -> None:
-        self._aside, self._unwritten = place, None
+    def _write_files(self, place: Path, model: nn.Module) -> None:
+        self.checkpoint_parent, self._unwritten = place, None
         try:
-            super()._save_checkpoint(model, trial)
+            self.write_checkpoint_files(model)
         finally:
-            self._aside = None
+            self.checkpoint_parent = None
         if self._unwritten is not None:
             raise self._unwritten
 
     @contextmanager
-    def _noted(self) -> Iterator[None]:
-        """Keep a disk's fault until all processes are where they tell each other: some wait for this one till then."""
+    def io_deferred(self) -> Iterator[None]:
+        """Defer I/O errors to the next collective, so that all ranks fail together."""
         try:
             yield
         except Exception as error:
@@ -238,21 +222,16 @@ class Resumable(TrainerHooks):
         goes_on = "there is no checkpoint to go on from" if newest is None else f"--resume goes on from {newest.name}"
         return f"Lower learning_rate or dual_lr and train into another folder; {goes_on}."
 
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        if self._aside is None:  # not before it has its name
-            super()._push_from_checkpoint(checkpoint_folder)
-
-    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        """Save the model by itself, as `from_pretrained` reads it, not the objective around it."""
+    def save_weights(self, folder: Path, state_dict: dict[str, Tensor] | None) -> None:
+        """Save the model as `from_pretrained` reads it, without the objective around it."""
         if not self.args.should_save:
             return
-        folder = Path(output_dir or self.args.folder)
         if state_dict is not None:
             # DeepSpeed's are named as in the objective.
             (place,) = (name for name, module in self.objective.named_modules() if module is self.users_model)
             if all(name.startswith(f"{place}.") for name in state_dict):
                 state_dict = {name.removeprefix(f"{place}."): value for name, value in state_dict.items()}
-        with self._noted() if self._aside else nullcontext():
+        with self.io_deferred() if self.checkpoint_parent else nullcontext():
             self.save_pretrained(folder, state_dict)  # without the library's training_args.bin, a pickle
 
     def save_pretrained(self, folder: Path, state_dict: dict | None = None) -> None:
@@ -268,7 +247,7 @@ class Resumable(TrainerHooks):
         if not self.args.should_save:
             return
         saved, names = self.users_model, {}
-        if self._aside is not None and isinstance(saved, PreTrainedModel):
+        if self.checkpoint_parent is not None and isinstance(saved, PreTrainedModel):
             # In a checkpoint by their names in the model, which training loads; elsewhere by those of the Hub.
             names = {"save_original_format": False}
         saved.save_pretrained(folder, state_dict=state_dict, **names)
@@ -276,16 +255,16 @@ class Resumable(TrainerHooks):
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, self.users_model)
+    def weights_loaded(self, checkpoint: str) -> None:
+        """Drop the records of what came after the checkpoint."""
         if self.is_world_process_zero():
-            self.records.truncate_after(_state_of(resume_from_checkpoint)["global_step"])
+            self.records.truncate_after(_state_of(checkpoint)["global_step"])
 
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Refuse the weights of another model, instead of a warning; a tied weight is stored once."""
+    def check_loaded(self, missing: list[str], unexpected: list[str]) -> None:
+        """Refuse the weights of another model; a tied weight is stored once."""
         saved = self.users_model
         left_out = {*(getattr(saved, "all_tied_weights_keys", None) or ()), *(saved._keys_to_ignore_on_save or ())}
-        strange = sorted({*load_result.missing_keys, *load_result.unexpected_keys} - left_out)
+        strange = sorted({*missing, *unexpected} - left_out)
         if strange:
             raise InputError(f"the checkpoint is that of another model: they do not share {', '.join(strange[:3])}.")
 
@@ -297,16 +276,17 @@ class Resumable(TrainerHooks):
             return self.state.global_step
         return step_of(Path(best))
 
-    def _load_best_model(self) -> None:
+    def load_best(self) -> None:
         """The best model, and the multipliers that it was trained with."""
         self._forget_damaged_best("The last model is kept in its place.")
         best = self.state.best_model_checkpoint
         if best is None:
             return
-        super()._load_from_checkpoint(best, self.users_model)
+        self.load_weights(best)
         self.dual.load_state_dict(self._descent_state(best)["dual"])
 
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+    def save_run_state(self, folder: Path) -> None:
+        """Write the multipliers, the sums since the last log and what else a run resumes with."""
         state: dict[str, Any] = {
             "dual": self.dual.state_dict(),
             **self.sums.state_dict(),
@@ -318,20 +298,11 @@ class Resumable(TrainerHooks):
         }
         for name, drawn in self._drawn.items():
             state[name] = drawn.state_dict()
-        with self._noted():
-            Path(output_dir).mkdir(parents=True, exist_ok=True)
-            save_state(Path(output_dir) / STATE_FILE.format(self.args.process_index), state)
-        with self._noted():
-            super()._save_optimizer_and_scheduler(output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_state(folder / STATE_FILE.format(self.args.process_index), state)
 
-    def _save_rng_state(self, output_dir: str) -> None:
-        with self._noted():
-            super()._save_rng_state(output_dir)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None:
-            return
+    def load_run_state(self, checkpoint: str) -> None:
+        """Read what `save_run_state` wrote."""
         state = self._descent_state(checkpoint)
         self.dual.load_state_dict(state["dual"])
         self.sums.load_state_dict(state)

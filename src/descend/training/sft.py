@@ -23,6 +23,7 @@ from descend.objective import ExitLosses, Objective
 from descend.tiles import TargetSample
 from descend.training import DescentMixin
 from descend.training.config import DescentArguments
+from descend.training.hf_hooks import SFTHooks
 from descend.training.measuring import Watch
 from descend.training.metrics import Predictions
 
@@ -71,7 +72,7 @@ class DescentSFTConfig(DescentArguments, SFTConfig):
             )
 
 
-class DescentSFTTrainer(DescentMixin, SFTTrainer):
+class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
     """TRL's `SFTTrainer` under layerwise descent constraints.
 
     Data sets, chat templates, packing and adapters are TRL's. Every layer's output is read by the model's own final
@@ -163,30 +164,16 @@ class DescentSFTTrainer(DescentMixin, SFTTrainer):
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """As `DescentTrainer.evaluate`; data sets are prepared as those of training are."""
-        if eval_dataset is not None and not isinstance(eval_dataset, str) and not self._skip_prepare_dataset:
-            packing = self.args.packing if self.args.eval_packing is None else self.args.eval_packing
-            prepared = {
-                name: self._prepare_dataset(
-                    data,
-                    self.processing_class,  # type: ignore[arg-type]
-                    self.args,
-                    packing,
-                    self._formatting_func,
-                    name or "eval",
-                )
-                for name, data in self._evaluated(eval_dataset).items()
-            }
+        if eval_dataset is not None and not isinstance(eval_dataset, str):
+            prepared = {name: self.prepared(data, name) for name, data in self._evaluated(eval_dataset).items()}
             eval_dataset = prepared if isinstance(eval_dataset, dict) else prepared[""]
         return DescentMixin.evaluate(self, eval_dataset, ignore_keys, metric_key_prefix)
 
-    @property
-    def _collate_evaluation(self) -> Any:
+    def evaluation_collator(self) -> Any:
+        """As in training; padded where training is padding-free, so that each text's noise is its own."""
         if self.padding_free and not self.args.eval_packing:
-            return DataCollatorForLanguageModeling(pad_token_id=self._tokenizer.pad_token_id)
-        return super()._collate_evaluation
-
-    def _set_signature_columns_if_needed(self) -> None:
-        SFTTrainer._set_signature_columns_if_needed(self)
+            return DataCollatorForLanguageModeling(pad_token_id=self.text_tokenizer.pad_token_id)
+        return super().evaluation_collator()
 
 
 def _loaded(name: str, args: DescentSFTConfig) -> nn.Module:

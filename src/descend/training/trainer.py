@@ -11,7 +11,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -86,7 +85,6 @@ class DescentMixin(Measuring):
         self.chooses = False
         self._scale_before = 1.0
         self._idles = False  # whether this rank's last batch of an epoch is empty
-        self._aside: Path | None = None  # where a checkpoint is being written
         self._unwritten: Exception | None = None  # the first I/O error while writing it
         self._begin()
 
@@ -176,11 +174,9 @@ class DescentMixin(Measuring):
         except NonFiniteLossError as error:
             raise NonFiniteLossError(f"step {self.state.global_step}: {error} {self._way_on()}") from None
 
-    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """The library's, and the last look before a step: one that went wrong on any rank is not taken on any."""
-        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        of_loss = self.sums.fault()
-        of_gradient = None
+    def check_step(self, model: nn.Module, norm: Any) -> None:
+        """The last look before a step: one that went wrong on any rank is taken on none."""
+        of_loss, of_gradient = self.sums.fault(), None
         # A gradient scaler looks at the gradients itself, and skips the step.
         if norm is not None and self.accelerator.scaler is None and not math.isfinite(_number(norm)):
             of_gradient = f"the gradient is not finite (its norm is {_number(norm)})"
@@ -188,7 +184,6 @@ class DescentMixin(Measuring):
         failed = self.accelerator.reduce(torch.tensor(float(fault is not None), device=self.args.device))
         if failed:
             self._stop(model, fault, of_loss is not None)
-        return norm
 
     def _stop(self, model: nn.Module, fault: str | None, of_loss: bool) -> None:
         """End training on all ranks in the state before the step, which is saved."""
@@ -250,18 +245,16 @@ class DescentMixin(Measuring):
             shard.sampler = share.sampler  # where a resumed run looks for what must know its epoch
         return loader
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """The library's; one that groups by length is made to depend on seed and epoch alone, as its others do."""
-        sampler = super()._get_train_sampler(train_dataset)
+    def ordered(self, sampler: Any) -> Any:
+        """The sampler; one that groups by length is made to depend on seed and epoch alone, as all others do."""
         if isinstance(sampler, LengthGroupedSampler):
             seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
             return LengthGrouped(sampler.batch_size * self.args.world_size, sampler.lengths, seed)
         return sampler
 
-    def _run_epoch(self, **kwargs: Any) -> None:  # type: ignore[override]
-        """An epoch, unless the checkpoint is that of the last step: the library's loop would take one more."""
-        if self.state.global_step < self.state.max_steps and not self.control.should_training_stop:
-            super()._run_epoch(**kwargs)
+    def has_steps_left(self) -> bool:
+        """Whether an epoch is to begin: after the last step's checkpoint Transformers' loop would take one more."""
+        return self.state.global_step < self.state.max_steps and not self.control.should_training_stop
 
     def _other_logs(self, sums: Tensor) -> dict[str, float]:
         """What is logged of the sums of `_others` since the last log, (K,)."""
@@ -334,11 +327,10 @@ class DescentTrainer(DescentMixin):
         super().__init__(self.users_model, args, *others, **kwargs)
         self._ready()
 
-    def _set_signature_columns_if_needed(self) -> None:
+    def columns(self) -> list[str]:
         """A sample's fields are those that the network inside the objective takes, its class and its group."""
-        if self._signature_columns is None:
-            taken = inspect.signature(self.objective.model.library.forward).parameters
-            self._signature_columns: Any = [*taken, "label", "label_ids", "labels", "group"]
+        taken = inspect.signature(self.objective.model.library.forward).parameters
+        return [*taken, "label", "label_ids", "labels", "group"]
 
 
 def _number(norm: Any) -> float:
