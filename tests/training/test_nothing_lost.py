@@ -288,12 +288,12 @@ def test_a_signal_while_videos_are_decoded_leaves_nothing_and_says_how_to_go_on(
 def test_a_signal_in_an_evaluation_stops_the_run(finished, tmp_path, monkeypatch, capsys, evaluation, signals, words):
     count, measure = [], DescentMixin._measure
 
-    def interrupted(self, dataset):
+    def interrupted(self, *given):
         count.append(1)
         if len(count) == evaluation:
             for each in signals:
                 signal.raise_signal(each)
-        return measure(self, dataset)
+        return measure(self, *given)
 
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
