@@ -1,4 +1,4 @@
-"""Saving and going on: checkpoints that are whole or not there, and a run that was cut off taken up again."""
+"""Writing checkpoints atomically, and resuming a run from them."""
 
 import json
 import logging
@@ -27,11 +27,11 @@ from descend.training.state import StepSums
 
 logger = logging.getLogger(__name__)
 
-STATE_FILE = "descent_{}.safetensors"  # of each process: its own noise, and its own losses since the last dual step
+STATE_FILE = "descent_{}.safetensors"  # one for each rank: its noise and its losses since the last dual step
 
 
 class Resumable(TrainerHooks):
-    """A trainer that writes and reads its checkpoints, the model, the multipliers and what else a run goes on with."""
+    """A trainer whose checkpoints hold all that a run resumes with: model, multipliers, noise and sums."""
 
     args: DescentConfig
     dual: PrimalDual
@@ -46,7 +46,7 @@ class Resumable(TrainerHooks):
     _unwritten: Exception | None
 
     def calibrate(self) -> None:
-        """What is still to be done to a model that is trained."""
+        """Called once training has come to its end."""
         raise NotImplementedError
 
     def train(  # type: ignore[override]
@@ -61,7 +61,7 @@ class Resumable(TrainerHooks):
         Args:
             resume_from_checkpoint: A checkpoint to go on from, or True for the newest that is whole.
             calibrate: Whether to call `calibrate` at the end, of a classifier.
-            **kwargs: As the library's.
+            **kwargs: As Transformers'.
 
         Raises:
             InputError: If the checkpoint is damaged, or there is none.
@@ -75,50 +75,50 @@ class Resumable(TrainerHooks):
         elif checkpoint is not None:
             self._check(checkpoint)
         try:
-            found = super().train(checkpoint, **kwargs)
+            output = super().train(checkpoint, **kwargs)
         except UnpicklingError as error:
             raise InputError(f"{checkpoint} holds a pickle that is more than tensors; it is not loaded.") from error
-        if self.args.should_save:  # a run that was killed after its last checkpoint has one too many
+        if self.args.should_save:  # a run killed between saving and rotating has one checkpoint too many
             rotate(self.args.folder, self.args.save_total_limit, self.state.best_model_checkpoint)
         if calibrate:
             self.calibrate()
-        return found
+        return output
 
     def last_checkpoint(self) -> str | None:
-        """The newest checkpoint of the run that is whole; damaged ones after it are named, and put aside."""
+        """The newest whole checkpoint of the run; damaged ones after it are reported and renamed."""
 
         def look() -> Path | None:
             newest, damaged = newest_whole(self.args.folder)
             for checkpoint, fault in damaged.items():
-                _put_aside(checkpoint, fault)
+                _rename_damaged(checkpoint, fault)
             return newest
 
-        found = self._told_by_first(look)
-        return None if found is None else str(found)
+        newest = self._from_main(look)
+        return None if newest is None else str(newest)
 
     def _check(self, checkpoint: str) -> None:
         """Refuse a checkpoint that does not fit its manifest."""
-        if fault := self._told_by_first(lambda: damage(Path(checkpoint))):
+        if fault := self._from_main(lambda: damage(Path(checkpoint))):
             raise InputError(f"{checkpoint} is damaged: {fault}. Go on from another checkpoint.")
 
-    def _told_by_first(self, look: Callable[[], Any]) -> Any:
-        """What the first process finds on the disk: a checkpoint is read and hashed once, whatever the ranks."""
-        return self._of_first(look() if self.is_world_process_zero() else None)
+    def _from_main(self, look: Callable[[], Any]) -> Any:
+        """The result of ``look`` on the main process, on all ranks: a checkpoint is read and hashed once."""
+        return self._broadcast(look() if self.is_world_process_zero() else None)
 
     @staticmethod
-    def _of_first(found: Any) -> Any:
-        """What the first process has, on all of them."""
-        one = [found]
-        broadcast_object_list(one)
-        return one[0]
+    def _broadcast(value: Any) -> Any:
+        """The main process's value, on all ranks."""
+        values = [value]
+        broadcast_object_list(values)
+        return values[0]
 
-    def _of_all(self, found: list[Any]) -> list[Any]:
-        """What all processes have found, on each of them."""
-        return gather_object(found) if self.args.world_size > 1 else found
+    def _gather(self, values: list[Any]) -> list[Any]:
+        """All ranks' values in one list, on each rank."""
+        return gather_object(values) if self.args.world_size > 1 else values
 
     @property
     def _rank(self) -> str:
-        """How a sentence begins that is of one process among several."""
+        """The prefix of a message of one rank among several."""
         return f"process {self.args.process_index}: " if self.args.world_size > 1 else ""
 
     def state_restored(self, checkpoint: str) -> None:
@@ -130,18 +130,18 @@ class Resumable(TrainerHooks):
             self._forget_damaged_best("The best is chosen from those that come.")
 
     def _forget_damaged_best(self, instead: str) -> None:
-        """Put a best checkpoint that is damaged, or gone, aside, and say so: no run ends for it."""
+        """Rename a best checkpoint that is damaged or missing, and warn: no run ends for it."""
         best = self.state.best_model_checkpoint
         if best is None:
             return
 
         def look() -> bool:
             if fault := damage(Path(best)):
-                _put_aside(Path(best), fault)
+                _rename_damaged(Path(best), fault)
                 logger.warning("%s was the best model so far. %s", Path(best).name, instead)
             return fault is not None
 
-        if self._told_by_first(look):
+        if self._from_main(look):
             self.state.best_model_checkpoint = self.state.best_metric = self.state.best_global_step = None
             self._best_meets = False
 
@@ -160,12 +160,12 @@ class Resumable(TrainerHooks):
             rotate(run, self.args.save_total_limit, self.state.best_model_checkpoint)
 
     def _write_checkpoint(self, folder: Path, model: nn.Module) -> None:
-        """The library's checkpoint, written aside: its folder appears whole, with a manifest, or not at all."""
+        """Write a checkpoint atomically: its folder appears whole, with a manifest, or not at all."""
         first, aside_of_all = self.args.should_save, folder.parent / PART
         with ExitStack() as stack:
-            self._together(folder, lambda: stack.enter_context(aside(folder)) if first else None)
-            self._together(folder, lambda: self._write_files(aside_of_all, model))
-            part = aside_of_all / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"  # as the library calls it
+            self._all_or_none(folder, lambda: stack.enter_context(aside(folder)) if first else None)
+            self._all_or_none(folder, lambda: self._write_files(aside_of_all, model))
+            part = aside_of_all / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"  # Transformers' name for it
             if self.state.best_model_checkpoint == str(part):
                 self.state.best_model_checkpoint = str(folder)  # where it will stand
 
@@ -176,7 +176,7 @@ class Resumable(TrainerHooks):
                 part.rename(aside_of_all / folder.name)
                 stack.close()
 
-            self._together(folder, finish if first else lambda: None)
+            self._all_or_none(folder, finish if first else lambda: None)
 
     def _write_files(self, place: Path, model: nn.Module) -> None:
         self.checkpoint_parent, self._unwritten = place, None
@@ -197,28 +197,28 @@ class Resumable(TrainerHooks):
                 raise
             self._unwritten = self._unwritten or error
 
-    def _together(self, folder: Path, work: Callable[[], Any]) -> None:
-        """Do this process's part in writing a folder, and wait for the others'; a disk's fault on one stops all."""
-        found = []
+    def _all_or_none(self, folder: Path, work: Callable[[], Any]) -> None:
+        """Do this rank's part in writing a folder, and wait for the others: an I/O error is raised on all ranks."""
+        errors = []
         try:
             work()
         except Exception as error:
             if not (isinstance(error, SaveError) or of_disk(error)):
                 raise
-            found = [f"{self._rank}{error if isinstance(error, SaveError) else SaveError.at(folder, error)}"]
-        if found := self._of_all(found):
-            raise SaveError(" ".join(found))
+            errors = [f"{self._rank}{error if isinstance(error, SaveError) else SaveError.at(folder, error)}"]
+        if errors := self._gather(errors):
+            raise SaveError(" ".join(errors))
 
     def _broken(self) -> bool:
-        """Whether a parameter is no longer finite, on any process: no state to go on from."""
+        """Whether a parameter is not finite on any rank."""
         parameters = [each for each in self.objective.parameters() if each.requires_grad]
         local = [each.to_local() if hasattr(each, "to_local") else each for each in parameters]
         fault = not all(bool(each.detach().isfinite().all()) for each in local)
         return bool(self.accelerator.reduce(torch.tensor(float(fault), device=self.args.device)))
 
     def _way_on(self) -> str:
-        """What can be done after training has come apart; the same on all processes."""
-        newest = self._told_by_first(lambda: newest_whole(self.args.folder)[0])
+        """What to do after training has diverged; the same on all ranks."""
+        newest = self._from_main(lambda: newest_whole(self.args.folder)[0])
         goes_on = "there is no checkpoint to go on from" if newest is None else f"--resume goes on from {newest.name}"
         return f"Lower learning_rate or dual_lr and train into another folder; {goes_on}."
 
@@ -232,12 +232,12 @@ class Resumable(TrainerHooks):
             if all(name.startswith(f"{place}.") for name in state_dict):
                 state_dict = {name.removeprefix(f"{place}."): value for name, value in state_dict.items()}
         with self.io_deferred() if self.checkpoint_parent else nullcontext():
-            self.save_pretrained(folder, state_dict)  # without the library's training_args.bin, a pickle
+            self.save_pretrained(folder, state_dict)  # without Transformers' training_args.bin, a pickle
 
     def save_pretrained(self, folder: Path, state_dict: dict | None = None) -> None:
         """Write the model, and the tokenizer if there is one, as `from_pretrained` reads them.
 
-        Where each process holds a shard, all must call this; one writes.
+        All ranks must call this, as each may hold a shard; one writes.
         """
         if state_dict is None and hasattr(self.objective, "reshard"):
             from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -270,7 +270,7 @@ class Resumable(TrainerHooks):
 
     @property
     def kept_step(self) -> int:
-        """The step of the model that training ended with: of the best one, where that is loaded at the end."""
+        """The step of the model that training ended with: the best one's, if that was loaded at the end."""
         best = self.state.best_model_checkpoint
         if not self.args.load_best_model_at_end or best is None:
             return self.state.global_step
@@ -320,9 +320,9 @@ class Resumable(TrainerHooks):
 
     @property
     def _drawn(self) -> dict[str, Any]:
-        """What draws random numbers of its own, which a resumed run goes on with."""
-        found = {"noise": self.objective.noise, "sample": self.objective.sample}
-        return {name: one for name, one in found.items() if one is not None}
+        """What has a generator of random numbers of its own, which a checkpoint must hold."""
+        drawn = {"noise": self.objective.noise, "sample": self.objective.sample}
+        return {name: each for name, each in drawn.items() if each is not None}
 
     def _descent_state(self, checkpoint: str) -> dict[str, Any]:
         file = Path(checkpoint) / STATE_FILE.format(self.args.process_index)
@@ -346,9 +346,9 @@ def _state_of(checkpoint: str) -> dict[str, Any]:
     return json.loads((Path(checkpoint) / TRAINER_STATE_NAME).read_text())
 
 
-def _put_aside(checkpoint: Path, fault: str) -> None:
-    kept = checkpoint.with_name(DAMAGED + checkpoint.name)
-    shutil.rmtree(kept, ignore_errors=True)
+def _rename_damaged(checkpoint: Path, fault: str) -> None:
+    renamed = checkpoint.with_name(DAMAGED + checkpoint.name)
+    shutil.rmtree(renamed, ignore_errors=True)
     if checkpoint.exists():
-        checkpoint.rename(kept)
-    logger.warning("%s is damaged: %s. It is now %s and is not used.", checkpoint, fault, kept.name)
+        checkpoint.rename(renamed)
+    logger.warning("%s is damaged: %s. It is now %s and is not used.", checkpoint, fault, renamed.name)

@@ -47,14 +47,14 @@ class DescentSFTConfig(DescentArguments, SFTConfig):
 
     @classmethod
     def of(cls, args: TrainingArguments | None) -> Self:
-        """As `SFTTrainer` takes them: transformers' own arguments leave TRL's at their defaults."""
+        """TRL's arguments; from Transformers' own, with TRL's at their defaults."""
         if args is not None and not isinstance(args, SFTConfig):
             args = SFTConfig(**args.to_dict() | {"hub_token": args.hub_token})
         return super().of(args)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check()  # what came as JSON is read now
+        self._check()  # once more: JSON has been parsed by now
 
     def _check(self) -> None:
         super()._check()
@@ -117,13 +117,13 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
 
         return watch
 
-    def _told(
+    def _named_metrics(
         self, layers: LayerLosses, judged: Verdict, prefix: str, predictions: Predictions | None
     ) -> dict[str, float]:
         entropy = torch.cat(self._entropy).mean().item()
         theirs = _of_trl(layers.metrics[-1], entropy, self.sums.logged[3].item())
         metrics = {f"{prefix}_{name}": value for name, value in theirs.items()}
-        return metrics | super()._told(layers, judged, prefix, predictions)
+        return metrics | super()._named_metrics(layers, judged, prefix, predictions)
 
     def __init__(
         self,
@@ -137,12 +137,12 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
             raise InputError("expected a model, or its name or folder; got None.")
         args = DescentSFTConfig.of(args)
         self._refuse(args, kwargs)  # type: ignore[arg-type]
-        if args.eval_packing is None:  # a text's noise in evaluation is its own, whatever it would be packed with
+        if args.eval_packing is None:  # so that a text's noise does not depend on what it is packed with
             args.eval_packing = False
         if isinstance(model, str):
             model = _loaded(model, args)
             args.model_init_kwargs = None
-        given: Any = getattr(model, "saved", model)  # of a layered model the one inside
+        given: Any = getattr(model, "saved", model)  # a layered model's own module
         model = LayeredCausalLM(given).saved  # or it is refused here
         base = _base(model)
         forward = {name: value for name, value in vars(base).items() if name == "forward"}
@@ -151,7 +151,7 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
                 super(DescentMixin, self).__init__(model, args, *others, **kwargs)  # type: ignore[arg-type]
             except (ValueError, TypeError) as error:
                 raise error if isinstance(error, InputError) else InputError(reason(error)) from error
-        # TRL puts its own exit, of the last layer alone, into the model's forward pass; ours are the objective's.
+        # TRL replaces the model's forward pass by a fused loss of the last layer: put the model's own back.
         vars(base).pop("forward", None)
         vars(base).update(forward)
         sample = TargetSample(args.exit_share, args.seed) if args.exit_share < 1 else None
