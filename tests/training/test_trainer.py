@@ -361,7 +361,7 @@ def test_the_slack_has_an_optimizer_of_its_own(tmp_path, data):
 
 
 def test_a_model_without_layers_is_refused(tmp_path, data):
-    with pytest.raises(InputError, match=r"expected a LayeredModel.*got Linear"):
+    with pytest.raises(InputError, match="Linear"):
         DescentTrainer(nn.Linear(2, 2), DescentConfig(output_dir=str(tmp_path), **QUIET), task=VideoDenoising())
 
 

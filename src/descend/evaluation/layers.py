@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from accelerate.utils import send_to_device
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm import tqdm
 
 from descend.errors import InputError
@@ -84,6 +84,10 @@ class LayerLosses:
         return (changes * layers).amax(1)
 
 
+MOST_FOR_SIGMA = 1024
+"""Samples that σ_x is measured on, taken evenly."""
+
+
 def evenly(size: int, count: int) -> list[int]:
     """The places of ``count`` of ``size`` samples, taken evenly; all of them where there are no more."""
     count = min(count, size)
@@ -93,6 +97,55 @@ def evenly(size: int, count: int) -> list[int]:
 def metric_value(task: Task, total: float, count: float) -> float:
     """A task's metric over a data set, from the sum of the scores and their number."""
     return math.sqrt(total / count) if task.root else total / count
+
+
+@torch.no_grad()
+def embedding_std(
+    model: Any,
+    task: Task,
+    dataset: Any,
+    *,
+    batch_size: int = 16,
+    device: torch.device | str = "cpu",
+    collate: Callable[[list[Any]], dict[str, Any]] | None = None,
+) -> float:
+    """σ_x, the standard deviation of the model's input embedding over a data set.
+
+    The task's own `Task.sigma` if it knows; otherwise measured by running the model on up to `MOST_FOR_SIGMA` samples.
+
+    Args:
+        model: A layered model; its training mode is left as it was.
+        task: What makes a batch the model's inputs.
+        dataset: Samples, numbered by their place.
+        batch_size: Samples at a time.
+        device: Where to compute.
+        collate: How samples become a batch; torch's way unless given.
+    """
+    embedding = model.get_input_embeddings()
+    known = task.sigma(embedding, dataset)
+    if known is not None:
+        return known
+    sums = torch.zeros(3, dtype=torch.float64)  # of 1, x and x²
+    mask: Tensor | None = None
+
+    def add(module: Any, args: Any, embedded: Tensor) -> None:
+        values = (embedded if mask is None else embedded[mask]).double().cpu()
+        sums.add_(torch.stack([torch.tensor(values.numel()).double(), values.sum(), values.square().sum()]))
+
+    chosen = Subset(dataset, evenly(len(dataset), MOST_FOR_SIGMA))
+    training = model.training
+    model.eval()
+    handle = embedding.register_forward_hook(add)
+    try:
+        for batch in DataLoader(chosen, batch_size=batch_size, generator=torch.Generator(), collate_fn=collate):
+            batch = send_to_device(batch, device)
+            mask = task.mask(batch)
+            next(iter(model.predictions(task.inputs(batch))))
+    finally:
+        handle.remove()
+        model.train(training)
+    count, total, squares = sums.tolist()
+    return math.sqrt(max(squares / count - (total / count) ** 2, 0.0))
 
 
 @torch.no_grad()
@@ -154,7 +207,8 @@ def measure(
                 watch(batch, prediction, layers["losses"][-1])
         for name, values in layers.items():
             rows[name].append(torch.stack(values, 1).cpu())
-        rows["groups"].append(batch["group"].cpu()[owners] if "group" in batch else seen + owners)
+        groups = task.groups(batch)
+        rows["groups"].append(seen + owners if groups is None else groups.cpu()[owners])
         # Of packed texts there are more than rows.
         seen += max(size, int(owners.max()) + 1 if len(owners) else 0)
         if keep_logits:

@@ -30,7 +30,10 @@ class TrainerHooks(Trainer):
 
     @property
     def users_model(self) -> Any:
-        """The model that is trained and saved, without the objective around it."""
+        """The model that is trained and saved, without the objective around it.
+
+        Under FSDP2 its parameters are shards, which are gathered inside the objective's forward pass and evaluations.
+        """
         return self.objective.model.saved
 
     def create_accelerator_and_postprocess(self) -> None:

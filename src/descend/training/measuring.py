@@ -16,7 +16,7 @@ from transformers.trainer_utils import IntervalStrategy, has_length, speed_metri
 
 from descend.errors import InputError
 from descend.evaluation.calibration import TEMPERATURES, at_temperature, temperature
-from descend.evaluation.layers import LayerLosses, measure
+from descend.evaluation.layers import LayerLosses, embedding_std, measure
 from descend.evaluation.satisfaction import TOLERANCE, Verdict, verdict
 from descend.models import LayeredCausalLM
 from descend.records import aside, put
@@ -279,7 +279,16 @@ class Measuring(Resumable):
         return None if data is None else self._sigma(data)
 
     def _sigma(self, dataset: Any) -> float:
-        return self._gathered(lambda: self.objective.task.sigma(self.objective.model.get_input_embeddings(), dataset))
+        return self._gathered(
+            lambda: embedding_std(
+                self.objective.model,
+                self.objective.task,
+                dataset,
+                batch_size=self.args.eval_batch_size,
+                collate=self.evaluation_collator(),
+                device=self.args.device,
+            )
+        )
 
     def prediction_step(
         self,

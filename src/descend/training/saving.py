@@ -19,6 +19,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from descend.core import Outlook, PrimalDual
 from descend.errors import InputError, NonFiniteLossError, SaveError
+from descend.models.modules import save_module, tied_names
 from descend.records import PART, Records, aside, of_disk
 from descend.training.checkpoints import DAMAGED, damage, load_state, newest_whole, rotate, save_state, seal, step_of
 from descend.training.config import DescentConfig
@@ -250,7 +251,7 @@ class Resumable(TrainerHooks):
         if self.checkpoint_parent is not None and isinstance(saved, PreTrainedModel):
             # In a checkpoint by their names in the model, which training loads; elsewhere by those of the Hub.
             names = {"save_original_format": False}
-        saved.save_pretrained(folder, state_dict=state_dict, **names)
+        save_module(saved, folder, state_dict, **names)
         tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
@@ -263,7 +264,8 @@ class Resumable(TrainerHooks):
     def check_loaded(self, missing: list[str], unexpected: list[str]) -> None:
         """Refuse the weights of another model; a tied weight is stored once."""
         saved = self.users_model
-        left_out = {*(getattr(saved, "all_tied_weights_keys", None) or ()), *(saved._keys_to_ignore_on_save or ())}
+        left_out = {*(getattr(saved, "all_tied_weights_keys", None) or ()), *tied_names(saved)}
+        left_out |= {*(getattr(saved, "_keys_to_ignore_on_save", None) or ())}
         strange = sorted({*missing, *unexpected} - left_out)
         if strange:
             raise InputError(f"the checkpoint is that of another model: they do not share {', '.join(strange[:3])}.")

@@ -3,7 +3,6 @@
 All of it is in `DescentMixin`, which works with any trainer that is derived from `Trainer`.
 """
 
-import inspect
 import logging
 import math
 import os
@@ -99,11 +98,12 @@ class DescentMixin(Measuring):
 
     def _ready(self) -> None:
         """Check the data, and add the callbacks."""
-        for data in (self.train_dataset, *self._evaluated(self.eval_dataset).values()):
-            self.objective.task.check(data, self.objective.model.limits)
+        data = {f"{name} evaluation data".lstrip(): each for name, each in self._evaluated(self.eval_dataset).items()}
+        data = {"training data": self.train_dataset} | data
+        self.objective.check_data(data, self.evaluation_collator())
         if IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO:
-            for name, data in self._evaluated(self.eval_dataset).items():
-                self._refuse_empty(name, data)
+            for name, evaluated in self._evaluated(self.eval_dataset).items():
+                self._refuse_empty(name, evaluated)
         self.loss_is_scaled_for_ga = True
         if is_deepspeed_zero3_enabled():
             raise InputError(
@@ -329,9 +329,8 @@ class DescentTrainer(DescentMixin):
         self._ready()
 
     def columns(self) -> list[str]:
-        """A sample's fields are those that the network inside the objective takes, its class and its group."""
-        taken = inspect.signature(self.objective.model.library.forward).parameters
-        return [*taken, "label", "label_ids", "labels", "group"]
+        """The fields of a sample that the model or the task reads."""
+        return self.objective.sample_fields
 
 
 def _number(norm: Any) -> float:
