@@ -14,7 +14,6 @@ from descend.errors import InputError
 from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier
 from descend.models.library import LibraryModel
-from descend.models.modules import save_module
 from descend.noise import Noise
 from descend.tasks import Task
 from descend.tasks.base import GROUP, LABELS
@@ -232,22 +231,6 @@ class Objective(nn.Module):
     def aside(self, look: Callable[[], None]) -> None:
         """Call something that reads the model outside its forward pass; FSDP2 registers this as a forward method."""
         look()
-
-    def get_input_embeddings(self) -> nn.Module:
-        """The model's input embedding."""
-        return self.model.get_input_embeddings()
-
-    def save_pretrained(self, *args: Any, **options: Any) -> Any:
-        """Save the model."""
-        return save_module(self.model.saved, *args, **options)
-
-    def activation_checkpointing_enable(self, **options: Any) -> None:
-        """Recompute activations in the backward pass, ``--activation-checkpointing``."""
-        self.model.saved.activation_checkpointing_enable(**options)
-
-    def gradient_checkpointing_enable(self, **options: Any) -> None:
-        """The same by its older name."""
-        self.model.saved.gradient_checkpointing_enable(**options)
 
 
 def check_r_drop(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
