@@ -67,7 +67,7 @@ def settings(cell: Cell, data: Path, out: Path) -> tuple[dict[str, str], float]:
     kept = {name: value for name, value in flags.items() if name not in dropped}
     for mark, place in ((ROOT, data), (OUT, out)):
         kept = {name: value.replace(mark, str(place)) for name, value in kept.items()}
-    usual = RECIPES[cell.recipe].training["learning_rate"]
+    usual = RECIPES[cell.recipe].training.learning_rate
     return kept, float(flags.get("--learning-rate", usual))
 
 

@@ -12,6 +12,10 @@ class InputError(ValueError):
     """
 
 
+class MissingPackageError(InputError, ImportError):
+    """An optional package is not installed; the message says what to install."""
+
+
 class Interrupted(Exception):
     """A run or a sweep stopped before its end, and the same command goes on from what is saved."""
 

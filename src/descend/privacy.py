@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 
 from descend.errors import InputError
+from descend.extras import required
 
 # An attacker's odds for one text against another may change by e^ε. Above 10 that is more than 22,000 times, enough to
 # make a near certainty of a guess: such an ε rules practically nothing out.
@@ -41,10 +42,8 @@ def epsilon(noise_std: float, sensitivity: float, delta: float) -> float:
     _share(delta)
     if noise_std == 0:
         return math.inf
-    try:
+    with required("The ε of a noise level"):
         from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
-    except ImportError:
-        raise InputError("ε needs the library dp-accounting; run: pip install 'descend[privacy]'") from None
     ratio = sensitivity / noise_std
     if ratio > _EXACT:
         return ratio * ratio / 2 + ratio * math.sqrt(-2 * math.log(delta))

@@ -1,4 +1,4 @@
-"""Commands on single runs: train, judge, compare, show."""
+"""Commands on single runs: train, evaluate, compare, show."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from descend.cli.parsing import command_parser, levels, read_recipe, recipe_list
+from descend.cli.parsing import check_data, check_run, command_parser, levels, read_recipe, recipe_list
 from descend.errors import InputError
 
 
@@ -20,19 +20,20 @@ def recipes(words: Sequence[str]) -> None:
 
 def train(words: Sequence[str]) -> None:
     """Train one model."""
+    command = read_recipe(words)
     from descend import run
 
-    name, recipe, args, resume = read_recipe(words)
-    trainer = run.train(name, recipe, args, resume=resume)
-    if args.process_index == 0:
+    trainer = run.train(command.name, command.recipe, command.arguments, resume=command.resume)
+    if command.arguments.process_index == 0:
         finish(trainer)
 
 
 def evaluate(words: Sequence[str]) -> None:
-    """Judge a trained run."""
+    """Evaluate a trained run."""
+    folder, options = _judge_options(words)
     from descend.report import drafted, left_early, write_page
 
-    folder, summary = judged(words)
+    summary = _judge(folder, options)
     print(line_of(summary))
     if "exit" in summary:
         print(left_early(summary))
@@ -42,31 +43,43 @@ def evaluate(words: Sequence[str]) -> None:
 
 
 def judged(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
-    """The folder that was judged, and its summary."""
+    """Evaluate a run without its page; returns its folder and its summary."""
+    folder, options = _judge_options(words)
+    return folder, _judge(folder, options)
+
+
+def _judge_options(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
+    """The run's folder, and the other arguments of `descend.run.evaluate`."""
     parser = command_parser(
         "evaluate", "Losses and errors by layer and noise level, and the verdict on the constraints."
     )
-    parser.add_argument("run", type=Path, help="folder of a trained run, or with --task of a model of the library's")
-    parser.add_argument("--task", choices=("classification",), help="judge a classifier that descend never trained")
-    parser.add_argument("--dataset", help="with --task: imdb or mnli (default: told from the files)")
-    parser.add_argument("--probe", action="store_true", help="fit a linear probe to every layer, and judge it too")
-    parser.add_argument("--exit", action="store_true", help="judge leaving early: accuracy against layers used")
-    parser.add_argument("--data", help="data set to judge it on (default: the run's own)")
+    parser.add_argument("run", type=Path, help="folder of a trained run, or with --task of a model of Transformers")
+    parser.add_argument("--task", choices=("classification",), help="evaluate a classifier that descend did not train")
+    parser.add_argument("--dataset", help="with --task: imdb or mnli (default: by the layout of the files)")
+    parser.add_argument("--probe", action="store_true", help="fit and evaluate a linear probe at every layer")
+    parser.add_argument("--exit", action="store_true", help="evaluate early exits: accuracy against layers used")
+    parser.add_argument("--data", help="data set to evaluate it on (default: the run's own)")
     parser.add_argument("--noise", help="levels γ: 0,0.1,0.2 or 0:2:0.25 (default: 8 up to 3.5 × training)")
     parser.add_argument("--shift", default="gaussian", help="gaussian, uniform, laplace or dropout (default: gaussian)")
     parser.add_argument("--split", choices=("test", "validation", "train"), default="test", help="(default: test)")
     parser.add_argument("--model", default="model", help="model or best_feasible (default: model)")
     parser.add_argument("--frames", type=int, default=2, help="frames to keep for the page (default: 2)")
-    parser.add_argument("--most", type=int, metavar="N", help="judge on N samples, taken evenly (default: all)")
+    parser.add_argument("--most", type=int, metavar="N", help="evaluate N evenly spaced samples (default: all)")
     options = vars(parser.parse_args(words))
     if options["noise"] is not None:
         options["noise"] = levels(options["noise"])
+    folder = options.pop("run")
+    recipe = check_run(folder)
+    check_data(options["data"], hub=recipe is None or recipe.startswith("text-"))
+    return folder, options
+
+
+def _judge(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
     from descend import run
     from descend.records import locked
 
-    folder = options.pop("run")
     with locked(folder) if folder.is_dir() else nullcontext():
-        return folder, run.evaluate(folder, **options)
+        return run.evaluate(folder, **options)
 
 
 def compare(words: Sequence[str]) -> None:
@@ -118,9 +131,9 @@ def draw(out: Path, told: Collection[str] | None = None) -> None:
 
 
 def complete(words: Sequence[str]) -> None:
-    """Answer prompts, or put answers side by side."""
+    """Answer prompts, or show answers side by side."""
     parser = command_parser(
-        "complete", "What a language model's run answers to prompts, in AlpacaEval's form; or two answers side by side."
+        "complete", "Answers of a language model to prompts, in AlpacaEval's form; or several models' side by side."
     )
     parser.add_argument("run", type=Path, nargs="?", help="folder of a trained run of llm-sft")
     parser.add_argument("--prompts", type=Path, help="a JSON list of prompts, as alpaca_eval.json")
@@ -143,11 +156,12 @@ def complete(words: Sequence[str]) -> None:
         return
     if options["run"] is None or options["prompts"] is None:
         raise InputError("expected the folder of a run and --prompts; or --compare with written answers.")
+    check_run(options["run"])
     from descend import run
 
-    found = run.complete(options.pop("run"), **options)
-    skipped = f"; left out {found['skipped']} whose prompt fills the context" if found["skipped"] else ""
-    print(f"{options['out']}: {found['written']} answers{skipped}")
+    counts = run.complete(options.pop("run"), **options)
+    skipped = f"; left out {counts['skipped']} whose prompt fills the context" if counts["skipped"] else ""
+    print(f"{options['out']}: {counts['written']} answers{skipped}")
 
 
 def demo(words: Sequence[str]) -> None:
@@ -159,11 +173,11 @@ def demo(words: Sequence[str]) -> None:
     parser.add_argument("--max-steps", type=int, help="training steps (default: the recipe's)")
     parser.add_argument("--resume", action="store_true", help="go on with a demo that was interrupted")
     options = parser.parse_args(words)
-    from descend import run
+    check_data(options.data)
     from descend.records import locked
 
     folders = [options.out / method for method in ("erm", "constrained")]
-    mark = options.out / ".descend-demo"  # what a demo made, the next one may replace; nothing else
+    mark = options.out / ".descend-demo"  # a demo replaces only what an earlier demo wrote
     if any(folder.exists() for folder in folders) and not mark.is_file():
         raise InputError(f"{options.out} holds runs that are not a demo's; choose another folder with --out.")
     _free_for_page(options.out)
@@ -172,6 +186,8 @@ def demo(words: Sequence[str]) -> None:
     flags += ["--data", options.data] if options.data else []
     flags += ["--max-steps", str(options.max_steps)] if options.max_steps is not None else []
     built = [read_recipe([*flags, "--method", folder.name, "--out", str(folder)]) for folder in folders]
+    from descend import run
+
     options.out.mkdir(parents=True, exist_ok=True)
     mark.touch()
     for folder, (name, recipe, args, _) in zip(folders, built, strict=True):

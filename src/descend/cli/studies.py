@@ -143,7 +143,8 @@ def sweep(words: Sequence[str]) -> None:
     from descend.sweep import sweep as search
 
     def build(flags: list[str], folder: Path) -> tuple[str, Any, Any]:
-        return read_recipe([options.recipe, *flags, "--out", str(folder)])[:3]
+        command = read_recipe([options.recipe, *flags, "--out", str(folder)])
+        return command.name, command.recipe, command.arguments
 
     found = search(
         options.out,

@@ -64,7 +64,7 @@ def complete(
     partial = out.with_name(out.name + PARTIAL)
     _refuse_existing(out)
     subject = of_run(folder, model)
-    if not subject.network.limits.get("length") or subject.recipe.task().metric != "token_accuracy":
+    if not subject.restored.model.limits.get("length") or subject.recipe.task().metric != "token_accuracy":
         raise InputError(f"{folder} is no run of a language model; expected one of llm-sft.")
     level = subject.recipe.noise if noise is None else noise
     if not 0 <= level < float("inf"):
@@ -81,11 +81,11 @@ def complete(
         "batch_size": batch_size,
         "seed": seed,
     }
-    tokenizer, network = subject.recipe.words, subject.network.saved  # type: ignore[attr-defined]
+    tokenizer, network = subject.restored.tokenizer, subject.restored.model.saved
     assert tokenizer is not None
     device = subject.args.device
     network.to(device).eval()
-    longest = subject.network.limits["length"]
+    longest = subject.restored.model.limits["length"]
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out):
         _refuse_existing(out)  # once more, now that no other command can write it

@@ -16,14 +16,13 @@ import torch
 from torch import distributed
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
-from transformers import TrainerCallback, TrainerControl, TrainerState, set_seed
+from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging as transformers_logging
 
 from descend.errors import InputError, Interrupted, Unsaved, reason
 from descend.objective import check_r_drop
-from descend.recipes import Recipe
-from descend.recipes.base import Data
+from descend.recipes import Data, Recipe
 from descend.records import LOCK_FILE, PART, aside, locked, read_json, write_json
 from descend.training import DUAL_FILE, FEASIBLE_FOLDER, DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
@@ -77,7 +76,7 @@ def _train(
     loaded: Data | None,
 ) -> DescentMixin:
     out, first = args.folder, args.should_save
-    recipe.check()
+    recipe = recipe.completed()
     if args.resume_from_checkpoint:
         raise InputError("resume_from_checkpoint must be left out; --resume goes on from the newest whole checkpoint.")
     args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
@@ -91,12 +90,11 @@ def _train(
     # What one process of a machine decodes, or has made into tokens, the others read. All have looked at the folder.
     with args.main_process_first(desc="reading the data"):
         data = loaded or recipe.load()
-    for note in getattr(data, "notes", ()) if first else ():
+    for note in data.notes if first else ():
         tqdm.write(f"{data.name}: {note}", file=sys.stderr)
     args.warmup(*_steps(args, len(data.train)))  # type: ignore[arg-type]
-    set_seed(args.seed)
-    model = recipe.network(data)
-    noise = recipe.corruption(data.sigma, args.seed)
+    setup = recipe.resolve(args, data)
+    recipe = setup.recipe
     config = {
         "descend": version("descend"),
         "recipe": name,
@@ -106,7 +104,7 @@ def _train(
         "seed": args.seed,
         "model": recipe.label,
         "dataset": data.name,
-        "sigma": noise.sigma,
+        "sigma": setup.noise.sigma,
         "settings": asdict(recipe),
         "training": stored(args),
         "versions": {each: version(each) for each in ("torch", "transformers", "accelerate")},
@@ -114,7 +112,7 @@ def _train(
     if resume and _begun(out):
         _same_run(out / CONFIG_FILE, config)
     try:
-        trainer = recipe.trainer(model, args, noise, data, [stop, *callbacks])
+        trainer = setup.trainer([stop, *callbacks])
     except (ValueError, ImportError, RuntimeError, OSError) as error:  # the libraries' own checks of their arguments
         if isinstance(error, InputError) or (isinstance(error, OSError) and error.errno):
             raise

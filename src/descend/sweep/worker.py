@@ -121,7 +121,7 @@ class _Worker:
         bases: dict[str, DescentConfig] = {}
         for method in methods:
             self.name, self.recipe, bases[method] = self._built(method, [], out / TRIALS)
-            self.recipe.check()
+            self.recipe = self.recipe.completed()
             bases[method].primal_dual(self.recipe.depth)
             if not space(bases[method], fixed, ranges):
                 raise InputError(f"nothing is left to search for {method}: all that is searched is given as a flag.")
