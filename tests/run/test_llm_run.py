@@ -168,7 +168,7 @@ def test_wrong_questions_are_refused(tmp_path, capsys, flags, said, run):
         (["--heads", "3"], "hidden_size must be a multiple of heads"),
         (["--max-length", "4"], "max_length must be at least 8"),
         (["--model", "nowhere/at/all"], "can't load a model"),
-        (["--data", "none.json"], "there is none"),
+        (["--data", "none.json"], "none.json does not exist"),
         (["--validation-share", "0.7"], "validation_share must lie between"),
     ],
 )

@@ -91,17 +91,12 @@ def read_recipe(words: Sequence[str]) -> TrainCommand:
     Raises:
         InputError: If there is no such recipe or setting, a value is not allowed, or the data are not there.
     """
-    from descend.recipes import RECIPES
-
-    if not words or words[0] not in (*RECIPES, "-h", "--help"):
-        got = f"no recipe {words[0]!r}{nearest(words[0], RECIPES)}" if words else "no recipe given"
-        raise InputError(f"{got}; expected one of {', '.join(RECIPES)}.")
-    if words[0] in ("-h", "--help"):
+    if words and words[0] in ("-h", "--help"):
         print("usage: descend train RECIPE --out RUN [settings]\n\nSettings of a recipe: descend train RECIPE --help\n")
         print(recipe_list())
         raise SystemExit(0)
+    check_recipe(words)
     name, flags = words[0], list(words[1:])
-    check_data(_value_of("--data", flags), hub=name.startswith("text-"))
     given = _given(name, flags)
     resume = given.pop("resume", False)
     given.setdefault("disable_tqdm", not sys.stderr.isatty())
@@ -137,6 +132,23 @@ def _given(name: str, flags: list[str]) -> dict[str, Any]:
     else:
         parser.set_defaults(**recipe.training.arguments())
     return vars(parser.parse_args(flags))
+
+
+def check_recipe(words: Sequence[str]) -> None:
+    """Refuse an unknown recipe, or data that are not there, before anything slow is imported.
+
+    Args:
+        words: A recipe's name and its flags.
+
+    Raises:
+        InputError: If there is no such recipe, or no such file or folder.
+    """
+    from descend.recipes import RECIPES
+
+    if not words or words[0] not in RECIPES:
+        got = f"no recipe {words[0]!r}{nearest(words[0], RECIPES)}" if words else "no recipe given"
+        raise InputError(f"{got}; expected one of {', '.join(RECIPES)}.")
+    check_data(_value_of("--data", words[1:]), hub=words[0].startswith("text-"))
 
 
 def check_data(data: str | None, *, hub: bool = False) -> None:

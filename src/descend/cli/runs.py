@@ -101,15 +101,18 @@ def report(words: Sequence[str]) -> None:
     folder = parser.parse_args(words).folder
     from descend.paper.collected import CELLS_FILE
     from descend.records.schema import read_comparison
-    from descend.report import write_page, write_sweep
 
     if (folder / CELLS_FILE).is_file():
         draw(folder)
         return
     if (folder / "sweep.json").is_file():
+        from descend.report import write_sweep
+
         print(write_sweep(folder))
         return
     comparison = read_comparison(folder)
+    from descend.report import write_page
+
     runs = [folder / each for each in comparison.folders] if comparison else [folder]
     print(write_page(runs, folder, f"Descend: {folder.absolute().name}"))
 
@@ -155,6 +158,8 @@ def complete(words: Sequence[str]) -> None:
     if options["run"] is None or options["prompts"] is None:
         raise InputError("expected the folder of a run and --prompts; or --compare with written answers.")
     check_run(options["run"])
+    if not options["prompts"].is_file():
+        raise InputError(f"{options['prompts']} must be a JSON file of prompts, as alpaca_eval.json; there is none.")
     from descend import run
 
     counts = run.complete(options.pop("run"), **options)
@@ -172,6 +177,7 @@ def demo(words: Sequence[str]) -> None:
     parser.add_argument("--resume", action="store_true", help="go on with a demo that was interrupted")
     options = parser.parse_args(words)
     check_data(options.data)
+    import descend.report  # noqa: F401  # a missing package shows before the training
     from descend.records import locked
 
     folders = [options.out / method for method in ("erm", "constrained")]
@@ -219,10 +225,11 @@ def finish(trainer: Any) -> None:
 
 def _compare(runs: Sequence[Path], out: Path) -> Path:
     from descend.records.schema import SUMMARY_FILE, Comparison, read_summary
-    from descend.report import write_page
 
     _free_for_page(out)
     summaries = [read_summary(run) for run in runs]
+    from descend.report import write_page
+
     out.mkdir(parents=True, exist_ok=True)
     folders = [os.path.relpath(run, out) for run in runs]
     page = write_page(runs, out, f"Descend: {out.absolute().name}")  # first: it may refuse a run

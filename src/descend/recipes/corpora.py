@@ -13,7 +13,6 @@ from descend.recipes.base import Data
 from descend.tasks.text import (
     IMDB_LABELS,
     MNLI_LABELS,
-    corpus,
     generate_pairs,
     generate_reviews,
     learn_tokenizer,
@@ -23,6 +22,7 @@ from descend.tasks.text import (
     split_off,
     tokenize,
 )
+from descend.tasks.text.corpus import corpus
 
 PLAIN_FOLDERS = {"imdb", "aclimdb", "mnli", "glue_format", "glue_data", "jsonl", "nyu_tsv", "multinli_1.0"}
 """Folder names that add nothing to the name of the data set."""

@@ -167,8 +167,6 @@ def _entry(row: dict[str, Any], answer: str, generator: str) -> dict[str, str]:
 
 
 def _prompts(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.is_file():
-        raise InputError(f"{path} must be a JSON file of prompts, as alpaca_eval.json; there is none.")
     rows = read_json(path)
     if not isinstance(rows, list) or not rows:
         raise InputError(f"{path} must hold a JSON list of prompts, as alpaca_eval.json; got {type(rows).__name__}.")

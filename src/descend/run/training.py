@@ -11,13 +11,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import datasets
 import torch
 from torch import distributed
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.utils import is_datasets_available
 from transformers.utils import logging as transformers_logging
 
 from descend.errors import InputError, Interrupted, Unsaved, reason
@@ -30,9 +30,13 @@ from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
 from descend.training.config import DescentConfig
 from descend.training.preset import paper
 
+if is_datasets_available():
+    import datasets
+
 # Loading and saving a small model is no news; training and evaluation have bars of their own.
 transformers_logging.disable_progress_bar()
-datasets.disable_progress_bars()
+if is_datasets_available():
+    datasets.disable_progress_bars()
 
 
 def train(

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import EvalPrediction
 from transformers.trainer_utils import IntervalStrategy, has_length, speed_metrics
+from transformers.utils import is_datasets_available
 
 from descend.errors import InputError
 from descend.evaluation.calibration import TEMPERATURES, at_temperature, temperature
@@ -21,6 +21,9 @@ from descend.evaluation.layers import LayerLosses, measure
 from descend.evaluation.satisfaction import TOLERANCE, Verdict, verdict
 from descend.records import aside, put
 from descend.training.saving import Resumable
+
+if is_datasets_available():
+    import datasets
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +179,7 @@ class Measuring(Resumable):
 
     def _measure(self, dataset: Any) -> LayerLosses:
         noise = self.objective.noise
-        if isinstance(dataset, Dataset):
+        if is_datasets_available() and isinstance(dataset, datasets.Dataset):
             dataset = self._remove_unused_columns(dataset, "evaluation")
         own = noise.at(noise.level, seed=0, sigma=self.sigma or self._sigma(dataset)) if noise else None
         return self._seen(
