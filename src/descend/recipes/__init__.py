@@ -75,6 +75,9 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
         with required(name):
             return getattr(import_module(f"descend.recipes.{entry.module}"), entry.name)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries  # Mapping's own would import the recipe
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
