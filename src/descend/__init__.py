@@ -13,10 +13,11 @@ from descend.extras import required
 if TYPE_CHECKING:
     from descend.core import DescentProblem, GeometricTarget, PrimalDual
     from descend.inference import DescentClassifier
-    from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig
+    from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, layered
     from descend.noise import GaussianNoise
     from descend.objective import Objective
     from descend.recipes import configure
+    from descend.tasks import Task
     from descend.training import DescentConfig, DescentTrainer
 
 __all__ = [
@@ -34,16 +35,19 @@ __all__ = [
     "NonFiniteLossError",
     "Objective",
     "PrimalDual",
+    "Task",
     "UTConfig",
     "configure",
+    "layered",
 ]
 
 _ROOMS = {
     "core": ("DescentProblem", "GeometricTarget", "PrimalDual"),
-    "models": ("DUST", "UT", "DUSTConfig", "LayeredModel", "UTConfig"),
+    "models": ("DUST", "UT", "DUSTConfig", "LayeredModel", "UTConfig", "layered"),
     "noise": ("GaussianNoise",),
     "objective": ("Objective",),
     "recipes": ("configure",),
+    "tasks": ("Task",),
     "training": ("DescentConfig", "DescentTrainer"),
     "inference": ("DescentClassifier",),
 }

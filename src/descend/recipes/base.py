@@ -237,7 +237,7 @@ class Recipe(Workload):
     def trainer(self, setup: "Setup", callbacks: Sequence[TrainerCallback]) -> DescentMixin:
         """The trainer of a resolved recipe."""
         return DescentTrainer(
-            setup.model,  # type: ignore[arg-type]  # every layered model is a module
+            setup.model,
             setup.arguments,
             task=setup.task,
             noise=setup.noise,

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, Subset
 from descend.errors import InputError, reason
 from descend.evaluation.energy import energies
 from descend.evaluation.exits import exits
-from descend.evaluation.layers import evenly, measure
+from descend.evaluation.layers import embedding_std, evenly, measure
 from descend.evaluation.probes import fit_probes
 from descend.evaluation.robustness import pictures, robustness
 from descend.evaluation.speculation import speculation
@@ -129,13 +129,12 @@ def evaluate(
     objective_task, device = recipe.task(), args.device
     objective_task.check(samples, network.limits)
     network.to(device)  # type: ignore[attr-defined]
-    sigma = subject.sigma
+    collate, sigma = recipe.collate(restored.tokenizer), subject.sigma
     if sigma is None:
-        sigma = objective_task.sigma(network.get_input_embeddings(), parts().train)
+        sigma = embedding_std(network, objective_task, parts().train, collate=collate, device=device)
     trained = recipe.corruption(sigma, seed, shift)
     levels = noise or usual_levels(recipe, shift)
     problem = args.problem(network.depth, network.first_layer)
-    collate = recipe.collate(restored.tokenizer)
     settings: dict[str, Any] = {"batch_size": args.eval_batch_size, "device": device, "collate": collate}
     found = robustness(network, objective_task, samples, problem, trained, levels=levels, **settings)
     judged = f"the {'training' if split == 'train' else split} data"
@@ -203,11 +202,10 @@ def mean_metric(
         levels: Noise levels γ.
     """
     task, samples = recipe.task(), _few(data.validation, most)
-    sigma = data.sigma
+    collate, sigma = recipe.collate(data.tokenizer), data.sigma
     if sigma is None:
-        sigma = task.sigma(network.get_input_embeddings(), data.train)
+        sigma = embedding_std(network, task, data.train, collate=collate, device=args.device)
     noise = recipe.corruption(sigma, seed=0)
-    collate = recipe.collate(data.tokenizer)
     settings: dict[str, Any] = {"batch_size": args.eval_batch_size, "device": args.device, "collate": collate}
     values = [measure(network, task, samples, noise.at(level), **settings).metrics[-1] for level in levels]
     return float(np.mean(values))
