@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -104,6 +105,24 @@ def test_python_m_descend_is_the_same_command():
     done = subprocess.run([sys.executable, "-m", "descend", "recipe"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == "descend: no command 'recipe' (did you mean recipes?); descend --help lists them.\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "same"),
+    [
+        (["complete", "RUN", "--prompts", "a b.json", "--out", "answers.json"], True),
+        (["complete", "--compare", "a.json", "--out", "page"], False),  # nothing is lost
+        (["sweep", "video-ut", "--trials", "3", "--out", "search"], True),
+        (["evaluate", "RUN"], False),
+    ],
+)
+def test_an_interrupted_command_says_how_to_go_on(capsys, monkeypatch, argv, same):
+    def interrupted(words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(COMMANDS, argv[0], interrupted)
+    line = one_line(capsys, *argv, status=130)
+    assert line == "descend: interrupted." + (f" Go on with: descend {shlex.join(argv)}" if same else "")
 
 
 # --- recipes, compare, report, demo

@@ -34,6 +34,7 @@ descend: transformers whose every layer lowers the expected loss
   descend sweep RECIPE --trials N --out DIR          search each method's settings, with equally many trials
   descend demo [--data PATH] [--out DIR]             both methods on one video, and the page
   descend privacy [RUN] --noise 1,20,200             ε of noise on token embeddings, as local differential privacy
+  descend --version                                  the version
 """
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {

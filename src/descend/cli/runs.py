@@ -86,7 +86,7 @@ def _judge(folder: Path, options: dict[str, Any]) -> "Summary":
 
 
 def compare(words: Sequence[str]) -> None:
-    """Bring evaluated runs together."""
+    """Compare evaluated runs on one page."""
     parser = command_parser("compare", "One summary.json and one page over several evaluated runs.")
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of evaluated runs")
     parser.add_argument("--out", type=Path, required=True, help="folder for summary.json and report.html")
@@ -117,8 +117,13 @@ def report(words: Sequence[str]) -> None:
     print(write_page(runs, folder, f"Descend: {folder.absolute().name}"))
 
 
-def draw(out: Path, told: Collection[str] | None = None) -> None:
-    """Figures and tables of what a study has, and its page; the claims of some of them are told, or of all."""
+def draw(out: Path, figures: Collection[str] | None = None) -> None:
+    """Write a study's figures, tables and page, and print its claims.
+
+    Args:
+        out: The study's folder.
+        figures: Print the claims of these figures and tables; None for all.
+    """
     from descend.paper.collected import mixed
     from descend.paper.report import write_study
 
@@ -126,7 +131,7 @@ def draw(out: Path, told: Collection[str] | None = None) -> None:
         print(f"WARNING: {warning}", file=sys.stderr, flush=True)
     claims, page = write_study(out)
     for claim in claims:
-        if told is None or claim.figure in told:
+        if figures is None or claim.figure in figures:
             print(f"{claim.figure}: {claim.held}. {claim.claim} {claim.sentence}")
     print(page)
 
@@ -207,19 +212,17 @@ def demo(words: Sequence[str]) -> None:
 
 
 def finish(trainer: Any) -> None:
-    """Say how a run ended; an infeasible end is loud, and offers what there is."""
-    found, out = trainer.verdict, trainer.args.folder
+    """Print how a run ended, with a warning if it is infeasible."""
+    verdict, out = trainer.verdict, trainer.args.folder
     if not trainer.dual.problem.constrained:
         print(f"trained {out}")
         return
-    print(f"trained {out}: {found.sentence('the validation data')}")
-    if not found.feasible:
+    print(f"trained {out}: {verdict.sentence('the validation data')}")
+    if not verdict.feasible:
         best = out / "best_feasible"
-        offer = (
-            f"The best model on the way that met the constraints is kept: descend evaluate {out} --model best_feasible"
-        )
+        offer = f"The best model that met the constraints is kept: descend evaluate {out} --model best_feasible"
         ask = "--strength" if trainer.dual.problem.alpha is None else "--alpha"
-        none = f"No model that was evaluated met the constraints: lower {ask}, or train longer."
+        none = f"No evaluated model met the constraints: lower {ask}, or train longer."
         print(f"WARNING: {out} ends INFEASIBLE. {offer if best.is_dir() else none}", file=sys.stderr)
 
 
@@ -238,7 +241,7 @@ def _compare(runs: Sequence[Path], out: Path) -> Path:
 
 
 def _free_for_page(out: Path) -> None:
-    """Refuse a folder whose summary.json is not a comparison's: it would be lost."""
+    """Refuse a folder whose summary.json is not a comparison's, since it would be overwritten."""
     from descend.records.schema import CONFIG_FILE, SUMMARY_FILE, read_comparison
 
     taken = (out / CONFIG_FILE).exists() or ((out / SUMMARY_FILE).exists() and read_comparison(out) is None)
@@ -247,7 +250,7 @@ def _free_for_page(out: Path) -> None:
 
 
 def line_of(summary: "Summary") -> str:
-    """What was found of a run, in a line."""
+    """A run's summary in one line."""
     digits = 3 if summary.higher_is_better else 1
     curve = ", ".join(f"{value:.{digits}f}" for value in summary.values)
     area = f", area {summary.auc:.3f}" if summary.higher_is_better and summary.auc is not None else ""
