@@ -8,8 +8,10 @@ from typing import Any, get_type_hints
 
 import numpy as np
 from safetensors.torch import load_file
+from torch import nn
 from torch.utils.data import Dataset, Subset
 
+from descend.contract import resolve
 from descend.errors import InputError, reason
 from descend.evaluation.energy import energies
 from descend.evaluation.exits import exits
@@ -17,7 +19,7 @@ from descend.evaluation.layers import embedding_std, evenly, measure
 from descend.evaluation.probes import fit_probes
 from descend.evaluation.robustness import pictures, robustness
 from descend.evaluation.speculation import speculation
-from descend.models import LayeredCausalLM, LayeredClassifier, LayeredModel
+from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.models.unrolled import UnrolledModel
 from descend.recipes import RECIPES, SHIFTS, Data, PlainClassifier, Recipe, Restored, Workload
 from descend.records import put, read_json
@@ -184,7 +186,7 @@ def evaluate(
 
 def mean_metric(
     recipe: Recipe,
-    network: LayeredModel,
+    model: nn.Module,
     data: Data,
     args: DescentConfig,
     *,
@@ -195,13 +197,15 @@ def mean_metric(
 
     Args:
         recipe: Its data and task.
-        network: The model; its training mode is left as it was.
+        model: The model, layered or of Transformers; its training mode is left as it was.
         data: What ``recipe`` loads.
         args: Its training's.
         most: How many samples, taken evenly.
         levels: Noise levels γ.
     """
-    task, samples = recipe.task(), _few(data.validation, most)
+    samples = _few(data.validation, most)
+    network, task = resolve(model, recipe.task(), None)
+    network.train(model.training)
     collate, sigma = recipe.collate(data.tokenizer), data.sigma
     if sigma is None:
         sigma = embedding_std(network, task, data.train, collate=collate, device=args.device)
