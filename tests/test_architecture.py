@@ -13,6 +13,7 @@ PACKAGE = ROOT / "src" / "descend"
 # A room (a package or a module directly in src/descend) → the rooms it may import, beside EVERYONES.
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
+    "extras": set(),
     "reading": set(),
     "core": set(),
     "models": set(),
@@ -33,7 +34,7 @@ ARROWS: dict[str, set[str]] = {
 }
 # A name becomes a class here and nowhere else; the package itself re-exports the public names.
 EVERYWHERE = {"recipes", "run", "cli", "__init__", "__main__"}
-EVERYONES = {"errors", "reading"}
+EVERYONES = {"errors", "extras", "reading"}
 # Rooms that keep to the standard library and these.
 LIBRARIES = {"core": {"torch"}, "privacy": {"numpy", "dp_accounting"}}
 _HEAVY = {"torch", "transformers", "accelerate", "safetensors"}

@@ -339,7 +339,7 @@ def test_recipes_make_their_noise_so_in_training_and_in_judging():
     with pytest.raises(InputError, match=message):
         GaussianNoise(0.5, noise_is="snr")
     with pytest.raises(InputError, match=message):
-        RECIPES["video-ut"](noise_is="snr").check()
+        RECIPES["video-ut"](noise_is="snr")
 
 
 def test_a_run_is_trained_and_judged_at_the_variance(tmp_path):

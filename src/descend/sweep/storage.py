@@ -78,7 +78,7 @@ def open_storage(url: str) -> RDBStorage:
                 heartbeat_stale_trial_callback=_again,
             )
         except (ImportError, NoSuchModuleError) as error:
-            what = "pip install 'descend[postgres]'" if url.startswith("postgresql") else "install its Python driver"
+            what = "pip install 'psycopg[binary]'" if url.startswith("postgresql") else "install its Python driver"
             raise InputError(f"{shown} needs a driver that is not there ({reason(error)}): {what}.") from None
         except LOST as error:
             trouble = error

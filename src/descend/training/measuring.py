@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers.trainer_utils import IntervalStrategy, has_length, speed_metrics
+from transformers.utils import is_datasets_available
 
 from descend.errors import InputError
 from descend.evaluation.calibration import TEMPERATURES, at_temperature, temperature
@@ -22,6 +22,9 @@ from descend.models import LayeredCausalLM
 from descend.records import aside, put
 from descend.training.metrics import Predictions
 from descend.training.saving import Resumable
+
+if is_datasets_available():
+    import datasets
 
 logger = logging.getLogger(__name__)
 
@@ -200,7 +203,7 @@ class Measuring(Resumable):
         """
         noise = self.objective.noise
         self.objective.eval()  # and so it stays: training steps call train()
-        if isinstance(dataset, Dataset):
+        if is_datasets_available() and isinstance(dataset, datasets.Dataset):
             dataset = self.evaluation_columns(dataset)
         fixed = noise.at(noise.level, seed=0, sigma=self.sigma or self._sigma(dataset)) if noise else None
         return self._gathered(
