@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, layered
     from descend.noise import GaussianNoise
     from descend.objective import Objective
+    from descend.run.evaluating import evaluate
     from descend.tasks import Task
     from descend.training import DescentConfig, DescentTrainer
 
@@ -35,6 +36,7 @@ __all__ = [
     "PrimalDual",
     "Task",
     "UTConfig",
+    "evaluate",
     "layered",
 ]
 
@@ -42,6 +44,7 @@ _ROOMS = {
     "models": ("DUST", "UT", "DUSTConfig", "LayeredModel", "UTConfig", "layered"),
     "noise": ("GaussianNoise",),
     "objective": ("Objective",),
+    "run.evaluating": ("evaluate",),
     "tasks": ("Task",),
     "training": ("DescentConfig", "DescentTrainer"),
     "inference": ("DescentClassifier",),

@@ -139,9 +139,12 @@ class Objective(nn.Module):
         )
         return ExitLosses(lagrangian, tuple((sums * sums.new_tensor(scales)).tolist()), count, first)
 
-    def check_data(self, datasets: Mapping[str, Any], collate: Callable[[list[Any]], Any]) -> None:
+    def check_data(
+        self, datasets: Mapping[str, Any], collate: Callable[[list[Any]], Any], *, noise: bool | None = None
+    ) -> None:
         """Check that samples fit the model and the task, see `descend.contract.check_data`."""
-        check_data(self.model, self.task, datasets, collate, noise=self.noise is not None)
+        noisy = self.noise is not None if noise is None else noise
+        check_data(self.model, self.task, datasets, collate, noise=noisy)
 
     @property
     def sample_fields(self) -> list[str]:

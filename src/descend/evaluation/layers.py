@@ -191,7 +191,8 @@ def measure(
         size = len(next(value for value in batch.values() if isinstance(value, Tensor)))
         numbers = range(seen, seen + size)
         layers: dict[str, list[Tensor]] = defaultdict(list)
-        with noise.on(model, mask=task.mask(batch), indices=numbers) if noise else nullcontext():
+        noisy = noise is not None and noise.level > 0
+        with noise.on(model, mask=task.mask(batch), indices=numbers) if noise and noisy else nullcontext():
             for prediction in model.predictions(inputs):
                 layers["losses"].append(task.losses(prediction, target))
                 layers["scores"].append(task.score(prediction, target))
