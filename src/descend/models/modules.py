@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -54,3 +55,19 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for each, mode in modes.items():
             each.training = mode
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal except for rounding in the coarser of their types."""
+    if one.shape != other.shape:
+        return False
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    tolerance = 0.1 * max(torch.finfo(each.dtype).eps for each in (one, other)) ** 0.5
+    scale = float(other.detach().abs().max()) if other.numel() else 0.0
+    return torch.allclose(one.double(), other.double(), rtol=tolerance, atol=tolerance * max(scale, 1e-6))
+
+
+def cuda_devices(module: nn.Module) -> list[int]:
+    """The numbers of the CUDA devices that hold a module's parameters, as `torch.random.fork_rng` takes them."""
+    return sorted({each.device.index or 0 for each in module.parameters() if each.device.type == "cuda"})

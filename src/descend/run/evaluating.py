@@ -149,7 +149,7 @@ def _trained(trainer: DescentMixin) -> dict[str, Any]:
         "slack": dual.slack.tolist(),
         "binding": [layer for layer, value in enumerate([cap, *multipliers]) if value > 0],
         "settings": settings_of(stored(args), args.idle),
-        "seconds": round(trainer.seconds, 1),
+        "seconds": next((row["train_runtime"] for row in trainer.state.log_history if "train_runtime" in row), None),
     }
 
 
