@@ -59,9 +59,7 @@ class DescentClassifier:
         self.model = model if isinstance(model, LayeredClassifier) else LayeredClassifier(model)
         if tokenizer.pad_token_id is None:
             raise InputError("the tokenizer has no token for padding; set its pad_token.")
-        if len(tokenizer) <= len(
-            tokenizer.all_special_tokens
-        ):  # Transformers makes such a tokenizer from a folder without one
+        if len(tokenizer) <= len(tokenizer.all_special_tokens):
             raise InputError(
                 "the tokenizer has no words, only special tokens. Give the one the model was trained with."
             )
