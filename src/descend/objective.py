@@ -18,7 +18,7 @@ from descend.noise import Noise
 from descend.tasks import Task
 from descend.tasks.base import GROUP, LABELS
 from descend.tasks.text import Classification
-from descend.tiles import TILE, TargetSample, tiled
+from descend.tiles import TargetSample, rows_per_tile, tiled
 
 
 class ExitLosses(NamedTuple):
@@ -30,12 +30,14 @@ class ExitLosses(NamedTuple):
             tensors that a forward pass takes and gives to half precision.
         targets: The number of targets.
         first: The first exit that was looked at: 0, or L where only the last was.
+        watched: Of a language model, what `Objective.watch` sums up of the last exit; empty without it.
     """
 
     lagrangian: Tensor
     sums: tuple[float, ...]
     targets: int
     first: int = 0
+    watched: tuple[float, ...] = ()
 
 
 class Objective(nn.Module):
@@ -77,6 +79,8 @@ class Objective(nn.Module):
         self.sample = sample
         self.r_drop = r_drop
         self.disagreement = disagreement
+        self.watch: Callable[[Tensor, Tensor], Tensor] | None = None
+        """Sums over a language model's last logits (N, V) and its tokens (N,): a vector (K,); None for none."""
 
     def forward(self, weights: Sequence[float], inner: bool = True, **batch: Any) -> ExitLosses:
         """The layer losses of a batch of training data.
@@ -110,7 +114,7 @@ class Objective(nn.Module):
     ) -> ExitLosses:
         """The losses of exits through a head that costs as much as blocks; the inner ones on a sample of targets."""
         count = len(target)
-        states = [state.flatten(0, 1) for state in model.layer_outputs(inputs)][0 if inner else -1 :]
+        states = model.layer_outputs(inputs)[0 if inner else -1 :]
         exits = len(states)
         rows = [inputs["places"].flatten().nonzero().flatten()] * exits
         targets, scales = [target] * exits, [1.0] * exits
@@ -120,6 +124,20 @@ class Objective(nn.Module):
             rows[:-1], targets[:-1] = [rows[-1][chosen]] * (exits - 1), [target[chosen]] * (exits - 1)
             scales[:-1] = [count / len(chosen)] * (exits - 1)
         first = model.depth + 1 - exits
+        watched: list[Tensor] = []
+        if self.watch is not None:  # a tile may hold rows of several exits: mark those of the last
+            targets = [torch.stack([each, torch.zeros_like(each)], 1) for each in targets[:-1]] + [
+                torch.stack([targets[-1], torch.ones_like(targets[-1])], 1)
+            ]
+
+        def losses(hidden: Tensor, wanted: Tensor) -> Tensor:
+            logits = model.readout(hidden)
+            if self.watch is None:
+                return self.task.losses(logits, wanted)
+            last = wanted[:, 1].bool()
+            watched.append(self.watch(logits.detach()[last], wanted[last, 0]))
+            return self.task.losses(logits, wanted[:, 0])
+
         trained = [parameter for parameter in model.head.parameters() if parameter.requires_grad]
         if any(hasattr(parameter, "placements") for parameter in trained):
             raise InputError(
@@ -131,13 +149,12 @@ class Objective(nn.Module):
             rows,
             targets,
             [weight * scale for weight, scale in zip(weights[first:], scales, strict=True)],
-            lambda hidden, wanted: self.task.losses(model.readout(hidden), wanted),
+            losses,
             trained,
-            # Plain training holds all logits of the last exit. With several exits a tile holds half as many, which
-            # leaves room for the head's gradient.
-            size=max(1, min(-(-count // min(exits, 2)), TILE // model.limits["vocabulary"])),
+            size=rows_per_tile(model.limits["vocabulary"]),
         )
-        return ExitLosses(lagrangian, tuple((sums * sums.new_tensor(scales)).tolist()), count, first)
+        seen = tuple(torch.stack(watched).sum(0).tolist()) if watched else ()
+        return ExitLosses(lagrangian, tuple((sums * sums.new_tensor(scales)).tolist()), count, first, seen)
 
     def check_data(
         self, datasets: Mapping[str, Any], collate: Callable[[list[Any]], Any], *, noise: bool | None = None

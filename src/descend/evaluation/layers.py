@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm import tqdm
 
+from descend.errors import InputError
 from descend.noise import Noise
 from descend.objective import Task
 
@@ -31,7 +32,6 @@ class LayerLosses:
         decisions: What each layer decides for, (S, L+1), and how sure it is of it, both None where the
             task has nothing to decide.
         confidences: See ``decisions``.
-        predictions: The last layer's predictions, (S, …), and their targets, (S, …), if they were asked for.
         logits: Those of every layer, (S, L+1, C), and their targets, (S,), if they were asked for.
     """
 
@@ -41,7 +41,6 @@ class LayerLosses:
     scores: Tensor | None = None
     decisions: Tensor | None = None
     confidences: Tensor | None = None
-    predictions: tuple[Tensor, Tensor] | None = None
     logits: tuple[Tensor, Tensor] | None = None
 
     @property
@@ -159,7 +158,7 @@ def measure(
     batch_size: int = 16,
     device: torch.device | str = "cpu",
     collate: Callable[[list[Any]], dict[str, Any]] | None = None,
-    keep_predictions: bool = False,
+    watch: Callable[[dict[str, Any], Tensor, Tensor], None] | None = None,
     keep_logits: bool = False,
     progress: tqdm | None = None,
 ) -> LayerLosses:
@@ -176,9 +175,12 @@ def measure(
         batch_size: Samples at a time.
         device: Where to compute.
         collate: How samples become a batch; torch's way unless given.
-        keep_predictions: Give the last layer's predictions too.
+        watch: Called with each batch, the last layer's prediction and its losses, while the batch's noise is on.
         keep_logits: Give every layer's predictions, of a task whose predictions are logits (N, C).
         progress: A bar to advance by one per sample.
+
+    Raises:
+        InputError: If there is no sample, or none of them has a target.
     """
     training = model.training
     model.eval()
@@ -202,19 +204,21 @@ def measure(
                 if decided is not None:
                     layers["decisions"].append(decided[0])
                     layers["confidences"].append(decided[1])
+            if watch is not None:
+                watch(batch, prediction, layers["losses"][-1])
         for name, values in layers.items():
             rows[name].append(torch.stack(values, 1).cpu())
         groups = task.groups(batch)
         rows["groups"].append(seen + owners if groups is None else groups.cpu()[owners])
         # Of packed texts there are more than rows.
         seen += max(size, int(owners.max()) + 1 if len(owners) else 0)
-        if keep_predictions:
-            rows["predictions"].append(prediction.cpu())
-        if keep_predictions or keep_logits:
+        if keep_logits:
             rows["targets"].append(target.cpu())
         if progress is not None:
             progress.update(size)
     model.train(training)
+    if not any(len(part) for part in rows["losses"]):
+        raise InputError("expected a data set with at least one target to measure; got none.")
     found = {name: torch.cat(parts) for name, parts in rows.items()}
     scores = found["scores"].double()
     return LayerLosses(
@@ -224,6 +228,5 @@ def measure(
         metrics=[metric_value(task, total, len(scores)) for total in scores.sum(0).tolist()],
         decisions=found.get("decisions"),
         confidences=found.get("confidences"),
-        predictions=(found["predictions"], found["targets"]) if keep_predictions else None,
         logits=(found["logits"], found["targets"]) if keep_logits else None,
     )
