@@ -21,7 +21,7 @@ from descend.objective import Task
 
 @dataclass(frozen=True)
 class LayerLosses:
-    """What `measure` found.
+    """The result of `measure`.
 
     Attributes:
         losses: f_l of every target, (S, L+1), double, on the host: of a sample, or of a token of a text.
@@ -29,8 +29,8 @@ class LayerLosses:
             text, are not independent.
         metrics: The metric of each layer over the whole data set, L+1 numbers.
         scores: What the metric is made of, of each, (S, L+1), double.
-        decisions: What each layer decides for, (S, L+1), and how sure it is of it, both None where the
-            task has nothing to decide.
+        decisions: The class that each layer decides for, (S, L+1), and its probability; both None if the task has no
+            decisions.
         confidences: See ``decisions``.
         logits: Those of every layer, (S, L+1, C), and their targets, (S,), if they were asked for.
     """
@@ -61,7 +61,7 @@ class LayerLosses:
 
     @property
     def single(self) -> bool:
-        """Whether all samples are of one group."""
+        """Whether all samples belong to one group."""
         return len(self._named[0]) == 1
 
     def by_group(self, values: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ def embedding_std(
 
     Args:
         model: A layered model; its training mode is left as it was.
-        task: What makes a batch the model's inputs.
+        task: Makes the model's inputs of a batch.
         dataset: Samples, numbered by their place.
         batch_size: Samples at a time.
         device: Where to compute.

@@ -1,4 +1,4 @@
-"""A llama2.c checkpoint becomes a model of the library's, with its tokenizer."""
+"""Convert a llama2.c checkpoint to a Hugging Face model with its tokenizer."""
 
 import math
 import struct

@@ -80,7 +80,7 @@ class TextUTLayer(nn.Module):
 
 
 class TextUTPreTrainedModel(PreTrainedModel):
-    """What the library asks of a family."""
+    """What Transformers needs of a model family."""
 
     config_class = TextUTConfig
     base_model_prefix = "ut"
@@ -194,6 +194,6 @@ class TextUTForSequenceClassification(TextUTPreTrainedModel):
         )
 
 
-# So that the library's Auto classes know a saved folder.
+# Let Transformers' Auto classes load a saved folder.
 AutoConfig.register(TextUTConfig.model_type, TextUTConfig)
 AutoModelForSequenceClassification.register(TextUTConfig, TextUTForSequenceClassification)

@@ -4,6 +4,7 @@ Both work on sequences: one patch position over T frames is a sequence of T toke
 positions never meet. Inputs are noisy patches (B, T, N, P); hidden states are (B, N, T, …).
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,7 +41,7 @@ def dct_dictionary(side: int, atoms: int) -> Tensor:
 
 
 class UnrolledConfig(PreTrainedConfig):
-    """What UT and DUST share.
+    """The settings that UT and DUST share.
 
     Args:
         depth: L, the number of layers.
@@ -152,7 +153,7 @@ class DUSTConfig(UnrolledConfig):
 
 
 class UnrolledModel(LayeredModel, PreTrainedModel):
-    """What UT and DUST share: sequences in, patches out."""
+    """The base class of UT and DUST: sequences in, patches out."""
 
     main_input_name = "patches"
     supports_gradient_checkpointing = True
@@ -169,7 +170,7 @@ class UnrolledModel(LayeredModel, PreTrainedModel):
         return self.config.depth
 
     def get_input_embeddings(self) -> nn.Module:
-        """Where the patches come in as they are."""
+        """An identity on the input patches."""
         return self.input
 
     def forward(self, patches: Tensor, output_hidden_states: bool = False) -> Reconstruction:
@@ -197,6 +198,7 @@ class UnrolledModel(LayeredModel, PreTrainedModel):
         """The reconstruction (B, T, N, P) of every layer."""
         return (reconstruction.transpose(1, 2) for _, reconstruction in self._layers(self._sequences(inputs)))
 
+    @abstractmethod
     def energies(self, inputs: Tensor) -> Tensor:
         """The energy that a layer descends, at h_0 … h_L: see `energy` of UT and of DUST.
 
@@ -209,14 +211,13 @@ class UnrolledModel(LayeredModel, PreTrainedModel):
         Returns:
             (L+1, B): of a sequence, on average over the N patch positions.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _layers(self, noisy: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of noisy sequences every layer's output and what it reads as, one layer after the other."""
-        raise NotImplementedError
+        """Every layer's output for noisy sequences and its reading, one layer after the other."""
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Nothing: the constructors set the DCT, and the library calls this only for what a checkpoint lacks."""
+        """Do nothing: constructors set the DCT. Transformers calls this only for weights that a checkpoint lacks."""
 
     def _sequences(self, patches: Tensor) -> Tensor:
         if patches.dim() != 4 or patches.shape[-1] != self.config.patch_size**2:
