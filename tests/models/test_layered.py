@@ -204,6 +204,12 @@ def test_layers_of_several_shapes_are_refused():
         first_batch(descend.layered(Narrowing(), blocks="blocks", readout=lambda hidden: hidden))
 
 
+def test_submodules_keep_their_modes():
+    network = mlp().train()
+    network.head.eval()
+    assert layers(network).training and not network.head.training and network.embed.training
+
+
 def test_noise_needs_a_place():
     model = layers(embeddings=None)
     with pytest.raises(InputError, match="embeddings"):

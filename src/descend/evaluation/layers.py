@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm import tqdm
 
 from descend.errors import InputError
+from descend.models.modules import evaluating
 from descend.noise import Noise
 from descend.objective import Task
 
@@ -133,17 +134,15 @@ def embedding_std(
         sums.add_(torch.stack([torch.tensor(values.numel()).double(), values.sum(), values.square().sum()]))
 
     chosen = Subset(dataset, evenly(len(dataset), MOST_FOR_SIGMA))
-    training = model.training
-    model.eval()
     handle = embedding.register_forward_hook(add)
     try:
-        for batch in DataLoader(chosen, batch_size=batch_size, generator=torch.Generator(), collate_fn=collate):
-            batch = send_to_device(batch, device)
-            mask = task.mask(batch)
-            next(iter(model.predictions(task.inputs(batch))))
+        with evaluating(model):
+            for batch in DataLoader(chosen, batch_size=batch_size, generator=torch.Generator(), collate_fn=collate):
+                batch = send_to_device(batch, device)
+                mask = task.mask(batch)
+                next(iter(model.predictions(task.inputs(batch))))
     finally:
         handle.remove()
-        model.train(training)
     count, total, squares = sums.tolist()
     return math.sqrt(max(squares / count - (total / count) ** 2, 0.0))
 

@@ -91,7 +91,7 @@ class HookedModel(LayeredModel):
         self.first_layer = first_layer
         self._block_names, self._readout, self._embeddings = tuple(blocks), readout, embeddings
         self._verified = False
-        self.train(network.training)
+        self.training = network.training
 
     @property
     def depth(self) -> int:

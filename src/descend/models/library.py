@@ -38,7 +38,7 @@ class LibraryModel(LayeredModel):
                 "expected adapters in the layers, such as LoRA's; got virtual tokens before the text, whose layers "
                 "can't be read by the head alone."
             )
-        self.train(network.training)  # unchanged: a loaded model is in evaluation mode
+        self.training = network.training  # a loaded model is in eval mode
 
     @property
     def library(self) -> Any:
