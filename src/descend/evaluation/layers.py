@@ -218,14 +218,14 @@ def measure(
     model.train(training)
     if not any(len(part) for part in rows["losses"]):
         raise InputError("expected a data set with at least one target to measure; got none.")
-    found = {name: torch.cat(parts) for name, parts in rows.items()}
-    scores = found["scores"].double()
+    columns = {name: torch.cat(parts) for name, parts in rows.items()}
+    scores = columns["scores"].double()
     return LayerLosses(
-        losses=found["losses"].double(),
-        groups=found["groups"],
+        losses=columns["losses"].double(),
+        groups=columns["groups"],
         scores=scores,
         metrics=[metric_value(task, total, len(scores)) for total in scores.sum(0).tolist()],
-        decisions=found.get("decisions"),
-        confidences=found.get("confidences"),
-        logits=(found["logits"], found["targets"]) if keep_logits else None,
+        decisions=columns.get("decisions"),
+        confidences=columns.get("confidences"),
+        logits=(columns["logits"], columns["targets"]) if keep_logits else None,
     )

@@ -50,11 +50,11 @@ def speculation(
             calls.update(first=0, last=0)
             drafted, spent = _answer(network, asked, model.limits["length"], assistant_early_exit=layer)
             # A check keeps what it accepts of a draft, and one token of its own.
-            drafts, kept = calls["first"] - calls["last"], drafted - calls["last"]
+            drafts, accepted = calls["first"] - calls["last"], drafted - calls["last"]
             layers.append(
                 {
                     "layer": layer,
-                    "acceptance": max(0.0, kept / drafts) if drafts else 0.0,
+                    "acceptance": max(0.0, accepted / drafts) if drafts else 0.0,
                     "speed": (drafted / spent) / (written / seconds),
                 }
             )

@@ -226,10 +226,10 @@ class LayeredClassifier(LibraryModel):
             layer += 1  # a count of calls: a tied model has one block for all layers
             logits = self.readout(hidden, here(mask))
             leaves = leave(layer, logits, rows) if layer < self.depth else torch.ones_like(rows, dtype=torch.bool)
-            gone, kept = leaves.nonzero()[:, 0], (~leaves).nonzero()[:, 0]
+            gone, staying = leaves.nonzero()[:, 0], (~leaves).nonzero()[:, 0]
             if len(gone):
                 left.append((rows[gone], logits[gone], torch.full_like(gone, layer)))
-                rows, hidden = rows[kept], hidden[kept]
+                rows, hidden = rows[staying], hidden[staying]
             if not len(rows):
                 raise _EveryRowLeft
             return hidden

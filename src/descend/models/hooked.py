@@ -64,8 +64,8 @@ def layered(
     elif not callable(readout):
         raise InputError(f"readout must be a submodule, its dotted name or a function; got {type(readout).__name__}.")
     if embeddings is None:
-        found = getattr(module, "get_input_embeddings", None)
-        embeddings = found() if callable(found) else None
+        getter = getattr(module, "get_input_embeddings", None)
+        embeddings = getter() if callable(getter) else None
     place = None if embeddings is None else _name(module, embeddings, "embeddings")
     return HookedModel(module, names, readout, place, depth, first_layer)
 
@@ -216,12 +216,15 @@ class HookedModel(LayeredModel):
             read, again = self.readout(record.outputs[-1]), self.readout(record.outputs[-1])
         if self.network.training and not close(read, again):
             return  # dropout in the readout: verified in the first pass in eval mode
-        own = _prediction(output, read)
-        if own is None or not close(read, own):
-            found = _kind(output) if own is None else f"values up to {(read - own).abs().max().item():.3g} apart"
+        output_tensor = _prediction(output, read)
+        if output_tensor is None or not close(read, output_tensor):
+            if output_tensor is None:
+                difference = _kind(output)
+            else:
+                difference = f"values up to {(read - output_tensor).abs().max().item():.3g} apart"
             raise InputError(
-                f"readout(h_L) must equal the output of {name} itself, shape {tuple(read.shape)}; got {found}. Let "
-                f"readout do all that {name} does after its last block, such as its final norm and pooling. See {PAGE}."
+                f"readout(h_L), shape {tuple(read.shape)}, must equal the output of {name} itself; got {difference}. "
+                f"Let readout do all that {name} does after its last block, such as its final norm and pooling. See {PAGE}."
             )
         self._verified = True
 

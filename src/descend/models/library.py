@@ -98,14 +98,14 @@ class LibraryModel(LayeredModel):
         with evaluating(self.network), torch.random.fork_rng(devices=cuda_devices(network)):
             inputs, labels, read = self.probe()
             try:
-                own = network(**inputs, labels=labels)
+                outputs = network(**inputs, labels=labels)
             except Exception as error:
                 raise InputError(
                     f"{name} overrides what its parent class computes, and can't be called with {', '.join(inputs)} "
                     f"and labels: {type(error).__name__}: {error}. Keep its parent's arguments, or use "
                     "descend.layered(model, ...)."
                 ) from error
-        logits, own_loss = _of(own, "logits"), _of(own, "loss")
+        logits, own_loss = _of(outputs, "logits"), _of(outputs, "loss")
         if logits is None or not close(logits, read):
             raise InputError(
                 f"{name} computes logits of its own: they differ from those that its head reads from the last layer's "

@@ -36,11 +36,11 @@ def save_module(
 
 
 def tied_names(module: nn.Module) -> set[str]:
-    """The names in a state dict that are second names of a tensor stored under an earlier one."""
-    first: dict[int, str] = {}
+    """The names in a state dict that are second names of a tensor stored under an earlier first."""
+    names: dict[int, str] = {}
     tied = set()
     for name, value in module.state_dict(keep_vars=True).items():
-        if first.setdefault(id(value), name) != name:
+        if names.setdefault(id(value), name) != name:
             tied.add(name)
     return tied
 
@@ -57,15 +57,15 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             each.training = mode
 
 
-def close(one: Tensor, other: Tensor) -> bool:
+def close(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors are equal except for rounding in the coarser of their types."""
-    if one.shape != other.shape:
+    if first.shape != second.shape:
         return False
-    if not one.is_floating_point():
-        return torch.equal(one, other)
-    tolerance = 0.1 * max(torch.finfo(each.dtype).eps for each in (one, other)) ** 0.5
-    scale = float(other.detach().abs().max()) if other.numel() else 0.0
-    return torch.allclose(one.double(), other.double(), rtol=tolerance, atol=tolerance * max(scale, 1e-6))
+    if not first.is_floating_point():
+        return torch.equal(first, second)
+    tolerance = 0.1 * max(torch.finfo(each.dtype).eps for each in (first, second)) ** 0.5
+    scale = float(second.detach().abs().max()) if second.numel() else 0.0
+    return torch.allclose(first.double(), second.double(), rtol=tolerance, atol=tolerance * max(scale, 1e-6))
 
 
 def cuda_devices(module: nn.Module) -> list[int]:

@@ -126,7 +126,7 @@ def evaluate(
     parts = cache(lambda: own or recipe.load())  # other data have training texts too, read once and only if asked for
     objective_task, device = recipe.task(), args.device
     objective_task.check(samples, network.limits)
-    network.to(device)  # type: ignore[attr-defined]
+    network.to(device)
     sigma = subject.sigma
     if sigma is None:
         sigma = embedding_std(network, objective_task, parts().train, collate=recipe.collate, device=device)

@@ -53,7 +53,7 @@ class NextToken(LogitTask):
             limits: The model's ``vocabulary`` and its greatest ``length`` in tokens.
 
         Raises:
-            InputError: If there are no tokens, none is to be told, or one is out of range, naming the sample.
+            InputError: If there are no tokens, there is no target, or one is out of range, naming the sample.
         """
         if not (stored(dataset) or isinstance(dataset, list)) or not len(dataset):
             return
@@ -69,8 +69,8 @@ class NextToken(LogitTask):
             place = int(wrong.argmax())
             sample = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
             raise InputError(
-                f"sample {sample} has label {labels[place]}; expected {IGNORED} for a token that is not to be told, or "
+                f"sample {sample} has label {labels[place]}; expected {IGNORED} for a token without a loss, or "
                 f"0 … {limits['vocabulary'] - 1}."
             )
         if not (labels != IGNORED).any():
-            raise InputError(f"no token of {len(dataset)} samples is to be told: every label is {IGNORED}.")
+            raise InputError(f"there is no target in {len(dataset)} samples: every label is {IGNORED}.")
