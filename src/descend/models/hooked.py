@@ -224,7 +224,7 @@ class HookedModel(LayeredModel):
                 difference = f"values up to {(read - output_tensor).abs().max().item():.3g} apart"
             raise InputError(
                 f"readout(h_L), shape {tuple(read.shape)}, must equal the output of {name} itself; got {difference}. "
-                f"Let readout do all that {name} does after its last block, such as its final norm and pooling. See {PAGE}."
+                f"Let readout do all that {name} does after its last block, such as a norm and pooling. See {PAGE}."
             )
         self._verified = True
 
