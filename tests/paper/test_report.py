@@ -421,6 +421,27 @@ def test_ratios_of_a_layer_that_does_nothing_are_not_near() -> None:
     assert "layers without a constraint (1) among them" in claims(lines, "figure-12")[0].sentence
 
 
+def test_constraints_without_alpha_are_constraints() -> None:
+    """The default target has no limits 1 − α; its summary states the bounds of the layers in force."""
+    lines = small()
+    for one in lines:
+        if one["cell"]["arm"] == "constrained":
+            depth, summary = one["cell"]["depth"], one["summary"]
+            before = summary["layer_losses"][str(one["cell"]["gamma"])]
+            summary |= {"limits": [None] * (depth + 1), "alpha": [], "target": "geometric", "strength": 0.2}
+            summary["bounds"] = [None, *(0.86 * loss for loss in before[1:depth])]
+    study = results(lines)
+    (run, *_) = [run for run in study.runs if run.arm == "constrained"]
+    assert run.rates == pytest.approx(dict.fromkeys(range(2, run.depth + 1), 0.86))
+    marks = [series.name for series in FIGURES["figure-11"](study).chart.panels[0].series]
+    assert "asked of the infeasible run" in marks
+    spread, near = claims(study, "figure-12")
+    assert "layers without a constraint (1) among them" in spread.sentence and near.held == "held"
+    assert FIGURES["theory-1"](study).chart.panels and claims(study, "theory-1")[0].held != "not run"
+    assert FIGURES["theory-2"](study).chart.panels
+    assert [claim.held for claim in claims(study, "theory-2")] == ["undecided", "not held"]
+
+
 def test_a_diverged_run_keeps_no_constraint_and_hides_none(tmp_path: Path) -> None:
     lines = [line("video", "UT", "ucsd", 3, 0.8, arm, seed) for arm in ("erm", "constrained") for seed in range(3)]
     name = lines[3]["cell"]["name"]

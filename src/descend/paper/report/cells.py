@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from math import inf, isfinite
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ import numpy as np
 
 from descend.errors import InputError, reason
 from descend.paper.groups import Table
-from descend.report.runs import METHOD_NAMES, RunView, alphas
+from descend.report.runs import METHOD_NAMES, RunView
 
 DATA = {
     **{"avenue": "Avenue", "shanghaitech": "ShanghaiTech", "ucsd": "UCSD", "imdb": "IMDb", "mnli": "MNLI"},
@@ -138,17 +139,30 @@ class Run:
         """Whether more of the metric is better."""
         return self.view.higher_is_better
 
+    @cached_property
+    def rates(self) -> dict[int, float]:
+        """Constrained layer → the largest ratio f_l / f_{l−1} that its constraint allows.
+
+        With α this is 1 − α_l. Other targets bound the loss itself, at the training noise: then it is that bound
+        divided by the loss of the layer before.
+        """
+        limits = {layer: limit for layer, limit in enumerate(self.view.limits) if layer and limit is not None}
+        before = self.losses(self.view.train_noise) or []
+        bounds = zip(self.view.bounds, before, strict=False)
+        return limits or {
+            layer: bound / loss for layer, (bound, loss) in enumerate(bounds, 1) if bound is not None and loss > 0
+        }
+
     @property
     def rate(self) -> float | None:
-        """The share of the loss before it that a layer must not exceed, where it is one for all that are held to it."""
-        asked = {round(limit, 9) for limit in self.view.limits[1:] if limit is not None}
-        return asked.pop() if len(asked) == 1 else None
+        """The rate of `rates`, if all constrained layers have the same."""
+        rates = {round(rate, 9) for rate in self.rates.values()}
+        return rates.pop() if len(rates) == 1 else None
 
     @property
     def alpha(self) -> float | None:
-        """α, where it is one for all layers that have a constraint."""
-        asked = {round(step, 9) for step in alphas(self.view.limits).values()}
-        return asked.pop() if len(asked) == 1 else None
+        """α, if all constrained layers have the same."""
+        return None if self.rate is None else round(1 - self.rate, 9)
 
     def losses(self, level: float) -> list[float] | None:
         """f_0 … f_L at a noise level."""
@@ -165,6 +179,11 @@ class Run:
         known = np.isfinite(kept)
         total = np.where(known, kept, 0).sum(0)
         return np.where(known.any(0), total / np.maximum(known.sum(0), 1), np.nan)
+
+
+def rates_of(runs: Iterable[Run]) -> dict[int, float]:
+    """`Run.rates` of the first run that has any."""
+    return next((run.rates for run in runs if run.rates), {})
 
 
 def data_name(data: str) -> str:

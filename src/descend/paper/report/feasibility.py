@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from descend.paper.report.cells import Run, arm_name, listed
+from descend.paper.report.cells import Run, arm_name, listed, rates_of
 from descend.paper.report.chart import Chart, Line, Panel, Series, Style, arm_style
 from descend.paper.report.claims import Claim, above, below, every, not_run, number, percent, ranged, within
 from descend.paper.report.estimates import Interval, ahead, over_seeds, together
@@ -75,12 +75,9 @@ def _painted(series: Series) -> Series:
 
 def _limits(run: Run, rows: Sequence[Sequence[float]]) -> list[Series]:
     mean = [sum(column) / len(column) for column in zip(*rows, strict=True)]
-    asked = [
-        (layer, limit * mean[layer - 1]) for layer, limit in enumerate(run.view.limits) if layer and limit is not None
-    ]
-    if not asked:
+    if not run.rates:
         return []
-    layers, bounds = zip(*asked, strict=True)
+    layers, bounds = zip(*((layer, rate * mean[layer - 1]) for layer, rate in run.rates.items()), strict=True)
     return [Series("asked of the infeasible run", arm_style(""), layers, bounds, kind="marks")]
 
 
@@ -145,8 +142,8 @@ def figure_12(results: Results) -> Shown:
         Series(name, arm_style(styles[name]), *_seen(found, pooled.values()), kind="steps", dashed="no" in name)
         for name, found in pooled.items()
     ]
-    rate = setting.constrained[0].rate
-    lines = [Line(1, "no change")] + ([Line(rate, "1 − α")] if rate else [])
+    rate = next((run.rate for run in setting.constrained if run.rate), None)
+    lines = [Line(1, "no change")] + ([Line(rate, "1 − α")] if rate is not None else [])
     panel = Panel(setting.words, "f_l / f_(l−1) of a sample", "share of samples", series, log_x=True, lines=lines)
     missing = "" if bare else "Not run: constrained without relaxation."
     chart = Chart("figure-12", title, words, [panel], 1, missing)
@@ -190,7 +187,8 @@ def _falling(says: str, setting: Setting, bare: Sequence[Run]) -> Claim:
     ours = over_seeds(_descending(setting.constrained))
     others = "".join(f", {name} {100 * found.value:.1f} %" for name, found in shares.items())
     points = Interval(100 * ours.value, 100 * max(ours.low, 0), 100 * min(ours.high, 1), ours.over)
-    free = [layer for layer, limit in enumerate(setting.constrained[0].view.limits) if layer and limit is None]
+    rates = rates_of(setting.constrained)
+    free = [layer for layer in range(1, setting.depth + 1) if layer not in rates]
     those = f", layers without a constraint ({listed([str(layer) for layer in free])}) among them" if free else ""
     paper = f"paper {100 * PAPER_SHARE:.1f} %{others}"
     told = f"The loss of a sample falls on {ranged(points, ' %')} of steps{those} ({paper})."
@@ -203,23 +201,23 @@ def _descending(runs: Sequence[Run]) -> list[float]:
 
 
 def _near(says: str, setting: Setting) -> Claim:
-    rate, alpha = setting.constrained[0].rate, setting.constrained[0].alpha
-    medians = [median for run in setting.constrained if (median := _median(run)) is not None]
-    if rate is None or alpha is None or not medians:
-        return not_run("figure-12", says, "one α for all layers, and ratios of samples")
-    found = over_seeds([median - rate for median in medians])
+    pairs = [pair for run in setting.constrained if (pair := _median_and_rate(run))]
+    if not pairs:
+        return not_run("figure-12", says, "constrained layers, and ratios of samples")
+    median, rate = (sum(values) / len(values) for values in zip(*pairs, strict=True))
+    difference = over_seeds([one - other for one, other in pairs])
     told = (
-        f"A layer's median ratio is {number(sum(medians) / len(medians))} in the mean over the layers that have a "
-        f"constraint; from 1 − α = {rate:g} it differs by {ranged(found)}."
+        f"A layer's median ratio is {number(median)} in the mean over the layers that have a constraint; from "
+        f"1 − α = {rate:.4g} it differs by {ranged(difference)}."
     )
-    return spoiled(Claim("figure-12", says, within(found, NEAR * alpha), told), setting.constrained)
+    return spoiled(Claim("figure-12", says, within(difference, NEAR * (1 - rate)), told), setting.constrained)
 
 
-def _median(run: Run) -> float | None:
-    """The median over samples of a layer's ratio, in the mean over the layers that are held to 1 − α."""
+def _median_and_rate(run: Run) -> tuple[float, float] | None:
+    """A layer's median ratio over samples and its `Run.rates`, both averaged over the constrained layers."""
     view = run.view
-    if MEDIAN not in view.quantiles or len(view.limits) != len(view.ratios) + 1:
+    if MEDIAN not in view.quantiles or not run.rates or max(run.rates) > len(view.ratios):
         return None
     place = view.quantiles.index(MEDIAN)
-    held = [row[place] for row, limit in zip(view.ratios, view.limits[1:], strict=True) if limit is not None]
-    return sum(held) / len(held) if held else None
+    medians = [view.ratios[layer - 1][place] for layer in run.rates]
+    return sum(medians) / len(medians), sum(run.rates.values()) / len(run.rates)

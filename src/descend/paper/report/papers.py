@@ -19,7 +19,8 @@ DIVERGED = 60.0
 
 # What a reader would set, by its name in a run's settings.
 SETTINGS = {
-    **{"learning_rate": "learning rate", "dual_optimizer": "dual optimizer", "dual_lr": "η", "resilience": "ρ"},
+    **{"strength": "strength", "learning_rate": "learning rate"},
+    **{"dual_optimizer": "dual optimizer", "dual_lr": "η", "resilience": "ρ"},
     **{"slack": "slack", "dual_warmup_steps": "dual warm-up", "first_layer": "first layer"},
     **{"stop_gradient": "stop gradient", "dropout": "dropout", "max_steps": "steps", "num_train_epochs": "epochs"},
 }
@@ -64,7 +65,8 @@ def _settings(results: Results, name: str, task: str, title: str) -> Shown:
 def _told(run: Run) -> dict[str, str]:
     """α, the cap and other settings in words; what only constraints have is left out of other methods."""
     bound = run.arm == "constrained"
-    told = {"alpha": format_alpha(run.view.alpha) if bound else "–", "cap": _word(run.cap) if bound else "–"}
+    alpha = format_alpha(run.view.alpha) if bound and run.view.alpha else "–"
+    told = {"alpha": alpha, "cap": _word(run.cap) if bound else "–"}
     return told | {name: _word(run.view.settings.get(name)) for name in SETTINGS}
 
 

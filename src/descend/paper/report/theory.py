@@ -1,6 +1,6 @@
 """Theory beside practice: Theorem 2 (the gap that is left), Corollary 3 (violations under shift), energies."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import isfinite, nan
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from descend.paper.report.cells import Run, arm_name
+from descend.paper.report.cells import Run, arm_name, rates_of
 from descend.paper.report.chart import Chart, Line, Panel
 from descend.paper.report.claims import Claim, Held, below, every, not_run, number, ranged
 from descend.paper.report.estimates import Interval, Number, along, computed, over_seeds, rows_along, same_seeds
@@ -25,14 +25,14 @@ from descend.paper.report.parts import (
     strongest,
 )
 from descend.paper.report.results import Results, Setting
-from descend.report.runs import alphas
 
 ARMS = ("erm", "constrained")
 
 ROUNDING = 1e-9
 """Of f_0, what a violation that grows exactly linearly may seem to exceed its line by."""
 
-Limits = Sequence[float | None]
+Rates = Mapping[int, float]
+"""Constrained layer → the largest f_l / f_{l−1} that is allowed."""
 
 
 def theory_1(results: Results) -> Shown:
@@ -124,25 +124,25 @@ def theory_2(results: Results) -> Shown:
     settings = _constrained(results)
     for setting in settings:
         finite = {arm: _of(setting, arm) for arm in ARMS}
-        limits = next((run.view.limits for run in finite["constrained"]), [])
-        if not any(limit is not None for limit in limits[1:]):
+        rates = rates_of(finite["constrained"])
+        if not rates:
             continue
         series = []
         levels = _levels([run for runs in finite.values() for run in runs], setting.gamma)
         for arm, runs in finite.items():
-            rows = [[_violation(limits, run, setting.gamma, level) for level in levels] for run in runs]
+            rows = [[_violation(rates, run, setting.gamma, level) for level in levels] for run in runs]
             if rows:
                 x = [level - setting.gamma for level in levels]
                 series.append(replace(layer_series(arm_name(arm), arm, rows), x=x))
         if finite["constrained"] and sum(level > setting.gamma for level in levels) > 1:
             told = [part for level in levels for part in along(tuple(finite["constrained"]), level)]
             first, *_ = along(tuple(finite["constrained"]), setting.gamma)
-            excesses[setting] = computed(partial(_excess, limits, levels, setting.gamma), first, *told).interval
+            excesses[setting] = computed(partial(_excess, rates, levels, setting.gamma), first, *told).interval
         lines = [Line(0, "holds below", "y")]
         panels.append(Panel(setting.words, "γ − γ of training", "largest violation / f_0", series, lines=lines))
         if all(finite.values()) and levels:
             theirs, ours = (
-                _worst(limits, runs, setting.gamma, levels[-1], max(map(len, finite.values())))
+                _worst(rates, runs, setting.gamma, levels[-1], max(map(len, finite.values())))
                 for runs in same_seeds(*finite.values())
             )
             less[setting] = ours - theirs
@@ -238,13 +238,13 @@ def _gaps(run: Run, level: float, best: float) -> list[float]:
 
 def _bound(run: Run, level: float) -> float:
     """ζ/α, NaN where one of them is not known."""
-    asked = alphas(run.view.limits).values()
     trained = run.trained("loss")
-    if not asked or trained is None:
+    alpha = min((1 - rate for rate in run.rates.values()), default=nan)
+    if trained is None or not alpha > 0:
         return nan
     test = np.array(run.losses(level))[-len(trained) :]
     gap = np.abs(trained - test)
-    return float(gap[np.isfinite(gap)].max() / min(asked)) if np.isfinite(gap).any() else nan
+    return float(gap[np.isfinite(gap)].max() / alpha) if np.isfinite(gap).any() else nan
 
 
 def _levels(runs: Sequence[Run], trained: float) -> list[float]:
@@ -253,50 +253,45 @@ def _levels(runs: Sequence[Run], trained: float) -> list[float]:
     return sorted(set.intersection(*judged)) if judged else []
 
 
-def _worst(limits: Limits, runs: Sequence[Run], trained: float, level: float, most: int = 0) -> Number:
+def _worst(rates: Rates, runs: Sequence[Run], trained: float, level: float, most: int = 0) -> Number:
     """The largest violation over layers at a noise level, in units of f_0 at the training noise."""
     first, *_ = along(tuple(runs), trained, most)
-    return computed(partial(_largest, limits), first, *along(tuple(runs), level, most))
+    return computed(partial(_largest, rates), first, *along(tuple(runs), level, most))
 
 
-def _violation(limits: Limits, run: Run, trained: float, level: float) -> float:
+def _violation(rates: Rates, run: Run, trained: float, level: float) -> float:
     """The same of one run."""
-    return float(_largest(limits, (run.losses(trained) or [nan])[0], *(run.losses(level) or [])))
+    return float(_largest(rates, (run.losses(trained) or [nan])[0], *(run.losses(level) or [])))
 
 
-def _largest(limits: Limits, first: Any, *losses: Any) -> Any:
-    return _missed(limits, losses).max(0) / first
+def _largest(rates: Rates, first: Any, *losses: Any) -> Any:
+    return _missed(rates, losses).max(0) / first
 
 
-def _missed(limits: Limits, losses: Sequence[Any]) -> np.ndarray:
-    """f_l − (1 − α_l) f_{l−1} of each layer that is held to it."""
-    missed = [
-        losses[layer] - limit * losses[layer - 1]
-        for layer, limit in enumerate(limits)
-        if layer and limit is not None and layer < len(losses)
-    ]
-    return np.array(missed)
+def _missed(rates: Rates, losses: Sequence[Any]) -> np.ndarray:
+    """f_l − (1 − α_l) f_{l−1} of each constrained layer."""
+    return np.array([losses[layer] - rate * losses[layer - 1] for layer, rate in rates.items() if layer < len(losses)])
 
 
 def _least(*losses: Any) -> Any:
     return np.min(losses, axis=0)
 
 
-def _excess(limits: Limits, levels: Sequence[float], trained: float, first: Any, *losses: Any) -> Any:
+def _excess(rates: Rates, levels: Sequence[float], trained: float, first: Any, *losses: Any) -> Any:
     """How far a layer's violation at the last level lies above its line, in units of f_0; that of the worst layer.
 
     A layer's line starts at the training noise and covers the nearer half of the levels. The largest of several that
     grow linearly need not do so: each layer has its own.
 
     Args:
-        limits: 1 − α of each layer.
+        rates: 1 − α of each constrained layer.
         levels: That were judged, from that of training on.
         trained: The noise of training.
         first: f_0 there.
         losses: f_0 … f_L at the first level, at the second, and so on.
     """
     wide = len(losses) // len(levels)
-    missed = [_missed(limits, losses[start : start + wide]) for start in range(0, len(losses), wide)]
+    missed = [_missed(rates, losses[start : start + wide]) for start in range(0, len(losses), wide)]
     row = dict(zip(levels, missed, strict=True))
     outside = [level for level in levels if level > trained]
     near, last = outside[: max(1, len(outside) // 2)], outside[-1]
