@@ -25,9 +25,11 @@ import torch
 from descend import run
 from descend.cli.parsing import read_recipe
 from descend.cli.runs import judged
+from descend.cli.studies import flags
 from descend.errors import NonFiniteLossError
 from descend.models.llama2c import convert
-from descend.paper.grid import OUT, ROOT, Cell, cells
+from descend.paper.grid import Cell, Settings, Value, cells
+from descend.paper.workers import Job
 from descend.recipes import RECIPES
 from descend.training import preferred
 from descend.training.config import DescentArguments
@@ -59,33 +61,31 @@ def title(cell: Cell) -> str:
     return f"{cell.model}-{cell.depth} {cell.data} γ={cell.gamma:g}"
 
 
-def settings(cell: Cell, data: Path, out: Path) -> tuple[dict[str, str], float]:
-    """A cell's flags but those of constraints, and its learning rate."""
-    dropped = {f"--{one.name.replace('_', '-')}" for one in fields(DescentArguments)} - {"--patience"}
-    dropped |= {"--layer", "--learning-rate", "--seed"}
-    flags = dict(zip(cell.flags[::2], cell.flags[1::2], strict=True))
-    kept = {name: value for name, value in flags.items() if name not in dropped}
-    for mark, place in ((ROOT, data), (OUT, out)):
-        kept = {name: value.replace(mark, str(place)) for name, value in kept.items()}
+def settings(cell: Cell, data: Path, out: Path) -> tuple[dict[str, Value], float]:
+    """A cell's settings but those of constraints, and its learning rate."""
+    dropped = {field.name for field in fields(DescentArguments)} - {"patience"}
+    dropped |= {"layer", "learning_rate", "seed"}
+    settings = Job(cell, out, data).resolved(cell.settings)
     usual = RECIPES[cell.recipe].training["learning_rate"]
-    return kept, float(flags.get("--learning-rate", usual))
+    kept = {name: value for name, value in settings.items() if name not in dropped}
+    return kept, float(settings.get("learning_rate", usual))
 
 
-def trained(recipe: str, flags: dict[str, str], judge: tuple[str, ...], folder: Path) -> dict[str, Any]:
+def trained(recipe: str, settings: Settings, judge: Settings, folder: Path) -> dict[str, Any]:
     """One run, and what it is on validation data, under the noise that it will be judged by."""
     done = folder / "validation.json"
     if done.is_file():
         return json.loads(done.read_text())
     torch.set_num_threads(1)
-    words = [recipe, *(word for pair in flags.items() for word in pair), "--out", str(folder)]
-    found: dict[str, Any] = {"folder": folder.name, "rate": float(flags["--learning-rate"]), "mean": None}
+    words = [recipe, *flags(settings), "--out", str(folder)]
+    found: dict[str, Any] = {"folder": folder.name, "rate": settings["learning_rate"], "mean": None}
     with contextlib.redirect_stderr(io.StringIO()):
         try:
             if not run.finished(folder):
                 shutil.rmtree(folder, ignore_errors=True)
-                name, settings, args, _ = read_recipe(words)
-                run.train(name, settings, args)
-            _, summary = judged([str(folder), "--split", "validation", *judge])
+                name, chosen, args, _ = read_recipe(words)
+                run.train(name, chosen, args)
+            _, summary = judged([str(folder), "--split", "validation", *flags(judge)])
             found |= {name: summary[name] for name in ("mean", "feasible", "higher_is_better")}
         except NonFiniteLossError as error:  # a run that diverged is a result
             found["error"] = str(error)
@@ -95,7 +95,7 @@ def trained(recipe: str, flags: dict[str, str], judge: tuple[str, ...], folder: 
     return found
 
 
-def tested(trials: list[dict[str, Any]], method: str, judge: tuple[str, ...], runs: Path) -> dict[str, Any]:
+def tested(trials: list[dict[str, Any]], method: str, judge: Settings, runs: Path) -> dict[str, Any]:
     """Of a method's runs the chosen one on test data, as columns of a row; nothing but the runs where all diverged."""
     whole = [trial for trial in trials if trial["mean"] is not None]
     if not whole:
@@ -104,7 +104,7 @@ def tested(trials: list[dict[str, Any]], method: str, judge: tuple[str, ...], ru
     feasible = [method == "constrained" and trial["feasible"] for trial in whole]
     best = whole[preferred([sign * trial["mean"] for trial in whole], feasible)]
     with contextlib.redirect_stderr(io.StringIO()):
-        _, summary = judged([str(runs / best["folder"]), *judge])
+        _, summary = judged([str(runs / best["folder"]), *flags(judge)])
     level = next(name for name in summary["layer_losses"] if float(name) == summary["train_noise"])
     return {
         "method": method,
@@ -118,13 +118,13 @@ def tested(trials: list[dict[str, Any]], method: str, judge: tuple[str, ...], ru
 
 def cell_rows(cell: Cell, data: Path, out: Path) -> list[dict[str, Any]]:
     """The chosen run of each method, judged on test data."""
-    flags, rate = settings(cell, data, out)
+    common, rate = settings(cell, data, out)
     rows = []
     for method in METHODS:
         trials = []
         for factor in RATES:
             name = f"{cell.recipe}-{cell.depth}_{cell.data}_{cell.gamma:g}_{method}_{factor:g}"
-            chosen = flags | {"--method": method, "--learning-rate": f"{rate * factor:.4g}"}
+            chosen = common | {"method": method, "learning_rate": float(f"{rate * factor:.4g}")}
             trials.append(trained(cell.recipe, chosen, cell.judge, out / "runs" / name))
         facts = {"cell": title(cell), "task": cell.task, "model": cell.model, "data": cell.data, "gamma": cell.gamma}
         rows.append({**facts, "depth": cell.depth, **tested(trials, method, cell.judge, out / "runs")})

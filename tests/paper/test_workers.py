@@ -25,8 +25,8 @@ PRELOAD = ["descend.cli", "descend.run", "descend.recipes.video"]
 VIDEO = [cell for cell in cells(["figure-3"], "smoke") if cell.model == "UT" and cell.depth == 2]
 
 
-def changed(cell, variant, *flags):
-    return replace(cell, variant=variant, flags=(*cell.flags, *flags))
+def changed(cell, variant, **settings):
+    return replace(cell, variant=variant, settings={**cell.settings, **settings})
 
 
 @pytest.fixture
@@ -180,9 +180,9 @@ def test_a_study_from_the_command_line(out, monkeypatch, capsys):
     """Two cells are trained, one after a kill; one diverges, one can't be run; then there is nothing to do."""
     erm, constrained = VIDEO[0], VIDEO[2]
     assert (erm.arm, constrained.arm) == ("erm", "constrained")
-    long = changed(constrained, "", "--max-steps", "40", "--save-steps", "5")
-    wild = changed(constrained, "wild", "--learning-rate", "1e30")
-    bad = changed(erm, "bad", "--window", "9999")
+    long = changed(constrained, "", max_steps=40, save_steps=5)
+    wild = changed(constrained, "wild", learning_rate=1e30)
+    bad = changed(erm, "bad", window=9999)
     study = {"figure-1": Wanted("some", lambda _: [long, erm, wild, bad])}
     monkeypatch.setattr(grid, "WANTED", study)
     words = ["reproduce", "figure-1", "--scale", "smoke", "--out", str(out), "--workers", "2"]
@@ -210,7 +210,7 @@ def test_a_study_from_the_command_line(out, monkeypatch, capsys):
     assert lines.keys() == {long.name, erm.name, wild.name}
     for cell in (long, erm):
         line = lines[cell.name]
-        assert line["cell"]["flags"] == list(cell.flags) and line["summary"]["method"] == cell.arm
+        assert line["cell"]["settings"] == cell.settings and line["summary"]["method"] == cell.arm
         assert line["curves"]["loss"]["steps"][-1] == line["validation"]["steps"][-1] == (40 if cell is long else 6)
         assert str(out) not in json.dumps(line)
         assert not (out / "runs" / cell.name / "model").exists() and (out / "runs" / cell.name / "frames.npz").exists()
@@ -237,7 +237,7 @@ def test_a_study_from_the_command_line(out, monkeypatch, capsys):
 
 
 def test_where_every_cell_fails_each_is_told_and_nothing_is_drawn(out, monkeypatch, capsys):
-    bad = changed(VIDEO[0], "bad", "--window", "9999")
+    bad = changed(VIDEO[0], "bad", window=9999)
     monkeypatch.setattr(grid, "WANTED", {"figure-1": Wanted("some", lambda _: [bad])})
     assert main(["reproduce", "figure-1", "--scale", "smoke", "--out", str(out), "--workers", "1"]) == 1
     said = capsys.readouterr().err
@@ -329,7 +329,7 @@ def test_lines_of_other_settings_are_put_aside(tmp_path):
 
 def test_seeds_of_one_arm_with_other_settings_are_named(tmp_path, capsys):
     def add(arm, seed, **settings):
-        cell = {"name": f"{arm}-{seed}", "recipe": "video-ut", "flags": ["--method", arm, "--seed", str(seed), "--x"]}
+        cell = {"name": f"{arm}-{seed}", "recipe": "video-ut", "settings": {"method": arm, "seed": seed, "x": 1}}
         collected.append(tmp_path, {"cell": cell, "summary": {"settings": settings}, "seconds": 1.0})
 
     for seed in range(3):
@@ -337,9 +337,9 @@ def test_seeds_of_one_arm_with_other_settings_are_named(tmp_path, capsys):
     assert collected.mixed(tmp_path) == []
     for seed in range(3):
         add("constrained", seed, max_steps=50 if seed == 1 else 40)
-    collected.append(tmp_path, {"cell": {"name": "gone", "flags": 3}, "summary": None, "seconds": 1.0})
+    collected.append(tmp_path, {"cell": {"name": "gone", "settings": 3}, "summary": None, "seconds": 1.0})
     (warning,) = collected.mixed(tmp_path)
-    assert warning.startswith("constrained-1: other settings than constrained-0 (max_steps), though the flags are")
+    assert warning.startswith("constrained-1: other settings than constrained-0 (max_steps)")
     assert main(["report", str(tmp_path)]) == 2  # these are no judged runs
     assert f"WARNING: {warning}\n" in capsys.readouterr().err
 

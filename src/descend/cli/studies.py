@@ -13,6 +13,7 @@ from descend.cli.runs import complete, draw, judged, line_of, train
 from descend.errors import InputError, StudyError
 
 if TYPE_CHECKING:
+    from descend.paper.grid import Settings
     from descend.paper.workers import Job
 
 
@@ -74,14 +75,24 @@ def _carry_out(threads: int | None, job: "Job") -> None:
     if threads is not None:
         torch.set_num_threads(threads)
     folder, begun = str(job.folder), (job.folder / "config.json").is_file()
+    settings, judge, answer = map(job.resolved, (job.cell.settings, job.cell.judge, job.cell.answer))
     if not finished(job.folder):
-        train([job.cell.recipe, *map(job.resolved, job.cell.flags), "--out", folder, *(["--resume"] if begun else [])])
+        train([job.cell.recipe, *flags(settings), "--out", folder, *(["--resume"] if begun else [])])
     if not (job.folder / "summary.json").is_file():
-        print(line_of(judged([folder, *map(job.resolved, job.cell.judge)])[1]))
+        print(line_of(judged([folder, *flags(judge)])[1]))
     for gamma in answered(job.cell):
         file = job.folder / ANSWERS_FILE.format(gamma=gamma)
         if not file.is_file():
-            complete([folder, *map(job.resolved, job.cell.answer), "--noise", f"{gamma:g}", "--out", str(file)])
+            complete([folder, *flags(answer), "--noise", f"{gamma:g}", "--out", str(file)])
+
+
+def flags(settings: "Settings") -> list[str]:
+    """Settings as command-line flags."""
+    found = []
+    for name, value in settings.items():
+        words = ",".join(map(repr, value)) if isinstance(value, list) else str(value)
+        found += [f"--{name.replace('_', '-')}", words.lower() if isinstance(value, bool) else words]
+    return found
 
 
 def _convert(models: dict[Path, Path]) -> None:

@@ -64,17 +64,16 @@ def seconds(out: Path, line: Mapping[str, Any]) -> float:
 
 
 def mixed(out: Path) -> list[str]:
-    """A warning for each arm whose seeds were run with different settings though their flags are the same.
+    """A warning for each arm whose seeds ran with different settings though their cells ask for the same.
 
     Raises:
         InputError: If a line is no JSON object, or has no cell with a name.
     """
     arms: dict[str, dict[str, Mapping[str, Any]]] = {}
     for name, line in read(out).items():
-        flags, summary = line["cell"].get("flags"), line.get("summary")
-        if isinstance(flags, list) and isinstance(summary, dict) and isinstance(summary.get("settings"), dict):
-            place = flags.index("--seed") if "--seed" in flags else len(flags)
-            arm = json.dumps([line["cell"].get("recipe"), flags[:place], flags[place + 2 :]])
+        asked, summary = line["cell"].get("settings"), line.get("summary")
+        if isinstance(asked, dict) and isinstance(summary, dict) and isinstance(summary.get("settings"), dict):
+            arm = json.dumps([line["cell"].get("recipe"), {**asked, "seed": None}], sort_keys=True)
             arms.setdefault(arm, {})[name] = summary["settings"]
     warnings = []
     for runs in arms.values():
@@ -85,8 +84,8 @@ def mixed(out: Path) -> list[str]:
         if differing:
             names = ", ".join(name for name, other in others if other != settings)
             warnings.append(
-                f"{names}: other settings than {first} ({', '.join(sorted(differing))}), though the flags are the "
-                "same. A recipe's usual ones have changed: remove the older lines, and they are run again."
+                f"{names}: other settings than {first} ({', '.join(sorted(differing))}), though the study asks for the "
+                "same. The recipe's defaults have changed. Remove the older lines to run them again."
             )
     return warnings
 
@@ -152,7 +151,7 @@ def line(cell: Cell, folder: Path, seconds: float, folders: Mapping[str, Path]) 
     rows = list(_rows(folder / "records.jsonl"))
     groups = folder / "groups.json"
     found = {
-        "cell": cell.told(),
+        "cell": cell.content(),
         "summary": read_json(folder / "summary.json"),
         "groups": read_json(groups) if groups.exists() else None,
         "curves": {metric: curve for metric in _TRAINED if (curve := _curve(rows, "train", metric))},
@@ -166,7 +165,7 @@ def line(cell: Cell, folder: Path, seconds: float, folders: Mapping[str, Path]) 
 
 def diverged(cell: Cell, reason: str, seconds: float) -> dict[str, Any]:
     """The line of a run whose loss was no number: a finding, which is counted and not tried again."""
-    return {"cell": cell.told(), "summary": None, "diverged": reason, "seconds": seconds}
+    return {"cell": cell.content(), "summary": None, "diverged": reason, "seconds": seconds}
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
@@ -213,7 +212,7 @@ def answered(cell: Cell) -> list[float]:
 
 
 def _portable(content: Any, folders: Mapping[str, Path]) -> Any:
-    """Paths of this machine as they stand in a cell's flags."""
+    """Replace paths of this machine by their placeholders."""
     text = json.dumps(content)
     for mark, folder in sorted(folders.items(), key=lambda pair: -len(str(pair[1]))):  # the inner one first
         written = re.escape(json.dumps(str(folder))[1:-1])

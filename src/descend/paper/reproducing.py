@@ -75,7 +75,7 @@ class Study:
 
     def models(self) -> dict[Path, Path]:
         """Of the models that cells start from and that are to be converted first: where to → what from."""
-        used = {flag for cell in self.missing for flag in cell.flags}
+        used = {value for cell in self.missing for value in _words(cell)}
         pairs = settings()[self.scale].get("converted", {}).items()
         return {self._path(target): self._path(source) for target, source in pairs if target in used}
 
@@ -88,8 +88,8 @@ class Study:
         converted = settings()[self.scale].get("converted", {})
         needed: dict[str, set[str]] = {}
         for cell in self.missing:
-            for flag in (*cell.flags, *cell.answer):
-                path = converted.get(flag, flag)
+            for value in _words(cell):
+                path = converted.get(value, value)
                 if path.startswith(ROOT):
                     needed.setdefault(path, set()).add(cell.data)
         if needed and self.root is None:
@@ -98,8 +98,8 @@ class Study:
         if lacking:
             raise InputError(f"{self.root} must hold {_listed(lacking)}; it does not. Put them there, or link to them.")
 
-    def _path(self, flag: str) -> Path:
-        return Path(flag.replace(ROOT, str(self.root)).replace(OUT, str(self.out)))
+    def _path(self, value: str) -> Path:
+        return Path(value.replace(ROOT, str(self.root)).replace(OUT, str(self.out)))
 
     def carry_out(self, work: Work, *, workers: int, preload: Sequence[str]) -> Report:
         """Run what is missing.
@@ -178,6 +178,11 @@ class _Progress:
             print(f"[{done}/{len(self.study.cells)}] {cell.name}; {left}{wrong}", file=sys.stderr, flush=True)
         self.bar.set_postfix_str(left + wrong, refresh=False)
         self.bar.update()
+
+
+def _words(cell: Cell) -> list[str]:
+    """The values of a cell's settings that are text; paths are among them."""
+    return [value for value in (*cell.settings.values(), *cell.answer.values()) if isinstance(value, str)]
 
 
 def _duration(seconds: float) -> str:

@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError, StudyError, reason
 from descend.paper import collected
-from descend.paper.grid import HERE, OUT, ROOT, Cell
+from descend.paper.grid import HERE, OUT, ROOT, Cell, Settings, Value
 from descend.reading import read_json
 from descend.records import locked
 
@@ -56,15 +56,18 @@ class Job:
 
     @property
     def folders(self) -> dict[str, Path]:
-        """What stands for which folder in a cell's flags."""
+        """Placeholder in a cell's settings → the folder that it stands for."""
         found = {OUT: self.out.absolute(), HERE: Path(__file__).parent}
         return found | ({ROOT: self.root.absolute()} if self.root is not None else {})
 
-    def resolved(self, flag: str) -> str:
-        """A flag with this machine's folders."""
+    def resolved(self, settings: Settings) -> dict[str, Value]:
+        """Settings with the folders of this machine."""
+        return {name: self._placed(value) if isinstance(value, str) else value for name, value in settings.items()}
+
+    def _placed(self, value: str) -> str:
         for mark, folder in self.folders.items():
-            flag = flag.replace(mark, str(folder))
-        return flag
+            value = value.replace(mark, str(folder))
+        return value
 
 
 Work = Callable[[Job], None]

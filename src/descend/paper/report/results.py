@@ -12,7 +12,7 @@ import numpy as np
 
 from descend.errors import InputError
 from descend.paper.collected import CELLS_FILE
-from descend.paper.grid import Cell, values
+from descend.paper.grid import Cell
 from descend.paper.report.cells import DATA, Place, Run, data_name, metric_name
 from descend.reading import json_lines
 from descend.report.frames import Frames
@@ -223,23 +223,11 @@ def _diverged(line: Mapping[str, Any], runs: Iterable[Run], source: str) -> Run:
         **{"violations": [], "violation_intervals": [], "violated": [], "feasible": False, "certain": True},
         "limits": pattern.limits if same else [],
         **{"bounds": [], "certified": [], "certificate": ""},
-        "settings": pattern.settings if same else _flagged(line["cell"].get("flags")),
+        "settings": pattern.settings if same else dict(line["cell"].get("settings") or {}),
         **{"ratios": [], "ratio_mean": None, "ratio_median": None, "descending_share": None},
         "verdict": f"Diverged: {line['diverged']}",
     }
     return replace(run, view=replace(pattern, **changed))
-
-
-def _flagged(flags: Any) -> dict[str, Any]:
-    """The settings that a cell's flags give, as a summary has them."""
-    found: dict[str, Any] = {}
-    for flag, value in values([*map(str, flags)] if isinstance(flags, list) else []).items():
-        name = flag.removeprefix("--").replace("-", "_")
-        try:
-            found[name] = float(value)
-        except ValueError:
-            found[name] = value
-    return found
 
 
 def _alike(gone: Run, runs: Iterable[Run]) -> tuple[RunView, bool]:
