@@ -11,9 +11,9 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
 from descend.errors import InputError
-from descend.paper.report import FIGURES, grid, write_study
+from descend.paper.report import FIGURES, heat_map, write_study
 from descend.paper.report.cells import Run
-from descend.paper.report.grid import opened
+from descend.paper.report.heat_map import opened
 from descend.paper.report.results import Results
 from tests.report.test_page import HOSTILE, Guarded, Visit, browser  # noqa: F401 (a fixture)
 from tests.report.test_report import fake_frames
@@ -216,7 +216,7 @@ def test_it_fits_a_phone(browser: Browser, page_file: Path) -> None:  # noqa: F8
 def test_the_runs_of_a_large_study_are_thinned_until_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     many = Results(Run.read(one, "a line") for one in small())
     whole = opened(many)
-    monkeypatch.setattr(grid, "BUDGET", 150_000)
+    monkeypatch.setattr(heat_map, "BUDGET", 150_000)
     thinned = opened(many)
     assert len(json.dumps(thinned)) < 200_000 < len(json.dumps(whole))
     (arm, *_) = (arm for arm in thinned["cells"][0]["arms"] if arm["name"] == "Constrained")

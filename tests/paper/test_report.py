@@ -32,7 +32,7 @@ from descend.paper.report.estimates import (
     share,
     together,
 )
-from descend.paper.report.language import repetition
+from descend.paper.report.evidence import repetition
 from descend.paper.report.parts import Shown
 from descend.paper.report.results import Results
 from tests.support import studies
@@ -347,7 +347,7 @@ def test_a_run_that_diverged_is_lost_counted_and_named(tmp_path: Path) -> None:
     lines.append({"cell": gone["cell"], "summary": None, "diverged": "loss of layer 3 is nan", "seconds": 3.0})
     found = {claim.claim[:6]: claim for claim in draw(write(tmp_path, lines, ["table-3"]))}
     assert found["No run"].held == "not held" and gone["cell"]["name"] in found["No run"].sentence
-    assert "0 of 1" in found["Constr"].sentence and "worse beyond doubt in 1" in found["Constr"].sentence
+    assert "0 of 1" in found["Constr"].sentence and "worse in 1;" in found["Constr"].sentence
     (row,) = rows(tmp_path / "figures" / "table-3.csv")
     assert row["Constrained"] == "diverged" and row["ERM"][0].isdigit()
     draw(write(tmp_path, lines, ["figure-2", "figure-7", "theory-1", "theory-2"]))  # and nothing falls over it
@@ -360,7 +360,7 @@ def test_every_step_is_asked_not_the_least_one_alone() -> None:
         if one["cell"]["arm"] == "constrained":
             one["summary"]["layer_losses"]["0.8"] = [1.0, 0.99, 0.9, 0.9 - 0.05 * one["cell"]["seed"]]
     claim = claims(lines, "figure-7")[0]
-    assert claim.held == "undecided" and "speaks layer 3" in claim.sentence
+    assert claim.held == "undecided" and "layer 3 of DUST-3" in claim.sentence
 
 
 def test_steps_along_layers_rest_on_seeds_and_groups_where_groups_are_told() -> None:
@@ -872,7 +872,7 @@ def test_alpha_costs_in_distribution_wherever_it_costs() -> None:
                 line("text", "RoBERTa", "imdb", 2, 1.0, "constrained", seed, variant=f"alpha={alpha:g}", effect=effect)
             )
     claim = claims(lines, "figure-5")[1]
-    assert claim.held == "not held" and "speaks test γ = 0:" in claim.sentence
+    assert claim.held == "not held" and "test γ = 0," in claim.sentence
 
 
 def test_a_figure_says_the_same_whatever_was_asked_for_beside_it(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from descend.paper.report.cells import Answer, arm_name
 from descend.paper.report.chart import Chart, Series
 from descend.paper.report.claims import Claim, Held
 from descend.paper.report.drawing import asked_of, put_figures, shown
-from descend.paper.report.grid import heat_map, opened
-from descend.paper.report.language import answers
+from descend.paper.report.heat_map import heat_map, opened
 from descend.paper.report.parts import Shown
-from descend.paper.report.plotted import plot_panel
+from descend.paper.report.plotly_charts import plot_panel
 from descend.paper.report.results import Results, Setting
+from descend.paper.report.selections import answered
 from descend.paper.scales import SCALES
 from descend.report.figures import plain_layout
 from descend.report.page import put_page
@@ -87,7 +87,7 @@ def put_study_page(out: Path, results: Results, drawn: Mapping[str, Shown], scal
         pictures, html = viewer(number, frames, setting.gamma, budget, note=" Shown is the first seed of each method.")
         state = {"noise": setting.gamma, "layer": setting.depth, "clip": 0, "log": True}
         add(f"frames-{place}", f"Pictures: {setting.words}", html, frames=pictures, state=state, train=setting.gamma)
-    for place, (setting, told_by) in enumerate(answers(results)):
+    for place, (setting, told_by) in enumerate(answered(results)):
         html, level = _answers(len(data), told_by)
         add(f"answers-{place}", f"Answers: {setting.words}", html, state={"noise": level, "log": True})
     claims = [claim for one in drawn.values() for claim in one.claims]

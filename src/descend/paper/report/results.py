@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from descend.errors import InputError
 from descend.paper.collected import CELLS_FILE
 from descend.paper.grid import Cell
+from descend.paper.published import AREA_REACH
 from descend.paper.report.cells import DATA, Place, Run, data_name, metric_name
 from descend.reading import json_lines
 from descend.report.frames import Frames
@@ -63,6 +64,11 @@ class Setting:
     def paired(self) -> bool:
         """Whether there are both to compare."""
         return bool(self.plain and self.constrained)
+
+    @property
+    def reach(self) -> float:
+        """The highest test noise of an area: the paper's for texts in its own regime, otherwise all that was judged."""
+        return AREA_REACH if self.task == "text" and self.regime in ("", "paper") else inf
 
     @property
     def unbound(self) -> bool:

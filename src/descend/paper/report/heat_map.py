@@ -8,8 +8,7 @@ from typing import Any
 from descend.paper.report.cells import DATA, Run, arm_name, data_name
 from descend.paper.report.chart import arm_style
 from descend.paper.report.claims import above, below, ranged
-from descend.paper.report.estimates import Interval
-from descend.paper.report.parts import gain
+from descend.paper.report.estimates import Interval, gain
 from descend.paper.report.results import MODELS, Results, Setting
 from descend.report.figures import layer_colours
 
