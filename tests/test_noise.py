@@ -353,4 +353,4 @@ def test_a_run_is_trained_and_judged_at_the_variance(tmp_path):
     found = run.evaluate(tmp_path / "run", noise=[0.01, 0.1], most=4, frames=1)
     for level in (0.01, 0.05, 0.1):
         # ½ Σ_t ‖ε_t‖₂ for T = 2, and E‖ε‖ of 256 pixels is within 1 ‰ of 16 std.
-        assert found["layer_losses"][str(level)][0] == pytest.approx(16 * (level * sigma) ** 0.5, rel=0.01)
+        assert found.layer_losses[level][0] == pytest.approx(16 * (level * sigma) ** 0.5, rel=0.01)

@@ -251,7 +251,7 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
         (["evaluate", "RUN/model"], "is not that of a run"),
         (["evaluate", "RUN", "--data", "NOWHERE"], "does not exist"),
         (["compare", "RUN"], "the following arguments are required: --out"),
-        (["compare", "NOWHERE", "--out", "OUT"], "NOWHERE has no summary.json; run: descend evaluate NOWHERE"),
+        (["compare", "NOWHERE", "--out", "OUT"], "descend evaluate NOWHERE"),
         (
             ["compare", "RUN", "--out", "RUN"],
             "holds something else than a comparison; choose another folder with --out",

@@ -30,17 +30,17 @@ def test_the_groups_recombine_to_the_values_of_the_summary(tmp_path, kind):
     assert main(["train", *RUNS[kind], *STEPS, "--out", str(out)]) == 0
     summary = run.evaluate(out, noise=[0.0, 2.0])
     groups = json.loads((out / "groups.json").read_text())
-    assert groups["noise"] == summary["noise"] == [0, 2]  # without the training noise, where it is not asked for
-    assert recombined(groups) == pytest.approx(summary["values"], rel=1e-5)
-    assert (sum(groups["counts"]), len(groups["counts"])) == (summary["samples"], summary["groups"])
-    assert len(groups["counts"]) < summary["samples"]
-    assert [len(level) for level in groups["scores"]] == [summary["groups"]] * 2
+    assert groups["noise"] == summary.noise == [0, 2]  # without the training noise, where it is not asked for
+    assert recombined(groups) == pytest.approx(summary.values, rel=1e-5)
+    assert (sum(groups["counts"]), len(groups["counts"])) == (summary.samples, summary.groups)
+    assert len(groups["counts"]) < summary.samples
+    assert [len(level) for level in groups["scores"]] == [summary.groups] * 2
     again = run.evaluate(out, noise=[2.0])  # the same groups and the same noise, whatever is measured beside them
     alone = json.loads((out / "groups.json").read_text())
-    assert alone["layers"].pop("noise") == sorted({2.0, summary["train_noise"]})
+    assert alone["layers"].pop("noise") == sorted({2.0, summary.train_noise})
     assert alone["layers"]["losses"][-1] == groups["layers"]["losses"][-1]
     assert alone | {"layers": 0} == groups | {"noise": [2], "scores": groups["scores"][1:], "layers": 0}
-    assert again["values"] == summary["values"][1:]
+    assert again.values == summary.values[1:]
 
 
 def test_losses_of_all_layers_stand_there_by_blocks(tmp_path):
@@ -50,11 +50,11 @@ def test_losses_of_all_layers_stand_there_by_blocks(tmp_path):
     assert main(["train", "text-ut", "--method", "erm", *flags, "--out", str(out)]) == 0
     summary = run.evaluate(out, noise=[0.0, 2.0], most=150)
     layers = json.loads((out / "groups.json").read_text())["layers"]
-    assert summary["samples"] == summary["groups"] == sum(layers["counts"]) == 150
+    assert summary.samples == summary.groups == sum(layers["counts"]) == 150
     assert len(layers["counts"]) == 30 and layers["noise"] == [0, 1, 2]
     for level, losses in zip(layers["noise"], layers["losses"], strict=True):
         means = [sum(layer) / 150 for layer in losses]
-        assert means == pytest.approx(summary["layer_losses"][str(level)], rel=1e-5)
+        assert means == pytest.approx(summary.layer_losses[level], rel=1e-5)
 
 
 def test_samples_of_a_single_group_stand_alone():

@@ -1,6 +1,5 @@
 """What is measured of classifiers: ratios, where decisions settle, exits, probes, and models we never trained."""
 
-import json
 import shutil
 from itertools import pairwise
 
@@ -16,6 +15,7 @@ from descend.evaluation.exits import COST, exit_layers, exits
 from descend.evaluation.layers import LayerLosses, measure
 from descend.evaluation.probes import fit_probes
 from descend.models import LayeredClassifier
+from descend.records.schema import read_summary
 from descend.tasks.text import (
     Classification,
     generate_pairs,
@@ -163,24 +163,24 @@ def plain(tmp_path, tokenizer):
 def test_a_plain_classifier_is_judged_probed_and_left_early(plain):
     folder, data = plain
     summary = run.evaluate(folder, task="classification", data=str(data), noise=[0.0, 1.0], probe=True, exit=True)
-    assert json.loads(json.dumps(summary)) == json.loads((folder / "summary.json").read_text())
-    assert (summary["model"], summary["method"], summary["dataset"], summary["samples"]) == (
+    assert summary == read_summary(folder)
+    assert (summary.model, summary.method, summary.dataset, summary.samples) == (
         "DistilBERT-3",
         "plain",
         "imdb, reviews",
         20,
     )
-    assert "not trained by Descend" in summary["note"] and "--probe" in summary["note"]
-    assert summary["verdict"].startswith("Held to 1% less loss at every layer, which its training did not ask: ")
-    assert summary["auc"] == pytest.approx(sum(summary["values"]) / 2)
-    assert set(summary["layer_losses"]) == {"0.0", "1.0"} == set(summary["probe"]["layer_losses"])
-    assert len(summary["layer_metrics"]["1.0"]) == 4 and len(summary["ratios"]["by_layer"]) == 3
-    assert sum(summary["settled_layer"]["shares"]) == pytest.approx(1)
-    assert {"confidence", "patience", "full", "chosen", "depth"} == set(summary["exit"])
+    assert "not trained by Descend" in summary.note and "--probe" in summary.note
+    assert summary.verdict.startswith("Held to 1% less loss at every layer, which its training did not ask: ")
+    assert summary.auc == pytest.approx(sum(summary.values) / 2)
+    assert set(summary.layer_losses) == {0.0, 1.0} == set(summary.probe.layer_losses)
+    assert len(summary.layer_metrics[1.0]) == 4 and len(summary.ratios.by_layer) == 3
+    assert sum(summary.settled_layer.shares) == pytest.approx(1)
+    assert {"confidence", "patience", "full", "chosen", "depth"} == summary.exit.model_fields_set
     ids = np.concatenate(tokenize(read_imdb(data)["train"], AutoTokenizer.from_pretrained(folder), 64)[0]["input_ids"])
     words = AutoModelForSequenceClassification.from_pretrained(folder).get_input_embeddings().weight[ids]
     # Of all training texts less those kept for validation.
-    assert summary["sigma"] == pytest.approx(words.std().item(), rel=0.02)
+    assert summary.sigma == pytest.approx(words.std().item(), rel=0.02)
 
 
 def test_what_a_plain_model_needs_is_said(plain, tmp_path, tokenizer):
@@ -215,8 +215,8 @@ def test_the_labels_of_a_head_are_met_by_their_names(plain, tmp_path):
     model.config.id2label, model.config.label2id = {0: "POSITIVE", 1: "NEGATIVE"}, {"POSITIVE": 0, "NEGATIVE": 1}
     model.save_pretrained(turned)
     again = run.evaluate(turned, task="classification", data=str(data), noise=[0.0])
-    assert again["values"] == plainly["values"]
-    np.testing.assert_allclose(again["layer_losses"]["0.0"], plainly["layer_losses"]["0.0"], rtol=1e-5)
+    assert again.values == plainly.values
+    np.testing.assert_allclose(again.layer_losses[0.0], plainly.layer_losses[0.0], rtol=1e-5)
     model.config.id2label = {0: "up", 1: "down"}
     model.save_pretrained(turned)
     with pytest.raises(InputError, match=r"are up, down; those of imdb neg, pos\. Name them alike"):
@@ -248,5 +248,5 @@ def test_levels_may_come_in_any_order(plain):
     one, other = (
         run.evaluate(folder, task="classification", data=str(data), noise=noise) for noise in ([1, 0, 2], [0, 1, 2])
     )
-    assert one["auc"] == other["auc"] > 0 and one["noise"] == [0, 1, 2] and one["values"] == other["values"]
-    assert run.evaluate(folder, task="classification", data=str(data), noise=[0.5])["auc"] is None
+    assert one.auc == other.auc > 0 and one.noise == [0, 1, 2] and one.values == other.values
+    assert run.evaluate(folder, task="classification", data=str(data), noise=[0.5]).auc is None

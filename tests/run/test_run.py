@@ -163,14 +163,12 @@ def test_the_summary_has_the_energy_along_the_layers(finished):
 def test_what_binds_is_told_by_its_multiplier_the_cap_too(tmp_path):
     assert train(tmp_path / "cap", "--cap", "0.1", "--alpha", "0.01", "--depth", "1", steps=2) == 0
     summary = run.evaluate(tmp_path / "cap", noise=[0.8])
-    assert (summary["cap_multiplier"] > 0, summary["multipliers"]) == (True, [0])
-    assert summary["binding"] == summary["violated"] == [0]
-    assert summary["verdict"] == (
-        "INFEASIBLE: the cap breaks its constraint on the test data. Binding (λ > 0): the cap."
-    )
+    assert (summary.cap_multiplier > 0, summary.multipliers) == (True, [0])
+    assert summary.binding == summary.violated == [0]
+    assert summary.verdict == ("INFEASIBLE: the cap breaks its constraint on the test data. Binding (λ > 0): the cap.")
     assert train(tmp_path / "erm", "--method", "erm", steps=2) == 0
     summary = run.evaluate(tmp_path / "erm", noise=[0.8])
-    assert summary["binding"] == [] and "Binding" not in summary["verdict"]
+    assert summary.binding == [] and "Binding" not in summary.verdict
 
 
 def test_the_config_names_every_setting_of_descends_own(finished):
@@ -340,11 +338,11 @@ def test_other_data_are_judged_with_the_sigma_and_noise_of_the_run(finished, tmp
     test, _ = load_test(data, 2)  # all of it: nothing is kept back for training
     network = UT.from_pretrained(out / "model")
     by_hand = measure(network, VideoDenoising(), test, GaussianNoise(0.8, sigma, 3))
-    assert (summary["dataset"], summary["groups"]) == ("flicker", 4)
-    assert summary["sigma"] == sigma != load_video(data, 2).sigma
-    assert summary["values"] == by_hand.metrics[-1:]
+    assert (summary.dataset, summary.groups) == ("flicker", 4)
+    assert summary.sigma == sigma != load_video(data, 2).sigma
+    assert summary.values == by_hand.metrics[-1:]
     other = run.evaluate(out, data=str(data), noise=[0.8], seed=4)
-    assert other["values"] != summary["values"]
+    assert other.values != summary.values
 
 
 def test_a_run_is_judged_from_anywhere(tmp_path, monkeypatch):
@@ -415,9 +413,9 @@ def test_the_best_feasible_model_is_judged_when_asked_for(tmp_path):
         network.feedforward += 0.1 * torch.eye(256)
         network.save_pretrained(out / "model")
     worse, best = (run.evaluate(out, noise=[0.8], model=name) for name in ("model", "best_feasible"))
-    assert best["values"][0] < worse["values"][0]
-    assert best["feasible"]
-    assert (worse["checkpoint"], best["checkpoint"]) == ("model", "best_feasible")
+    assert best.values[0] < worse.values[0]
+    assert best.feasible
+    assert (worse.checkpoint, best.checkpoint) == ("model", "best_feasible")
     (out / "best_feasible" / "dual.safetensors").unlink()  # its own, not that of the run's end
     with pytest.raises(InputError, match=r"best_feasible.dual\.safetensors can't be loaded"):
         run.evaluate(out, noise=[0.8], model="best_feasible")
@@ -427,10 +425,10 @@ def test_the_best_feasible_model_is_judged_when_asked_for(tmp_path):
 def test_every_split_can_be_judged(finished, tmp_path, split):
     shutil.copytree(finished, tmp_path / "run")
     summary = run.evaluate(tmp_path / "run", noise=[0.8], split=split)
-    assert summary["split"] == split
-    assert summary["samples"] == {"train": 18, "validation": 30, "test": 45}[split]
+    assert summary.split == split
+    assert summary.samples == {"train": 18, "validation": 30, "test": 45}[split]
     data = {"train": "the training data", "validation": "the validation data", "test": "the test data"}[split]
-    assert f" on {data}" in summary["verdict"]
+    assert f" on {data}" in summary.verdict
 
 
 def test_usual_levels_are_eight_up_to_three_and_a_half_times_the_training_noise():

@@ -92,7 +92,7 @@ def test_the_model_that_is_kept_is_the_best_one_and_its_multipliers_are_its_own(
 
 def test_a_run_is_judged_from_its_folder_alone_and_on_other_data(finished, reviews, tmp_path):
     own = run.evaluate(finished, noise=[0.0, 2.0])
-    assert own["samples"] == 60 and set(own["layer_losses"]) == {"0.0", "1.0", "2.0"}
+    assert own.samples == 60 and set(own.layer_losses) == {0.0, 1.0, 2.0}
     other = tmp_path / "other"
     for side in ("train", "test"):
         for label in ("neg", "pos"):
@@ -101,18 +101,18 @@ def test_a_run_is_judged_from_its_folder_alone_and_on_other_data(finished, revie
         for side in ("train", "test"):
             (other / side / ("neg", "pos")[row["label"]] / f"{number}_1.txt").write_text(row["text"])
     elsewhere = run.evaluate(finished, noise=[0.0, 2.0], data=str(other))
-    assert elsewhere["samples"] == 15 and elsewhere["sigma"] == own["sigma"]
+    assert elsewhere.samples == 15 and elsewhere.sigma == own.sigma
 
 
 @pytest.mark.parametrize(("shift", "top"), [("uniform", 3.5), ("laplace", 3.5), ("dropout", 0.7)])
 def test_a_run_is_judged_under_other_shifts(finished, tmp_path, shift, top):
     plain = run.evaluate(finished, noise=[0.0, 0.5])
     found = run.evaluate(finished, shift=shift)
-    assert found["shift"] == shift and plain["shift"] == "gaussian"
-    assert found["noise"][0] == 0 and found["noise"][-1] == pytest.approx(top) and len(found["noise"]) == 8
-    assert found["layer_losses"]["0.0"] == plain["layer_losses"]["0.0"]
-    at = run.evaluate(finished, noise=[0.5], shift=shift)["layer_losses"]["0.5"]
-    assert at != plain["layer_losses"]["0.5"]
+    assert found.shift == shift and plain.shift == "gaussian"
+    assert found.noise[0] == 0 and found.noise[-1] == pytest.approx(top) and len(found.noise) == 8
+    assert found.layer_losses[0.0] == plain.layer_losses[0.0]
+    at = run.evaluate(finished, noise=[0.5], shift=shift).layer_losses[0.5]
+    assert at != plain.layer_losses[0.5]
     with pytest.raises(InputError, match="one of gaussian, uniform, laplace, dropout; got 'pink'"):
         run.evaluate(finished, shift="pink")
 
@@ -186,7 +186,7 @@ def test_a_run_with_a_linear_readout_is_resumed_judged_and_loaded(recipe, tmp_pa
     loaded = DescentClassifier.from_pretrained(whole)
     assert type(loaded.model.saved).__name__.endswith("LinearForSequenceClassification")
     assert all(1 <= each.layer <= 2 for each in loaded.predict(["a film", "a book"], exit_threshold=0.5))
-    assert run.evaluate(whole, noise=[0.0], exit=True)["samples"] == 60
+    assert run.evaluate(whole, noise=[0.0], exit=True).samples == 60
 
 
 def test_a_pretrained_model_starts_with_a_new_linear_readout_or_goes_on_with_its_own(tmp_path, reviews, capsys):
@@ -263,7 +263,7 @@ def test_pairs_from_disk_end_to_end(real_data, tmp_path):
     out = train(tmp_path / "run", *flags, "--tokenizer", real_data / "tokenizers" / "bert-base-uncased")
     found = run.evaluate(out, noise=[0.0])
     # Hypotheses on one premise are one group.
-    assert found["samples"] == 2000 and 600 < found["groups"] < 2000
+    assert found.samples == 2000 and 600 < found.groups < 2000
     assert len(AutoTokenizer.from_pretrained(out / "model")) == 30522
 
 

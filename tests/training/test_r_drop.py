@@ -139,8 +139,8 @@ def test_a_run_is_carried_out_and_judged(tmp_path):
         == 0
     )
     summary = run.evaluate(tmp_path / "a", noise=[0.0])
-    assert (summary["method"], summary["settings"]["r_drop"]) == ("r-drop", 0.5)
-    assert "alpha_decay" not in summary["settings"] and "resilience" not in summary["settings"]
+    assert (summary.method, summary.settings["r_drop"]) == ("r-drop", 0.5)
+    assert "alpha_decay" not in summary.settings and "resilience" not in summary.settings
 
 
 def test_what_tells_no_classes_is_refused_before_anything_is_read(tmp_path, capsys):

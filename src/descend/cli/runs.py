@@ -6,10 +6,13 @@ import sys
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from descend.cli.parsing import command_parser, levels, read_recipe, recipe_list
 from descend.errors import InputError
+
+if TYPE_CHECKING:
+    from descend.records.schema import Summary
 
 
 def recipes(words: Sequence[str]) -> None:
@@ -30,18 +33,18 @@ def train(words: Sequence[str]) -> None:
 
 def evaluate(words: Sequence[str]) -> None:
     """Judge a trained run."""
-    from descend.report import drafted, left_early, write_page
+    from descend.report import write_page
 
     folder, summary = judged(words)
     print(line_of(summary))
-    if "exit" in summary:
-        print(left_early(summary))
-    if "speculation" in summary:
-        print(drafted(summary))
+    if summary.exit is not None:
+        print(summary.exit.sentence(summary.metric))
+    if summary.speculation is not None:
+        print(summary.speculation.sentence(summary.depth))
     print(write_page([folder], folder, f"Descend: {folder.absolute().name}"))
 
 
-def judged(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
+def judged(words: Sequence[str]) -> tuple[Path, "Summary"]:
     """The folder that was judged, and its summary."""
     parser = command_parser(
         "evaluate", "Losses and errors by layer and noise level, and the verdict on the constraints."
@@ -84,7 +87,7 @@ def report(words: Sequence[str]) -> None:
     parser.add_argument("folder", type=Path, help="folder of an evaluated run, a comparison, a sweep or a study")
     folder = parser.parse_args(words).folder
     from descend.paper.collected import CELLS_FILE
-    from descend.records import read_json
+    from descend.records.schema import read_comparison
     from descend.report import write_page, write_sweep
 
     if (folder / CELLS_FILE).is_file():
@@ -93,13 +96,8 @@ def report(words: Sequence[str]) -> None:
     if (folder / "sweep.json").is_file():
         print(write_sweep(folder))
         return
-    summary = read_json(folder / "summary.json")
-    runs = [folder]
-    if isinstance(summary, dict) and "folders" in summary:
-        named = summary["folders"]
-        if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
-            raise InputError(f"{folder / 'summary.json'}: folders must be a list of names; got {str(named)[:60]}.")
-        runs = [folder / each for each in named]
+    comparison = read_comparison(folder)
+    runs = [folder / each for each in comparison.folders] if comparison else [folder]
     print(write_page(runs, folder, f"Descend: {folder.absolute().name}"))
 
 
@@ -204,43 +202,34 @@ def finish(trainer: Any) -> None:
 
 
 def _compare(runs: Sequence[Path], out: Path) -> Path:
-    from descend.records import read_json, write_json
+    from descend.records.schema import SUMMARY_FILE, Comparison, read_summary
     from descend.report import write_page
 
     _free_for_page(out)
-    summaries = []
-    for run in runs:
-        if not (run / "summary.json").is_file():
-            raise InputError(f"{run} has no summary.json; run: descend evaluate {run}")
-        summaries.append(read_json(run / "summary.json"))
+    summaries = [read_summary(run) for run in runs]
     out.mkdir(parents=True, exist_ok=True)
     folders = [os.path.relpath(run, out) for run in runs]
     page = write_page(runs, out, f"Descend: {out.absolute().name}")  # first: it may refuse a run
-    write_json(out / "summary.json", {"runs": summaries, "folders": folders})
+    Comparison(runs=summaries, folders=folders).write(out / SUMMARY_FILE)
     return page
 
 
 def _free_for_page(out: Path) -> None:
     """Refuse a folder whose summary.json is not a comparison's: it would be lost."""
-    page = out / "summary.json"
-    if (out / "config.json").exists() or (page.exists() and not _is_comparison(page)):
+    from descend.records.schema import CONFIG_FILE, SUMMARY_FILE, read_comparison
+
+    taken = (out / CONFIG_FILE).exists() or ((out / SUMMARY_FILE).exists() and read_comparison(out) is None)
+    if taken:
         raise InputError(f"{out} holds something else than a comparison; choose another folder with --out.")
 
 
-def _is_comparison(page: Path) -> bool:
-    from descend.records import read_json
-
-    content = read_json(page)
-    return isinstance(content, dict) and "folders" in content
-
-
-def line_of(summary: dict[str, Any]) -> str:
+def line_of(summary: "Summary") -> str:
     """What was found of a run, in a line."""
-    digits = 3 if summary["higher_is_better"] else 1
-    curve = ", ".join(f"{value:.{digits}f}" for value in summary["values"])
-    area = f", area {summary['auc']:.3f}" if summary["higher_is_better"] and summary["auc"] is not None else ""
+    digits = 3 if summary.higher_is_better else 1
+    curve = ", ".join(f"{value:.{digits}f}" for value in summary.values)
+    area = f", area {summary.auc:.3f}" if summary.higher_is_better and summary.auc is not None else ""
     return (
-        f"{summary['model']} {summary['method']} on {summary['dataset']}: mean {summary['metric']} "
-        f"{summary['mean']:.{digits}f} over γ = {summary['noise'][0]:g} … {summary['noise'][-1]:g} ({curve}){area}, "
-        f"{summary['train_value']:.{digits}f} at the training noise. {summary['verdict']} {summary['certificate']}"
+        f"{summary.model} {summary.method} on {summary.dataset}: mean {summary.metric} "
+        f"{summary.mean:.{digits}f} over γ = {summary.noise[0]:g} … {summary.noise[-1]:g} ({curve}){area}, "
+        f"{summary.train_value:.{digits}f} at the training noise. {summary.verdict} {summary.certificate}"
     )

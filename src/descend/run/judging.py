@@ -21,13 +21,14 @@ from descend.models import LayeredCausalLM, LayeredClassifier, LayeredModel
 from descend.models.unrolled import UnrolledModel
 from descend.recipes import PLAIN, RECIPES, SHIFTS, Recipe
 from descend.recipes.base import Data
-from descend.records import put, read_json, write_json
+from descend.records import put, read_json
+from descend.records.schema import GROUPS_FILE, SUMMARY_FILE, Groups, Summary
 from descend.run.training import CONFIG_FILE
 from descend.tasks.text.language import IGNORED
 from descend.training import DUAL_FILE
 from descend.training.config import DescentConfig
 
-SUMMARY_FILE, GROUPS_FILE, FRAMES_FILE = "summary.json", "groups.json", "frames.npz"
+FRAMES_FILE = "frames.npz"
 
 EXECUTION = ("bf16", "fp16", "tf32", "deepspeed", "fsdp", "ddp_", "torch_compile", "accelerator", "parallelism")
 """What training arguments begin with that say how a run was carried out: it is judged on other machines, too."""
@@ -77,7 +78,7 @@ def evaluate(
     frames: int = 2,
     most: int | None = None,
     loaded: Data | None = None,
-) -> dict[str, Any]:
+) -> Summary:
     """Judge a run, or a model of the library.
 
     Its folder gets ``summary.json``, ``groups.json`` (the metric by group of samples) and, of pictures, ``frames.npz``.
@@ -175,9 +176,10 @@ def evaluate(
     if hasattr(objective_task, "picture"):
         shown = pictures(network, objective_task, samples, trained, levels=levels, count=frames, device=device)
         put(folder / FRAMES_FILE, lambda part: np.savez_compressed(part, **shown))  # type: ignore[arg-type]
-    write_json(folder / GROUPS_FILE, found.by_group(objective_task))
-    write_json(folder / SUMMARY_FILE, summary)
-    return summary
+    Groups.model_validate(found.by_group(objective_task)).write(folder / GROUPS_FILE)
+    typed = Summary.model_validate(summary)
+    typed.write(folder / SUMMARY_FILE)
+    return typed
 
 
 def mean_metric(

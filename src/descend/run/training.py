@@ -24,7 +24,8 @@ from descend.errors import InputError, Interrupted, Unsaved, reason
 from descend.objective import check_r_drop
 from descend.recipes import Recipe
 from descend.recipes.base import Data
-from descend.records import LOCK_FILE, PART, aside, locked, read_json, write_json
+from descend.records import LOCK_FILE, PART, aside, locked
+from descend.records.schema import CONFIG_FILE, RunConfig, read_config
 from descend.training import DUAL_FILE, FEASIBLE_FOLDER, DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
 from descend.training.config import DescentConfig
@@ -33,8 +34,6 @@ from descend.training.preset import paper
 # Loading and saving a small model is no news; training and evaluation have bars of their own.
 transformers_logging.disable_progress_bar()
 datasets.disable_progress_bars()
-
-CONFIG_FILE = "config.json"
 
 
 def train(
@@ -97,22 +96,22 @@ def _train(
     set_seed(args.seed)
     model = recipe.network(data)
     noise = recipe.corruption(data.sigma, args.seed)
-    config = {
-        "descend": version("descend"),
-        "recipe": name,
-        "method": args.method,
-        "preset": args.preset,
-        "overridden": _overridden(name, recipe, args),
-        "seed": args.seed,
-        "model": recipe.label,
-        "dataset": data.name,
-        "sigma": noise.sigma,
-        "settings": asdict(recipe),
-        "training": stored(args),
-        "versions": {each: version(each) for each in ("torch", "transformers", "accelerate")},
-    }
+    config = RunConfig(
+        descend=version("descend"),
+        recipe=name,
+        method=args.method,
+        preset=args.preset,
+        overridden=_overridden(name, recipe, args),
+        seed=args.seed,
+        model=recipe.label,
+        dataset=data.name,
+        sigma=noise.sigma,
+        settings=asdict(recipe),
+        training=stored(args),
+        versions={library: version(library) for library in ("torch", "transformers", "accelerate")},
+    )
     if resume and _begun(out):
-        _same_run(out / CONFIG_FILE, config)
+        _same_run(out, config)
     try:
         trainer = recipe.trainer(model, args, noise, data, [stop, *callbacks])
     except (ValueError, ImportError, RuntimeError, OSError) as error:  # the libraries' own checks of their arguments
@@ -128,7 +127,7 @@ def _train(
     with locked(out) if first else nullcontext(), console:
         if first:
             _claim(out, resume)  # once more, now that no other can
-            write_json(out / CONFIG_FILE, config)
+            config.write(out / CONFIG_FILE)
         checkpoint = trainer.last_checkpoint() if resume else None
         if resume and checkpoint is None and first:
             tqdm.write(f"{out} has no whole checkpoint to go on from: training from the start.", file=sys.stderr)
@@ -152,9 +151,13 @@ def _train(
         trainer.save_dual(out / DUAL_FILE)
         sigma = trainer.sigma
         if first:
-            ended = {"sigma": sigma, "seconds": round(trainer.seconds, 1), "step": trainer.kept_step}
-            ended["temperature"] = trainer.temperature
-            write_json(out / CONFIG_FILE, config | ended)
+            ended = {
+                "sigma": sigma,
+                "seconds": round(trainer.seconds, 1),
+                "step": trainer.kept_step,
+                "temperature": trainer.temperature,
+            }
+            config.model_copy(update=ended).write(out / CONFIG_FILE)
     return trainer
 
 
@@ -168,8 +171,7 @@ def _overridden(name: str, recipe: Recipe, args: DescentConfig) -> list[str]:
 
 def finished(folder: Path) -> bool:
     """Whether a folder holds a run that came to its end."""
-    config = folder / CONFIG_FILE
-    return config.is_file() and read_json(config).get("seconds") is not None
+    return (folder / CONFIG_FILE).is_file() and read_config(folder).finished
 
 
 def _claim(out: Path, resume: bool) -> None:
@@ -178,7 +180,7 @@ def _claim(out: Path, resume: bool) -> None:
     if not out.exists() or (out.is_dir() and {path.name for path in out.iterdir()} <= left):
         return
     if resume:
-        read_json(out / CONFIG_FILE)
+        read_config(out)
     elif (out / CONFIG_FILE).is_file() and not _begun(out):
         raise InputError(
             f"the output folder {out} holds a run that came to no checkpoint; start it over, with these settings or "
@@ -214,18 +216,14 @@ def stored(args: DescentConfig) -> dict[str, Any]:
     return {key: value for key, value in args.to_dict().items() if key in own | changed}
 
 
-def _same_run(path: Path, config: dict[str, Any]) -> None:
-    """Refuse to go on in a folder that other settings made."""
-    before = read_json(path)
-    parts = [before.get(name) for name in ("settings", "training")] if isinstance(before, dict) else [None]
-    if not all(isinstance(part, dict) for part in parts) or "recipe" not in before:
-        raise InputError(f"{path} is not the settings of a run; put back the file that training wrote, or use --out.")
+def _same_run(folder: Path, config: RunConfig) -> None:
+    """Refuse to resume in a folder that was made with other settings."""
     steps = {"max_steps", "num_train_epochs", "save_steps", "eval_steps", "logging_steps"}
     steps |= {"load_best_model_at_end", "metric_for_best_model", "greater_is_better"}  # what follows from them
-    old, new = ({**each["settings"], **each["training"], "recipe": each["recipe"]} for each in (before, config))
+    old, new = (each.settings | each.training | {"recipe": each.recipe} for each in (read_config(folder), config))
     differing = differences(old, new, steps)
     if differing:
-        raise InputError(f"{path.parent} was made with other settings: {differing}. Give the same command to resume.")
+        raise InputError(f"{folder} was made with other settings: {differing}. Give the same command to resume.")
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], free: set[str] | frozenset[str] = frozenset()) -> str:

@@ -22,6 +22,7 @@ from descend import run
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError
 from descend.recipes import Recipe
 from descend.records import locked
+from descend.records.schema import Summary
 from descend.sweep.results import SWEEP_FILE, tell, write
 from descend.sweep.space import Ranges, described, draw, flags, own, space
 from descend.sweep.storage import LOST, Search, TooMany, lost, open_storage, studies
@@ -228,17 +229,17 @@ class _Worker:
         except NonFiniteLossError as error:
             trial.set_user_attr("diverged", str(error))
             return worst
-        values = [summary["mean"] for summary in found]
+        values = [summary.mean for summary in found]
         trial.set_user_attr("values", values)
-        trial.set_user_attr("feasible", all(summary["feasible"] for summary in found))
-        trial.set_user_attr("seconds", sum(summary["seconds"] for summary in found))
-        trial.set_user_attr("noise", found[0]["noise"])
+        trial.set_user_attr("feasible", all(summary.feasible for summary in found))
+        trial.set_user_attr("seconds", sum(summary.seconds or 0.0 for summary in found))
+        trial.set_user_attr("noise", found[0].noise)
         mean = sum(values) / len(values)
         return mean if math.isfinite(mean) else worst
 
     def _judged(
         self, method: str, chosen: list[str], folder: Path, place: int, callbacks: Sequence[TrainerCallback] = ()
-    ) -> dict[str, Any]:
+    ) -> Summary:
         """The summary of a trial's run of one seed: trained and judged, or what is left of that."""
         if place:
             seed = self._bases[method].seed + place

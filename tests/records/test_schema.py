@@ -1,0 +1,166 @@
+"""The files of a run as typed objects: what is written is what is read, and one clear error for anything else."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from descend.errors import InputError
+from descend.records import write_json
+from descend.records.schema import (
+    REQUIRED,
+    SCHEMA,
+    Comparison,
+    Groups,
+    Record,
+    RunConfig,
+    Summary,
+    parse_summary,
+    read_comparison,
+    read_config,
+    read_groups,
+    read_records,
+    read_summary,
+)
+
+EXIT = {
+    "full": 0.9,
+    "depth": 2,
+    "confidence": [{"threshold": 0.5, "layers": 1.2, "accuracy": 0.8}],
+    "patience": [{"patience": 1, "layers": 1.9, "accuracy": 0.9}],
+    "chosen": {"threshold": 0.5, "layers": 1.2, "accuracy": 0.8, "time_ratio": 0.7},
+}
+SUMMARY = {
+    **{"recipe": "text", "method": "constrained", "seed": 0, "model": "BERT", "dataset": "imdb"},
+    **{"metric": "accuracy", "higher_is_better": True, "noise": [0.0, 1e-05], "values": [0.9, None], "mean": None},
+    **{"auc": None, "train_noise": 1e-05, "layer_losses": {"0.0": [3, 2, 1], "1e-05": [3.0, None, 1.0]}},
+    **{"violations": [-0.1, 0.2], "violation_intervals": [[-0.2, 0.0], [None, None]], "bounds": [None, 1.5]},
+    **{"limits": [None, None, 0.5], "settings": {"depth": 2, "data": None}, "exit": EXIT, "energy": {"0.0": [1, 2, 3]}},
+}
+CONFIG = {
+    **{"recipe": "video-ut", "method": "erm", "seed": 1, "model": "UT-2", "sigma": None},
+    **{"settings": {"depth": 2}, "training": {"max_steps": 3}},
+}
+GROUPS = {
+    **{"noise": [0.0, 1.0], "root": True, "single": False, "counts": [2, 3], "scores": [[1.0, 2.0], [3.0, None]]},
+    "layers": {"noise": [1.0], "counts": [5], "losses": [[[1.0], [2.0]]]},
+}
+
+
+def test_a_summary_keeps_every_key_and_value_when_it_is_written_again(tmp_path: Path) -> None:
+    parse_summary(SUMMARY).write(tmp_path / "summary.json")
+    assert json.loads((tmp_path / "summary.json").read_text()) == SUMMARY | {"schema": SCHEMA}
+    assert read_summary(tmp_path).content()["exit"]["chosen"]["accuracy"] == 0.8
+
+
+def test_keys_of_a_later_version_are_kept(tmp_path: Path) -> None:
+    later = SUMMARY | {"new": {"a": [1]}, "ratios": {"mean": 0.5, "newer": 1}}
+    parse_summary(later).write(tmp_path / "summary.json")
+    assert json.loads((tmp_path / "summary.json").read_text()) == later | {"schema": SCHEMA}
+
+
+def test_null_is_a_number_that_is_not_finite() -> None:
+    summary = parse_summary(SUMMARY)
+    assert math.isnan(summary.mean) and math.isnan(summary.values[1]) and math.isnan(summary.layer_losses[1e-05][1])
+    assert (summary.auc, summary.bounds, summary.depth) == (None, [None, 1.5], 2)
+
+
+def test_exits_have_one_type_whatever_the_metric() -> None:
+    exits = parse_summary(SUMMARY).exit
+    assert exits is not None and (exits.confidence[0].threshold, exits.patience[0].patience) == (0.5, 1)
+    assert exits.chosen.value == exits.confidence[0].value == 0.8
+    assert "1.20 of 2 layers" in exits.sentence("accuracy")
+
+
+def test_only_what_names_a_run_and_its_losses_is_required() -> None:
+    assert parse_summary({key: SUMMARY[key] for key in REQUIRED}).feasible is None
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"seed": "one"}, "seed"),
+        ({"values": [1.0]}, "2 noise levels but 1 values"),
+        ({"layer_losses": {"0.0": [1, 2, 3]}}, "training noise 1e-05"),
+        ({"layer_losses": {"1e-05": [1]}}, "layer_losses"),
+        ({"layer_losses": {"0.0": [1, 2], "1e-05": [1, 2, 3]}}, "layer_losses"),
+        ({"layer_losses": {"low": [1, 2, 3]}}, "layer_losses.low"),
+        ({"noise": [0.0, float("nan")]}, "noise levels must be finite"),
+        ({"values": [10**400, 1]}, "values.0"),
+        ({"limits": [0.5]}, "limits"),
+        ({"bounds": [1.0]}, "bounds"),
+        ({"violation_intervals": [[1, 2], [1]]}, "violation_intervals.1"),
+        ({"exit": {"full": 1}}, "exit.chosen"),
+        ({"exit": 3}, "exit"),
+        ({"depth": 4}, "4 layers"),
+        ({"schema": SCHEMA + 1}, "Upgrade"),
+        ({"schema": 0}, "schema"),
+    ],
+)
+def test_an_entry_that_does_not_fit_is_named(change: dict, named: str) -> None:
+    with pytest.raises(InputError) as error:
+        parse_summary(SUMMARY | change, "runs/a/summary.json")
+    assert str(error.value).startswith("runs/a/summary.json") and named in str(error.value)
+
+
+@pytest.mark.parametrize("content", [[], 3, None, "text", {}, {"runs": [], "folders": []}])
+def test_a_foreign_file_is_one_error(content: object) -> None:
+    with pytest.raises(InputError):
+        parse_summary(content)
+
+
+def test_a_folder_that_was_not_evaluated_says_how_to(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="descend evaluate"):
+        read_summary(tmp_path)
+    with pytest.raises(InputError, match="not a run folder"):
+        read_summary(tmp_path / "none")
+
+
+def test_a_config_before_and_after_the_run_ends(tmp_path: Path) -> None:
+    config = RunConfig.model_validate(CONFIG)
+    config.write(tmp_path / "config.json")
+    assert json.loads((tmp_path / "config.json").read_text()) == CONFIG | {"schema": SCHEMA}
+    assert not read_config(tmp_path).finished
+    config.model_copy(update={"seconds": 1.5, "sigma": 0.2}).write(tmp_path / "config.json")
+    ended = read_config(tmp_path)
+    assert ended.finished and (ended.sigma, ended.settings) == (0.2, {"depth": 2})
+
+
+def test_a_config_of_a_model_is_not_a_run(tmp_path: Path) -> None:
+    write_json(tmp_path / "config.json", {"architectures": ["BertModel"], "hidden_size": 8})
+    with pytest.raises(InputError, match=r"config\.json .*recipe"):
+        read_config(tmp_path)
+
+
+def test_groups_have_a_sum_for_every_group_and_level(tmp_path: Path) -> None:
+    assert read_groups(tmp_path) is None
+    groups = Groups.model_validate(GROUPS)
+    groups.write(tmp_path / "groups.json")
+    assert json.loads((tmp_path / "groups.json").read_text()) == GROUPS | {"schema": SCHEMA}
+    write_json(tmp_path / "groups.json", GROUPS | {"scores": [[1.0], [2.0]]})
+    with pytest.raises(InputError, match="scores must have 2 sums at each of 2 noise levels"):
+        read_groups(tmp_path)
+    write_json(tmp_path / "groups.json", GROUPS | {"layers": {"noise": [1.0], "counts": [5], "losses": []}})
+    with pytest.raises(InputError, match=r"layers"):
+        read_groups(tmp_path)
+
+
+def test_a_comparison_holds_whole_summaries(tmp_path: Path) -> None:
+    Comparison(runs=[parse_summary(SUMMARY)], folders=["../a"]).write(tmp_path / "summary.json")
+    comparison = read_comparison(tmp_path)
+    assert comparison is not None and comparison.folders == ["../a"] and isinstance(comparison.runs[0], Summary)
+    assert comparison.runs[0].content() == parse_summary(SUMMARY).content() or math.isnan(comparison.runs[0].mean)
+    parse_summary(SUMMARY).write(tmp_path / "summary.json")
+    assert read_comparison(tmp_path) is None
+
+
+def test_rows_of_records_are_read_one_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    row = {"run": "a", "step": 1, "split": "train", "layer": 0, "noise": None, "metric": "loss", "value": None}
+    path.write_text(json.dumps(row) + "\n" + json.dumps(row | {"value": 2}) + "\n" + '{"run": "a", "st')
+    first, second = read_records(path)
+    assert isinstance(first, Record) and math.isnan(first.value) and second.value == 2
+    path.write_text(json.dumps(row | {"step": "late"}) + "\n")
+    with pytest.raises(InputError, match=r"line 1, .*step"):
+        list(read_records(path))
