@@ -80,18 +80,25 @@ def test_every_section_is_drawn_without_complaint_or_network(browser: Browser, w
     assert whole_file.stat().st_size < 15e6
 
 
-def test_claims_come_first_with_words_and_marks(study: Visit) -> None:
-    headline = study.page.locator(".verdict .headline").inner_text()
-    items = study.page.locator(".verdict .claims li")
+def test_the_page_opens_with_five_sentences_and_the_grid_and_folds_the_claims(study: Visit) -> None:
+    opening = study.page.locator(".verdict")
+    headline = opening.locator(".headline").inner_text()
+    sentences = re.split(r"(?<=[.])\s+", opening.locator("p").inner_text())
+    assert 2 <= len(sentences) <= 4 and "On video" in sentences[0] and "meet their constraints" in sentences[-1]
+    claims = study.page.locator("#claims")
+    grid, folded, first = (study.page.locator(name).bounding_box() for name in ("#grid .grid", "#claims", "#figure-1"))
+    assert grid["y"] + grid["height"] < 1200 and grid["y"] < folded["y"] < first["y"]
+    assert claims.get_attribute("open") is None
+    claims.locator("summary").click()
+    items = claims.locator(".claims li")
     words = items.locator(".word").all_inner_texts()
     counts = {said: words.count(said) for said in ("Held", "Undecided")}
     assert headline.endswith(f"{counts['Held']} held, {counts['Undecided']} undecided")
     assert counts["Held"] > 5 and counts["Undecided"] > 0 and sum(counts.values()) == items.count()
     marks = dict(zip(words, items.locator(".mark").all_inner_texts(), strict=False))
     assert len(set(marks.values())) == len(marks) > 1
-    top = study.page.locator(".verdict").bounding_box()["y"]
-    assert top < study.page.locator("#figure-1").bounding_box()["y"]
-    assert study.page.locator(".verdict a[href='#table-3']").count() == 3
+    assert claims.locator("a[href='#table-3']").count() == 3
+    claims.locator("summary").click()
 
 
 def test_a_figure_has_its_values_to_hover_over(study: Visit) -> None:

@@ -569,13 +569,13 @@ def repetition(text: str) -> float:
 def table_wins(regimes: Mapping[str, Sequence[Setting]]) -> Evidence:
     """In how many cells the constrained model is better, in the regime with the most cells."""
     (main, pairs), *others = regimes.items()
-    wins = _wins(pairs)
+    wins = win_counts(pairs)
     end = share(wins.wins, len(pairs))
     gains = [gain(setting) for setting in pairs]
     sure = [sum(test(gained.interval) == "held" for gained in gains) for test in (above, below)]
     apart = "".join(
-        f" Counted apart: {_regime(regime, settings).lower()}, it is better in {_wins(settings).wins} of "
-        f"{len(settings)}, with {_ties(_wins(settings))}."
+        f" Counted apart: {_regime(regime, settings).lower()}, it is better in {win_counts(settings).wins} of "
+        f"{len(settings)}, with {_ties(win_counts(settings))}."
         for regime, settings in others
     )
     words = {"where": _regime(main, pairs), "count": counted(wins.wins, len(pairs), end), "ties": _ties(wins)}
@@ -587,14 +587,14 @@ def table_wins(regimes: Mapping[str, Sequence[Setting]]) -> Evidence:
 def table_share(regimes: Mapping[str, Sequence[Setting]]) -> Evidence:
     """The same share, to compare with the paper's."""
     main, pairs = next(iter(regimes.items()))
-    wins = _wins(pairs)
+    wins = win_counts(pairs)
     end = share(wins.wins, len(pairs))
     words = {"where": _regime(main, pairs), "count": wins.wins, "cells": len(pairs), "ties": _ties(wins)}
     words |= {"share": percent(end.value), "low": percent(end.low), "high": percent(end.high)}
     return Evidence(end, words)
 
 
-def _wins(pairs: Sequence[Setting]) -> statistics.Wins:
+def win_counts(pairs: Sequence[Setting]) -> statistics.Wins:
     """Wins over cells. A diverged run loses; two diverged or two equal runs tie."""
     values = []
     for setting in pairs:
