@@ -28,9 +28,10 @@ from descend.cli.runs import judged
 from descend.cli.studies import flags
 from descend.errors import NonFiniteLossError
 from descend.models.llama2c import convert
-from descend.paper.grid import Cell, Settings, Value, cells
+from descend.paper.grid import cells
 from descend.paper.workers import Job
 from descend.recipes import RECIPES
+from descend.records.studies import Cell, Settings
 from descend.training import preferred
 from descend.training.config import DescentArguments
 
@@ -61,7 +62,7 @@ def title(cell: Cell) -> str:
     return f"{cell.model}-{cell.depth} {cell.data} γ={cell.gamma:g}"
 
 
-def settings(cell: Cell, data: Path, out: Path) -> tuple[dict[str, Value], float]:
+def settings(cell: Cell, data: Path, out: Path) -> tuple[Settings, float]:
     """A cell's settings but those of constraints, and its learning rate."""
     dropped = {field.name for field in fields(DescentArguments)} - {"patience"}
     dropped |= {"layer", "learning_rate", "seed"}

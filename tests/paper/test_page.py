@@ -12,9 +12,9 @@ from playwright.sync_api import Browser, expect
 
 from descend.errors import InputError
 from descend.paper.report import FIGURES, heat_map, write_study
-from descend.paper.report.cells import Run
 from descend.paper.report.heat_map import opened
 from descend.paper.report.results import Results
+from descend.records.studies import parse_cell
 from tests.report.test_page import HOSTILE, Guarded, Visit, browser  # noqa: F401 (a fixture)
 from tests.report.test_report import fake_frames
 from tests.support.studies import line, small, write
@@ -105,8 +105,8 @@ def test_a_figure_has_its_values_to_hover_over(study: Visit) -> None:
     near(study, "figure-2")
     places = {title: place for place, title in enumerate(study.page.locator("#figure-2 h3").all_inner_texts())}
     place = next(place for title, place in places.items() if title.startswith("ViT"))
-    (setting,) = Results(Run.read(one, "a line") for one in small()).where(model="ViT")
-    values = np.mean([run.view.values for run in setting.constrained], axis=0)
+    (setting,) = Results.of(parse_cell(one, "a line") for one in small()).where(model="ViT")
+    values = np.mean([run.summary.values for run in setting.constrained], axis=0)
     shown = in_plot(study, "figure-2", place, "plot.data.find(trace => trace.name === 'Constrained').y")
     assert shown == pytest.approx(values, rel=1e-6)
     point = study.page.locator("#figure-2 [data-plot='0'] .point").first
@@ -221,7 +221,7 @@ def test_it_fits_a_phone(browser: Browser, page_file: Path) -> None:  # noqa: F8
 
 
 def test_the_runs_of_a_large_study_are_thinned_until_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = Results(Run.read(one, "a line") for one in small())
+    many = Results.of(parse_cell(one, "a line") for one in small())
     whole = opened(many)
     monkeypatch.setattr(heat_map, "BUDGET", 150_000)
     thinned = opened(many)

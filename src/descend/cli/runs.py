@@ -86,8 +86,8 @@ def report(words: Sequence[str]) -> None:
     parser = command_parser("report", "Write the page of an evaluated run, a comparison, a sweep or a study again.")
     parser.add_argument("folder", type=Path, help="folder of an evaluated run, a comparison, a sweep or a study")
     folder = parser.parse_args(words).folder
-    from descend.paper.collected import CELLS_FILE
     from descend.records.schema import read_comparison
+    from descend.records.studies import CELLS_FILE
     from descend.report import write_page, write_sweep
 
     if (folder / CELLS_FILE).is_file():

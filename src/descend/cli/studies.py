@@ -13,8 +13,8 @@ from descend.cli.runs import complete, draw, judged, line_of, train
 from descend.errors import InputError, StudyError
 
 if TYPE_CHECKING:
-    from descend.paper.grid import Settings
     from descend.paper.workers import Job
+    from descend.records.studies import Settings
 
 
 def reproduce(words: Sequence[str]) -> None:
@@ -31,9 +31,9 @@ def reproduce(words: Sequence[str]) -> None:
     parser.add_argument("--workers", type=int, help="processes at a time (default: one for each core)")
     parser.add_argument("--dry-run", action="store_true", help="say what would be run and what it takes, and end")
     options = parser.parse_args(words)
-    from descend.paper.collected import CELLS_FILE
     from descend.paper.grid import WANTED
     from descend.paper.reproducing import Study
+    from descend.records.studies import CELLS_FILE
 
     if options.what == ["list"]:
         print("\n".join(f"{name:10} {wanted.about}" for name, wanted in WANTED.items()))

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
@@ -12,13 +12,11 @@ from typing import Any
 
 from descend.errors import InputError
 from descend.paper.scales import SCALES
+from descend.records.studies import Cell, Settings
 
 ROOT, OUT, HERE = "{root}", "{out}", "{here}"
 """Stand for the folders of the data, the study and this package, so that a cell is the same on every machine."""
 
-Value = str | int | float | bool | list[float]
-Settings = Mapping[str, Value]
-"""Fields of a recipe, of its training arguments or of a command, and their values."""
 
 RECIPES = {
     "video": {"video-ut": "UT", "video-dust": "DUST", "video-vit": "ViT"},
@@ -31,50 +29,13 @@ COMPARED = ("erm", "constrained")
 BASELINES = {"video": ("erm-clean", "uniform", "linear"), "text": ("erm-clean", "uniform", "linear", "r-drop")}
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One run of a study, trained and judged once for all figures that need it.
-
-    Attributes:
-        task: ``video``, ``text`` or ``language``.
-        model: The paper's name of the model, ``UT`` …
-        data: The data set, ``ucsd`` …
-        depth: L, the model's number of layers.
-        gamma: Training noise γ.
-        regime: ``paper`` for the paper's training noise, ``strong`` for more.
-        arm: ``constrained``, ``erm`` (``erm-clean`` at γ = 0), ``uniform``, ``linear`` or ``r-drop``.
-        variant: What an ablation changes, as ``alpha=0.1``; empty for a cell of a table.
-        seed: The run's seed.
-        recipe: The recipe's name.
-        settings: Fields of the recipe and its training arguments. `ROOT`, `OUT` and `HERE` stand for folders.
-        judge: Arguments of the evaluation.
-        answer: Arguments for completing prompts at γ = 0 and the training noise; empty if the cell needs no answers.
-    """
-
-    task: str
-    model: str
-    data: str
-    depth: int
-    gamma: float
-    regime: str
-    arm: str
-    variant: str
-    seed: int
-    recipe: str
-    settings: Settings
-    judge: Settings
-    answer: Settings = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The cell in words, and a hash of its settings and their revision: other settings are another cell."""
-        settings = json.dumps([revision(), self.settings, self.judge, self.answer], sort_keys=True)
-        what = [f"{self.recipe}-{self.depth}", self.data, f"{self.gamma:g}", self.arm, self.variant, f"s{self.seed}"]
-        return "_".join([*filter(None, what), hashlib.sha256(settings.encode()).hexdigest()[:8]])
-
-    def content(self) -> dict[str, Any]:
-        """The ``cell`` entry of a line in ``cells.jsonl``."""
-        return {"name": self.name, **asdict(self)}
+def named(**fields: Any) -> Cell:
+    """A cell with its name: what it is, and a hash of its settings and their revision."""
+    cell = Cell(name="", **fields)
+    settings = json.dumps([revision(), cell.settings, cell.judge, cell.answer], sort_keys=True)
+    what = [f"{cell.recipe}-{cell.depth}", cell.data, f"{cell.gamma:g}", cell.arm, cell.variant, f"s{cell.seed}"]
+    name = "_".join([*filter(None, what), hashlib.sha256(settings.encode()).hexdigest()[:8]])
+    return cell.model_copy(update={"name": name})
 
 
 @dataclass(frozen=True)
@@ -166,7 +127,7 @@ class _Grid:
             **rows.get("data", {}).get(data, {}),
             **(changes or {}),
         }
-        return Cell(
+        return named(
             task=task,
             model=RECIPES[task][recipe],
             data=data,
@@ -237,7 +198,7 @@ class _Grid:
 
     def alphas(self) -> list[Cell]:
         """RoBERTa with several α."""
-        variants = {f"alpha={alpha:g}": {"alpha": alpha} for alpha in self.scale.alphas}
+        variants: dict[str, Settings] = {f"alpha={alpha:g}": {"alpha": alpha} for alpha in self.scale.alphas}
         return self.ablation("text-roberta", "text", variants)
 
     def noises(self, *recipes: str) -> list[Cell]:
@@ -248,7 +209,7 @@ class _Grid:
 
     def dual_lrs(self) -> list[Cell]:
         """RoBERTa with several dual learning rates."""
-        variants = {f"dual_lr={rate:g}": {"dual_lr": rate} for rate in self.scale.dual_lrs}
+        variants: dict[str, Settings] = {f"dual_lr={rate:g}": {"dual_lr": rate} for rate in self.scale.dual_lrs}
         return self.ablation("text-roberta", "text", variants)
 
 

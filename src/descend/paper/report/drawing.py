@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from descend.paper.asked import Asked, scale_of
+from descend.paper.asked import asked, scale_of
 from descend.paper.grid import cells
 from descend.paper.report import (
     classifier_figures,
@@ -25,6 +25,7 @@ from descend.paper.report.parts import Shown
 from descend.paper.report.results import Results
 from descend.paper.report.tables import Table
 from descend.paper.scales import SCALES
+from descend.records.studies import StudyFile
 from descend.report.page import put
 
 _DRAWN: dict[str, Callable[[Results], Chart | Table]] = {
@@ -69,19 +70,19 @@ FIGURES.update({name: partial(_show, name) for name in _DRAWN})
 CLAIMS_FILE = "claims.json"
 
 
-def asked_of(out: Path, results: Results) -> Asked:
+def asked_of(out: Path, results: Results) -> StudyFile:
     """What a study's folder asks for; of which scale its cells are where it does not say.
 
     Raises:
         InputError: If its ``study.json`` is not that of a study.
     """
-    asked = Asked.read(out) or Asked()
-    return replace(asked, scale=asked.scale or scale_of(run.name for run in results.runs))
+    study = asked(out) or StudyFile(what=["all"])
+    return study.model_copy(update={"scale": study.scale or scale_of(run.name for run in results.runs)})
 
 
-def shown(asked: Asked, results: Results) -> dict[str, Shown]:
+def shown(study: StudyFile, results: Results) -> dict[str, Shown]:
     """Figures and tables that are asked for, by name."""
-    return {name: _drawn(name, results, asked.scale) for name in FIGURES if not {name, "all"}.isdisjoint(asked.what)}
+    return {name: _drawn(name, results, study.scale) for name in FIGURES if not {name, "all"}.isdisjoint(study.what)}
 
 
 def _drawn(name: str, results: Results, scale: str) -> Shown:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import f
 
 from descend.paper import statistics
-from descend.paper.report.cells import Answer, Run, arm_name, data_name, few, listed
+from descend.paper.report.cells import Run, arm_name, data_name, few, listed
 from descend.paper.report.claims import Evidence, Held, above, below, counted, every, gone, number, percent, ranged
 from descend.paper.report.estimates import (
     Interval,
@@ -34,6 +34,7 @@ from descend.paper.report.estimates import (
 from descend.paper.report.results import Setting
 from descend.paper.report.selections import Ablation, Arms, GapBound, Panel, Shift, constrained, gaps, missed
 from descend.paper.statistics import CONFIDENCE
+from descend.records.studies import Answer
 
 GRAM = 3
 """Words in a row that count as a repetition."""
@@ -244,7 +245,7 @@ def error_rises(settings: Sequence[Setting]) -> Evidence | None:
 
 def layer_errors(run: Run, level: float) -> list[float]:
     """The error rate of each layer."""
-    return [1 - value for value in run.view.layer_metrics.get(level, [])]
+    return [1 - value for value in run.summary.layer_metrics.get(level, [])]
 
 
 def _error_rises(setting: Setting) -> dict[int, float]:
@@ -359,7 +360,7 @@ def energy(settings: Sequence[Setting]) -> Evidence:
     pairs, falling = 0, 0
     for setting in settings:
         for arm, runs in setting.arms.items():
-            rows = [run.energy[setting.gamma] for run in runs if setting.gamma in run.energy]
+            rows = [run.summary.energy[setting.gamma] for run in runs if setting.gamma in run.summary.energy]
             changes = [after - before for before, after in pairwise(rows_along(rows))] if rows else []
             pairs, falling = pairs + bool(rows), falling + bool(rows and all(step.value < 0 for step in changes))
             steps |= {(setting, arm, layer): step for layer, step in enumerate(changes, 1)}
@@ -438,7 +439,7 @@ def seed_spread(ablation: Ablation) -> Evidence | None:
 
 
 def _value(run: Run, level: float) -> float:
-    return dict(zip(run.view.noise, run.view.values, strict=True))[level]
+    return dict(zip(run.summary.noise, run.summary.values, strict=True))[level]
 
 
 # --- feasibility and single samples
@@ -454,7 +455,7 @@ def infeasible_is_worse(cells: tuple[list[Run], Setting]) -> Evidence | None:
     found = {
         level: ahead(ours.at(level), theirs.at(level), ours.higher) for level in ours.noise if level in theirs.noise
     }
-    feasible = sum(run.view.feasible is True for run in beside)
+    feasible = sum(run.summary.feasible is True for run in beside)
     words = {"beside": len(beside), "feasible": feasible, "metric": setting.metric}
     evidence = Evidence(found, words, " %", lambda level: f"test γ = {level:g}")
     if feasible == len(beside):
@@ -468,14 +469,14 @@ def infeasible_is_worse(cells: tuple[list[Run], Setting]) -> Evidence | None:
 def verdict_names_layers(cells: tuple[list[Run], Setting]) -> Evidence:
     """Whether the verdict finds each infeasible run and names layers that missed their bounds in training too."""
     runs, _ = cells
-    found = [run for run in runs if run.view.feasible is False and _missing(run)]
-    words = {"count": len(found), "runs": len(runs), "verdict": (found or runs)[0].view.verdict}
+    found = [run for run in runs if run.summary.feasible is False and _missing(run)]
+    words = {"count": len(found), "runs": len(runs), "verdict": (found or runs)[0].summary.verdict}
     return Evidence("held" if len(found) == len(runs) else "not held", words)
 
 
 def _missing(run: Run) -> bool:
     trained = run.trained("violation")
-    named = [layer for layer in run.view.violated if layer > 0]
+    named = [layer for layer in run.summary.violated if layer > 0]
     return trained is not None and bool(named) and all(trained[layer - run.depth - 1] > 0 for layer in named)
 
 
@@ -499,7 +500,7 @@ def sample_descent(cells: tuple[Setting, list[Run]]) -> Evidence:
 
 
 def _descending(runs: Sequence[Run]) -> list[float]:
-    return [run.view.descending_share for run in runs if run.view.descending_share is not None]
+    return [run.summary.descending_share for run in runs if run.summary.descending_share is not None]
 
 
 def median_ratio(cells: tuple[Setting, list[Run]]) -> Evidence | None:
@@ -518,11 +519,11 @@ def median_ratio(cells: tuple[Setting, list[Run]]) -> Evidence | None:
 
 def _median_and_rate(run: Run) -> tuple[float, float] | None:
     """A layer's median ratio over samples and its `Run.rates`, both averaged over the constrained layers."""
-    view = run.view
-    if MEDIAN not in view.quantiles or not run.rates or max(run.rates) > len(view.ratios):
+    ratios = run.summary.ratios
+    if MEDIAN not in ratios.quantiles or not run.rates or max(run.rates) > len(ratios.by_layer):
         return None
-    place = view.quantiles.index(MEDIAN)
-    medians = [view.ratios[layer - 1][place] for layer in run.rates]
+    place = ratios.quantiles.index(MEDIAN)
+    medians = [ratios.by_layer[layer - 1][place] for layer in run.rates]
     return sum(medians) / len(medians), sum(run.rates.values()) / len(run.rates)
 
 
@@ -621,7 +622,7 @@ def none_diverges(settings: Sequence[Setting]) -> Evidence | None:
     runs = [run for setting in settings for arm, runs in setting.arms.items() if arm != "erm-clean" for run in runs]
     if not runs:
         return None
-    bad = [run.name for run in runs if not isfinite(run.view.mean) or run.view.mean > DIVERGED]
+    bad = [run.name for run in runs if not isfinite(run.summary.mean) or run.summary.mean > DIVERGED]
     end = share(len(bad), len(runs))
     words = {"count": len(bad), "runs": len(runs), "low": percent(end.low, 1), "high": percent(end.high, 1)}
     words |= {"named": f": {few(bad)}" if bad else "", "most": f"{DIVERGED:g}"}

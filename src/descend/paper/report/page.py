@@ -12,7 +12,7 @@ from typing import Any
 
 from descend.errors import InputError
 from descend.paper.grid import cells
-from descend.paper.report.cells import Answer, arm_name
+from descend.paper.report.cells import arm_name
 from descend.paper.report.chart import Chart, Series
 from descend.paper.report.claims import Claim, Held
 from descend.paper.report.drawing import asked_of, put_figures, shown
@@ -24,6 +24,7 @@ from descend.paper.report.plotly_charts import plot_panel
 from descend.paper.report.results import Results, Setting
 from descend.paper.report.selections import answered, table_regimes
 from descend.paper.scales import SCALES
+from descend.records.studies import Answer
 from descend.report.figures import plain_layout
 from descend.report.page import put_page
 from descend.report.viewer import slider, viewer
@@ -102,7 +103,7 @@ def put_study_page(out: Path, results: Results, drawn: Mapping[str, Shown], scal
         out,
         title="The paper, reproduced" + (f" at scale {scale}" if scale else ""),
         subtitle=escape(_extent(results, scale)),
-        verdict=_opening(results, claims, scale),
+        verdict=_opening(results, drawn, scale),
         table="",
         sections=[sections[0], _claims(claims) + _contents(sections), *sections[1:], _dialog()],
         data=data,
@@ -124,9 +125,14 @@ def _extent(results: Results, scale: str) -> str:
     return f"{words}in ablations; {seconds / 3600:.1f} hours of computing{about}"
 
 
-def _opening(results: Results, claims: Sequence[Claim], scale: str) -> str:
+def _opening(results: Results, drawn: Mapping[str, Shown], scale: str) -> str:
     """What was found, in at most five sentences."""
-    tables = {task: results.of_cells(cells([name], scale)) if scale else results for task, name in _TABLES.items()}
+    claims = [claim for one in drawn.values() for claim in one.claims]
+    tables = {
+        task: results.of_cells(cells([name], scale)) if scale else results
+        for task, name in _TABLES.items()
+        if name in drawn
+    }
     sentences = [_warning(scale), *(_gains(task, table) for task, table in tables.items()), _feasible(tables.values())]
     words = escape(" ".join(filter(None, sentences))).replace(" %", "&nbsp;%")
     return f'<div class="verdict"><h2 class="headline">{_counts(claims)}</h2><p>{words}</p></div>'
@@ -157,7 +163,7 @@ def _gains(task: str, table: Results) -> str:
 def _feasible(tables: Iterable[Results]) -> str:
     found = {run.name: run for table in tables for run in table.runs}
     runs = [run for run in found.values() if run.arm == "constrained" and not run.variant]
-    met = sum(run.view.feasible is True for run in runs)
+    met = sum(run.summary.feasible is True for run in runs)
     return f"{met} of {len(runs)} constrained runs of the tables meet their constraints on test data." if runs else ""
 
 

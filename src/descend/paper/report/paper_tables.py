@@ -56,8 +56,12 @@ def _settings(results: Results, name: str, task: str, title: str) -> Table:
 def _columns(run: Run) -> list[str]:
     """α, the cap and other settings in words; α and the cap are left out of methods without constraints."""
     bound = run.arm == "constrained"
-    alpha = format_alpha(run.view.alpha) if bound and run.view.alpha else "–"
-    return [alpha, _word(run.cap) if bound else "–", *(_word(run.view.settings.get(name)) for name in SETTINGS)]
+    alpha = format_alpha(run.summary.alpha) if bound and run.summary.alpha else "–"
+    return [
+        alpha,
+        _word(run.summary.cap) if bound else "–",
+        *(_word(run.summary.settings.get(name)) for name in SETTINGS),
+    ]
 
 
 def _word(value: Any) -> str:

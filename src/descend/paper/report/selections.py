@@ -9,6 +9,7 @@ import numpy as np
 
 from descend.paper.report.cells import Place, Run, rates_of
 from descend.paper.report.results import Results, Setting
+from descend.records.studies import Answer
 
 Arms = dict[str, list[Run]]
 Panel = tuple[str, str, str]
@@ -80,8 +81,8 @@ def _validated(runs: Sequence[Run]) -> float:
     """The kept model's validation value at the last layer, where less is better; infinite without one."""
     ends = []
     for run in runs:
-        rows = run.validation.get(run.view.metric) or run.validation.get("loss")
-        sign = -1 if run.higher and run.validation.get(run.view.metric) else 1
+        rows = run.validation.get(run.summary.metric) or run.validation.get("loss")
+        sign = -1 if run.higher and run.validation.get(run.summary.metric) else 1
         row = rows[run.kept] if rows else []
         end = row[-1] if row else inf
         ends.append(sign * end if isfinite(end) else inf)
@@ -202,7 +203,7 @@ def dual_lrs(results: Results) -> Ablation | None:
 
 
 def _setting(run: Run, name: str) -> float | None:
-    value = run.view.settings.get(name)
+    value = run.summary.settings.get(name)
     return float(value) if isinstance(value, int | float) else None
 
 
@@ -252,7 +253,7 @@ def depth_families(results: Results) -> list[list[Setting]]:
 def with_energy(results: Results) -> list[Setting]:
     """The deepest settings of UT and DUST whose energies were measured."""
     settings = results.where(model=("UT", "DUST"))
-    return deepest(one for one in settings if any(run.energy for runs in one.arms.values() for run in runs))
+    return deepest(one for one in settings if any(run.summary.energy for runs in one.arms.values() for run in runs))
 
 
 @dataclass(frozen=True)
@@ -338,7 +339,7 @@ def shifts(results: Results) -> list[Shift]:
         rates = rates_of(arms["constrained"])
         if rates:
             judged = [
-                {level for level in run.view.layer_losses if level >= setting.gamma}
+                {level for level in run.summary.layer_losses if level >= setting.gamma}
                 for runs in arms.values()
                 for run in runs
             ]
@@ -359,7 +360,7 @@ def table_regimes(results: Results, task: str) -> dict[str, list[Setting]]:
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
-def answered(results: Results) -> list[tuple[Setting, dict[str, list[Any]]]]:
+def answered(results: Results) -> list[tuple[Setting, dict[str, Sequence[Answer]]]]:
     """Settings whose language models completed prompts, and the answers of each method's first seed."""
     found = []
     for setting in results.where(task="language"):

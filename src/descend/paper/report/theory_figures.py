@@ -66,7 +66,7 @@ def theory_3(results: Results) -> Chart:
     for setting in with_energy(results):
         series = []
         for arm, runs in setting.arms.items():
-            rows = [run.energy[setting.gamma] for run in runs if setting.gamma in run.energy]
+            rows = [run.summary.energy[setting.gamma] for run in runs if setting.gamma in run.summary.energy]
             if rows:
                 series.append(layer_series(arm_name(arm), arm, rows))
         panels.append(Panel(setting.words, "layer (0 is the input)", "energy", series))
