@@ -26,10 +26,10 @@ from transformers import TrainerState as State
 from descend import DescentConfig, DescentTrainer, InputError, run
 from descend.cli import main
 from descend.cli.parsing import read_recipe
-from descend.report import write_sweep
-from descend.report.sweep.figures import reach
 from descend.run import mean_metric
 from descend.sweep import storage
+from descend.sweep.report.figures import reach
+from descend.sweep.report.page import write_sweep
 from descend.sweep.results import sentences, write
 from descend.sweep.space import edges, flags, own, read_ranges, space
 from descend.sweep.storage import Search, TooMany, open_storage
@@ -315,8 +315,9 @@ def test_a_feasible_trial_may_be_a_little_worse(tmp_path, quiet, sign, maximize,
 def test_a_study_that_another_worker_is_about_to_begin_is_left_out(tmp_path, quiet):
     at = search(f"sqlite:///{tmp_path / 'a.db'}", searched={})
     begun = Search("erm", optuna.create_study(), 3, 0, at.space)
-    written = write(tmp_path, {"higher_is_better": False, "metric": "rmse", "seeds": 1, "levels": [0.0]}, [at, begun])
-    assert list(written["methods"]) == ["constrained"]
+    facts = {"recipe": "video-ut", "model": "UT-2", "higher_is_better": False, "metric": "rmse", "levels": [0.0]}
+    written = write(tmp_path, {**facts, "seeds": 1}, [at, begun])
+    assert list(written.methods) == ["constrained"]
     assert {file.name for file in tmp_path.iterdir()} == {"a.db", "sweep.json"}, "and no lock is left"
 
 
@@ -567,5 +568,5 @@ def test_a_damaged_sweep_is_refused(swept, tmp_path, change):
     content = found(swept)
     change(content)
     (tmp_path / "sweep.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match="is not that of a sweep"):
+    with pytest.raises(InputError, match=r"sweep\.json"):
         write_sweep(tmp_path)

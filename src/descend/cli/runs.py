@@ -88,7 +88,8 @@ def report(words: Sequence[str]) -> None:
     folder = parser.parse_args(words).folder
     from descend.records.schema import read_comparison
     from descend.records.studies import CELLS_FILE
-    from descend.report import write_page, write_sweep
+    from descend.report import write_page
+    from descend.sweep.report.page import write_sweep
 
     if (folder / CELLS_FILE).is_file():
         draw(folder)

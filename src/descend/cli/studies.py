@@ -149,9 +149,10 @@ def sweep(words: Sequence[str]) -> None:
     if "--resume" in given:
         raise InputError("a sweep goes on by itself; leave out --resume.")
     methods = [name for part in options.method or ["erm,constrained"] for name in part.split(",")]
-    from descend.report import write_sweep
-    from descend.sweep import read_ranges, sentences
-    from descend.sweep import sweep as search
+    from descend.sweep.report.page import write_sweep
+    from descend.sweep.results import sentences
+    from descend.sweep.space import read_ranges
+    from descend.sweep.worker import sweep as search
 
     def build(flags: list[str], folder: Path) -> tuple[str, Any, Any]:
         return read_recipe([options.recipe, *flags, "--out", str(folder)])[:3]
