@@ -9,12 +9,12 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 from descend.errors import InputError, reason
-from descend.reading import read_json
+from descend.records.studies import SWEEP_FILE, SweepFile, read_sweep
 from descend.report.page import figure_block, put_page
 from descend.report.runs import Style
-from descend.report.sweep import figures
-from descend.report.sweep.found import Searched, styles
 from descend.report.tables import _number, _row, _table
+from descend.sweep.report import figures
+from descend.sweep.report.searched import Method, styles
 
 _HISTORY = """Every trial that came to its end, in the order in which they began, and the best so far. Gaps are trials
 that were pruned or diverged."""
@@ -39,27 +39,22 @@ def write_sweep(folder: Path) -> Path:
     Raises:
         InputError: If ``sweep.json`` is missing or damaged.
     """
-    path = folder / "sweep.json"
-    if not path.is_file():
-        raise InputError(f"{folder} has no sweep.json; run descend sweep with this --out.")
-    content = read_json(path)
+    sweep = read_sweep(folder)
+    methods = [Method.of(method, search) for method, search in sweep.methods.items()]
     try:
-        facts = {name: str(content[name]) for name in ("recipe", "model", "metric", "rule")}
-        higher = bool(content["higher_is_better"])
-        methods = [Searched.of(str(method), found) for method, found in content["methods"].items()]
-        plots = _plots(methods, facts["metric"], higher)
-    except (TypeError, ValueError, AttributeError, KeyError, OverflowError) as error:
-        raise InputError(f"{path} is not that of a sweep: {type(error).__name__}: {reason(error)}.") from error
+        plots = _plots(methods, sweep.metric, sweep.higher_is_better)
+    except (ValueError, KeyError, OverflowError) as error:  # a trial's setting that lies in no range
+        raise InputError(f"{folder / SWEEP_FILE} can't be drawn: {reason(error)}. Run the sweep again.") from None
     looks = styles(methods)
     blocks = "".join(figure_block(key, heading, words, wide=wide) for key, (_, heading, words, wide) in plots.items())
-    commands = "\n".join(escape(each.command) for each in methods if each.command)
+    commands = "\n".join(escape(each.search.best.command) for each in methods if each.search.best)
     todo = f"<h3>What was chosen, to type</h3><pre><code>{commands}</code></pre>" if commands else ""
     return put_page(
         folder,
         title=f"Descend: sweep {folder.absolute().name}",
-        subtitle=escape(f"{facts['model']}, {facts['recipe']}: settings chosen on validation data"),
-        verdict=_verdict(methods, facts),
-        table=_methods_table(methods, looks, facts["metric"]),
+        subtitle=escape(f"{sweep.model}, {sweep.recipe}: settings chosen on validation data"),
+        verdict=_verdict(methods, sweep),
+        table=_methods_table(methods, looks, sweep.metric),
         sections=[f'<section data-section="0"><div class="plots">{blocks}</div>{todo}</section>'],
         data=[
             {
@@ -70,10 +65,10 @@ def write_sweep(folder: Path) -> Path:
     )
 
 
-def _plots(methods: list[Searched], metric: str, higher: bool) -> dict[str, tuple[go.Figure, str, str, bool]]:
+def _plots(methods: list[Method], metric: str, higher: bool) -> dict[str, tuple[go.Figure, str, str, bool]]:
     looks = styles(methods)
     plots = {"history": (figures.history(methods, metric, higher, looks), "Trial by trial", _HISTORY, False)}
-    if any(len(each.importance) > 1 for each in methods):
+    if any(len(each.search.importance) > 1 for each in methods):
         plots["importance"] = figures.importance(methods, looks), "What mattered", _IMPORTANCE, False
     for each in methods:
         key = f"curves-{each.method}"
@@ -90,25 +85,26 @@ def _plots(methods: list[Searched], metric: str, higher: bool) -> dict[str, tupl
     return plots
 
 
-def _verdict(methods: list[Searched], facts: Mapping[str, str]) -> str:
+def _verdict(methods: list[Method], sweep: SweepFile) -> str:
     numbers = [len(each.trials) for each in methods]
     equal = len(set(numbers)) <= 1
     found = ", ".join(f"{escape(each.name)} {_number(each.chosen.value if each.chosen else None)}" for each in methods)
     warning = "" if equal else "<p><b>The methods have had different numbers of trials: they do not compare.</b></p>"
     warning += "".join(
-        f"<p>{escape(each.name)} chose at a range's end, better may lie beyond: {escape(', '.join(each.edges))}.</p>"
+        f"<p>{escape(each.name)} chose at the end of a range, better values may lie beyond: "
+        f"{escape(', '.join(each.search.edges))}.</p>"
         for each in methods
-        if each.edges
+        if each.search.edges
     )
     return (
         f'<div class="verdict {"open" if equal else "tentative"}"><h2 class="headline">Best mean '
-        f"{escape(facts['metric'])} on validation data: {found}</h2>{warning}<p>{escape(facts['rule'])}</p>"
+        f"{escape(sweep.metric)} on validation data: {found}</h2>{warning}<p>{escape(sweep.rule)}</p>"
         "<p>A best of many trials is better than it will be on other data: judge what was chosen on test data, with "
         "other seeds.</p></div>"
     )
 
 
-def _methods_table(methods: list[Searched], looks: Mapping[str, Style], metric: str) -> str:
+def _methods_table(methods: list[Method], looks: Mapping[str, Style], metric: str) -> str:
     heads = ("Method", "Finished", "Pruned", "Diverged", f"Best mean {escape(metric)}", "Feasible")
     rows = []
     for each in methods:
