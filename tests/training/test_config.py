@@ -43,7 +43,7 @@ def test_alpha_is_a_number_or_a_list_however_it_is_given(tmp_path, given, kept):
         assert args.problem(3).alpha == (kept if isinstance(kept, list) else [kept] * 3)
 
 
-@pytest.mark.parametrize("given", ["a", "0.1;0.2", ["0.1"], {"alpha": 0.1}, object()], ids=repr)
+@pytest.mark.parametrize("given", ["a", "0.1;0.2", ["0.1"], {"alpha": 0.1}, 1j], ids=repr)
 def test_alpha_of_another_type_is_one_clear_line(tmp_path, given):
     with pytest.raises(InputError, match="alpha must be one number or one per layer") as error:
         DescentConfig(str(tmp_path), alpha=given)
