@@ -622,7 +622,7 @@ def test_a_setting_of_which_all_diverged_is_not_left_out(tmp_path: Path, others:
     [
         (lambda one: one.pop("summary"), "line 2 is no finished cell"),
         (lambda one: one["cell"].pop("depth"), "line 2 is no finished cell"),
-        (lambda one: one["summary"].pop("values"), "line 2 must describe one evaluated run"),
+        (lambda one: one["summary"].pop("values"), "line 2 must hold the summary of an evaluated run"),
         (lambda one: one["groups"].update(counts=[1]), "line 2: scores must be one for each"),
         (lambda one: one["groups"]["layers"].update(counts=[1]), "line 2: scores must be one for each"),
         (lambda one: one["groups"]["layers"].pop("losses"), "line 2 is no finished cell"),

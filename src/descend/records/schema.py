@@ -56,6 +56,9 @@ def _listed(value: Any) -> Any:
 Number = Annotated[float, BeforeValidator(_nan)]
 """A number; in JSON null stands for one that is not finite, such as the loss of a diverged model."""
 
+Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
+Flag = Annotated[bool, BeforeValidator(lambda value: False if value is None else value)]
+
 Numbers = Annotated[list[Number], BeforeValidator(_empty)]
 OptionalNumbers = Annotated[list[float | None], BeforeValidator(_empty)]
 """A list with None where there is nothing to say, for example where a layer has no constraint."""
@@ -356,10 +359,10 @@ class Measured(File):
     bounds: OptionalNumbers = []
     certified: Numbers = []
     feasible: bool | None = None
-    certain: bool = False
+    certain: Flag = False
     violated: Annotated[list[int], BeforeValidator(_empty)] = []
     undecided: Annotated[list[int], BeforeValidator(_empty)] = []
-    verdict: str = ""
+    verdict: Text = ""
     descending_share: float | None = None
     ratios: Ratios = Ratios()
     settled_layer: SettledLayer | None = None
@@ -458,13 +461,13 @@ class Summary(Measured):
     alpha: Annotated[list[float], BeforeValidator(_listed)] = []
     target: str | None = None
     strength: float | None = None
-    certificate: str = ""
+    certificate: Text = ""
     limits: OptionalNumbers = []
     first_layer: int | None = None
     cap: float | None = None
     sigma: float | None = None
     seconds: float | None = None
-    note: str = ""
+    note: Text = ""
     probe: Probes = Probes()
     exit: Exits | None = None
     speculation: Speculation | None = None
@@ -676,7 +679,7 @@ class Record(Part):
     """
 
     run: str
-    step: int
+    step: int = Field(ge=0, le=2**53)
     split: str
     layer: int
     noise: float | None

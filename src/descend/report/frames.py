@@ -14,6 +14,8 @@ from PIL import Image
 
 from descend.errors import InputError
 
+FRAMES_FILE = "frames.npz"
+
 # WebP at this quality keeps a noisy 160×160 frame near 12 kB and cannot be told from the original by eye.
 QUALITY = 80
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from descend.errors import InputError, reason
 from descend.paper.groups import Table
-from descend.report.runs import METHOD_NAMES, RunView, alphas
+from descend.records.schema import Summary, parse_summary
+from descend.report.runs import METHOD_NAMES, alphas
 
 DATA = {
     **{"avenue": "Avenue", "shanghaitech": "ShanghaiTech", "ucsd": "UCSD", "imdb": "IMDb", "mnli": "MNLI"},
@@ -35,7 +36,7 @@ class Answer(NamedTuple):
 class Run:
     """A line of ``cells.jsonl``: which cell of the grid, what was measured, and how training went.
 
-    ``view`` is its summary as every report of this project reads it. ``layers`` maps γ to the losses by blocks of
+    ``view`` is its summary. ``layers`` maps γ to the losses by blocks of
     groups, the table's levels being the layers 0 … L. ``curves`` maps a quantity to its steps and rows by layer,
     ``validation`` a metric to its rows, of which ``kept`` is the place of the model that was kept, and ``kept_step``
     its step, infinite where the last is or nothing says. ``energy`` is that
@@ -53,7 +54,7 @@ class Run:
     arm: str
     variant: str
     seed: int
-    view: RunView
+    view: Summary
     groups: Table | None = None
     layers: dict[float, Table] = field(default_factory=dict)
     curves: Mapping[str, Any] = field(default_factory=dict)
@@ -68,7 +69,7 @@ class Run:
     seconds: float | None = None
 
     @classmethod
-    def read(cls, line: Mapping[str, Any], source: str, view: RunView | None = None) -> "Run":
+    def read(cls, line: Mapping[str, Any], source: str, view: Summary | None = None) -> "Run":
         """Check a line and give its entries their types; ``view`` stands for a summary that it lacks.
 
         Raises:
@@ -82,7 +83,7 @@ class Run:
             depth, gamma = int(cell["depth"]), float(cell["gamma"])
             if depth < 1 or not isfinite(gamma):
                 raise ValueError(f"depth {depth} and γ = {gamma}")
-            judged = view or RunView.from_summary(summary, name=words["name"], source=source)
+            judged = view or parse_summary(summary, source)
             if view is None and (judged.depth != depth or gamma not in judged.layer_losses):
                 raise ValueError(f"its summary is not of depth {depth}, or has no losses at γ = {gamma:g}")
             for value in judged.settings.values():

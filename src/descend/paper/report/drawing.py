@@ -14,7 +14,7 @@ from descend.paper.report.parts import Shown
 from descend.paper.report.printed import print_chart
 from descend.paper.report.results import Results
 from descend.paper.scales import SCALES
-from descend.report.page import put
+from descend.report.rendering import put
 
 FIGURES: dict[str, Callable[[Results], Shown]] = {
     "figure-1": text.figure_1,

@@ -218,8 +218,9 @@ def _near(says: str, setting: Setting) -> Claim:
 def _median(run: Run) -> float | None:
     """The median over samples of a layer's ratio, in the mean over the layers that are held to 1 − α."""
     view = run.view
-    if MEDIAN not in view.quantiles or len(view.limits) != len(view.ratios) + 1:
+    ratios = view.ratios
+    if MEDIAN not in ratios.quantiles or len(view.limits) != len(ratios.by_layer) + 1:
         return None
-    place = view.quantiles.index(MEDIAN)
-    held = [row[place] for row, limit in zip(view.ratios, view.limits[1:], strict=True) if limit is not None]
+    place = ratios.quantiles.index(MEDIAN)
+    held = [row[place] for row, limit in zip(ratios.by_layer, view.limits[1:], strict=True) if limit is not None]
     return sum(held) / len(held) if held else None

@@ -15,15 +15,18 @@ from descend.paper.collected import CELLS_FILE
 from descend.paper.grid import Cell, values
 from descend.paper.report.cells import DATA, Place, Run, data_name, metric_name
 from descend.reading import json_lines
+from descend.records.schema import Ratios, Summary
 from descend.report.frames import Frames
-from descend.report.runs import METHOD_NAMES, RunView
+from descend.report.runs import METHOD_NAMES
 
 _GENERATED = {"imdb": "generated", "ucsd": "scenes"}
 
 _METRICS = {"video": ("rmse", False), "text": ("accuracy", True), "language": ("token_accuracy", True)}
-_UNKNOWN = RunView(
-    "", "", "", 0, "", "", "loss", False, noise=[0.0], values=[nan], mean=nan, train_noise=0.0, layer_losses={}
-)
+_ENTRIES: Any = {
+    **{"recipe": "", "method": "", "seed": 0, "model": "", "dataset": "", "metric": "loss", "higher_is_better": False},
+    **{"noise": [0.0], "values": [nan], "mean": nan, "train_noise": 0.0, "layer_losses": {}, "depth": 0},
+}
+_UNKNOWN = Summary.model_construct(**_ENTRIES)
 
 MODELS = ("UT", "DUST", "ViT", "DistilBERT", "RoBERTa", "Llama")
 
@@ -218,16 +221,23 @@ def _diverged(line: Mapping[str, Any], runs: Iterable[Run], source: str) -> Run:
     pattern, same = _alike(run, runs)
     levels = {*pattern.layer_losses, run.gamma}
     changed: Any = {
-        **{"seed": run.seed, "values": [nan] * len(pattern.noise), "mean": nan, "auc": nan, "train_value": nan},
+        **{
+            "seed": run.seed,
+            "depth": run.depth,
+            "values": [nan] * len(pattern.noise),
+            "mean": nan,
+            "auc": nan,
+            "train_value": nan,
+        },
         **{"layer_losses": dict.fromkeys(levels, [nan] * (run.depth + 1)), "layer_metrics": {}},
         **{"violations": [], "violation_intervals": [], "violated": [], "feasible": False, "certain": True},
         "limits": pattern.limits if same else [],
         **{"bounds": [], "certified": [], "certificate": ""},
         "settings": pattern.settings if same else _flagged(line["cell"].get("flags")),
-        **{"ratios": [], "ratio_mean": None, "ratio_median": None, "descending_share": None},
+        **{"ratios": Ratios(), "descending_share": None},
         "verdict": f"Diverged: {line['diverged']}",
     }
-    return replace(run, view=replace(pattern, **changed))
+    return replace(run, view=pattern.model_copy(update=changed))
 
 
 def _flagged(flags: Any) -> dict[str, Any]:
@@ -242,7 +252,7 @@ def _flagged(flags: Any) -> dict[str, Any]:
     return found
 
 
-def _alike(gone: Run, runs: Iterable[Run]) -> tuple[RunView, bool]:
+def _alike(gone: Run, runs: Iterable[Run]) -> tuple[Summary, bool]:
     """How a run that diverged would have been judged: as the one of its task that has most in common with it.
 
     Where nothing of the task has numbers, the task tells its metric: a run that diverged is never left out.
@@ -260,4 +270,5 @@ def _alike(gone: Run, runs: Iterable[Run]) -> tuple[RunView, bool]:
         nearest = max(beside, key=shared)
         return nearest.view, all(shared(nearest))
     metric, higher = _METRICS.get(gone.task, ("loss", False))
-    return replace(_UNKNOWN, metric=metric, higher_is_better=higher, noise=[gone.gamma], train_noise=gone.gamma), False
+    known = {"metric": metric, "higher_is_better": higher, "noise": [gone.gamma], "train_noise": gone.gamma}
+    return _UNKNOWN.model_copy(update=known), False

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from descend.report.figures import GRID, MUTED, layer_colours, plain_layout, plain_text
 from descend.report.runs import Style
 from descend.report.sweep.found import Range, Searched, Trial
-from descend.report.tables import _number
+from descend.report.tables import number
 
 FAR = 4.0
 """How much further off than the middle one a value may lie to be on the axis."""
@@ -150,7 +150,7 @@ def parallel(searched: Searched, metric: str, higher: bool) -> go.Figure:
             opacity=1 if chosen else 0.7,
             meta=colours,
             name=f"trial {trial.number}",
-            hovertemplate=f"trial {trial.number}, {trial.state} {_number(trial.value)}<br>"
+            hovertemplate=f"trial {trial.number}, {trial.state} {number(trial.value)}<br>"
             f"{_settings(trial)}<extra></extra>",
         )
     for place, kind in enumerate(axes.values()):

@@ -3,18 +3,18 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
-from html import escape
 from pathlib import Path
 
 import plotly.graph_objects as go
 
 from descend.errors import InputError, reason
 from descend.reading import read_json
-from descend.report.page import figure_block, put_page
+from descend.report.rendering import write_interactive
 from descend.report.runs import Style
 from descend.report.sweep import figures
 from descend.report.sweep.found import Searched, styles
-from descend.report.tables import _number, _row, _table
+from descend.report.tables import number
+from descend.report.views import Body, Cell, FigureView, Row, Sentence, Span, Table, VerdictView
 
 _HISTORY = """Every trial that came to its end, in the order in which they began, and the best so far. Gaps are trials
 that were pruned or diverged."""
@@ -50,17 +50,15 @@ def write_sweep(folder: Path) -> Path:
         plots = _plots(methods, facts["metric"], higher)
     except (TypeError, ValueError, AttributeError, KeyError, OverflowError) as error:
         raise InputError(f"{path} is not that of a sweep: {type(error).__name__}: {reason(error)}.") from error
-    looks = styles(methods)
-    blocks = "".join(figure_block(key, heading, words, wide=wide) for key, (_, heading, words, wide) in plots.items())
-    commands = "\n".join(escape(each.command) for each in methods if each.command)
-    todo = f"<h3>What was chosen, to type</h3><pre><code>{commands}</code></pre>" if commands else ""
-    return put_page(
+    return write_interactive(
         folder,
+        "sweep.html",
         title=f"Descend: sweep {folder.absolute().name}",
-        subtitle=escape(f"{facts['model']}, {facts['recipe']}: settings chosen on validation data"),
+        subtitle=f"{facts['model']}, {facts['recipe']}: settings chosen on validation data",
         verdict=_verdict(methods, facts),
-        table=_methods_table(methods, looks, facts["metric"]),
-        sections=[f'<section data-section="0"><div class="plots">{blocks}</div>{todo}</section>'],
+        table=_methods_table(methods, styles(methods), facts["metric"]),
+        figures=[FigureView(key, heading, words, wide=wide) for key, (_, heading, words, wide) in plots.items()],
+        commands="\n".join(each.command for each in methods if each.command),
         data=[
             {
                 "state": {"log": True},
@@ -90,35 +88,35 @@ def _plots(methods: list[Searched], metric: str, higher: bool) -> dict[str, tupl
     return plots
 
 
-def _verdict(methods: list[Searched], facts: Mapping[str, str]) -> str:
-    numbers = [len(each.trials) for each in methods]
-    equal = len(set(numbers)) <= 1
-    found = ", ".join(f"{escape(each.name)} {_number(each.chosen.value if each.chosen else None)}" for each in methods)
-    warning = "" if equal else "<p><b>The methods have had different numbers of trials: they do not compare.</b></p>"
-    warning += "".join(
-        f"<p>{escape(each.name)} chose at a range's end, better may lie beyond: {escape(', '.join(each.edges))}.</p>"
+def _verdict(methods: list[Searched], facts: Mapping[str, str]) -> VerdictView:
+    equal = len({len(each.trials) for each in methods}) <= 1
+    best = ", ".join(f"{each.name} {number(each.chosen.value if each.chosen else None)}" for each in methods)
+    lines: list[Sentence] = []
+    if not equal:
+        words = "The methods have had different numbers of trials: they do not compare."
+        lines.append([Span(words, bold=True)])
+    lines += [
+        [Span(f"{each.name} chose at a range's end, better may lie beyond: {', '.join(each.edges)}.")]
         for each in methods
         if each.edges
-    )
-    return (
-        f'<div class="verdict {"open" if equal else "tentative"}"><h2 class="headline">Best mean '
-        f"{escape(facts['metric'])} on validation data: {found}</h2>{warning}<p>{escape(facts['rule'])}</p>"
-        "<p>A best of many trials is better than it will be on other data: judge what was chosen on test data, with "
-        "other seeds.</p></div>"
-    )
+    ]
+    lines.append([Span(facts["rule"])])
+    words = "A best of many trials is better than it will be on other data: judge what was chosen on test data, with "
+    lines.append([Span(words + "other seeds.")])
+    headline = f"Best mean {facts['metric']} on validation data: {best}"
+    return VerdictView("open" if equal else "tentative", "", headline, lines)
 
 
-def _methods_table(methods: list[Searched], looks: Mapping[str, Style], metric: str) -> str:
-    heads = ("Method", "Finished", "Pruned", "Diverged", f"Best mean {escape(metric)}", "Feasible")
+def _methods_table(methods: list[Searched], looks: Mapping[str, Style], metric: str) -> Table:
     rows = []
     for each in methods:
         counts, best = Counter(trial.state for trial in each.trials), each.chosen
         feasible = {True: "yes", False: "no"}.get(best.feasible, "–") if best and best.feasible is not None else "–"
-        cells = [
-            escape(each.name),
+        words = [
+            each.name,
             *(str(counts[state]) for state in ("finished", "pruned", "diverged")),
-            _number(best.value if best else None),
+            number(best.value if best else None),
             feasible,
         ]
-        rows.append(_row(heads, cells, looks[each.method]))
-    return _table(heads, f"<tbody>{''.join(rows)}</tbody>")
+        rows.append(Row([Cell(word) for word in words], looks[each.method]))
+    return Table(("Method", "Finished", "Pruned", "Diverged", f"Best mean {metric}", "Feasible"), [Body(rows)])
