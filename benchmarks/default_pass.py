@@ -1,16 +1,16 @@
-"""The default against plain training: every table cell of the small study, no constraint setting anywhere.
+"""Compare the default with plain training on every table cell of the small study, with no constraint setting.
 
     python benchmarks/default_pass.py run --data DATA --out FOLDER [--only UT-5] [--jobs 2]
     python benchmarks/default_pass.py table --out FOLDER
 
-Each cell is trained by plain training and by the default, at the same learning rates, with the seed 42. Of each method
-the learning rate is chosen on validation data, by the mean of the metric over the noise levels that the cell is judged
-by: a run that meets its constraints may be 1 % worse. Only the chosen run is judged on test data. What is done is not
-done again.
+Both methods train each cell at the same learning rates, with seed 42. Each method's rate is chosen on validation data
+by the mean of the metric over the cell's noise levels; a run that meets its constraints may be 1 % worse. Only the
+chosen run is judged on test data. Finished runs and cells are not repeated.
 """
 
 import argparse
 import contextlib
+import csv
 import io
 import json
 import shutil
@@ -34,51 +34,57 @@ from descend.training.config import DescentArguments
 
 TABLES = ("table-3", "table-4", "table-5")
 RATES = (1 / 3, 1.0)
-"""What the study's learning rate, found by a sweep of plain training, is multiplied by."""
+"""Factors on the study's learning rate, which a sweep of plain training chose."""
 METHODS = ("erm", "constrained")
 ROWS = "rows.jsonl"
+TABLE = "table.csv"
+COLUMNS = (
+    *("model", "data", "gamma", "feasible", "broken_layers", "falling_layers_erm", "falling_layers_default", "layers"),
+    *("last_layer_erm", "last_layer_default", "mean_over_noise_erm", "mean_over_noise_default"),
+    *("half_depth_erm", "half_depth_default", "descending_share_erm", "descending_share_default"),
+)
 KEPT = (
     *("feasible", "certain", "violated", "violations", "bounds", "certified", "train_value", "mean", "values"),
     *("descending_share", "strength", "multipliers", "first_layer", "metric", "higher_is_better", "depth"),
 )
-"""What a row has of a summary."""
+"""Fields of `summary.json` that a row keeps."""
 
 
 def table_cells() -> list[Cell]:
-    """Plain training's cells of the tables, seed 0, each setting once."""
-    found = {
+    """The tables' cells of plain training at seed 0, each setting once."""
+    unique = {
         (cell.recipe, cell.data, cell.depth, cell.regime, cell.gamma): cell
         for cell in cells(TABLES, "small")
         if cell.seed == 0 and cell.arm == "erm"
     }
-    return list(found.values())
+    return list(unique.values())
 
 
 def title(cell: Cell) -> str:
-    """What a person calls it."""
+    """The cell's name in the tables, such as ``UT-3 ucsd γ=0.8``."""
     return f"{cell.model}-{cell.depth} {cell.data} γ={cell.gamma:g}"
 
 
 def settings(cell: Cell, data: Path, out: Path) -> tuple[dict[str, str], float]:
-    """A cell's flags but those of constraints, and its learning rate."""
-    dropped = {f"--{one.name.replace('_', '-')}" for one in fields(DescentArguments)} - {"--patience"}
+    """The cell's flags without constraint settings, and its learning rate."""
+    dropped = {f"--{field.name.replace('_', '-')}" for field in fields(DescentArguments)} - {"--patience"}
     dropped |= {"--layer", "--learning-rate", "--seed"}
     flags = dict(zip(cell.flags[::2], cell.flags[1::2], strict=True))
-    kept = {name: value for name, value in flags.items() if name not in dropped}
+    remaining = {name: value for name, value in flags.items() if name not in dropped}
     for mark, place in ((ROOT, data), (OUT, out)):
-        kept = {name: value.replace(mark, str(place)) for name, value in kept.items()}
+        remaining = {name: value.replace(mark, str(place)) for name, value in remaining.items()}
     usual = RECIPES[cell.recipe].training["learning_rate"]
-    return kept, float(flags.get("--learning-rate", usual))
+    return remaining, float(flags.get("--learning-rate", usual))
 
 
 def trained(recipe: str, flags: dict[str, str], judge: tuple[str, ...], folder: Path) -> dict[str, Any]:
-    """One run, and what it is on validation data, under the noise that it will be judged by."""
+    """Train one run, unless it is finished, and judge it on validation data at the cell's noise levels."""
     done = folder / "validation.json"
     if done.is_file():
         return json.loads(done.read_text())
     torch.set_num_threads(1)
     words = [recipe, *(word for pair in flags.items() for word in pair), "--out", str(folder)]
-    found: dict[str, Any] = {"folder": folder.name, "rate": float(flags["--learning-rate"]), "mean": None}
+    trial: dict[str, Any] = {"folder": folder.name, "rate": float(flags["--learning-rate"]), "mean": None}
     with contextlib.redirect_stderr(io.StringIO()):
         try:
             if not run.finished(folder):
@@ -86,17 +92,21 @@ def trained(recipe: str, flags: dict[str, str], judge: tuple[str, ...], folder: 
                 name, settings, args, _ = read_recipe(words)
                 run.train(name, settings, args)
             _, summary = judged([str(folder), "--split", "validation", *judge])
-            found |= {name: summary[name] for name in ("mean", "feasible", "higher_is_better")}
+            trial |= {
+                "mean": summary.mean,
+                "feasible": summary.feasible,
+                "higher_is_better": summary.higher_is_better,
+            }
         except NonFiniteLossError as error:  # a run that diverged is a result
-            found["error"] = str(error)
+            trial["error"] = str(error)
     for checkpoint in folder.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
-    done.write_text(json.dumps(found))
-    return found
+    done.write_text(json.dumps(trial))
+    return trial
 
 
 def tested(trials: list[dict[str, Any]], method: str, judge: tuple[str, ...], runs: Path) -> dict[str, Any]:
-    """Of a method's runs the chosen one on test data, as columns of a row; nothing but the runs where all diverged."""
+    """Choose among a method's runs and judge that run on test data; without metrics if all runs diverged."""
     whole = [trial for trial in trials if trial["mean"] is not None]
     if not whole:
         return {"method": method, "trials": trials}
@@ -105,19 +115,19 @@ def tested(trials: list[dict[str, Any]], method: str, judge: tuple[str, ...], ru
     best = whole[preferred([sign * trial["mean"] for trial in whole], feasible)]
     with contextlib.redirect_stderr(io.StringIO()):
         _, summary = judged([str(runs / best["folder"]), *judge])
-    level = next(name for name in summary["layer_losses"] if float(name) == summary["train_noise"])
+    content = summary.content()
     return {
         "method": method,
         "trials": trials,
         "rate": best["rate"],
-        "losses": summary["layer_losses"][level],
-        "layers": summary["layer_metrics"][level],
-        **{name: summary[name] for name in KEPT},
+        "losses": summary.layer_losses[summary.train_noise],
+        "layers": summary.layer_metrics[summary.train_noise],
+        **{name: content[name] for name in KEPT},
     }
 
 
 def cell_rows(cell: Cell, data: Path, out: Path) -> list[dict[str, Any]]:
-    """The chosen run of each method, judged on test data."""
+    """Train and judge a cell by both methods: one row each."""
     flags, rate = settings(cell, data, out)
     rows = []
     for method in METHODS:
@@ -132,7 +142,7 @@ def cell_rows(cell: Cell, data: Path, out: Path) -> list[dict[str, Any]]:
 
 
 def work(cell: Cell, data: Path, out: Path) -> list[dict[str, Any]]:
-    """A cell, unless it is done."""
+    """Rows of a cell, or none if the file has them already."""
     if any(row["cell"] == title(cell) for row in _read(out)):
         return []
     rows = cell_rows(cell, data, out)
@@ -147,7 +157,7 @@ def _read(out: Path) -> list[dict[str, Any]]:
 
 
 def carry_out(data: Path, out: Path, only: str, jobs: int) -> None:
-    """All cells, and then the table."""
+    """Run all cells, write the table and print how many cells meet each target."""
     out.mkdir(parents=True, exist_ok=True)
     model = out / "models" / "stories260K"
     wanted = [cell for cell in table_cells() if only.lower() in title(cell).lower()]
@@ -161,7 +171,7 @@ def carry_out(data: Path, out: Path, only: str, jobs: int) -> None:
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row in words."""
+    """A row as one line of text."""
     if "losses" not in row:
         return f"{row['cell']} {row['method']}: diverged"
     return (
@@ -171,63 +181,67 @@ def line(row: dict[str, Any]) -> str:
 
 
 def falls(row: dict[str, Any]) -> int:
-    """At how many layers the mean loss falls."""
+    """Number of layers at which the mean loss falls."""
     return sum(after < before for before, after in pairwise(row["losses"]))
 
 
 def table(out: Path) -> str:
-    """All cells beside one another, and what was asked of them."""
+    """Write all cells to ``table.csv`` in the folder and return how many meet each target."""
     pairs: dict[str, dict[str, dict[str, Any]]] = {}
     for row in _read(out):
         pairs.setdefault(row["cell"], {})[row["method"]] = row
-    lines = [
-        "| cell | feasible | falls, ERM | falls, default | last, ERM | last, default | mean, ERM | mean, default "
-        "| half depth, ERM | half depth, default | descending share, ERM | default |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
     counts: dict[str, list[bool]] = {}
 
     def count(name: str, holds: bool) -> None:
         counts.setdefault(name, []).append(holds)
 
-    for name, pair in pairs.items():
-        erm, ours = pair["erm"], pair["constrained"]
-        for row in (erm, ours):
-            count(f"not diverged, {row['method']}", "losses" in row)
-        if "losses" not in erm or "losses" not in ours:
-            lines.append(f"| {name} | diverged |")
-            continue
-        for row in (erm, ours):
-            count(f"falls at every layer, {row['method']}", falls(row) == row["depth"])
-        higher = ours["higher_is_better"]
-        worse = (erm["train_value"] - ours["train_value"]) if higher else ours["train_value"] / erm["train_value"] - 1
-        mean = (erm["mean"] / ours["mean"] if higher else ours["mean"] / erm["mean"]) - 1
-        half = [row["layers"][len(row["layers"]) // 2] for row in (erm, ours)]
-        count("feasible", ours["feasible"])
-        count("last layer within 1 % or 1 point", worse <= 0.01)
-        count("mean over noise at most .5 % worse", mean <= 0.005)
-        if ours["task"] == "video":
-            count("descending share at least ERM's (video)", ours["descending_share"] >= erm["descending_share"])
-        if ours["model"] == "ViT":
-            count("half depth at most .6 of ERM's (ViT)", half[1] <= 0.6 * half[0])
-        lines.append(
-            f"| {name} | {'yes' if ours['feasible'] else 'no: ' + ', '.join(map(str, ours['violated']))} "
-            + "".join(f"| {falls(row)}/{row['depth']} " for row in (erm, ours))
-            + f"| {erm['train_value']:.4g} | {ours['train_value']:.4g} | {erm['mean']:.4g} | {ours['mean']:.4g} "
-            + f"| {half[0]:.4g} | {half[1]:.4g} | {erm['descending_share']:.3f} | {ours['descending_share']:.3f} |"
-        )
-    told = [f"- {name}: {sum(all_of)} of {len(all_of)}" for name, all_of in counts.items()]
-    return "\n".join([*lines, "", *told])
+    with (out / TABLE).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for pair in pairs.values():
+            erm, ours = pair["erm"], pair["constrained"]
+            facts = [erm["model"] + f"-{erm['depth']}", erm["data"], f"{erm['gamma']:g}"]
+            for row in (erm, ours):
+                count(f"not diverged, {row['method']}", "losses" in row)
+            if "losses" not in erm or "losses" not in ours:
+                writer.writerow([*facts, "diverged"])
+                continue
+            for row in (erm, ours):
+                count(f"falls at every layer, {row['method']}", falls(row) == row["depth"])
+            higher = ours["higher_is_better"]
+            worse = (
+                (erm["train_value"] - ours["train_value"]) if higher else ours["train_value"] / erm["train_value"] - 1
+            )
+            mean = (erm["mean"] / ours["mean"] if higher else ours["mean"] / erm["mean"]) - 1
+            half = [row["layers"][len(row["layers"]) // 2] for row in (erm, ours)]
+            count("feasible", ours["feasible"])
+            count("last layer within 1 % or 1 point", worse <= 0.01)
+            count("mean over noise at most .5 % worse", mean <= 0.005)
+            if ours["task"] == "video":
+                count("descending share at least ERM's (video)", ours["descending_share"] >= erm["descending_share"])
+            if ours["model"] == "ViT":
+                count("half depth at most .6 of ERM's (ViT)", half[1] <= 0.6 * half[0])
+            writer.writerow(
+                [
+                    *(*facts, "yes" if ours["feasible"] else "no", " ".join(map(str, ours["violated"]))),
+                    *(falls(erm), falls(ours), erm["depth"]),
+                    *(f"{row['train_value']:.4g}" for row in (erm, ours)),
+                    *(f"{row['mean']:.4g}" for row in (erm, ours)),
+                    *(f"{value:.4g}" for value in half),
+                    *(f"{row['descending_share']:.3f}" for row in (erm, ours)),
+                ]
+            )
+    return "\n".join(f"{name}: {sum(cells)} of {len(cells)}" for name, cells in counts.items())
 
 
 def main() -> None:
-    """Read the command."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("run", "table"))
     parser.add_argument("--data", type=Path, help="folder of the real data sets")
-    parser.add_argument("--out", type=Path, required=True, help="where runs and rows go")
-    parser.add_argument("--only", default="", help="cells whose name has this in it")
-    parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
+    parser.add_argument("--out", type=Path, required=True, help="folder for runs and rows")
+    parser.add_argument("--only", default="", help="only cells whose name contains this")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, one thread each")
     options = parser.parse_args()
     if options.command == "table":
         print(table(options.out))

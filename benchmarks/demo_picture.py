@@ -1,4 +1,7 @@
-"""Draw docs/demo.png from the folder of a demo: python benchmarks/demo_picture.py demo docs/demo.png."""
+"""Draw docs/demo.png from a demo's folder.
+
+python benchmarks/demo_picture.py demo docs/demo.png
+"""
 
 import json
 import sys
@@ -9,7 +12,7 @@ import numpy as np
 
 
 def main(demo: Path, out: Path) -> None:
-    """Error by layer of both methods, and one test frame read at each layer."""
+    """Plot the error by layer of both methods, and one test frame as each layer reads it."""
     names = {"erm": "plain training (ERM)", "constrained": "Descend"}
     figure, axes = plt.subplots(1, 2, figsize=(13, 4.2), width_ratios=[1, 2.1], layout="constrained")
     strips, curves = [], {}

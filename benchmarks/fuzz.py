@@ -1,10 +1,10 @@
-"""Malformed inputs for every reader: each must be read, or refused by an `InputError`.
+"""Feed malformed inputs to every reader. Each must be read or refused with an `InputError`.
 
     python benchmarks/fuzz.py [--tries 2000] [--readers mnli-tsv summary …] [--json FILE] [--seed 0]
 
-Every reader has a child process of its own, so that a crash in a decoder is a finding and not the end; an input that
-takes longer than the limit is one too. A finding can be repeated: ``--readers NAME --only NUMBER`` shows its traceback.
-Seeds are real files, made by the package's own commands on generated data; nothing is downloaded.
+Every reader runs in a child process, so a crash in a decoder is recorded and the rest goes on. An input that takes
+longer than the limit is recorded as a hang. ``--readers NAME --only NUMBER`` repeats one input with its traceback. The
+undamaged inputs are made by the package's own commands on generated data; nothing is downloaded.
 """
 
 import argparse
@@ -30,13 +30,13 @@ from pathlib import Path
 from typing import Any
 
 LIMIT = 20
-"""Seconds that one input may take, on a machine that others use too."""
+"""Seconds that one input may take. Generous, since the machine may be shared."""
 
 ADDRESS_SPACE = 4 * 2**30
-"""What a child may map beyond what it has mapped once it has read a whole input."""
+"""Bytes of address space that a child may map beyond what it needs for an undamaged input."""
 
 MOST_GROWTH = 512
-"""MB that its resident memory may grow by over all inputs."""
+"""MB by which a child's resident memory may grow over all inputs."""
 
 ODD = [
     *(None, True, False, 0, -1, 1, 2**31, 2**63, 10**9, 10**400, -0.5, 1e308, 5e-324, float("nan"), float("inf")),
@@ -45,11 +45,11 @@ ODD = [
 ]
 
 
-# --- what is done to an input
+# --- damage
 
 
 def of_bytes(content: bytes, rng: random.Random) -> bytes:
-    """Damage that knows nothing of the format."""
+    """Damage to bytes, whatever the format."""
     if not content:
         return rng.randbytes(rng.randrange(200))
     place, size = rng.randrange(len(content)), rng.randrange(1, 64)
@@ -68,8 +68,8 @@ def of_bytes(content: bytes, rng: random.Random) -> bytes:
         lambda: content[:place] + content[-place - 1 :] + content[:size],
         lambda: rng.choice([b"", b"\0", b"\n", b"null", b"[]", b"{}", b"\xef\xbb\xbf", rng.randbytes(size)]),
     ]
-    found = rng.choice(done)()
-    return of_bytes(found, rng) if rng.random() < 0.3 else found  # often more than one damage
+    damaged = rng.choice(done)()
+    return of_bytes(damaged, rng) if rng.random() < 0.3 else damaged  # sometimes several kinds of damage
 
 
 def of_text(content: bytes, rng: random.Random) -> bytes:
@@ -101,7 +101,7 @@ def of_text(content: bytes, rng: random.Random) -> bytes:
 
 
 def of_json(content: bytes, rng: random.Random) -> bytes:
-    """A value of another kind or size somewhere inside, a key that is not there, or nesting without end."""
+    """Damage to JSON: a value of another type or size, a missing key, or deep nesting."""
     if rng.random() < 0.3:
         return of_text(content, rng)
     tree = json.loads(content)
@@ -114,7 +114,7 @@ def of_json(content: bytes, rng: random.Random) -> bytes:
     if not holders:
         return of_bytes(content, rng)
     for _ in range(rng.choice([1, 1, 1, 2, 5])):
-        # Half of the time at the top, where a file's meaning is.
+        # Half of the time at the top level, whose keys matter most.
         holder = tree if rng.random() < 0.5 else rng.choice(holders)
         key = rng.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
         match rng.randrange(6):
@@ -131,10 +131,10 @@ def of_json(content: bytes, rng: random.Random) -> bytes:
                 holder[key] = rng.choice(ODD)
         if not len(holder):
             break
-    found = json.dumps(tree, ensure_ascii=rng.random() < 0.7)
+    text = json.dumps(tree, ensure_ascii=rng.random() < 0.7)
     if rng.random() < 0.05:
-        found = found.replace("1", "1" * rng.choice([30, 5000]), 1)
-    return found.encode("utf-8", "surrogatepass")
+        text = text.replace("1", "1" * rng.choice([30, 5000]), 1)
+    return text.encode("utf-8", "surrogatepass")
 
 
 def of_json_lines(content: bytes, rng: random.Random) -> bytes:
@@ -146,7 +146,7 @@ def of_json_lines(content: bytes, rng: random.Random) -> bytes:
     return b"\n".join(lines)
 
 
-# --- what reads it
+# --- readers
 
 
 @dataclass(frozen=True)
@@ -154,10 +154,10 @@ class Reader:
     """A reader under test.
 
     Attributes:
-        seeds: A folder with a whole input.
-        targets: Which of its files are damaged, one at a time, each with what damages it.
+        seeds: Folder with an undamaged input.
+        targets: Files that are damaged, one at a time, each with the function that damages it.
         read: Reads a folder.
-        refusal: What it may end in.
+        refusal: The exception that counts as a refusal.
     """
 
     seeds: Path
@@ -167,7 +167,7 @@ class Reader:
 
 
 def readers(home: Path) -> dict[str, Reader]:
-    """All readers, on the whole inputs of `make_seeds`."""
+    """All readers, with the undamaged inputs of `make_seeds`."""
     from descend import reading
     from descend.errors import InputError
     from descend.inference import DescentClassifier
@@ -188,7 +188,7 @@ def readers(home: Path) -> dict[str, Reader]:
 
     def cache(folder: Path) -> None:
         clips = find_clips(folder / "clips", None)
-        for clip in clips:  # as old as the cache takes them for
+        for clip in clips:  # the modification time that the cache was made with
             for file in clip.files:
                 os.utime(file, (0, 0))
         assert [len(view) for view in cached(clips, folder / "cache", progress=False)] == [3, 3]
@@ -197,10 +197,10 @@ def readers(home: Path) -> dict[str, Reader]:
         write_page([folder, home / "other" / "run"], folder / "page.html", "fuzz")
 
     def history(folder: Path) -> None:
-        figures.multipliers(RunView.read(folder))  # all that a page takes of the records
+        figures.multipliers(RunView.read(folder))  # the only part of a page that reads the records
 
     def checkpoint(folder: Path) -> None:
-        """As --resume reads one: what the manifest does not vouch for is refused; what it does is read all the same."""
+        """Read a checkpoint as --resume does, and its files even if the manifest does not match."""
         (newest,) = folder.glob("checkpoint-*")
         fault = damage(newest)
         (newest / "manifest.json").unlink(missing_ok=True)
@@ -278,11 +278,11 @@ def readers(home: Path) -> dict[str, Reader]:
     }
 
 
-# --- whole inputs
+# --- undamaged inputs
 
 
 def make_seeds(home: Path) -> None:
-    """One whole input for every reader."""
+    """Make one undamaged input for every reader."""
     import struct
 
     import av
@@ -319,7 +319,7 @@ def make_seeds(home: Path) -> None:
             for suffix in suffixes if isinstance(suffixes, tuple) else (suffixes,):
                 picture = Image.fromarray(rng.integers(0, 256, (32, 48), np.uint8))
                 picture.save(home / folder / f"{number}{suffix}")
-    # The cache goes by paths and times of change: it is written where it will be read.
+    # The cache depends on paths and modification times, so it is written where it will be read.
     work = home / "work"
     shutil.copytree(home / "cached", work)
     clips = find_clips(work / "clips", None)
@@ -359,10 +359,10 @@ def make_seeds(home: Path) -> None:
         *(f"<0x{byte:02X}>" for byte in range(10)),
         *"abcdefghijklmnopqrstuvwxyz ",
     ]
-    told = [
+    scored = [
         struct.pack("<fi", -float(place), len(piece.encode())) + piece.encode() for place, piece in enumerate(pieces)
     ]
-    (home / "llama2c" / "tok.bin").write_bytes(struct.pack("<i", 8) + b"".join(told))
+    (home / "llama2c" / "tok.bin").write_bytes(struct.pack("<i", 8) + b"".join(scored))
 
     brief = ["--use-cpu", "--max-steps", "3", "--logging-steps", "1", "--depth", "2"]
     video = [
@@ -398,7 +398,7 @@ def make_seeds(home: Path) -> None:
         ["sweep", *video[1:], "--trials", "2", "--out", str(home / "sweep")],
     ):
         if main(command):
-            raise SystemExit(f"a whole input could not be made: descend {' '.join(command)}")
+            raise SystemExit(f"could not make an undamaged input: descend {' '.join(command)}")
     (home / "checkpoint").mkdir()
     shutil.copytree(home / "run" / "checkpoint-3", home / "checkpoint" / "checkpoint-3")
     for folder in ("run", "text"):
@@ -415,14 +415,14 @@ def make_seeds(home: Path) -> None:
 
 
 def most_memory() -> int:
-    """The most resident memory that this process ever had, in kB; getrusage's counts its parent's too."""
+    """Peak resident memory of this process, in kB. That of getrusage includes the parent's."""
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 
 
 def child(home: Path, name: str, first: int, last: int, seed: int, show: bool) -> None:
-    """Read damaged inputs number ``first`` to ``last``; say on stdout what became of each."""
-    # What the libraries print is no result of ours.
-    say = os.fdopen(os.dup(1), "w", buffering=1)
+    """Read damaged inputs ``first`` to ``last`` and print each outcome on stdout."""
+    # Keep stdout for the outcomes: libraries print there too.
+    report = os.fdopen(os.dup(1), "w", buffering=1)
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     if not show:
@@ -434,7 +434,7 @@ def child(home: Path, name: str, first: int, last: int, seed: int, show: bool) -
 
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(reader.seeds, work)
-    reader.read(work)  # what is whole is read, or the test is none
+    reader.read(work)  # an undamaged input must be readable
     before = most_memory()
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + ADDRESS_SPACE, resource.RLIM_INFINITY))
@@ -444,7 +444,7 @@ def child(home: Path, name: str, first: int, last: int, seed: int, show: bool) -
         (original,) = reader.seeds.glob(pattern)
         target = work / original.relative_to(reader.seeds)
         target.write_bytes(damage(original.read_bytes(), rng))
-        print("begin", number, file=say)
+        print("begin", number, file=report)
         faulthandler.dump_traceback_later(LIMIT, exit=True)
         began = time.monotonic()
         outcome, why = "read", ""
@@ -465,12 +465,12 @@ def child(home: Path, name: str, first: int, last: int, seed: int, show: bool) -
         faulthandler.cancel_dump_traceback_later()
         shutil.copyfile(original, target)
         grown = (most_memory() - before) // 1024
-        told = {"number": number, "outcome": outcome, "why": why, "seconds": time.monotonic() - began, "grown": grown}
-        print("end", json.dumps(told), file=say)
+        row = {"number": number, "outcome": outcome, "why": why, "seconds": time.monotonic() - began, "grown": grown}
+        print("end", json.dumps(row), file=report)
 
 
 def fuzz(home: Path, name: str, tries: int, seed: int, show: bool = False, first: int = 0) -> dict[str, Any]:
-    """All inputs of one reader, in as many processes as it takes."""
+    """Run all inputs of one reader, in a new process after each crash or hang."""
     counts: Counter[str] = Counter()
     findings, slowest, grown = [], 0.0, 0
     number, last = first, first + tries
@@ -481,26 +481,26 @@ def fuzz(home: Path, name: str, tries: int, seed: int, show: bool = False, first
         assert process.stdout is not None
         begun = None
         for line in process.stdout:
-            kind, told = line.split(" ", 1)
+            kind, content = line.split(" ", 1)
             if kind == "begin":
-                begun = int(told)
+                begun = int(content)
                 continue
-            one = json.loads(told)
-            begun, number = None, one["number"] + 1
-            counts[one["outcome"]] += 1
-            slowest, grown = max(slowest, one["seconds"]), max(grown, one["grown"])
-            if one["outcome"] == "other":
-                findings.append(one)
+            row = json.loads(content)
+            begun, number = None, row["number"] + 1
+            counts[row["outcome"]] += 1
+            slowest, grown = max(slowest, row["seconds"]), max(grown, row["grown"])
+            if row["outcome"] == "other":
+                findings.append(row)
             if show:
-                print(one)
+                print(row)
         code = process.wait()
-        if begun is not None:  # it did not come back from this one
+        if begun is not None:  # the child died on this input
             what = "hang" if code == 1 else f"crash ({code})"
             counts["hang" if code == 1 else "crash"] += 1
             findings.append({"number": begun, "outcome": what, "why": ""})
             number = begun + 1
         elif code:
-            raise SystemExit(f"{name}: the whole input can't be read; run with --readers '{name}' --only 0.")
+            raise SystemExit(f"{name}: the undamaged input can't be read; run with --readers '{name}' --only 0.")
     return {"reader": name, "counts": dict(counts), "slowest": slowest, "grown": grown, "findings": findings}
 
 
@@ -511,7 +511,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="one input by its number, with its traceback")
-    parser.add_argument("--home", type=Path, help="keep the whole inputs here")
+    parser.add_argument("--home", type=Path, help="keep the undamaged inputs in this folder")
     for hidden in ("--child", "--first", "--show"):
         parser.add_argument(
             hidden,
@@ -533,22 +533,23 @@ def main() -> int:
         if options.only is not None:
             fuzz(home, names[0], 1, options.seed, show=True, first=options.only)
             return 0
-        found = []
+        results = []
         print("| reader | inputs | read | refused | other errors | hangs | crashes | slowest | memory grown |")
         print("|---|---|---|---|---|---|---|---|---|")
         for name in names:
-            one = fuzz(home, name, options.tries, options.seed)
-            found.append(one)
-            counts = Counter(one["counts"])
+            result = fuzz(home, name, options.tries, options.seed)
+            results.append(result)
+            counts = Counter(result["counts"])
             columns = [sum(counts.values()), *(counts[each] for each in ("read", "refused", "other", "hang", "crash"))]
             print(
-                f"| {name} | {' | '.join(map(str, columns))} | {one['slowest']:.1f} s | {one['grown']} MB |", flush=True
+                f"| {name} | {' | '.join(map(str, columns))} | {result['slowest']:.1f} s | {result['grown']} MB |",
+                flush=True,
             )
-            for each, _ in zip(one["findings"], range(5), strict=False):
+            for each, _ in zip(result["findings"], range(5), strict=False):
                 print(f"    {each['number']}: {each['outcome']} {each['why']}", file=sys.stderr, flush=True)
         if options.json:
-            options.json.write_text(json.dumps(found, indent=2) + "\n")
-        return int(any(one["findings"] or one["grown"] > MOST_GROWTH for one in found))
+            options.json.write_text(json.dumps(results, indent=2) + "\n")
+        return int(any(result["findings"] or result["grown"] > MOST_GROWTH for result in results))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""Kill a training run at random moments, go on with the same command and --resume, and compare with an undisturbed run.
+"""Kill a training run at random moments, resume it, and compare it byte for byte with an undisturbed run.
 
     python benchmarks/kill_test.py --tries 50
     python benchmarks/kill_test.py --tries 50 --recipe llm-sft
-    python benchmarks/kill_test.py --tries 50 --slow 0.05      # on a slow disk: more of a life is spent in checkpoints
+    python benchmarks/kill_test.py --tries 50 --slow 0.05      # a slow disk: checkpoints take longer
 
-Each try is a process that is killed by SIGKILL at a moment drawn uniformly over the life of an undisturbed run: before
-anything is written, while videos are decoded, between steps, in evaluation, in a checkpoint. Processes are forked from
-one that has imported the libraries, which would be most of a life; nothing is written while they are imported.
+Each try kills a process by SIGKILL at a moment drawn uniformly over the duration of an undisturbed run: before anything
+is written, while videos are decoded, between steps, in evaluation, in a checkpoint. Then the same command with --resume
+must end with the same files. Processes are forked from one that has already imported everything: imports would take
+most of the time, and nothing is written during them.
 """
 
 import argparse
@@ -26,7 +27,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from descend import cli, recipes, run  # noqa: F401  (in every process that is forked, before it is)
+from descend import cli, recipes, run  # noqa: F401  (imported before any process is forked)
 from descend.training.checkpoints import load_state
 
 OVER = "over already"
@@ -38,7 +39,7 @@ LANGUAGE = """--depth 2 --hidden-size 16 --per-device-train-batch-size 4 --alpha
 
 
 def clips(folder: Path) -> Path:
-    """Folders of frames, to be decoded."""
+    """Write four folders of random frames."""
     generator = np.random.default_rng(0)
     for clip in range(4):
         (folder / f"clip{clip}").mkdir(parents=True)
@@ -49,7 +50,7 @@ def clips(folder: Path) -> Path:
 
 
 def slow_disk(seconds: float) -> None:
-    """Let every flush of a file or folder to the disk take so much longer."""
+    """Delay every fsync by ``seconds``."""
     flush = os.fsync
 
     def slowly(descriptor: int) -> None:
@@ -60,7 +61,7 @@ def slow_disk(seconds: float) -> None:
 
 
 def start(work: Callable[[], int], log: Path) -> int:
-    """Do some work in a process of its own; gives its number."""
+    """Run ``work`` in a forked process, with its output in ``log``; return the process id."""
     sys.stdout.flush()
     child = os.fork()
     if child:
@@ -76,7 +77,7 @@ def start(work: Callable[[], int], log: Path) -> int:
 
 
 def moment(out: Path, cache: Path) -> str:
-    """Where a kill met a run, told by what it left."""
+    """What the run was doing when it was killed, read from the files it left."""
     if list((out / ".part").glob("*")):
         return f"writing {next((out / '.part').glob('*')).name.split('-')[0]}"
     if not (out / "config.json").exists():
@@ -87,43 +88,44 @@ def moment(out: Path, cache: Path) -> str:
 
 
 def differences(whole: Path, other: Path) -> list[str]:
-    """What two finished runs do not have in common to the last bit; seconds of the clock apart."""
-    found = []
+    """Files in which two finished runs differ, ignoring wall-clock times."""
+    differing = []
     names = sorted({str(path.relative_to(each)) for each in (whole, other) for path in each.rglob("*")})
     for name in names:
-        one, two = whole / name, other / name
-        if one.is_dir() and two.is_dir():
+        left, right = whole / name, other / name
+        if left.is_dir() and right.is_dir():
             continue
-        if not (one.is_file() and two.is_file()):
-            found.append(f"{name} in only one")
+        if not (left.is_file() and right.is_file()):
+            differing.append(f"{name} in only one")
         elif name == "config.json":
-            pair = [json.loads(path.read_text()) | {"seconds": 0} for path in (one, two)]
+            pair = [json.loads(path.read_text()) | {"seconds": 0} for path in (left, right)]
             for each in pair:
                 each["settings"].pop("cache_dir", None)
             if pair[0] != pair[1]:
-                found.append(name)
-        elif one.name == "manifest.json":
-            continue  # of files that are compared themselves
-        elif one.name == "trainer_state.json":
-            if untimed(one) != untimed(two):
-                found.append(name)
-        elif one.name.startswith("descent_"):
-            pair = [load_state(path) | {"seconds": 0} for path in (one, two)]
+                differing.append(name)
+        elif left.name == "manifest.json":
+            continue  # its checksums are of files that are compared anyway
+        elif left.name == "trainer_state.json":
+            if untimed(left) != untimed(right):
+                differing.append(name)
+        elif left.name.startswith("descent_"):
+            pair = [load_state(path) | {"seconds": 0} for path in (left, right)]
             if plain(pair[0]) != plain(pair[1]):
-                found.append(name)
-        elif one.suffix in (".pt", ".pth"):
-            pair = [torch.load(path, weights_only=False) for path in (one, two)]  # of this script's own making
+                differing.append(name)
+        elif left.suffix in (".pt", ".pth"):
+            pair = [torch.load(path, weights_only=False) for path in (left, right)]  # this script wrote them
             if plain(pair[0]) != plain(pair[1]):
-                found.append(name)
-        elif one.read_bytes() != two.read_bytes():
-            found.append(name)
-    return found
+                differing.append(name)
+        elif left.read_bytes() != right.read_bytes():
+            differing.append(name)
+    return differing
 
 
 def untimed(path: Path) -> dict:
-    """The library's own state of a run without what tells of the clock, of its folder, or of how often it began.
+    """Transformers' trainer state without wall-clock times, its folder, and the mean ``loss``.
 
-    Its mean ``loss`` is that since a process began; the losses of every layer, beside it, are those since the last log.
+    The mean ``loss`` counts from the start of the process, so a resumed run has another one. The losses by layer count
+    from the last log.
     """
     state = json.loads(path.read_text())
     state["best_model_checkpoint"] = Path(state["best_model_checkpoint"] or "").name
@@ -137,7 +139,7 @@ def untimed(path: Path) -> dict:
 
 
 def plain(state: object) -> object:
-    """Tensors as bytes, to be compared."""
+    """Nested state with tensors as bytes, so that it can be compared."""
     if isinstance(state, torch.Tensor | np.ndarray):
         return str(state.dtype), tuple(state.shape), np.asarray(state).tobytes()
     if isinstance(state, dict):
@@ -148,10 +150,10 @@ def plain(state: object) -> object:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tries", type=int, default=50)
-    parser.add_argument("--steps", type=int, default=24, help="of a run")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--steps", type=int, default=24, help="steps of a run")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the moments of the kills")
     parser.add_argument("--recipe", choices=("video-ut", "llm-sft"), default="video-ut")
-    parser.add_argument("--slow", type=float, default=0.002, help="seconds that a flush to the disk takes longer")
+    parser.add_argument("--slow", type=float, default=0.002, help="delay of every fsync, in seconds")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -175,7 +177,7 @@ def main() -> int:
             _, status = os.waitpid(child, 0)
             if os.waitstatus_to_exitcode(status):
                 code = os.waitstatus_to_exitcode(status)
-                raise SystemExit(f"a run that was not killed ended with {code}:\n{log.read_text()}")
+                raise SystemExit(f"a run that was not killed exited with {code}:\n{log.read_text()}")
             return time.monotonic() - began
 
         life = wait(start(command("whole"), folder / "whole.log"), folder / "whole.log")
@@ -185,7 +187,7 @@ def main() -> int:
             arm = folder / f"try{number}"
             log = folder / f"try{number}.log"
             kills: list[tuple[float, str]] = []
-            for resume in ([], ["--resume"])[: generator.choice((1, 1, 2))]:  # every third is killed again
+            for resume in ([], ["--resume"])[: generator.choice((1, 1, 2))]:  # a third are killed twice
                 after = generator.uniform(0, life)
                 began = time.monotonic()
                 child = start(command(arm.name, *resume), log)
@@ -193,7 +195,7 @@ def main() -> int:
                 while not ended[0] and time.monotonic() < began + after:
                     time.sleep(0.005)
                     ended = os.waitpid(child, os.WNOHANG)
-                if ended[0]:  # on a machine with less to do than before a life is shorter
+                if ended[0]:  # the machine is less busy now, so the run is shorter
                     life = life if resume else time.monotonic() - began
                     kills.append((round(time.monotonic() - began, 3), OVER))
                     continue
@@ -201,25 +203,25 @@ def main() -> int:
                 os.waitpid(child, 0)
                 kills.append((round(after, 3), moment(arm / "run", arm / "cache")))
             wait(start(command(arm.name, "--resume"), log), log)
-            if all(met == OVER for _, met in kills):  # nothing was killed: no try
+            if all(met == OVER for _, met in kills):  # no kill met a running process, so this is not a try
                 shutil.rmtree(arm)
                 continue
             number += 1
-            found = differences(whole, arm / "run")
-            tries.append({"kills": kills, "differs": found})
+            differing = differences(whole, arm / "run")
+            tries.append({"kills": kills, "differs": differing})
             if not options.json:
-                told = " and again ".join(f"after {after:.2f} s, {met}" for after, met in kills)
-                print(f"{number:3} killed {told}: {found or 'bit-equal'}", flush=True)
+                when = " and again ".join(f"after {after:.2f} s, {met}" for after, met in kills)
+                print(f"{number:3} killed {when}: {differing or 'bit-identical'}", flush=True)
             shutil.rmtree(arm, ignore_errors=True)
-    survived = sum(not one["differs"] for one in tries)
-    where = Counter(met for one in tries for _, met in one["kills"])
+    survived = sum(not attempt["differs"] for attempt in tries)
+    where = Counter(met for attempt in tries for _, met in attempt["kills"])
     if options.json:
         print(json.dumps({"recipe": options.recipe, "life": life, "survived": survived, "tries": tries}))
     else:
-        print(f"\na life: {life:.2f} s\n{'killed':32} kills")
+        print(f"\nduration of an undisturbed run: {life:.2f} s\n{'killed':32} kills")
         for met, count in where.most_common():
             print(f"{met:32} {count:5}")
-        print(f"\n{survived} of {len(tries)} tries ended bit-equal to the run that was not killed")
+        print(f"\n{survived} of {len(tries)} tries ended bit-identical to the undisturbed run")
     return 0 if survived == len(tries) else 1
 
 

@@ -1,10 +1,10 @@
-"""The default on a pretrained encoder: a small DistilBERT made by masked-language training, then fine-tuned.
+"""Compare plain training with the default when they fine-tune a small pretrained DistilBERT.
 
     python benchmarks/pretrained_encoder.py --data DATA --out FOLDER [--epochs 2]
 
-The encoder learns from the texts of IMDb's training side, without their labels. It is then fine-tuned on them by plain
-training and by the default, without a constraint setting, at the same two learning rates; the rule of `default_pass.py`
-chooses one of each on validation data, and only that one is judged on test data.
+The encoder is pretrained by masked-language training on IMDb's training texts. Plain training and the default, without
+a constraint setting, then fine-tune it on their labels at the same two learning rates. The rule of `default_pass.py`
+chooses one run of each on validation data. Only that run is judged on test data.
 """
 
 import argparse
@@ -32,7 +32,7 @@ LENGTH, RATES, JUDGE = 64, (3e-4, 1e-3), ("--noise", "0:4:1")
 
 
 def pretrain(data: Path, out: Path, epochs: float) -> None:
-    """Masked-language training on the training texts, in chunks of `LENGTH` tokens."""
+    """Pretrain the encoder on the training texts, in chunks of `LENGTH` tokens."""
     set_seed(0)
     texts = list(read_imdb(str(data / "imdb"))["train"]["text"])
     tokenizer = learn_tokenizer(texts)
@@ -72,7 +72,7 @@ def pretrain(data: Path, out: Path, epochs: float) -> None:
 
 
 def chunked(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> Dataset:
-    """All texts one after the other, cut into pieces of as many tokens as the encoder takes."""
+    """Join all texts and cut them into pieces of the encoder's length."""
     tokens = list(chain.from_iterable(tokenizer(texts, add_special_tokens=False)["input_ids"]))
     inside = LENGTH - 2
     pieces = [tokens[start : start + inside] for start in range(0, len(tokens) - inside, inside)]
@@ -81,7 +81,7 @@ def chunked(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> Dataset:
 
 
 def tuned(method: str, data: Path, out: Path) -> dict[str, Any]:
-    """A method's chosen run on test data, as a row of `default_pass.py`."""
+    """Fine-tune at every rate and judge the chosen run on test data; a row like those of `default_pass.py`."""
     flags = {"--model": str(out / "encoder"), "--data": str(data / "imdb"), "--max-length": str(LENGTH)}
     trials = []
     for rate in RATES:
@@ -91,11 +91,11 @@ def tuned(method: str, data: Path, out: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read the command."""
+    """Parse the command line, pretrain if needed, and fine-tune by both methods."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
-    parser.add_argument("--out", type=Path, required=True, help="where the encoder and its runs go")
-    parser.add_argument("--epochs", type=float, default=2, help="of masked-language training")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the encoder and its runs")
+    parser.add_argument("--epochs", type=float, default=2, help="epochs of masked-language training")
     options = parser.parse_args()
     torch.set_num_threads(1)
     data, out = options.data.absolute(), options.out.absolute()

@@ -1,9 +1,9 @@
-"""Train for many small steps, with evaluation and checkpoints, and watch memory and open files.
+"""Check that memory and open files stay flat over many small training steps with evaluations and checkpoints.
 
     python benchmarks/soak.py --steps 20000 --json
 
-The resident memory and the number of open files are read after every evaluation. After warm-up, the first tenth, memory
-must stay within 2 % and files must not grow in number.
+Resident memory and open files are read at every checkpoint. After the first tenth of the steps, memory must not grow by
+more than 2 % and the number of open files must not grow. Exits with status 1 otherwise.
 """
 
 import argparse
@@ -26,12 +26,12 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def memory() -> float:
-    """Resident, in MB."""
+    """Resident memory of this process, in MB."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / 1e6
 
 
 class Watch(TrainerCallback):
-    """Memory and open files where a checkpoint has been written."""
+    """Record memory and open files at every checkpoint."""
 
     def __init__(self, quiet: bool):
         self.quiet = quiet
@@ -84,7 +84,7 @@ def main() -> int:
         rows = sum(1 for _ in (Path(folder) / "records.jsonl").open())
     warm = [each for each in watch.seen if each[0] >= WARM_UP * options.steps]
     memories, files = [each[1] for each in warm], [each[2] for each in warm]
-    found = {
+    result = {
         "steps": options.steps,
         "checkpoints": len(watch.seen),
         "rows": rows,
@@ -93,8 +93,8 @@ def main() -> int:
         "growth": round(max(memories) / memories[0] - 1, 4),
         "files": {"warm": files[0], "most": max(files), "last": files[-1]},
     }
-    flat = found["growth"] <= 0.02 and max(files) <= files[0]
-    print(json.dumps(found | {"flat": flat}) if options.json else f"{found}\n{'flat' if flat else 'NOT FLAT'}")
+    flat = result["growth"] <= 0.02 and max(files) <= files[0]
+    print(json.dumps(result | {"flat": flat}) if options.json else f"{result}\n{'flat' if flat else 'NOT FLAT'}")
     return 0 if flat else 1
 
 

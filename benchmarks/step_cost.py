@@ -1,12 +1,12 @@
-"""What a constrained step costs against an ERM step: time, memory and matrix-product FLOPs, as ratios.
+"""Compare a constrained step with an ERM step: ratios of time, peak memory and matrix-product FLOPs.
 
     python benchmarks/step_cost.py [--json] [--cases UT …] [--depth 7] [--repeats 20]
 
-All steps run in turn in one process, so that a machine's mood meets all. An ERM step is plain training: the last
-layer's loss alone. A constrained step reads every layer, with every multiplier at work, and takes the dual step. Of a
-language model there are three: obvious (a loop over exits, all their logits at once), exact (a tile of logits at a
-time) and sampled (the inner exits see a share of the tokens); the bound on their FLOPs is that of matrix products,
-(6P + 6HV(1 + (L−1)p)) / (6P + 6HV), with P the parameters of the blocks and HV those of the head.
+All steps run in turn in one process, so that other load on the machine affects all alike. An ERM step is plain
+training: the last layer's loss alone. A constrained step reads every layer, with all multipliers above 0, and takes the
+dual step. A language model has three constrained steps: obvious (a loop over exits, all their logits at once), exact (a
+tile of logits at a time) and sampled (the inner exits see a share of the tokens). The bound on their FLOPs counts
+matrix products: (6P + 6HV(1 + (L−1)p)) / (6P + 6HV), with P the parameters of the blocks and HV those of the head.
 """
 
 import argparse
@@ -38,13 +38,13 @@ from descend.tasks.video import VideoDenoising
 from descend.tiles import TargetSample
 
 SHARE = 1 / 16
-"""Of the tokens that a language model's inner exits see in a sampled step."""
+"""Share of the tokens that a language model's inner exits see in a sampled step."""
 
 
 class Case(NamedTuple):
-    """A model of a depth, its task and noise, a batch of so many samples, and how plain training runs it.
+    """A model with its task and noise, its batch, and the forward pass of plain training.
 
-    A language model has no ``predict``: its plain training goes through a tile of logits at a time, too.
+    A language model has no ``predict``: its plain training reads its logits by tiles, too.
     """
 
     depth: int
@@ -75,14 +75,14 @@ def distilbert(depth: int) -> nn.Module:
 
 
 def roberta(depth: int) -> nn.Module:
-    """RoBERTa-large's depth, and heads of its size; a quarter of its width."""
+    """RoBERTa-large's depth and head size, at a quarter of its width."""
     sizes = {"hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4}
     config = RobertaConfig(num_hidden_layers=depth, vocab_size=30522, pad_token_id=0, **sizes, num_labels=2)
     return LayeredClassifier(AutoModelForSequenceClassification.from_config(config))
 
 
 def prompts(count: int) -> dict[str, Tensor]:
-    """Texts of 128 tokens, every one but the first to be told."""
+    """Texts of 128 tokens, all of them targets but the first."""
     ids = torch.randint(5, 10_000, (count, 128), generator=torch.Generator().manual_seed(0))
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
 
@@ -95,7 +95,7 @@ def llama(depth: int) -> nn.Module:
 
 
 def qwen(depth: int) -> nn.Module:
-    """Half of Qwen3-0.6B's width; its head has 9.9 times the parameters of a block, and is its embedding."""
+    """Half of Qwen3-0.6B's width; its head has 9.9 times the parameters of a block, and is tied to its embedding."""
     sizes = {"hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8, "num_key_value_heads": 4}
     config = Qwen3Config(vocab_size=75_968, num_hidden_layers=depth, head_dim=128, tie_word_embeddings=True, **sizes)
     return LayeredCausalLM(AutoModelForCausalLM.from_config(config))
@@ -126,13 +126,13 @@ CASES = {
 
 
 def steps(case: Case, depth: int, count: int, device: str) -> dict[str, Callable[[], None]]:
-    """Plain training's step and the constrained ones, each with a model and an optimiser of its own."""
+    """The step of plain training and the constrained steps, each with its own model and optimizer."""
     batch = {name: value.to(device) for name, value in case.samples(count).items()}
 
     def ready(sample: TargetSample | None = None) -> Callable[[Callable[[Objective, PrimalDual], Tensor]], Any]:
         objective = Objective(case.model(depth).to(device).train(), case.task, case.noise(), sample)
         optimizer = torch.optim.Adam(objective.parameters(), 1e-4)
-        # A step of the multipliers that none of them can undo within the benchmark: all stay at work.
+        # Raise all multipliers so far that none returns to 0 within the benchmark.
         dual = PrimalDual(DescentProblem(depth, 0.99, stop_gradient=True), lr=1e-3)
         dual.observe(torch.ones(depth + 1))
         dual.step()
@@ -154,8 +154,8 @@ def steps(case: Case, depth: int, count: int, device: str) -> dict[str, Callable
     def erm(objective: Objective, dual: PrimalDual) -> Tensor:
         dual.observe(torch.ones(depth + 1))
         if case.predict is None:
-            found = objective(weights=last, inner=False, **batch)
-            return found.lagrangian / found.targets
+            result = objective(weights=last, inner=False, **batch)
+            return result.lagrangian / result.targets
         with objective.noise.on(objective.model, mask=case.task.mask(batch)):
             prediction = case.predict(objective.model, case.task.inputs(batch))
         return case.task.losses(prediction, case.task.target(batch)).mean()
@@ -175,12 +175,12 @@ def steps(case: Case, depth: int, count: int, device: str) -> dict[str, Callable
         dual.observe(losses.detach(), len(target))
         return torch.dot(dual.weights.to(losses), losses)
 
-    found = {"erm": ready()(erm)}
+    every = {"erm": ready()(erm)}
     if case.predict is None:
-        found["obvious"] = ready()(obvious)
-        found["sampled"] = ready(TargetSample(SHARE))(constrained)
-    found["exact"] = ready()(constrained)
-    return found
+        every["obvious"] = ready()(obvious)
+        every["sampled"] = ready(TargetSample(SHARE))(constrained)
+    every["exact"] = ready()(constrained)
+    return every
 
 
 def seconds(step: Callable[[], None], device: str) -> float:
@@ -192,7 +192,7 @@ def seconds(step: Callable[[], None], device: str) -> float:
 
 
 def peak(step: Callable[[], None], device: str) -> int:
-    """Bytes that a step holds at its highest, over what it starts with."""
+    """Peak bytes that a step allocates beyond what was allocated before it."""
     if device == "cuda":
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
@@ -215,7 +215,7 @@ def flops(step: Callable[[], None]) -> int:
 
 
 def bound(case: Case, depth: int, every: dict[str, Callable[[], None]], mode: str) -> float:
-    """FLOPs of matrix products against those of plain training: counted, or of a language model as they must be."""
+    """Matrix-product FLOPs relative to plain training: counted, or by the formula above for a language model."""
     if case.predict is not None:
         return flops(every[mode]) / flops(every["erm"])
     model = case.model(depth)

@@ -8,7 +8,7 @@ from descend.errors import InputError
 from descend.models import LayeredCausalLM
 from descend.objective import Objective
 from descend.tasks.text import NextToken
-from descend.tiles import TargetSample, tiled
+from descend.tiles import TILE, TargetSample, rows_per_tile, tiled
 from tests.support.networks import causal
 
 SIZES = (7, 7, 3, 11)
@@ -94,6 +94,61 @@ def test_half_precision_is_summed_in_single():
     states, rows, targets, losses, parameters = setup(torch.bfloat16)
     _, sums = tiled(states, rows, targets, WEIGHTS, losses, parameters, 4)
     assert sums.dtype == torch.float32
+
+
+@pytest.mark.parametrize("share", [1, 2, 5])
+def test_gradients_of_few_rows_join_the_backward_pass_at_their_layer(share):
+    """Against plain autograd, through layers that feed one another; also of a batch that is scaled afterwards."""
+    generator = torch.Generator().manual_seed(3)
+    start = torch.randn(2, 10, 5, generator=generator, dtype=torch.float64).requires_grad_()
+    matrices = [torch.randn(5, 5, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(3)]
+    head = torch.randn(9, 5, generator=generator, dtype=torch.float64).requires_grad_()
+    rows = [torch.randperm(20, generator=generator)[: 20 // share] for _ in range(3)] + [torch.arange(20)]
+    targets = [torch.randint(9, (len(row),), generator=generator) for row in rows]
+
+    def losses(hidden, target):
+        return F.cross_entropy(F.linear(hidden, head), target, reduction="none")
+
+    def gradients(weighted):
+        states = [start.sin()]
+        for matrix in matrices:
+            states.append((states[-1] @ matrix).tanh())
+        return torch.autograd.grad(3 * weighted(states) + states[-1].sum(), [start, *matrices, head])
+
+    def plainly(states):
+        parts = zip(states, rows, targets, WEIGHTS, strict=True)
+        return sum(weight * losses(state.flatten(0, 1)[row], target).sum() for state, row, target, weight in parts)
+
+    found = gradients(lambda states: tiled(states, rows, targets, WEIGHTS, losses, [head], 4)[0])
+    for gradient, expected in zip(found, gradients(plainly), strict=True):
+        torch.testing.assert_close(gradient, expected)
+
+
+def test_a_half_precision_head_keeps_its_gradient_over_hundreds_of_tiles():
+    generator = torch.Generator().manual_seed(0)
+    hidden, wide = (torch.randn(size, 16, generator=generator) for size in (1024, 64))
+    targets = torch.randint(64, (1024,), generator=generator)
+    rows = torch.arange(1024)
+
+    def head_gradient(dtype, size):
+        head = wide.to(torch.bfloat16).to(dtype).requires_grad_()
+
+        def losses(states, target):
+            return F.cross_entropy(F.linear(states, head).float(), target, reduction="none")
+
+        states = hidden.to(torch.bfloat16).to(dtype).requires_grad_()
+        tiled([states], [rows], [targets], [1.0], losses, [head], size)[0].backward()
+        return head.grad.double()
+
+    exact = head_gradient(torch.float64, 1024)
+    error = [(head_gradient(torch.bfloat16, size) - exact).norm() / exact.norm() for size in (1024, 2)]
+    assert error[1] < 1.5 * error[0], error
+
+
+def test_a_tile_is_bounded_by_bytes_and_a_multiple_of_128():
+    assert rows_per_tile(128_256) == 512
+    assert rows_per_tile(1000) % 128 == 0 and rows_per_tile(1000) * 1000 <= TILE
+    assert rows_per_tile(10 * TILE) == 128
 
 
 # --- the sample

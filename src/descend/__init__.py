@@ -12,9 +12,10 @@ from descend.errors import InputError, NonFiniteLossError
 
 if TYPE_CHECKING:
     from descend.inference import DescentClassifier
-    from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig
+    from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, layered
     from descend.noise import GaussianNoise
     from descend.objective import Objective
+    from descend.tasks import Task
     from descend.training import DescentConfig, DescentTrainer
 
 __all__ = [
@@ -32,13 +33,16 @@ __all__ = [
     "NonFiniteLossError",
     "Objective",
     "PrimalDual",
+    "Task",
     "UTConfig",
+    "layered",
 ]
 
 _ROOMS = {
-    "models": ("DUST", "UT", "DUSTConfig", "LayeredModel", "UTConfig"),
+    "models": ("DUST", "UT", "DUSTConfig", "LayeredModel", "UTConfig", "layered"),
     "noise": ("GaussianNoise",),
     "objective": ("Objective",),
+    "tasks": ("Task",),
     "training": ("DescentConfig", "DescentTrainer"),
     "inference": ("DescentClassifier",),
 }

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +14,13 @@ from descend.errors import InputError
 
 TILE = 2**26
 """Logits held at a time, numbers: 256 MiB in float32."""
+MULTIPLE = 128
+"""Rows of a tile come in multiples of this, which matrix units like."""
+
+
+def rows_per_tile(vocabulary: int) -> int:
+    """How many rows of logits (R, V) are held at a time: a multiple of 128 within `TILE` numbers, at least 128."""
+    return max(1, TILE // (vocabulary * MULTIPLE)) * MULTIPLE
 
 
 def tiled(
@@ -27,10 +36,14 @@ def tiled(
 
     Gradients are taken tile by tile while the loss is, and only scaled in the backward pass: no logits outlive their
     tile, no state is copied whole, and nothing is computed twice. An exit that weighs nothing has no gradient.
+    The parameters' gradients are added up in float32 at least: in half precision each of hundreds of tiles would
+    round the sum.
 
     Args:
-        states: h_l of each exit, E tensors (M, H).
-        rows: Which rows of each are looked at, no row twice, E tensors (N_l,).
+        states: h_l of each exit, E tensors (…, H), whose leading dimensions count M rows.
+        rows: Which rows of each are looked at, no row twice, E tensors (N_l,). Of an inner exit with at most half of
+            its rows, gradients of these alone are held until the backward pass reaches its layer; the last state must
+            depend on it.
         targets: What those are held against, E tensors (N_l,).
         weights: Of each exit's sum in the weighted one, E numbers.
         losses: Of states (R, H) and targets (R,): their R losses.
@@ -40,8 +53,48 @@ def tiled(
     Returns:
         The weighted sum, a scalar; and the E sums, without gradient.
     """
-    plan = (tuple(rows), tuple(targets), tuple(weights), losses, size)
-    return _Tiled.apply(plan, len(states), *states, *parameters)
+    inner = len(states) - 1
+    sparse = {
+        exit
+        for exit, (state, chosen, weight) in enumerate(zip(states, rows, weights, strict=True))
+        if exit < inner and weight and state.requires_grad and 2 * len(chosen) * state.shape[-1] <= state.numel()
+    }
+    plan = _Plan(
+        tuple(rows), tuple(targets), tuple(weights), losses, size, sparse if states[-1].requires_grad else set()
+    )
+    given = [state.detach() if exit in plan.sparse else state for exit, state in enumerate(states)]
+    total, sums = _Tiled.apply(plan, len(states), *given, *parameters)
+    if total.requires_grad:
+        for exit in plan.sparse:
+            states[exit].register_hook(partial(plan.added, exit))
+    return total, sums
+
+
+@dataclass
+class _Plan:
+    """What `_Tiled` is given besides tensors, and the gradients of exits of which few rows are looked at.
+
+    Attributes:
+        sparse: These exits.
+        gradients: Of their rows, (N_l, H) each.
+        slope: The derivative of what is differentiated by the weighted sum, once the backward pass has begun.
+    """
+
+    rows: tuple[Tensor, ...]
+    targets: tuple[Tensor, ...]
+    weights: tuple[float, ...]
+    losses: Callable[[Tensor, Tensor], Tensor]
+    size: int
+    sparse: set[int]
+    gradients: dict[int, Tensor] = field(default_factory=dict)
+    slope: Tensor | None = None
+
+    def added(self, exit: int, gradient: Tensor) -> Tensor | None:
+        """The gradient that comes to a state from later layers, with that of its own exit."""
+        if self.slope is None:  # what is differentiated does not depend on the exits
+            return None
+        rows = self.gradients.pop(exit).mul_(self.slope).to(gradient.dtype)
+        return gradient.flatten(0, -2).index_add(0, self.rows[exit], rows).view_as(gradient)
 
 
 class TargetSample:
@@ -78,56 +131,75 @@ class TargetSample:
 
 class _Tiled(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, plan: tuple, exits: int, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        rows, targets, weights, losses, size = plan
-        states, parameters = tensors[:exits], tensors[exits:]
-        asked = ctx.needs_input_grad[2:]
-        sums = states[0].new_zeros(exits, dtype=torch.promote_types(states[0].dtype, torch.float32))
-        gradients: list[Tensor | None] = [None] * len(tensors)
+    def forward(ctx: Any, plan: _Plan, exits: int, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        states, parameters = [state.flatten(0, -2) for state in tensors[:exits]], tensors[exits:]
+        needed = ctx.needs_input_grad[2:]
+        asked = [needed[exit] or exit in plan.sparse for exit in range(exits)]
+        trained = [number for number in range(len(parameters)) if needed[exits + number]]
+        sums = states[0].new_zeros(exits, dtype=_wide(states[0].dtype))
+        slopes: dict[int, list[Tensor]] = {}
+        totals: list[Tensor | None] = [None] * len(parameters)
         # Exits that need no gradient share no tile with those that do.
         for learns in (True, False):
-            chosen = [number for number, weight in enumerate(weights) if (weight != 0 and any(asked)) == learns]
-            for number in chosen:
-                if learns and asked[number]:
-                    gradients[number] = torch.zeros_like(states[number])
-            for pieces in _tiles([(number, len(rows[number])) for number in chosen], size):
-                hidden = torch.cat([states[number][rows[number][start:stop]] for number, start, stop in pieces])
-                target = torch.cat([targets[number][start:stop] for number, start, stop in pieces])
+            chosen = [exit for exit, weight in enumerate(plan.weights) if (weight != 0 and any(needed)) == learns]
+            for pieces in _tiles([(exit, len(plan.rows[exit])) for exit in chosen], plan.size):
+                hidden = torch.cat([states[exit][plan.rows[exit][start:stop]] for exit, start, stop in pieces])
+                target = torch.cat([plan.targets[exit][start:stop] for exit, start, stop in pieces])
                 sizes = [stop - start for _, start, stop in pieces]
                 with torch.set_grad_enabled(learns):
-                    found = losses(hidden.requires_grad_(learns), target)
-                    if learns:
-                        row_weights = torch.cat(
-                            [found.new_full((stop - start,), weights[n]) for n, start, stop in pieces]
-                        )
-                        trained = [place for place, one in enumerate(parameters, start=exits) if asked[place]]
-                        slopes = torch.autograd.grad(
-                            found, [hidden, *(tensors[place] for place in trained)], row_weights, allow_unused=True
-                        )
-                        for place, slope in zip(trained, slopes[1:], strict=True):
-                            if slope is not None:
-                                old = gradients[place]
-                                gradients[place] = slope if old is None else old.add_(slope)
-                        for (number, start, stop), slope in zip(pieces, slopes[0].split(sizes), strict=True):
-                            if gradients[number] is not None:
-                                gradients[number][rows[number][start:stop]] = slope  # type: ignore[index]
-                parts = found.detach().to(sums).split(sizes)
-                for (number, _, _), part in zip(pieces, parts, strict=True):
-                    sums[number] += part.sum()
-        for place, one in enumerate(parameters, start=exits):
-            if asked[place] and gradients[place] is None:  # a batch without targets: parallel training waits for all
-                gradients[place] = torch.zeros_like(one)
-        ctx.gradients = gradients
+                    values = plan.losses(hidden.requires_grad_(learns), target)
+                if learns:
+                    weights = [plan.weights[exit] for exit, _, _ in pieces]
+                    row_weights = torch.cat(
+                        [values.new_full((size,), weight) for size, weight in zip(sizes, weights, strict=True)]
+                    )
+                    of_states, *of_parameters = torch.autograd.grad(
+                        values, [hidden, *(parameters[number] for number in trained)], row_weights, allow_unused=True
+                    )
+                    for number, slope in zip(trained, of_parameters, strict=True):
+                        if slope is not None:
+                            old = totals[number]
+                            totals[number] = slope.to(_wide(slope.dtype)) if old is None else old.add_(slope)
+                    for (exit, _, _), slope in zip(pieces, of_states.split(sizes), strict=True):
+                        if asked[exit]:
+                            slopes.setdefault(exit, []).append(slope)
+                parts = values.detach().to(sums).split(sizes)
+                for (exit, _, _), part in zip(pieces, parts, strict=True):
+                    sums[exit] += part.sum()
+        for number in trained:
+            if totals[number] is None:  # a batch without targets: parallel training waits for all
+                totals[number] = torch.zeros_like(parameters[number])
+        by_row = {exit: torch.cat(slopes.pop(exit)) for exit in list(slopes)}  # no second copy of all
+        for exit in plan.sparse:
+            plan.gradients[exit] = by_row.pop(exit, states[exit].new_zeros(0, states[exit].shape[-1]))
+        ctx.plan, ctx.by_row, ctx.totals = plan, by_row, totals
+        ctx.like = [(state.shape, state.dtype) for state in tensors[:exits]]
+        ctx.asked = [needed[exit] and (plan.weights[exit] != 0 or exit == exits - 1) for exit in range(exits)]
         ctx.mark_non_differentiable(sums)
         # An exit of weight 0 adds nothing, even where its loss is infinite.
-        total = sum((sums[number] * weight for number, weight in enumerate(weights) if weight), sums.new_zeros(()))
-        return total, sums
+        weighted = [sums[exit] * weight for exit, weight in enumerate(plan.weights) if weight]
+        return sum(weighted, sums.new_zeros(())), sums
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Any, ...]:
-        gradients, ctx.gradients = ctx.gradients, None
-        return None, None, *(None if each is None else each.mul_(slope) for each in gradients)
+        plan, by_row, totals = ctx.plan, ctx.by_row, ctx.totals
+        plan.slope, ctx.by_row, ctx.totals = slope, None, None
+        of_states: list[Tensor | None] = []
+        for exit, (shape, dtype) in enumerate(ctx.like):
+            if not ctx.asked[exit]:
+                of_states.append(None)
+                continue
+            whole = torch.zeros(shape, dtype=dtype, device=slope.device)
+            if exit in by_row:
+                whole.view(-1, shape[-1])[plan.rows[exit]] = by_row.pop(exit).mul_(slope)
+            of_states.append(whole)
+        return None, None, *of_states, *(None if total is None else total.mul_(slope) for total in totals)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """At least single precision."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def _tiles(exits: list[tuple[int, int]], size: int) -> list[list[tuple[int, int, int]]]:

@@ -60,7 +60,10 @@ def found(decisions, confidences=None, correct=None):
 def test_measure_of_a_classifier_is_the_computation_by_hand(tokenizer, samples):
     model, noise = classifier(tokenizer), GaussianNoise(0.5, 0.3, seed=4)
     collate = DataCollatorWithPadding(tokenizer)
-    measured = measure(model, TASK, samples, noise, batch_size=7, collate=collate, keep_predictions=True)
+    watched = []
+    measured = measure(
+        model, TASK, samples, noise, batch_size=7, collate=collate, watch=lambda *seen: watched.append(seen)
+    )
     for place in (0, 13, 59):
         row = samples[place]
         ids, label = torch.tensor([row["input_ids"]]), row["labels"]
@@ -75,7 +78,9 @@ def test_measure_of_a_classifier_is_the_computation_by_hand(tokenizer, samples):
         torch.testing.assert_close(measured.confidences[place], probabilities.amax(-1), rtol=1e-4, atol=1e-5)
         assert measured.scores[place].tolist() == (probabilities.argmax(-1) == label).double().tolist()
     assert measured.metrics == pytest.approx(measured.scores.mean(0).tolist())
-    assert measured.predictions[0].shape == (60, 2) and measured.predictions[1].tolist() == samples["labels"]
+    labels, logits, losses = zip(*((batch["labels"], *last) for batch, *last in watched), strict=True)
+    assert torch.cat(logits).shape == (60, 2) and torch.cat(labels).tolist() == samples["labels"]
+    assert torch.equal(torch.cat(losses).double(), measured.losses[:, -1])
     losses = measured.losses.tolist()
     expected = [[after / before for before, after in pairwise(row)] for row in losses]
     np.testing.assert_allclose(measured.ratios, expected)

@@ -137,6 +137,7 @@ def trained(name: str, folder: Path, size: int, accumulation: int, **args) -> di
     trainer = MADE[name](folder, per_device_train_batch_size=size, gradient_accumulation_steps=accumulation, **args)
     trainer.objective.double()
     trainer.train()
+    assert trainer.model is trainer.objective.model.saved and trainer.model_wrapped is not trainer.model
     return outcome(trainer)
 
 
@@ -227,8 +228,8 @@ def undecided(folder: Path) -> dict:
     """Processes that measure unlike losses, as unlike processors do by rounding: the second's first are the best."""
 
     class Unlike(DescentTrainer):
-        def _measure(self, dataset):
-            layers = super()._measure(dataset)
+        def _measure(self, *given):
+            layers = super()._measure(*given)
             by = self.args.process_index * (1 + self.state.global_step)
             return replace(layers, losses=layers.losses + by)
 

@@ -276,6 +276,57 @@ def test_mixed_precision_learns_the_same(tmp_path, tokenizer, data, again):
     torch.testing.assert_close(found[True], found[False], rtol=0.02, atol=0.02)
 
 
+@pytest.mark.parametrize("peft", [None, LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"])])
+def test_the_trainers_model_is_the_one_that_generates(tmp_path, tokenizer, data, peft):
+    model = causal(vocab_size=len(tokenizer))
+    one = trainer(tmp_path, tokenizer, data, model=model, peft=peft, max_steps=1)
+    one.train()
+    assert isinstance(one.model, PeftModel) if peft else one.model is model
+    ids = torch.tensor([data[0]["input_ids"][:5]])
+    assert one.model.generate(input_ids=ids, max_new_tokens=3, do_sample=False).shape[1] > 5
+    assert one.model(input_ids=ids, labels=ids).loss > 0 and one.model.num_parameters() > 0
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_trls_own_metrics_are_logged(tmp_path, tokenizer, data, share):
+    """TRL over the same steps, ERM, and constraints, under which inner exits share the tiles of the last."""
+    steps = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 0.0}
+    names = ("mean_token_accuracy", "entropy", "num_tokens")
+    logs, evaluated = {}, {}
+    for kind, method in ((SFTTrainer, None), (DescentSFTTrainer, "erm"), (DescentSFTTrainer, "constrained")):
+        args = steps if method is None else steps | {"method": method, "exit_share": share}
+        one = trainer(tmp_path / str(method), tokenizer, data, kind, **args)
+        one.train()
+        logs[method] = [[log[name] for name in names] for log in one.state.log_history if "loss" in log]
+        metrics = one.evaluate()
+        evaluated[method] = [metrics[f"eval_{name}"] for name in names]
+    assert len(logs[None]) == 3 and logs[None][-1][2] > 0
+    for method in ("erm", "constrained"):
+        # TRL's are means of micro-batches' means, ours of all tokens.
+        torch.testing.assert_close(torch.tensor(logs[method]), torch.tensor(logs[None]), rtol=0.05, atol=0.02)
+        assert evaluated[method] == pytest.approx(evaluated[None], rel=0.05, abs=0.02)
+
+
+def test_a_resumed_run_counts_its_tokens_on(tmp_path, tokenizer, data):
+    settings = {"save_strategy": "steps", "save_steps": 2, "logging_steps": 3}
+    whole, half = (trainer(tmp_path / name, tokenizer, data, **settings) for name in ("whole", "half"))
+    whole.train()
+    half.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    logged = [
+        [{name: log[name] for name in ("num_tokens", "entropy")} for log in each.state.log_history if "loss" in log]
+        for each in (whole, half)
+    ]
+    assert logged[0] == logged[1] and len(logged[0]) == 1
+
+
+def test_the_older_name_of_the_loss_is_taken(tmp_path):
+    with pytest.warns(FutureWarning, match="chunked_nll"):
+        assert DescentSFTConfig(output_dir=str(tmp_path), loss_type="chunked_nll", **PLAIN).loss_type == "nll"
+    with pytest.warns(FutureWarning, match="chunked_nll"):
+        theirs = SFTConfig(output_dir=str(tmp_path), loss_type="chunked_nll", **PLAIN)
+    assert DescentSFTConfig.of(theirs).loss_type == "nll"
+
+
 @pytest.mark.parametrize("kind", [SFTConfig, TrainingArguments])
 def test_plain_arguments_are_taken(tmp_path, tokenizer, data, kind):
     args = kind(output_dir=str(tmp_path), max_steps=1, **PLAIN)

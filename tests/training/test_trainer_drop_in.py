@@ -218,12 +218,48 @@ def test_what_scripts_ask_of_the_trainers_model(tmp_path, tokenizer):
 
     ours = trainer(tmp_path, tokenizer, model, callbacks=[Look()], args={"neftune_noise_alpha": 5.0})
     ours.train()
-    assert seen == ["distilbert"] and ours.model.config is model.config
+    assert seen == ["distilbert"] and ours.model is model
     ours.create_model_card()
     ours.model.save_pretrained(tmp_path / "by hand")
     assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "by hand").num_labels == 2
     metrics = ours.evaluate()
     assert {"eval_runtime", "eval_samples_per_second"} <= metrics.keys()
+
+
+def test_the_trainers_model_is_the_users_before_in_and_after_training(tmp_path, tokenizer):
+    model, seen = classifier(tokenizer), []
+
+    class Look(TrainerCallback):
+        def look(self, args, state, control, model=None, **kwargs):
+            seen.append(model)
+
+        on_train_begin = on_step_end = on_evaluate = on_save = on_train_end = look
+
+    class Rates(DescentTrainer):
+        def create_optimizer(self):
+            head = [each for name, each in self.model.named_parameters() if name.startswith("classifier.")]
+            rest = [each for name, each in self.model.named_parameters() if not name.startswith("classifier.")]
+            self.optimizer = torch.optim.AdamW([{"params": head, "lr": 1e-2}, {"params": rest, "lr": 1e-3}])
+            return self.optimizer
+
+    args = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "bf16": True}
+    ours = trainer(tmp_path, tokenizer, model, kind=Rates, callbacks=[Look()], args=args)
+    batch = tokenizer(["the film was good", "dull"], padding=True, return_tensors="pt")
+    batch["labels"] = torch.tensor([1, 0])
+    forward = model.forward
+    for _ in range(2):
+        assert ours.model is model
+        ours.predict(texts(tokenizer, 4, 2))
+        ours.train()
+        assert len(ours.optimizer.param_groups[0]["params"]) == 2
+    ours.evaluate()
+    assert ours.model is ours.callback_handler.model is model and {id(each) for each in seen} == {id(model)}
+    assert len(seen) == 2 * (1 + 4 + 2 + 2 + 1) + 1
+    assert not ours.model.training, "as Trainer leaves it after an evaluation"
+    found = ours.model(**batch)
+    assert found.loss.dtype == torch.float32 and torch.equal(found.loss, ours.model(**batch).loss)
+    assert ours.model.forward == forward and ours.model.num_parameters() > 0
+    assert ours.state.total_flos > 0
 
 
 def test_metrics_keep_their_names_and_their_logits_are_prepared(tmp_path, tokenizer):

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from accelerate.utils import send_to_device
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm import tqdm
 
+from descend.errors import InputError
 from descend.noise import Noise
 from descend.objective import Task
 
@@ -31,7 +32,6 @@ class LayerLosses:
         decisions: What each layer decides for, (S, L+1), and how sure it is of it, both None where the
             task has nothing to decide.
         confidences: See ``decisions``.
-        predictions: The last layer's predictions, (S, …), and their targets, (S, …), if they were asked for.
         logits: Those of every layer, (S, L+1, C), and their targets, (S,), if they were asked for.
     """
 
@@ -41,7 +41,6 @@ class LayerLosses:
     scores: Tensor | None = None
     decisions: Tensor | None = None
     confidences: Tensor | None = None
-    predictions: tuple[Tensor, Tensor] | None = None
     logits: tuple[Tensor, Tensor] | None = None
 
     @property
@@ -85,6 +84,10 @@ class LayerLosses:
         return (changes * layers).amax(1)
 
 
+MOST_FOR_SIGMA = 1024
+"""Samples that σ_x is measured on, taken evenly."""
+
+
 def evenly(size: int, count: int) -> list[int]:
     """The places of ``count`` of ``size`` samples, taken evenly; all of them where there are no more."""
     count = min(count, size)
@@ -97,6 +100,55 @@ def metric_value(task: Task, total: float, count: float) -> float:
 
 
 @torch.no_grad()
+def embedding_std(
+    model: Any,
+    task: Task,
+    dataset: Any,
+    *,
+    batch_size: int = 16,
+    device: torch.device | str = "cpu",
+    collate: Callable[[list[Any]], dict[str, Any]] | None = None,
+) -> float:
+    """σ_x, the standard deviation of the model's input embedding over a data set.
+
+    The task's own `Task.sigma` if it knows; otherwise measured by running the model on up to `MOST_FOR_SIGMA` samples.
+
+    Args:
+        model: A layered model; its training mode is left as it was.
+        task: What makes a batch the model's inputs.
+        dataset: Samples, numbered by their place.
+        batch_size: Samples at a time.
+        device: Where to compute.
+        collate: How samples become a batch; torch's way unless given.
+    """
+    embedding = model.get_input_embeddings()
+    known = task.sigma(embedding, dataset)
+    if known is not None:
+        return known
+    sums = torch.zeros(3, dtype=torch.float64)  # of 1, x and x²
+    mask: Tensor | None = None
+
+    def add(module: Any, args: Any, embedded: Tensor) -> None:
+        values = (embedded if mask is None else embedded[mask]).double().cpu()
+        sums.add_(torch.stack([torch.tensor(values.numel()).double(), values.sum(), values.square().sum()]))
+
+    chosen = Subset(dataset, evenly(len(dataset), MOST_FOR_SIGMA))
+    training = model.training
+    model.eval()
+    handle = embedding.register_forward_hook(add)
+    try:
+        for batch in DataLoader(chosen, batch_size=batch_size, generator=torch.Generator(), collate_fn=collate):
+            batch = send_to_device(batch, device)
+            mask = task.mask(batch)
+            next(iter(model.predictions(task.inputs(batch))))
+    finally:
+        handle.remove()
+        model.train(training)
+    count, total, squares = sums.tolist()
+    return math.sqrt(max(squares / count - (total / count) ** 2, 0.0))
+
+
+@torch.no_grad()
 def measure(
     model: Any,
     task: Task,
@@ -106,7 +158,7 @@ def measure(
     batch_size: int = 16,
     device: torch.device | str = "cpu",
     collate: Callable[[list[Any]], dict[str, Any]] | None = None,
-    keep_predictions: bool = False,
+    watch: Callable[[dict[str, Any], Tensor, Tensor], None] | None = None,
     keep_logits: bool = False,
     progress: tqdm | None = None,
 ) -> LayerLosses:
@@ -123,9 +175,12 @@ def measure(
         batch_size: Samples at a time.
         device: Where to compute.
         collate: How samples become a batch; torch's way unless given.
-        keep_predictions: Give the last layer's predictions too.
+        watch: Called with each batch, the last layer's prediction and its losses, while the batch's noise is on.
         keep_logits: Give every layer's predictions, of a task whose predictions are logits (N, C).
         progress: A bar to advance by one per sample.
+
+    Raises:
+        InputError: If there is no sample, or none of them has a target.
     """
     training = model.training
     model.eval()
@@ -148,18 +203,21 @@ def measure(
                 if decided is not None:
                     layers["decisions"].append(decided[0])
                     layers["confidences"].append(decided[1])
+            if watch is not None:
+                watch(batch, prediction, layers["losses"][-1])
         for name, values in layers.items():
             rows[name].append(torch.stack(values, 1).cpu())
-        rows["groups"].append(batch["group"].cpu()[owners] if "group" in batch else seen + owners)
+        groups = task.groups(batch)
+        rows["groups"].append(seen + owners if groups is None else groups.cpu()[owners])
         # Of packed texts there are more than rows.
         seen += max(size, int(owners.max()) + 1 if len(owners) else 0)
-        if keep_predictions:
-            rows["predictions"].append(prediction.cpu())
-        if keep_predictions or keep_logits:
+        if keep_logits:
             rows["targets"].append(target.cpu())
         if progress is not None:
             progress.update(size)
     model.train(training)
+    if not any(len(part) for part in rows["losses"]):
+        raise InputError("expected a data set with at least one target to measure; got none.")
     found = {name: torch.cat(parts) for name, parts in rows.items()}
     scores = found["scores"].double()
     return LayerLosses(
@@ -169,6 +227,5 @@ def measure(
         metrics=[metric_value(task, total, len(scores)) for total in scores.sum(0).tolist()],
         decisions=found.get("decisions"),
         confidences=found.get("confidences"),
-        predictions=(found["predictions"], found["targets"]) if keep_predictions else None,
         logits=(found["logits"], found["targets"]) if keep_logits else None,
     )

@@ -2,6 +2,7 @@
 
 from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier
+from descend.models.hooked import HookedModel, layered
 from descend.models.layered import LayeredModel, Reconstruction
 from descend.models.linear import (
     DistilBertLinearConfig,
@@ -19,6 +20,7 @@ __all__ = [
     "DUSTConfig",
     "DistilBertLinearConfig",
     "DistilBertLinearForSequenceClassification",
+    "HookedModel",
     "LayeredCausalLM",
     "LayeredClassifier",
     "LayeredModel",
@@ -31,4 +33,5 @@ __all__ = [
     "ViTDenoiser",
     "ViTDenoiserConfig",
     "dct_dictionary",
+    "layered",
 ]

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
@@ -83,7 +84,7 @@ class LayeredCausalLM(LibraryModel):
         return {"vocabulary": self.config.vocab_size, "length": self.config.max_position_embeddings}
 
     @property
-    def blocks(self) -> Iterable[nn.Module]:
+    def layer_modules(self) -> Iterable[nn.Module]:
         """The library's blocks."""
         return self.library.base_model.layers
 
@@ -91,6 +92,18 @@ class LayeredCausalLM(LibraryModel):
     def head(self) -> nn.ModuleList:
         """What the readout is made of: the final norm and the head."""
         return nn.ModuleList([self.library.base_model.norm, self.library.get_output_embeddings()])
+
+    def probe(self) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """Two short texts."""
+        embedding: Tensor = self.library.get_input_embeddings().weight
+        tokens = torch.arange(12, device=embedding.device).reshape(2, 6) % (len(embedding) - 4) + 4
+        inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        *_, read = self.predictions(inputs)
+        return inputs, tokens, read
+
+    def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The mean cross-entropy over next tokens."""
+        return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten())
 
     def layer_outputs(self, inputs: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """h_0 … h_L, each (B, T, H), of a tokenizer's ``input_ids``, ``attention_mask`` and what else it gives."""

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
-from descend.models.library import LibraryModel
+from descend.models.library import MOST_PROBES, LibraryModel
 from descend.models.linear import DistilBertLinearConfig, RobertaLinearConfig
 from descend.models.text_ut import masked_mean
 
@@ -122,9 +122,22 @@ class LayeredClassifier(LibraryModel):
         return {"labels": self.config.num_labels, "vocabulary": self.config.vocab_size, **longest}
 
     @property
-    def blocks(self) -> Iterable[nn.Module]:
+    def layer_modules(self) -> Iterable[nn.Module]:
         """The library's blocks."""
         return self.library.base_model.get_submodule(self.family.blocks)
+
+    def probe(self) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """One text for each class, up to `MOST_PROBES`, so that class weights show."""
+        embedding: Tensor = self.library.get_input_embeddings().weight
+        count = min(self.config.num_labels, MOST_PROBES)
+        tokens = torch.arange(4 * count, device=embedding.device).reshape(count, 4) % (len(embedding) - 4) + 4
+        inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        *_, read = self.predictions(inputs)
+        return inputs, torch.arange(count, device=embedding.device), read
+
+    def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The mean cross-entropy over texts."""
+        return F.cross_entropy(logits.float(), labels)
 
     def layer_outputs(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """h_0 … h_L, each (B, T, H), of a tokenizer's ``input_ids``, ``attention_mask`` and what else it gives."""
@@ -222,7 +235,7 @@ class LayeredClassifier(LibraryModel):
             return hidden
 
         handles = []
-        for block in self.blocks:
+        for block in self.layer_modules:
             handles += [
                 block.register_forward_pre_hook(before, with_kwargs=True),
                 block.register_forward_hook(after),

@@ -1,80 +1,108 @@
-"""The one definition of "layer l's output": the contract that every model passes."""
+"""The contract of a layered model: L+1 layer outputs, all read by one readout."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
+from descend.errors import InputError
+
 
 @dataclass
 class Reconstruction(ModelOutput):
-    """What a denoiser returns.
+    """The output of a denoiser.
 
     Attributes:
-        reconstruction: The last layer's prediction, (B, T, N, P) as the patches given.
-        hidden_states: h_0 … h_L if they were asked for.
+        reconstruction: The last layer's prediction, (B, T, N, P) like the input patches.
+        hidden_states: h_0 … h_L if requested.
     """
 
     reconstruction: Tensor | None = None
     hidden_states: tuple[Tensor, ...] | None = None
 
 
-class LayeredModel:
+class LayeredModel(nn.Module, ABC):
     """A model whose L+1 layer outputs are all read by one shared readout.
 
-    h_0 is the embedded input and h_l the output of block l before any final norm; a norm that comes after the last
-    block belongs to the readout. Every model keeps three laws, held by one test over all of them: there are L+1
-    outputs; ``readout(h_L)`` is the model's own output; ``predictions`` are ``readout`` of ``layer_outputs``.
+    To use a model of your own, call `descend.layered`, which needs no subclass. Derive from this class to compute layer
+    outputs in another way.
+
+    h_0 is the embedded input and h_l the output of block l before any final norm. A norm after the last block belongs
+    to the readout. Three laws hold for every model: there are L+1 outputs; ``readout(h_L)`` equals the model's own
+    output; ``predictions`` are the ``readout`` of ``layer_outputs``.
+
+    A subclass also provides two names, each as an attribute or as a property or method of the class:
+
+    - ``depth``: L, the number of layers.
+    - ``readout``: turns one layer's output into a prediction; a submodule or a method.
+
+    Raises:
+        InputError: If a submodule is assigned to a name of this contract, which would hide it.
     """
 
     first_layer: int = 0
     """Where the default chain of constraints starts: 0, or 1 for a model whose exit 0 is the noisy input itself."""
 
-    @property
-    @abstractmethod
-    def depth(self) -> int:
-        """L, the number of layers."""
+    if TYPE_CHECKING:
+        # Not defined at run time, so that `self.depth = 6` and `self.readout = nn.Linear(…)` fulfil the contract.
+        @property
+        def depth(self) -> int:
+            """L, the number of layers."""
+
+        def readout(self, hidden: Tensor) -> Tensor:
+            """The prediction read from any one layer's output."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # torch stores a submodule beside the class attribute of the same name, and the class attribute wins silently.
+        if isinstance(value, nn.Module) and name in CONTRACT and hasattr(type(self), name):
+            raise InputError(
+                f"{type(self).__name__} assigns a submodule to self.{name}, but {name} is defined on the class as part "
+                f"of the LayeredModel contract and would hide it. Rename the submodule, or use descend.layered(module, "
+                f"...), which needs no subclass."
+            )
+        super().__setattr__(name, value)
 
     @property
     def saved(self) -> Any:
-        """What `save_pretrained` and `from_pretrained` know: the model itself, or the library's inside it."""
+        """The module that is trained and saved: the model itself, or the user's model inside it."""
         return self
 
     @property
     def library(self) -> Any:
-        """The module whose ``forward`` names the fields of a batch: the model itself, or the library's inside it."""
+        """The module whose ``forward`` names the fields of a batch: the model itself, or the user's inside it."""
         return self
 
     @property
     def limits(self) -> dict[str, int]:
-        """What a sample must keep to, where that can be told: ``labels``, ``vocabulary``, ``length``."""
+        """Bounds on a sample, where they are known: ``labels``, ``vocabulary``, ``length``."""
         return {}
 
     @property
-    def blocks(self) -> Iterable[nn.Module]:
-        """The layers' modules, by which parallel training shards a model; none where layers are not modules."""
+    def layer_modules(self) -> Iterable[nn.Module]:
+        """The modules of the layers, by which parallel training shards; empty if layers are not modules."""
         return ()
 
     @abstractmethod
     def get_input_embeddings(self) -> nn.Module:
-        """The module whose output is x, what noise is added to: the library's word embedding, or the input itself."""
+        """The module whose output is x, to which noise is added: a word embedding, or an identity on the input."""
 
     @abstractmethod
     def layer_outputs(self, inputs: Any) -> tuple[Tensor, ...]:
-        """h_0 … h_L, L+1 tensors of one shape, of what the task gives: patches, or a tokenizer's fields."""
-
-    @abstractmethod
-    def readout(self, hidden: Tensor) -> Tensor:
-        """The prediction read from any one layer's output."""
+        """h_0 … h_L, L+1 tensors of one shape, for the inputs that the task makes of a batch."""
 
     def predictions(self, inputs: Any) -> Iterator[Tensor]:
         """The prediction of every layer, L+1 tensors one after the other.
 
-        Where a loss is taken before the next prediction is asked for, the backward pass goes through that loss just
-        before its layer, and never holds the gradients of more than one exit. A model whose next layer computes its
-        readout anyway shares the work here.
+        A caller that takes each loss before it asks for the next prediction holds the gradients of one exit at a time
+        in the backward pass. Models that compute the readout anyway for the next layer override this to share it.
         """
         return (self.readout(hidden) for hidden in self.layer_outputs(inputs))
+
+
+CONTRACT = frozenset(
+    {"depth", "readout", *(name for name in vars(LayeredModel) if not name.startswith("_"))},
+)
+"""The names that a layered model gives a meaning to."""

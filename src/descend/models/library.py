@@ -1,19 +1,28 @@
-"""What all models of the library have in common, whatever reads their layers."""
+"""What all models of Transformers share, whatever reads their layers."""
 
+from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from descend.errors import InputError
 from descend.models.layered import LayeredModel
+from descend.models.modules import evaluating
+
+TRUSTED = ("transformers", "descend", "peft", "torch")
+"""Packages whose forward passes are known to be backbone, then head, then cross-entropy."""
+
+MOST_PROBES = 64
 
 
-class LibraryModel(LayeredModel, nn.Module):
+class LibraryModel(LayeredModel):
     """A Hugging Face model whose layers are read by its own head.
 
-    What is trained and saved is the library's model itself, `network`, with adapters of PEFT or without.
+    The Hugging Face model itself, `network`, is what is trained and saved, with adapters of PEFT or without.
 
     Raises:
         InputError: If adapters put virtual tokens before the text.
@@ -29,11 +38,11 @@ class LibraryModel(LayeredModel, nn.Module):
                 "expected adapters in the layers, such as LoRA's; got virtual tokens before the text, whose layers "
                 "can't be read by the head alone."
             )
-        self.train(network.training)  # as it came: a loaded model is in evaluation mode
+        self.train(network.training)  # unchanged: a loaded model is in evaluation mode
 
     @property
     def library(self) -> Any:
-        """The library's model, without what PEFT has wrapped around it."""
+        """The Hugging Face model, without PEFT's wrapper."""
         inside = getattr(self.network, "get_base_model", None)
         return inside() if inside else self.network
 
@@ -44,7 +53,7 @@ class LibraryModel(LayeredModel, nn.Module):
 
     @property
     def saved(self) -> PreTrainedModel:
-        """What is trained stays the library's own."""
+        """The Hugging Face model itself."""
         return self.network
 
     @property
@@ -57,5 +66,73 @@ class LibraryModel(LayeredModel, nn.Module):
         return self.library.get_input_embeddings()
 
     def forward(self, **inputs: Any) -> ModelOutput:
-        """The library's own forward pass."""
+        """The model's own forward pass."""
         return self.network(**inputs)
+
+    @abstractmethod
+    def probe(self) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """A small batch for `refuse_own_outputs`: inputs, labels, and the logits that the head reads from h_L."""
+
+    @abstractmethod
+    def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss by which such a model is trained by default."""
+
+    @torch.no_grad()
+    def refuse_own_outputs(self, *, loss: bool) -> None:
+        """Refuse a subclass whose own logits or loss would be ignored in training.
+
+        Layers are read by the head alone and trained on cross-entropy. A subclass whose ``forward`` scales the logits
+        or weighs the classes would silently be trained without that. Its own outputs are compared with ours on a few
+        made-up tokens; a subclass that changes nothing passes.
+
+        Args:
+            loss: Whether to compare losses too: not if the user gives a task.
+
+        Raises:
+            InputError: If they differ.
+        """
+        network = self.library
+        if not _overridden(network) or any(each.is_meta for each in network.parameters()):
+            return
+        name = type(network).__name__
+        with evaluating(self.network), torch.random.fork_rng(devices=[]):
+            inputs, labels, read = self.probe()
+            try:
+                own = network(**inputs, labels=labels)
+            except Exception as error:
+                raise InputError(
+                    f"{name} overrides what its parent class computes, and can't be called with {', '.join(inputs)} "
+                    f"and labels: {type(error).__name__}: {error}. Keep its parent's arguments, or use "
+                    "descend.layered(model, ...)."
+                ) from error
+        logits, own_loss = _of(own, "logits"), _of(own, "loss")
+        if logits is None or logits.shape != read.shape or not _near(logits, read):
+            raise InputError(
+                f"{name} computes logits of its own: they differ from those that its head reads from the last layer's "
+                "output, which is how every layer is read. Move the change into the head, or use "
+                "descend.layered(model, ...) with a readout that does the same."
+            )
+        expected = self.cross_entropy(read, labels)
+        if loss and own_loss is not None and not _near(own_loss, expected):
+            raise InputError(
+                f"{name} computes a loss of its own: {own_loss.item():.4g} on a probe where the cross-entropy is "
+                f"{expected.item():.4g}. Training uses the task's loss at every layer, so give yours as task=...: "
+                "derive it from descend.Task and return one loss per sample."
+            )
+
+
+def _overridden(network: nn.Module) -> bool:
+    """Whether code outside the known packages computes the model's outputs or its loss."""
+    if "forward" in vars(network) or "_loss_function" in vars(network):
+        return True
+    classes = type(network).__mro__
+    owners = [next(each for each in classes if name in vars(each)) for name in ("forward", "loss_function")]
+    return any(owner.__module__.split(".")[0] not in TRUSTED for owner in owners)
+
+
+def _of(output: Any, name: str) -> Tensor | None:
+    return output.get(name) if isinstance(output, Mapping) else None
+
+
+def _near(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one.float(), other.float(), rtol=1e-2, atol=1e-3 * float(other.float().abs().max()) + 1e-6)

@@ -23,7 +23,7 @@ class VideoRecipe(Recipe):
 
     usual_noise = 0.8
     architecture: ClassVar[type[PreTrainedModel]]
-    # UT's and DUST's were chosen on a validation split of UCSD Ped2's training clips at γ = 0.8: docs/results.md.
+    # UT's and DUST's were chosen on a validation split of UCSD Ped2's training clips at γ = 0.8: docs/results/video.md.
     training = Recipe.training | {
         "max_steps": 400,
         "per_device_train_batch_size": 4,

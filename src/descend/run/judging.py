@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, Subset
 from descend.errors import InputError, reason
 from descend.evaluation.energy import energies
 from descend.evaluation.exits import exits
-from descend.evaluation.layers import evenly, measure
+from descend.evaluation.layers import embedding_std, evenly, measure
 from descend.evaluation.probes import fit_probes
 from descend.evaluation.robustness import pictures, robustness
 from descend.evaluation.speculation import speculation
@@ -131,7 +131,7 @@ def evaluate(
     network.to(device)  # type: ignore[attr-defined]
     sigma = subject.sigma
     if sigma is None:
-        sigma = objective_task.sigma(network.get_input_embeddings(), parts().train)
+        sigma = embedding_std(network, objective_task, parts().train, collate=recipe.collate, device=device)
     trained = recipe.corruption(sigma, seed, shift)
     levels = noise or usual_levels(recipe, shift)
     problem = args.problem(network.depth, network.first_layer)
@@ -204,7 +204,7 @@ def mean_metric(
     task, samples = recipe.task(), _few(data.validation, most)
     sigma = data.sigma
     if sigma is None:
-        sigma = task.sigma(network.get_input_embeddings(), data.train)
+        sigma = embedding_std(network, task, data.train, collate=recipe.collate, device=args.device)
     noise = recipe.corruption(sigma, seed=0)
     settings: dict[str, Any] = {"batch_size": args.eval_batch_size, "device": args.device, "collate": recipe.collate}
     values = [measure(network, task, samples, noise.at(level), **settings).metrics[-1] for level in levels]

@@ -12,20 +12,24 @@ import torch
 from datasets import Dataset
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import EvalPrediction
 from transformers.trainer_utils import IntervalStrategy, has_length, speed_metrics
 
 from descend.errors import InputError
 from descend.evaluation.calibration import TEMPERATURES, at_temperature, temperature
-from descend.evaluation.layers import LayerLosses, measure
+from descend.evaluation.layers import LayerLosses, embedding_std, measure
 from descend.evaluation.satisfaction import TOLERANCE, Verdict, verdict
+from descend.models import LayeredCausalLM
 from descend.records import aside, put
+from descend.training.metrics import Predictions
 from descend.training.saving import Resumable
 
 logger = logging.getLogger(__name__)
 
 DUAL_FILE = "dual.safetensors"
 FEASIBLE_FOLDER = "best_feasible"
+
+Watch = Callable[[dict[str, Any], Tensor, Tensor], None] | None
+"""Of `measure`."""
 
 
 class Measuring(Resumable):
@@ -100,8 +104,10 @@ class Measuring(Resumable):
         losses: list[float] = []
         verdicts: list[Verdict] = []
         for name, dataset in datasets.items():
+            self._refuse_empty(name, dataset)
             began = time.time()
-            layers = self._measure(dataset)
+            predictions = self._predictions()
+            layers = self._measure(dataset, predictions)
             model = self.objective.model
             divisor = 1.0
             if own and self.is_in_train and layers.logits is not None:
@@ -111,7 +117,7 @@ class Measuring(Resumable):
             judged = verdict(self.args.problem(model.depth, model.first_layer), layers)
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
             # All processes have measured, and may differ by rounding; what is decided on it is the first one's.
-            judged, found = self._of_first((judged, self._told(layers, judged, prefix)))
+            judged, found = self._of_first((judged, self._told(layers, judged, prefix, predictions)))
             verdicts.append(judged)
             found |= speed_metrics(
                 prefix, began, num_samples=len(dataset) if has_length(dataset) else len(layers.losses)
@@ -134,7 +140,9 @@ class Measuring(Resumable):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _told(self, layers: LayerLosses, judged: Verdict, prefix: str) -> dict[str, float]:
+    def _told(
+        self, layers: LayerLosses, judged: Verdict, prefix: str, predictions: Predictions | None
+    ) -> dict[str, float]:
         metrics = {
             f"{prefix}_loss": layers.losses[:, -1].mean().item(),
             f"{prefix}_{self.objective.task.metric}": layers.metrics[-1],
@@ -142,15 +150,12 @@ class Measuring(Resumable):
             f"{prefix}_feasible": float(judged.feasible),
             f"{prefix}_merit": self.dual.problem.merit(layers.losses.mean(0)).item(),
         }
-        if layers.predictions is not None and self.compute_metrics is not None:
-            predictions, targets = layers.predictions
+        if predictions is not None:
             if layers.logits is not None:
-                predictions = layers.logits[0][:, -1]
-            if self.preprocess_logits_for_metrics is not None:
-                predictions = self.preprocess_logits_for_metrics(predictions, targets)
-            losses = layers.losses[:, -1].numpy() if "loss" in (self.args.include_for_metrics or ()) else None
-            theirs = self.compute_metrics(EvalPrediction(predictions.numpy(), targets.numpy(), losses=losses))
-            for name, value in theirs.items():
+                rows = (layers.logits[0][:, -1], layers.logits[1], layers.losses[:, -1])
+                for batch in zip(*(values.split(self.args.eval_batch_size) for values in rows), strict=True):
+                    predictions.add(*batch)
+            for name, value in predictions.metrics().items():
                 metrics[name if name.startswith(f"{prefix}_") else f"{prefix}_{name}"] = value
         return metrics
 
@@ -174,8 +179,28 @@ class Measuring(Resumable):
         """Data sets by name, a single one by none."""
         return dataset if isinstance(dataset, dict) else {} if dataset is None else {"": dataset}
 
-    def _measure(self, dataset: Any) -> LayerLosses:
+    @staticmethod
+    def _refuse_empty(name: str, dataset: Any) -> None:
+        """Refuse an evaluation set that is known to hold nothing."""
+        if has_length(dataset) and not len(dataset):
+            which = f"eval_dataset {name!r}" if name else "eval_dataset"
+            raise InputError(f"{which} must hold at least 2 samples; got 0. Leave it out, or choose other samples.")
+
+    def _predictions(self) -> Predictions | None:
+        """Where the predictions go that ``compute_metrics`` is given; None without it."""
+        if self.compute_metrics is None:
+            return None
+        return Predictions(self.args, self.compute_metrics, self.preprocess_logits_for_metrics)
+
+    def _measure(self, dataset: Any, predictions: Predictions | None = None) -> LayerLosses:
+        """Measure every layer on a data set at the training noise.
+
+        Args:
+            dataset: The samples.
+            predictions: Takes the last layer's predictions, unless logits are kept: these may still be calibrated.
+        """
         noise = self.objective.noise
+        self.objective.eval()  # and so it stays: training steps call train()
         if isinstance(dataset, Dataset):
             dataset = self._remove_unused_columns(dataset, "evaluation")
         own = noise.at(noise.level, seed=0, sigma=self.sigma or self._sigma(dataset)) if noise else None
@@ -188,10 +213,21 @@ class Measuring(Resumable):
                 batch_size=self.args.eval_batch_size,
                 collate=self._collate_evaluation,
                 device=self.args.device,
-                keep_predictions=self.compute_metrics is not None,
+                watch=self._watch(None if self._calibrates else predictions),
                 keep_logits=self._calibrates,
             )
         )
+
+    def _watch(self, predictions: Predictions | None) -> Watch:
+        """What looks at the last exit of each batch that is measured; None for nothing."""
+        if predictions is None:
+            return None
+
+        def watch(batch: dict[str, Any], prediction: Tensor, losses: Tensor) -> None:
+            whole = self._of_causal(batch) if isinstance(self.objective.model, LayeredCausalLM) else prediction
+            predictions.add(whole, self._labels(batch), losses)
+
+        return watch
 
     @property
     def _calibrates(self) -> bool:
@@ -252,7 +288,16 @@ class Measuring(Resumable):
         return None if data is None else self._sigma(data)
 
     def _sigma(self, dataset: Any) -> float:
-        return self._seen(lambda: self.objective.task.sigma(self.objective.model.get_input_embeddings(), dataset))
+        return self._seen(
+            lambda: embedding_std(
+                self.objective.model,
+                self.objective.task,
+                dataset,
+                batch_size=self.args.eval_batch_size,
+                collate=self._collate_evaluation,
+                device=self.args.device,
+            )
+        )
 
     def prediction_step(
         self,
@@ -261,16 +306,34 @@ class Measuring(Resumable):
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """The mean loss, the predictions and the targets of a batch, clean, at the last layer: for `predict`."""
+        """The mean loss, the predictions and the labels of a batch, clean, at the last layer: for `predict`.
+
+        A language model's predictions are its logits at every token, (B, T, V), and its labels those of the batch.
+        """
         task, batch = self.objective.task, self._prepare_inputs(inputs)
+        causal = isinstance(self.objective.model, LayeredCausalLM)
+
+        def look() -> Tensor:
+            return self._of_causal(batch) if causal else list(self.objective.model.predictions(task.inputs(batch)))[-1]
+
         with torch.no_grad():
-            prediction = self._seen(lambda: list(self.objective.model.predictions(task.inputs(batch)))[-1])
+            prediction = self._seen(look)
         try:
             target = task.target(batch)
-        except KeyError:  # what is not labelled can be predicted all the same
-            target = None
-        loss = None if target is None else task.losses(prediction, target).mean()
-        return loss, None if prediction_loss_only else prediction, target
+        except KeyError:  # a sample without a label has a prediction all the same
+            return None, None if prediction_loss_only else prediction, None
+        loss = task.losses(prediction[task.inputs(batch)["places"]] if causal else prediction, target).mean()
+        return (loss, None, None) if prediction_loss_only else (loss, prediction, self._labels(batch))
+
+    def _of_causal(self, batch: dict[str, Any]) -> Tensor:
+        """A language model's logits at every token of a batch, (B, T, V)."""
+        model = self.objective.model
+        return model.readout(model.layer_outputs({name: batch[name] for name in batch if name != "labels"})[-1])
+
+    def _labels(self, batch: dict[str, Any]) -> Tensor:
+        """What ``compute_metrics`` holds predictions against: a language model's labels are those of every token."""
+        causal = isinstance(self.objective.model, LayeredCausalLM)
+        return batch["labels"] if causal else self.objective.task.target(batch)
 
     @property
     def _level(self) -> float:

@@ -12,36 +12,38 @@ from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
-from torch import Tensor, nn
-from transformers import PreTrainedModel, Trainer
+from torch import nn
+from transformers import PreTrainedModel
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from descend.core import Outlook, PrimalDual
 from descend.errors import InputError, NonFiniteLossError, SaveError
-from descend.objective import Objective
+from descend.models.modules import save_module, tied_names
 from descend.records import PART, Records, aside, of_disk
 from descend.training.checkpoints import DAMAGED, damage, load_state, newest_whole, rotate, save_state, seal, step_of
 from descend.training.config import DescentConfig
+from descend.training.hf_hooks import TrainerHooks
+from descend.training.state import StepSums
 
 logger = logging.getLogger(__name__)
 
 STATE_FILE = "descent_{}.safetensors"  # of each process: its own noise, and its own losses since the last dual step
 
 
-class Resumable(Trainer):
+class Resumable(TrainerHooks):
     """A trainer that writes and reads its checkpoints, the model, the multipliers and what else a run goes on with."""
 
     args: DescentConfig
-    objective: Objective
     dual: PrimalDual
     records: Records
-    _since_log: Tensor
+    sums: StepSums
     _outlook: Outlook
     _best: float
     _best_meets: bool
     _began: float
     _earlier: float
+    temperature: float
     _aside: Path | None
     _unwritten: Exception | None
 
@@ -52,7 +54,11 @@ class Resumable(Trainer):
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | bool | None = None, *, calibrate: bool = True, **kwargs: Any
     ) -> Any:
-        """Train, as the library's Trainer does.
+        """Train, as Transformers' Trainer does.
+
+        A second call without a checkpoint is a new run in the same folder, from the model as it is: records,
+        ``best_feasible`` and the choice of the best model start over. As the optimizer keeps its state, the
+        multipliers keep theirs, and there is no second warm-up.
 
         Args:
             resume_from_checkpoint: A checkpoint to go on from, or True for the newest that is whole.
@@ -243,8 +249,10 @@ class Resumable(Trainer):
             return
         folder = Path(output_dir or self.args.folder)
         if state_dict is not None:
-            (place,) = (name for name, module in self.objective.named_modules() if module is self.objective.model.saved)
-            state_dict = {name.removeprefix(f"{place}."): value for name, value in state_dict.items()}
+            # DeepSpeed's are named as in the objective.
+            (place,) = (name for name, module in self.objective.named_modules() if module is self.users_model)
+            if all(name.startswith(f"{place}.") for name in state_dict):
+                state_dict = {name.removeprefix(f"{place}."): value for name, value in state_dict.items()}
         with self._noted() if self._aside else nullcontext():
             self.save_pretrained(folder, state_dict)  # without the library's training_args.bin, a pickle
 
@@ -257,27 +265,28 @@ class Resumable(Trainer):
             from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
             whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
-            state_dict = get_model_state_dict(self.objective.model.saved, options=whole)
+            state_dict = get_model_state_dict(self.users_model, options=whole)
         if not self.args.should_save:
             return
-        saved, names = self.objective.model.saved, {}
+        saved, names = self.users_model, {}
         if self._aside is not None and isinstance(saved, PreTrainedModel):
             # In a checkpoint by their names in the model, which training loads; elsewhere by those of the Hub.
             names = {"save_original_format": False}
-        saved.save_pretrained(folder, state_dict=state_dict, **names)
+        save_module(saved, folder, state_dict, **names)
         tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, self.objective.model.saved)
+        super()._load_from_checkpoint(resume_from_checkpoint, self.users_model)
         if self.is_world_process_zero():
             self.records.truncate_after(_state_of(resume_from_checkpoint)["global_step"])
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Refuse the weights of another model, instead of a warning; a tied weight is stored once."""
-        saved = self.objective.model.saved
-        left_out = {*(getattr(saved, "all_tied_weights_keys", None) or ()), *(saved._keys_to_ignore_on_save or ())}
+        saved = self.users_model
+        left_out = {*(getattr(saved, "all_tied_weights_keys", None) or ()), *tied_names(saved)}
+        left_out |= {*(getattr(saved, "_keys_to_ignore_on_save", None) or ())}
         strange = sorted({*load_result.missing_keys, *load_result.unexpected_keys} - left_out)
         if strange:
             raise InputError(f"the checkpoint is that of another model: they do not share {', '.join(strange[:3])}.")
@@ -296,13 +305,13 @@ class Resumable(Trainer):
         best = self.state.best_model_checkpoint
         if best is None:
             return
-        super()._load_from_checkpoint(best, self.objective.model.saved)
+        super()._load_from_checkpoint(best, self.users_model)
         self.dual.load_state_dict(self._descent_state(best)["dual"])
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         state: dict[str, Any] = {
             "dual": self.dual.state_dict(),
-            "since_log": self._since_log.cpu(),
+            **self.sums.state_dict(),
             "best": self._best,
             "best_meets": self._best_meets,
             "seconds": self.seconds,
@@ -327,11 +336,12 @@ class Resumable(Trainer):
             return
         state = self._descent_state(checkpoint)
         self.dual.load_state_dict(state["dual"])
-        self._since_log = state["since_log"]
+        self.sums.load_state_dict(state)
         self._best = state["best"]
         self._best_meets = state.get("best_meets", False)  # older ones have none
         self._outlook.load_state_dict(state["outlook"])
         self._began, self._earlier = time.monotonic(), state["seconds"]
+        self.temperature = 1.0  # what a checkpoint holds is not calibrated
         for name, drawn in self._drawn.items():
             if name not in state:
                 raise InputError(

@@ -5,21 +5,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+import torch
 from peft import PeftModel
-from torch import nn
+from torch import Tensor, nn
 from transformers import TrainingArguments
 from trl import SFTConfig, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from trl.trainer.utils import create_model_from_path
 
 from descend.errors import InputError, reason
+from descend.evaluation.layers import LayerLosses
+from descend.evaluation.satisfaction import Verdict
 from descend.models import LayeredCausalLM
 from descend.models.loading import refuse_unsafe
 from descend.noise import Noise
-from descend.objective import Objective
+from descend.objective import ExitLosses, Objective
 from descend.tiles import TargetSample
 from descend.training import DescentMixin
 from descend.training.config import DescentArguments
+from descend.training.measuring import Watch
+from descend.training.metrics import Predictions
 
 
 @dataclass
@@ -53,7 +58,7 @@ class DescentSFTConfig(DescentArguments, SFTConfig):
     def _check(self) -> None:
         super()._check()
         TargetSample(self.exit_share)
-        if self.loss_type != "nll":
+        if self.loss_type not in ("nll", "chunked_nll"):  # the same loss, by TRL's older name
             raise InputError(f"loss_type must be nll, the same loss at every layer; got {self.loss_type!r}.")
         if self.trust_remote_code:
             raise InputError("trust_remote_code must be off: no code of a model or a tokenizer is run.")
@@ -87,6 +92,37 @@ class DescentSFTTrainer(DescentMixin, SFTTrainer):
     """
 
     args: DescentSFTConfig  # type: ignore[assignment]
+    other_sums = 4
+
+    def _others(self, exits: ExitLosses, inputs: dict[str, Any]) -> list[float]:
+        """Right tokens, entropy and targets of the last exit, and the tokens that the model was given."""
+        given = inputs["attention_mask"].sum().item() if "attention_mask" in inputs else inputs["input_ids"].numel()
+        return [*(exits.watched or (0.0, 0.0)), float(exits.targets), float(given)]
+
+    def _other_logs(self, sums: Tensor) -> dict[str, float]:
+        """TRL's own: the last exit's mean token accuracy and entropy, and the number of tokens since training began."""
+        right, entropy, targets, _ = sums.tolist()
+        return _of_trl(right / max(targets, 1), entropy / max(targets, 1), self.sums.logged[3].item())
+
+    def _watch(self, predictions: Predictions | None) -> Watch:
+        """Sum up the entropy of the last exit, too."""
+        gather = super()._watch(predictions)
+        self._entropy: list[Tensor] = []
+
+        def watch(batch: dict[str, Any], prediction: Tensor, losses: Tensor) -> None:
+            self._entropy.append(_entropies(prediction).double().cpu())
+            if gather is not None:
+                gather(batch, prediction, losses)
+
+        return watch
+
+    def _told(
+        self, layers: LayerLosses, judged: Verdict, prefix: str, predictions: Predictions | None
+    ) -> dict[str, float]:
+        entropy = torch.cat(self._entropy).mean().item()
+        theirs = _of_trl(layers.metrics[-1], entropy, self.sums.logged[3].item())
+        metrics = {f"{prefix}_{name}": value for name, value in theirs.items()}
+        return metrics | super()._told(layers, judged, prefix, predictions)
 
     def __init__(
         self,
@@ -119,8 +155,8 @@ class DescentSFTTrainer(DescentMixin, SFTTrainer):
         vars(base).update(forward)
         sample = TargetSample(args.exit_share, args.seed) if args.exit_share < 1 else None
         objective = Objective(self.model, None, self._noise(noise, args.seed), sample)  # type: ignore[arg-type]
+        objective.watch = _accuracy_and_entropy
         self._constrain(objective, args)  # type: ignore[arg-type]
-        self.model = self.model_wrapped = self.callback_handler.model = objective
         self._ready()
 
     def evaluate(
@@ -167,6 +203,22 @@ def _loaded(name: str, args: DescentSFTConfig) -> nn.Module:
             f"can't load a model from {name!r}: expected a folder with config.json and model.safetensors, or a name on "
             f"the Hub, which needs a network at first. {reason(error)}"
         ) from None
+
+
+def _of_trl(accuracy: float, entropy: float, tokens: float) -> dict[str, float]:
+    return {"mean_token_accuracy": accuracy, "entropy": entropy, "num_tokens": tokens}
+
+
+def _entropies(logits: Tensor) -> Tensor:
+    """The entropy of each row of logits (N, V), in nats, (N,)."""
+    log_probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+    return -(log_probabilities.exp() * log_probabilities).sum(-1)
+
+
+def _accuracy_and_entropy(logits: Tensor, tokens: Tensor) -> Tensor:
+    """How many tokens (N,) have the largest logit of (N, V), and the sum of the entropies, (2,)."""
+    entropy = _entropies(logits).sum()
+    return torch.stack([(logits.argmax(-1) == tokens).sum().to(entropy), entropy])
 
 
 def _base(model: Any) -> Any:

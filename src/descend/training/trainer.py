@@ -3,7 +3,6 @@
 `DescentMixin` is all of it; what else is derived from `Trainer` takes it up the same way.
 """
 
-import inspect
 import logging
 import math
 import os
@@ -26,12 +25,13 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, 
 from descend.core import Outlook
 from descend.errors import InputError, NonFiniteLossError
 from descend.noise import GaussianNoise, Noise
-from descend.objective import Objective, Task
+from descend.objective import ExitLosses, Objective, Task
 from descend.records import Records
 from descend.training.checkpoints import STOPPED
 from descend.training.config import DescentConfig
 from descend.training.measuring import FEASIBLE_FOLDER, Measuring
 from descend.training.order import LengthGrouped, Share
+from descend.training.state import StepSums
 from descend.training.stopping import EarlyStopping
 
 logger = logging.getLogger(__name__)
@@ -46,6 +46,9 @@ class DescentMixin(Measuring):
     The loss is the Lagrangian, eq. (5); after every optimizer step the multipliers take theirs, Algorithm 1. A loss is
     a sum over targets divided by their number in the whole step, over micro-batches and ranks.
     """
+
+    other_sums = 0
+    """K, how many sums `_others` gives."""
 
     @staticmethod
     def _noise(noise: Noise | float | None, seed: int) -> Noise | None:
@@ -76,26 +79,33 @@ class DescentMixin(Measuring):
         """Give the trainer its problem, its multipliers and its records."""
         self.objective = objective
         self.dual = args.primal_dual(objective.model.depth, objective.model.first_layer)
+        self.sums = StepSums(self.dual, self.other_sums)
         self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
         self.verdict = None
-        self.temperature, self.chooses = 1.0, False
-        self._outlook = Outlook(self.dual.problem)
-        # Σ loss and Σ count of every exit.
-        self._since_log = torch.zeros(2, objective.model.depth + 1, dtype=torch.float64)
-        self._in_step = torch.zeros_like(self._since_log)  # of the step that is being taken alone
-        self._fault: str | None = None  # what went wrong on this rank in the step that is being taken
+        self.chooses = False
         self._scale_before = 1.0
-        self._idles = False  # whether this rank has no sample left in the last micro-batch of an epoch
-        self._best = float("inf")  # the lowest loss of a feasible model
-        self._best_meets = False  # whether the model that is chosen so far is feasible
-        self._began, self._earlier = time.monotonic(), 0.0
+        self._idles = False  # whether this rank's last batch of an epoch is empty
         self._aside: Path | None = None  # where a checkpoint is being written
-        self._unwritten: Exception | None = None  # what the disk did not take of it
+        self._unwritten: Exception | None = None  # the first I/O error while writing it
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start a run: nothing is logged, chosen or calibrated yet. Multipliers and noise go on from where they are."""
+        self._outlook = Outlook(self.dual.problem)
+        self.sums.begin()
+        self._best = float("inf")  # the lowest loss of a feasible model
+        self._best_meets = False  # whether the best model so far is feasible
+        self.temperature = 1.0
+        self._began, self._earlier = time.monotonic(), 0.0
 
     def _ready(self) -> None:
         """Check the data, and listen to the loop."""
-        for data in (self.train_dataset, *self._evaluated(self.eval_dataset).values()):
-            self.objective.task.check(data, self.objective.model.limits)
+        data = {f"{name} evaluation data".lstrip(): each for name, each in self._evaluated(self.eval_dataset).items()}
+        data = {"training data": self.train_dataset} | data
+        self.objective.check_data(data, self._collate_evaluation)
+        if IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO:
+            for name, evaluated in self._evaluated(self.eval_dataset).items():
+                self._refuse_empty(name, evaluated)
         self.loss_is_scaled_for_ga = True
         if is_deepspeed_zero3_enabled():
             raise InputError(
@@ -138,39 +148,26 @@ class DescentMixin(Measuring):
     ) -> Any:
         """A micro-batch's share of the Lagrangian, w·(f_0 … f_L)."""
         idle = inputs.pop(IDLE, False)
-        lagrangian, sums, count, first = model(weights=self.dual.weights.tolist(), inner=self.dual.inner, **inputs)
-        # On the host, where there is double precision on every machine.
-        found = torch.tensor([sums, [float(count)] * len(sums)], dtype=torch.float64)
-        if idle:
-            # It is computed all the same: other ranks wait for this one's part in every collective.
-            found, lagrangian = torch.zeros_like(found), lagrangian * 0
-        if not found.isfinite().all():
-            # Where the step would be taken all ranks stop together: here others may still be computing.
-            layers = [first + int(layer) for layer in (~found[0].isfinite()).nonzero()]
-            self._fault = self._fault or f"the loss of layer {layers} is not finite ({list(sums)})"
-            found = torch.zeros_like(found)
-        if not first:
-            # Ranks add their sums where the process group can.
-            device = self.args.device if self.accelerator.num_processes > 1 else "cpu"
-            seen = found[1, 0].item()
-            self.dual.observe((found[0] / max(seen, 1)).to(device), seen)
-        self._in_step[:, first:] += found
-        total = count if num_items_in_batch is None else num_items_in_batch
+        exits = model(weights=self.dual.weights.tolist(), inner=self.dual.inner, **inputs)
+        # An idle rank computes all the same: the others wait for its part in every collective.
+        lagrangian = exits.lagrangian * 0 if idle else exits.lagrangian
+        self.sums.add(exits, self._others(exits, inputs), idle=idle)
+        total = exits.targets if num_items_in_batch is None else num_items_in_batch
         # Parallel training averages gradients over ranks; the sum over ranks is what a global mean needs.
         loss = lagrangian * (self.accelerator.num_processes / torch.as_tensor(total).clamp(min=1))
-        return (loss, sums) if return_outputs else loss
+        return (loss, exits.sums) if return_outputs else loss
+
+    def _others(self, exits: ExitLosses, inputs: dict[str, Any]) -> list[float]:
+        """Sums of a micro-batch that are logged beside the losses."""
+        return []
 
     def _dual_step(self) -> None:
-        """The multipliers' step after the primal one, which a gradient scaler may have skipped: nothing has moved."""
+        """The multipliers' step after the primal one, unless a gradient scaler skipped that: nothing has moved."""
         if self.accelerator.optimizer_step_was_skipped or self._scale < self._scale_before:
-            self.dual.skip()
-            self._in_step.zero_()
+            self.sums.skip()
             return
-        if self._in_step[1, 0] and self._since_log[1, 0] < self._since_log[1, -1]:
-            self._since_log.zero_()  # warm-up is over: layers are compared over the same steps
-        self._since_log += self._in_step
-        self._in_step.zero_()
-        self._ascend(self.dual.step)
+        device = self.args.device if self.accelerator.num_processes > 1 else "cpu"
+        self._ascend(lambda: self.sums.take(device))
 
     def _ascend(self, move: Callable[[], Any]) -> None:
         """Let the dual take its step; where that is no number all ranks stop, since all take it on the same sums."""
@@ -182,7 +179,7 @@ class DescentMixin(Measuring):
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """The library's, and the last look before a step: one that went wrong on any rank is not taken on any."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        of_loss, self._fault = self._fault, None
+        of_loss = self.sums.fault()
         of_gradient = None
         # A gradient scaler looks at the gradients itself, and skips the step.
         if norm is not None and self.accelerator.scaler is None and not math.isfinite(_number(norm)):
@@ -195,8 +192,7 @@ class DescentMixin(Measuring):
 
     def _stop(self, model: nn.Module, fault: str | None, of_loss: bool) -> None:
         """End training on all ranks in the state before the step, which is saved."""
-        self.dual.skip()
-        self._in_step.zero_()
+        self.sums.skip()
         samples = ", ".join(map(str, self._samples())) or "unknown"
         found = self._of_all([(of_loss, f"{self._rank}{fault}; samples {samples}")] if fault else [])
         # What is wrong with one rank's loss is wrong with every rank's gradient.
@@ -267,13 +263,16 @@ class DescentMixin(Measuring):
         if self.state.global_step < self.state.max_steps and not self.control.should_training_stop:
             super()._run_epoch(**kwargs)
 
+    def _other_logs(self, sums: Tensor) -> dict[str, float]:
+        """What is logged of the sums of `_others` since the last log, (K,)."""
+        return {}
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the dual's state and the layer losses to a training log."""
         if "loss" in logs:
-            totals = self.accelerator.reduce(self._since_log.to(self.args.device)).cpu()
-            self._since_log = torch.zeros_like(self._since_log)
-            first = int((totals[1] == 0).sum())  # of the exits that were looked at since
-            losses = totals[0, first:] / totals[1, first:]
+            sums = self.sums.log(lambda local: self.accelerator.reduce(local.to(self.args.device)).cpu())
+            first, losses = sums.first, sums.means
+            logs |= self._other_logs(sums.others)
             found: dict[str, tuple[int, list[float]]] = {
                 "loss": (first, losses.tolist()),
                 "weight": (0, self.dual.weights.tolist()),
@@ -332,14 +331,13 @@ class DescentTrainer(DescentMixin):
         self._refuse(args, kwargs)
         r_drop = args.r_drop if args.method == "r-drop" else None
         self._constrain(Objective(model, task, self._noise(noise, args.seed), r_drop=r_drop), args)
-        super().__init__(self.objective, args, *others, **kwargs)
+        super().__init__(self.users_model, args, *others, **kwargs)
         self._ready()
 
     def _set_signature_columns_if_needed(self) -> None:
         """A sample's fields are those that the network inside the objective takes, its class and its group."""
         if self._signature_columns is None:
-            taken = inspect.signature(self.objective.model.library.forward).parameters
-            self._signature_columns: Any = [*taken, "label", "label_ids", "labels", "group"]
+            self._signature_columns: Any = self.objective.sample_fields
 
 
 def _number(norm: Any) -> float:
@@ -362,14 +360,16 @@ class _DualStep(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # Only now is it known how many steps an epoch has, and the run.
         self.steps = steps_of_epoch(args, state, kwargs["train_dataloader"])
-        if not (state.global_step and self.trainer.dual.warm):  # what was warm stays so, however long the run is now
+        if not (self.trainer.dual.steps and self.trainer.dual.warm):  # what is warm stays warm, in a longer run too
             self.trainer.dual.warmup = args.warmup(state.max_steps, self.steps)
         epochs = math.ceil(state.max_steps / self.steps)
         self.trainer.dual.plan(epochs if self.trainer.dual.every == "epoch" else state.max_steps)
         self.postponed = False
         if state.global_step:
             args.eval_on_start = False  # it was done where the run began
-        elif state.is_world_process_zero:  # what an earlier run left in the folder
+            return
+        self.trainer._begin()
+        if state.is_world_process_zero:  # an earlier run's
             self.trainer.records.truncate_after(-1)
             shutil.rmtree(args.folder / FEASIBLE_FOLDER, ignore_errors=True)
 

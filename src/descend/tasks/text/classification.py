@@ -2,36 +2,20 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from descend.errors import InputError, reason
 from descend.tasks.text.logits import LogitTask, at_least_single
 from descend.tasks.text.tokens import column, fields, refuse_rows, stored
 
-# Of a sample, what is not the tokenizer's.
-_OURS = ("labels", "group")
-
 
 class Classification(LogitTask):
-    """Tell a text's class.
+    """Classify texts.
 
     The loss is the cross-entropy; the metric is the accuracy over a data set, in [0, 1].
     """
 
     metric = "accuracy"
-
-    def inputs(self, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """What a tokenizer gives: ``input_ids`` (B, T), ``attention_mask`` (B, T) and what else the model takes."""
-        return {name: value for name, value in batch.items() if name not in _OURS}
-
-    def target(self, batch: dict[str, Any]) -> Tensor:
-        """The classes, (B,)."""
-        return batch["labels"]
-
-    def owners(self, batch: dict[str, Any]) -> Tensor:
-        """Which text of the batch each class belongs to, (B,)."""
-        return torch.arange(len(batch["labels"]))
 
     def disagreement(self, one: Tensor, other: Tensor) -> Tensor:
         """½ [KL(p‖q) + KL(q‖p)] of the classes that two predictions (B, C) give each text, shape (B,)."""

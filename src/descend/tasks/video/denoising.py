@@ -6,10 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from descend.tasks.base import Task
 from descend.tasks.video.windows import VideoWindows, unpatchify
 
 
-class VideoDenoising:
+class VideoDenoising(Task):
     """Reconstruct clean patches from noisy ones.
 
     The loss is the paper's, f = ½ Σ_t ‖x_t − x̂_t‖₂ over a sequence (one patch position over T frames), averaged over
@@ -22,19 +23,12 @@ class VideoDenoising:
     root = True
 
     def inputs(self, batch: dict[str, Any]) -> Tensor:
-        """What a model is given, (B, T, N, P) in [0, 1]."""
+        """The patches, (B, T, N, P) in [0, 1]."""
         return batch["patches"]
-
-    def mask(self, batch: dict[str, Any]) -> None:
-        """None: noise is everywhere."""
 
     def target(self, batch: dict[str, Any]) -> Tensor:
-        """What a prediction is held against, (B, T, N, P) in [0, 1]."""
+        """The clean patches, (B, T, N, P) in [0, 1]."""
         return batch["patches"]
-
-    def owners(self, batch: dict[str, Any]) -> Tensor:
-        """Which window of the batch each target is, (B,)."""
-        return torch.arange(len(batch["patches"]))
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         """f of every sample, shape (B,)."""
@@ -49,15 +43,9 @@ class VideoDenoising:
         frames = unpatchify(patches[:, patches.shape[1] // 2].float())
         return frames.mul(255).round().clamp(0, 255).to(torch.uint8).numpy()
 
-    def check(self, dataset: Any, limits: dict[str, int]) -> None:
-        """Nothing to refuse: windows are checked where they are made."""
-
     def sigma(self, embedding: Any, dataset: VideoWindows) -> float:
         """σ_x of all pixels, which a denoiser takes in as they are."""
         return dataset.sigma()
-
-    def decide(self, prediction: Tensor) -> None:
-        """Nothing: a picture is no decision."""
 
 
 class _Loss(torch.autograd.Function):

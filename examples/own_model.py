@@ -1,0 +1,61 @@
+"""A model of your own: handwritten digits, a residual MLP, with and without layerwise descent constraints.
+
+python examples/own_model.py OUT
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional as F
+
+import descend
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
+
+    def forward(self, hidden):
+        return hidden + self.inner(hidden)
+
+
+class ResidualMLP(nn.Module):
+    def __init__(self, width=64, depth=6):
+        super().__init__()
+        self.embed = nn.Linear(64, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, pixels):
+        hidden = self.embed(pixels)
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.head(hidden)
+
+
+class Digits(descend.Task):
+    metric, higher_is_better = "accuracy", True
+
+    def losses(self, prediction, target):
+        return F.cross_entropy(prediction, target, reduction="none")
+
+    def score(self, prediction, target):
+        return (prediction.argmax(-1) == target).float()
+
+
+images, labels = load_digits(return_X_y=True)
+samples = [{"pixels": torch.tensor(x / 16).float(), "labels": int(y)} for x, y in zip(images, labels, strict=True)]
+train, validation, test = samples[:1200], samples[1200:1500], samples[1500:]
+out = Path(sys.argv[1])
+
+for method in ("erm", "constrained"):
+    torch.manual_seed(0)
+    mlp = descend.layered(ResidualMLP(), blocks="blocks", readout="head", embeddings="embed")
+    args = descend.DescentConfig(out / method, method=method, num_train_epochs=5, learning_rate=1e-3, use_cpu=True)
+    trainer = descend.DescentTrainer(mlp, args, task=Digits(), noise=0.5, train_dataset=train, eval_dataset=validation)
+    trainer.train()
+    print(descend.evaluate(trainer, test, noise=(0, 0.5, 1, 1.5)).verdict)

@@ -1,0 +1,234 @@
+"""The contract of model, task, noise and data, checked as a whole before any work is done."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import torch
+from accelerate.utils import send_to_device
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from descend.errors import InputError, reason
+from descend.models.causal import LayeredCausalLM
+from descend.models.classifiers import LayeredClassifier
+from descend.models.hooked import PAGE, HookedModel
+from descend.models.layered import LayeredModel
+from descend.models.library import LibraryModel
+from descend.models.modules import evaluating
+from descend.noise import Noise
+from descend.tasks import Task
+from descend.tasks.text import Classification, NextToken
+
+TRIAL_SAMPLES = 2
+
+
+def resolve(model: nn.Module, task: Task | None, noise: Noise | None) -> tuple[LayeredModel, Task]:
+    """The layered model of a module, and its task; models of Transformers are wrapped and have a default task.
+
+    Raises:
+        InputError: One message that names all that is missing of model, task and noise.
+    """
+    problems: list[str] = []
+    layers = _layers(model, problems)
+    if noise is not None and not isinstance(noise, Noise):
+        problems.append(f"noise must be a level or an object of descend.noise, such as GaussianNoise; got {noise!r}.")
+    elif noise is not None and layers is not None:
+        _collect(problems, layers.get_input_embeddings)
+    if task is None:
+        task = Classification() if isinstance(layers, LayeredClassifier) else None
+        task = NextToken() if isinstance(layers, LayeredCausalLM) else task
+        if task is None:
+            problems.append(
+                "a task is missing: the loss and metric of the data. Derive one from descend.Task, which needs one "
+                "method, and give it as task=...."
+            )
+    elif not isinstance(task, Task):
+        what = f"the class {task.__name__} itself; call it" if isinstance(task, type) else f"a {type(task).__name__}"
+        problems.append(f"task must be an object of a class derived from descend.Task; got {what}.")
+    elif not isinstance(task.metric, str) or not isinstance(task.higher_is_better, bool):
+        problems.append(
+            f"the task's metric must be a name and higher_is_better True or False; got {task.metric!r} and "
+            f"{task.higher_is_better!r}."
+        )
+    _refuse(problems)
+    assert layers is not None and task is not None
+    return layers, task
+
+
+def check_data(
+    model: LayeredModel,
+    task: Task,
+    datasets: Mapping[str, Any],
+    collate: Callable[[list[Any]], Any],
+    *,
+    noise: bool,
+) -> None:
+    """Check samples, and run a user's own model and task on two of them.
+
+    No random number of training is drawn, and the model is left as it was. Models and tasks of this package, which are
+    known to fit, and streams, which can't be read twice, are not run.
+
+    Args:
+        model: The model.
+        task: The task.
+        datasets: Data sets by what to call them.
+        collate: Makes a batch of samples.
+        noise: Whether noise is added to the model's input embedding.
+
+    Raises:
+        InputError: One message that names all that does not fit.
+    """
+    problems: list[str] = []
+    for dataset in datasets.values():
+        _collect(problems, partial(task.check, dataset, model.limits))
+    whole = not any(parameter.is_meta for parameter in model.parameters())
+    if not problems and whole and not (_known(model) and _known(task)):
+        for name, dataset in datasets.items():
+            samples = _first_samples(dataset)
+            if samples and not problems:
+                with evaluating(model), _undrawn(model), torch.no_grad():
+                    _try(model, task, samples, collate, noise, f"the {name}", problems)
+    _refuse(problems)
+
+
+def _layers(model: nn.Module, problems: list[str]) -> LayeredModel | None:
+    if isinstance(model, LayeredModel):
+        depth, readout = getattr(model, "depth", None), getattr(model, "readout", None)
+        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+            problems.append(f"{type(model).__name__}.depth must be L, its number of layers; got {depth!r}.")
+        if not callable(readout):
+            problems.append(f"{type(model).__name__}.readout must turn a layer's output into a prediction; got none.")
+        return None if problems else model
+    if isinstance(getattr(model, "config", None), PreTrainedConfig):  # adapters of PEFT around a model have one too
+        network = cast(PreTrainedModel, model)
+        return LayeredClassifier(network) if network.get_output_embeddings() is None else LayeredCausalLM(network)
+    problems.append(
+        f"expected a model whose layers can be read; got {type(model).__name__}. Wrap it: descend.layered(model, "
+        "blocks=..., readout=..., embeddings=...)."
+    )
+    return None
+
+
+def _try(
+    model: LayeredModel,
+    task: Task,
+    samples: list[Any],
+    collate: Callable[[list[Any]], Any],
+    noise: bool,
+    data: str,
+    problems: list[str],
+) -> None:
+    """Add to ``problems`` what goes wrong with some samples."""
+
+    def attempt(what: str, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except InputError as error:
+            problems.append(str(error))
+        except KeyError as error:
+            problems.append(
+                f"{what} looks for the field {error}; the batch has {', '.join(batch)}. If samples have it, name it in "
+                f"{type(task).__name__}.fields: fields that neither the model's forward nor the task names are dropped."
+            )
+        except Exception as error:
+            problems.append(f"{what} fails on {data}: {type(error).__name__}: {reason(error)}.")
+        return None
+
+    batch: dict[str, Any] = {}
+    made = attempt("collating samples", partial(collate, samples))
+    if made is not None and not isinstance(made, Mapping):
+        problems.append(f"a batch of {data} must hold fields by name; got a {type(made).__name__}. Give dictionaries.")
+    if problems:
+        return
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    batch = dict(send_to_device(made, device))
+    name = type(task).__name__
+    target = attempt(f"{name}.target", partial(task.target, batch))
+    inputs = attempt(f"{name}.inputs", partial(task.inputs, batch))
+    owners = None if target is None else attempt(f"{name}.owners", partial(task.owners, batch))
+    for of_batch in (task.mask, task.groups):
+        attempt(f"{name}.{of_batch.__name__}", partial(of_batch, batch))
+    if owners is not None and len(owners) != len(target):
+        problems.append(f"{name}.owners must name the sample of each of {len(target)} targets; got {len(owners)}.")
+    if problems or inputs is None:
+        return
+    with _embedded(model) if noise else _nothing() as embedded:
+        predictions = attempt(type(model.saved).__name__, lambda: list(model.predictions(inputs)))
+    if predictions is None:
+        return
+    if noise and not (embedded and isinstance(embedded[0], Tensor) and embedded[0].is_floating_point()):
+        got = f"a {type(embedded[0]).__name__}" if embedded else "no call of it"
+        problems.append(f"the module named by embeddings must return a tensor of real numbers; got {got}.")
+    if len(predictions) != model.depth + 1:
+        problems.append(f"expected depth + 1 = {model.depth + 1} predictions; got {len(predictions)}.")
+    for method, advice in ((task.losses, "Do not reduce to a mean: reduction='none'."), (task.score, "")):
+        values = attempt(f"{name}.{method.__name__}", partial(method, predictions[-1], target))
+        if values is not None and tuple(values.shape) != (len(target),):
+            problems.append(
+                f"{name}.{method.__name__} must return one number for each target, shape ({len(target)},); got "
+                f"{tuple(values.shape)}. {advice}".rstrip()
+            )
+    decided = attempt(f"{name}.decide", partial(task.decide, predictions[-1]))
+    if decided is not None and [len(each) for each in decided] != [len(target)] * 2:
+        problems.append(f"{name}.decide must return a decision and a probability for each of {len(target)} targets.")
+
+
+def _collect(problems: list[str], check: Callable[[], Any]) -> None:
+    try:
+        check()
+    except InputError as error:
+        problems.append(str(error))
+
+
+def _refuse(problems: list[str]) -> None:
+    if len(problems) == 1:
+        raise InputError(problems[0] if PAGE in problems[0] else f"{problems[0]} See {PAGE}.")
+    if problems:
+        lines = "\n".join(f"- {problem}" for problem in problems)
+        raise InputError(f"{len(problems)} things do not fit together:\n{lines}\nSee {PAGE}.")
+
+
+def _known(part: LayeredModel | Task) -> bool:
+    """Whether a model or task is this package's own."""
+    if isinstance(part, HookedModel):
+        return False
+    return isinstance(part, LibraryModel) or type(part).__module__.startswith("descend.")
+
+
+def _first_samples(dataset: Any) -> list[Any]:
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        return []
+    return [dataset[place] for place in range(min(TRIAL_SAMPLES, len(dataset)))]
+
+
+@contextmanager
+def _embedded(model: LayeredModel) -> Iterator[list[Any]]:
+    """The outputs of the model's input embedding inside the ``with`` block."""
+    outputs: list[Any] = []
+    handle = model.get_input_embeddings().register_forward_hook(lambda module, args, output: outputs.append(output))
+    try:
+        yield outputs
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _nothing() -> Iterator[list[Any]]:
+    yield []
+
+
+@contextmanager
+def _undrawn(model: nn.Module) -> Iterator[None]:
+    """Restore the global generators after the ``with`` block: a data set may draw from them."""
+    devices = sorted({each.device.index or 0 for each in model.parameters() if each.device.type == "cuda"})
+    python, arrays = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(arrays)

@@ -1,0 +1,311 @@
+"""`layered`: read every layer of a user's own module through forward hooks."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from descend.errors import InputError
+from descend.models.layered import LayeredModel
+
+PAGE = "docs/own_model.md"
+
+
+def layered(
+    module: nn.Module,
+    *,
+    blocks: str | Sequence[nn.Module],
+    readout: str | nn.Module | Callable[[Tensor], Tensor],
+    embeddings: str | nn.Module | None = None,
+    depth: int | None = None,
+    first_layer: int = 0,
+) -> "HookedModel":
+    """Make any module whose blocks run one after the other a layered model, without a subclass.
+
+    The module is not changed: forward hooks read its blocks while it computes, and are removed after each forward pass.
+    The module itself is trained and saved.
+
+    Args:
+        module: The model. Its forward is called with the fields of a batch by name.
+        blocks: The dotted name of the ``ModuleList``, ``Sequential`` or single block, or a list of modules. Block l
+            returns h_l, (B, …) and all of one shape, or a tuple that starts with it; h_0 is what the first block is
+            called with.
+        readout: Turns h_l of any l into a prediction, so that ``readout(h_L)`` is the module's own output: a submodule,
+            its dotted name, or a function such as ``lambda h: model.head(model.norm(h))``.
+        embeddings: The submodule whose output is x, or its dotted name. Noise is added there. Needed only with noise;
+            by default what ``module.get_input_embeddings()`` returns, if there is such a method.
+        depth: L, the number of block calls in a forward pass. Needed only if blocks run more than once.
+        first_layer: Where the default chain of constraints starts: 0, or 1 if exit 0 is the noisy input itself.
+
+    Raises:
+        InputError: If a name or module is not in ``module``, or a value is of the wrong kind. In the first forward
+            pass, if the blocks are not called ``depth`` times one after the other, or ``readout(h_L)`` differs from the
+            module's own output.
+    """
+    if not isinstance(module, nn.Module):
+        raise InputError(f"expected a torch.nn.Module; got {type(module).__name__}.")
+    names = _block_names(module, blocks)
+    if depth is None:
+        depth = len(names)
+    elif isinstance(depth, bool) or not isinstance(depth, int) or depth < len(set(names)):
+        raise InputError(
+            f"depth must be the number of block calls in a forward pass, at least {len(set(names))} for as many "
+            f"blocks; got {depth!r}."
+        )
+    if not 0 <= first_layer < depth:
+        raise InputError(f"first_layer must be 0 to depth - 1 = {depth - 1}; got {first_layer}.")
+    if isinstance(readout, str | nn.Module):
+        readout = _name(module, readout, "readout")
+    elif not callable(readout):
+        raise InputError(f"readout must be a submodule, its dotted name or a function; got {type(readout).__name__}.")
+    if embeddings is None:
+        found = getattr(module, "get_input_embeddings", None)
+        embeddings = found() if callable(found) else None
+    place = None if embeddings is None else _name(module, embeddings, "embeddings")
+    return HookedModel(module, names, readout, place, depth, first_layer)
+
+
+class HookedModel(LayeredModel):
+    """A user's module, its layers read through forward hooks. Make one with `layered`.
+
+    Modules are kept by their dotted names, so that a copy of the model reads its own blocks.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        blocks: Sequence[str],
+        readout: str | Callable[[Tensor], Tensor],
+        embeddings: str | None,
+        depth: int,
+        first_layer: int,
+    ):
+        super().__init__()
+        self.network = network
+        self._depth = depth
+        self.first_layer = first_layer
+        self._block_names, self._readout, self._embeddings = tuple(blocks), readout, embeddings
+        self._verified = False
+        self.train(network.training)
+
+    @property
+    def depth(self) -> int:
+        """L, the number of block calls in a forward pass."""
+        return self._depth
+
+    @property
+    def saved(self) -> nn.Module:
+        """The user's own module."""
+        return self.network
+
+    @property
+    def library(self) -> nn.Module:
+        """The user's own module, whose forward names the fields of a batch."""
+        return self.network
+
+    @property
+    def layer_modules(self) -> list[nn.Module]:
+        """The blocks, each once."""
+        return [self.network.get_submodule(name) for name in dict.fromkeys(self._block_names)]
+
+    @property
+    def has_embeddings(self) -> bool:
+        """Whether noise has a place."""
+        return self._embeddings is not None
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The module whose output is x, to which noise is added.
+
+        Raises:
+            InputError: If none was named.
+        """
+        if self._embeddings is None:
+            raise InputError(
+                f"noise is added to the output of a submodule of {type(self.network).__name__}, and none was named. "
+                "Give descend.layered its dotted name as embeddings, or train and judge without noise."
+            )
+        return self.network.get_submodule(self._embeddings)
+
+    def forward(self, *args: Any, **inputs: Any) -> Any:
+        """The user's own forward pass."""
+        return self.network(*args, **inputs)
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        """The prediction read from one layer's output."""
+        if isinstance(self._readout, str):
+            return self.network.get_submodule(self._readout)(hidden)
+        return self._readout(hidden)
+
+    def layer_outputs(self, inputs: Any) -> tuple[Tensor, ...]:
+        """h_0 … h_L, read while the module computes its own output.
+
+        Args:
+            inputs: A mapping is given by name, less the fields that ``forward`` does not name; a tuple by position.
+
+        Raises:
+            InputError: See `layered`.
+        """
+        with self._recording() as record:
+            output = self._call(inputs)
+        if len(record.outputs) != self.depth:
+            raise InputError(
+                f"the blocks of {type(self.network).__name__} were called {len(record.outputs)} times in a forward "
+                f"pass; expected depth = {self.depth} calls. Name the blocks that run, or give descend.layered the "
+                f"depth. See {PAGE}."
+            )
+        states = (record.inputs[0], *record.outputs)
+        if not self._verified:
+            self._verify(record, output)
+        return states
+
+    def _call(self, inputs: Any) -> Any:
+        if isinstance(inputs, Mapping):
+            return self.network(**_accepted(self.network, inputs))
+        return self.network(*inputs) if isinstance(inputs, tuple) else self.network(inputs)
+
+    @contextmanager
+    def _recording(self) -> Iterator["_Record"]:
+        """Record the blocks' calls inside the ``with`` block; no hook is left after it."""
+        record, gradients = _Record(), torch.is_grad_enabled()
+
+        def before(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            record.inputs.append(_first_tensor([*args, *kwargs.values()], f"the input of {type(block).__name__}"))
+
+        def after(block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            if gradients and not torch.is_grad_enabled():
+                raise InputError(
+                    f"{type(block).__name__} runs without gradients inside a forward pass that needs them, so inner "
+                    "exits would not train. With activation checkpointing, choose use_reentrant=False."
+                )
+            values = list(output.values()) if isinstance(output, Mapping) else output
+            record.outputs.append(_first_tensor(values, f"the output of {type(block).__name__}"))
+
+        handles = []
+        for block in self.layer_modules:
+            handles.append(block.register_forward_pre_hook(before, with_kwargs=True))
+            handles.append(block.register_forward_hook(after))
+        try:
+            yield record
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @torch.no_grad()
+    def _verify(self, record: "_Record", output: Any) -> None:
+        """Check once that the blocks form a chain and that ``readout(h_L)`` is the module's own output."""
+        name = type(self.network).__name__
+        shapes = {tuple(state.shape) for state in [record.inputs[0], *record.outputs]}
+        if len(shapes) > 1:
+            raise InputError(
+                f"all layer outputs of {name} must have one shape, so that one readout reads them; got "
+                f"{', '.join(map(str, sorted(shapes)))}. Name blocks between which the shape stays."
+            )
+        for layer, (given, got) in enumerate(zip(record.inputs[1:], record.outputs, strict=False), start=1):
+            if given is not got and not _close(given, got):
+                raise InputError(
+                    f"block {layer + 1} of {name} is not given what block {layer} returns. Each block's output must be "
+                    f"the next one's input: compute what comes between, such as a residual sum, inside the block. See "
+                    f"{PAGE}."
+                )
+        with torch.random.fork_rng(devices=_cuda_devices(self.network)):
+            read, again = self.readout(record.outputs[-1]), self.readout(record.outputs[-1])
+        if self.network.training and not _close(read, again):
+            return  # dropout in the readout: verified in the first pass in eval mode
+        own = _prediction(output, read)
+        if own is None or not _close(read, own):
+            found = _kind(output) if own is None else f"values up to {(read - own).abs().max().item():.3g} apart"
+            raise InputError(
+                f"readout(h_L) must equal the output of {name} itself, shape {tuple(read.shape)}; got {found}. Let "
+                f"readout do all that {name} does after its last block, such as its final norm and pooling. See {PAGE}."
+            )
+        self._verified = True
+
+
+@dataclass
+class _Record:
+    """The first tensor that each block call took and returned, in order."""
+
+    inputs: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+
+
+def _block_names(module: nn.Module, blocks: str | Sequence[nn.Module]) -> list[str]:
+    """The dotted names of the blocks, in the order of their calls; a block that is listed twice is called twice."""
+    part: Any = module.get_submodule(_name(module, blocks, "blocks")) if isinstance(blocks, str) else blocks
+    single = isinstance(part, nn.Module) and not isinstance(part, nn.ModuleList | nn.Sequential)
+    modules = [part] if single else list(part)
+    if not modules:
+        raise InputError("blocks must hold at least one module; got none.")
+    return [_name(module, block, "blocks") for block in modules]
+
+
+def _name(module: nn.Module, part: str | nn.Module, argument: str) -> str:
+    """The dotted name of a submodule, given as its name or itself."""
+    names = [name for name, _ in module.named_modules(remove_duplicate=False) if name]
+    if isinstance(part, str):
+        if part not in names:
+            near = ", ".join(name for name in names if "." not in name) or "none"
+            raise InputError(
+                f"{argument} must be the dotted name of a submodule of {type(module).__name__}; got {part!r}. Its "
+                f"direct submodules are {near}."
+            )
+        return part
+    if not isinstance(part, nn.Module):
+        raise InputError(f"{argument} must be a submodule or its dotted name; got {type(part).__name__}.")
+    for name in names:
+        if module.get_submodule(name) is part:
+            return name
+    raise InputError(
+        f"{argument} must be part of {type(module).__name__}, which is what is trained and saved; got a "
+        f"{type(part).__name__} that is not inside it. Assign it to an attribute of the module."
+    )
+
+
+def _accepted(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs that a module's forward names; all of them if it takes any keyword."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return dict(inputs)
+    names = {parameter.name for parameter in parameters}
+    return {name: value for name, value in inputs.items() if name in names}
+
+
+def _first_tensor(values: Any, what: str) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    for value in values if isinstance(values, tuple | list) else []:
+        if isinstance(value, Tensor):
+            return value
+    raise InputError(f"{what} must be a tensor, or start with one; got {type(values).__name__}.")
+
+
+def _prediction(output: Any, like: Tensor) -> Tensor | None:
+    """The tensor of a module's output that has a prediction's shape; None without one."""
+    if isinstance(output, Mapping):
+        output = [output["logits"]] if "logits" in output else list(output.values())
+    candidates = output if isinstance(output, tuple | list) else [output]
+    return next((each for each in candidates if isinstance(each, Tensor) and each.shape == like.shape), None)
+
+
+def _kind(output: Any) -> str:
+    return f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal but for rounding in the coarser of their types."""
+    if one.shape != other.shape:
+        return False
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    coarse = max(torch.finfo(each.dtype).eps for each in (one, other))
+    scale = float(other.detach().abs().max()) if other.numel() else 0.0
+    tolerance = max(coarse, 2**-23) ** 0.5 * 0.1
+    return torch.allclose(one.double(), other.double(), rtol=tolerance, atol=tolerance * max(scale, 1e-6))
+
+
+def _cuda_devices(module: nn.Module) -> list[int]:
+    return sorted({each.device.index or 0 for each in module.parameters() if each.device.type == "cuda"})

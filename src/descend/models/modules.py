@@ -1,0 +1,56 @@
+"""What applies to any torch module: saving it as safetensors, tied weights, eval mode."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+WEIGHTS_FILE = "model.safetensors"
+
+
+def save_module(
+    module: nn.Module, folder: str | Path, state_dict: dict[str, Tensor] | None = None, **options: Any
+) -> None:
+    """Save a module: by its own ``save_pretrained``, or its state dict in ``model.safetensors``.
+
+    Args:
+        module: The user's module. Load it again with ``module.load_state_dict(load_file(folder / "model.safetensors"),
+            strict=False)``; a tied weight is stored once.
+        folder: Made if it is not there.
+        state_dict: The weights, if they were gathered from several processes.
+        **options: Of a Hugging Face model's ``save_pretrained``.
+    """
+    pretrained = getattr(module, "save_pretrained", None)
+    if pretrained is not None:
+        pretrained(folder, state_dict=state_dict, **options)
+        return
+    tied = tied_names(module)
+    weights = module.state_dict() if state_dict is None else state_dict
+    tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items() if name not in tied}
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    save_file(tensors, Path(folder) / WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+def tied_names(module: nn.Module) -> set[str]:
+    """The names in a state dict that are second names of a tensor stored under an earlier one."""
+    first: dict[int, str] = {}
+    tied = set()
+    for name, value in module.state_dict(keep_vars=True).items():
+        if first.setdefault(id(value), name) != name:
+            tied.add(name)
+    return tied
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Eval mode inside the ``with`` block; after it each submodule has its own mode again."""
+    modes = {each: each.training for each in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for each, mode in modes.items():
+            each.training = mode

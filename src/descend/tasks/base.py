@@ -1,0 +1,90 @@
+"""The base class of a task: one required method, and defaults for all else."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+LABELS = ("labels", "label", "label_ids")
+"""Fields of a batch that hold the target by Transformers' convention."""
+
+GROUP = "group"
+"""The field that says which samples are not independent of each other."""
+
+
+class Task(ABC):
+    """The loss and metric of a data set.
+
+    A subclass must define `losses`. Every other method and attribute has a default that suits samples with ``labels``
+    and a model that takes the other fields by name::
+
+        class Digits(descend.Task):
+            metric, higher_is_better = "accuracy", True
+
+            def losses(self, prediction, target):
+                return F.cross_entropy(prediction, target, reduction="none")
+
+            def score(self, prediction, target):
+                return (prediction.argmax(-1) == target).float()
+
+    A *target* is what one loss belongs to: a sample, or for example a token of a sample. N is the number of targets in
+    a batch of B samples.
+    """
+
+    metric: str = "loss"
+    """The metric's name on pages and in logs."""
+
+    higher_is_better: bool = False
+    """Whether a larger metric is better."""
+
+    root: bool = False
+    """Whether the metric is the root of the mean `score`, such as an RMSE, instead of the mean."""
+
+    fields: tuple[str, ...] = ()
+    """Fields of a sample that this task reads beside the model's inputs, ``labels`` and ``group``; the trainer drops
+    all others, as Transformers' Trainer does."""
+
+    @abstractmethod
+    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The loss f of every target, shape (N,), from one layer's prediction. Do not reduce it to a mean."""
+
+    def inputs(self, batch: dict[str, Any]) -> Any:
+        """What the model is given: the fields of the batch by name, less ``labels`` and ``group``."""
+        return {name: value for name, value in batch.items() if name not in (*LABELS, GROUP)}
+
+    def target(self, batch: dict[str, Any]) -> Tensor:
+        """The targets of a batch, N of them along the first dimension: the field ``labels``."""
+        return batch["labels"]
+
+    def mask(self, batch: dict[str, Any]) -> Tensor | None:
+        """Where noise may be added, bool (B, T), or None for everywhere: the field ``attention_mask`` if given."""
+        mask = batch.get("attention_mask")
+        return None if mask is None else mask.bool()
+
+    def score(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The metric's share of every target, shape (N,); the metric is its mean. By default the loss."""
+        return self.losses(prediction, target)
+
+    def decide(self, prediction: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The class that a prediction decides for and its probability, both (N,); by default None: no decision."""
+        return None
+
+    def owners(self, batch: dict[str, Any]) -> Tensor:
+        """The sample 0 … B−1 that each target belongs to, (N,); by default one target for each sample."""
+        return torch.arange(len(self.target(batch)))
+
+    def groups(self, batch: dict[str, Any]) -> Tensor | None:
+        """The group of each sample, (B,), or None if samples are independent: the field ``group`` if given.
+
+        Samples of one group, such as windows of one video, count together in confidence intervals.
+        """
+        return batch.get(GROUP)
+
+    def sigma(self, embedding: nn.Module, dataset: Any) -> float | None:
+        """σ_x, the standard deviation of the input embedding over a data set; by default None: measured by running."""
+        return None
+
+    def check(self, dataset: Any, limits: dict[str, int]) -> None:
+        """Raise an InputError for samples that a model with these limits cannot take; by default none is refused."""
+        return None
