@@ -5,6 +5,7 @@ version of this schema it follows by the key ``schema``. A file without that key
 if its entries fit. Keys that this version does not know are kept when a file is written again.
 """
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,7 +25,7 @@ from pydantic import (
 
 from descend import reading
 from descend.errors import InputError
-from descend.records.folder import read_json, write_json
+from descend.records.folder import finite, read_json, write_json
 
 SCHEMA = 1
 """The version that this code writes, and the newest that it reads."""
@@ -685,6 +686,10 @@ class Record(Part):
     noise: float | None
     metric: str
     value: Number
+
+    def line(self) -> str:
+        """The row as a line of the file."""
+        return json.dumps(finite(self.model_dump())) + "\n"
 
 
 def read_records(path: Path) -> Iterator[Record]:
