@@ -1,4 +1,4 @@
-"""Answers side by side: one page over the files that ``descend complete`` wrote."""
+"""One page with the answers of several ``descend complete`` files side by side."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from descend.report.rendering import asset, render
 
 
 def write_completions(paths: Sequence[Path], out: Path) -> Path:
-    """Write the page of some files of answers: a row for every prompt that is in all of them, a column for each.
+    """Write one page over files of answers: a row for each prompt that all of them have, a column for each file.
 
     Args:
         paths: Files in AlpacaEval's form.
@@ -49,17 +49,17 @@ def _read(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
         raise InputError(f"expected a file of answers, as descend complete writes it; there is no {path}.")
     rows = read_json(path)
     asked: Counter[str] = Counter()
-    found = {}
+    answers = {}
     for number, row in enumerate(rows if isinstance(rows, list) else [rows]):
         if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("instruction", "output")):
             raise InputError(
                 f"{path}, row {number}, is no answer as descend complete writes it, with the texts instruction and "
                 f"output; got {repr(row)[:60]}."
             )
-        prompt = row["instruction"]  # one may come with several inputs
-        found[prompt, asked[prompt]] = row
+        prompt = row["instruction"]  # a prompt may come with several inputs
+        answers[prompt, asked[prompt]] = row
         asked[prompt] += 1
-    return found
+    return answers
 
 
 def _name(path: Path, answers: dict[tuple[str, int], dict[str, Any]]) -> str:
