@@ -559,7 +559,7 @@ def test_a_disk_that_knows_no_locks_is_told_of_once(tmp_path, monkeypatch, caplo
 def test_strange_settings_of_a_run_are_refused_in_words(unfinished, content, capsys):
     (unfinished / "config.json").write_text(content)
     assert train(unfinished, "--resume") == 2
-    assert said(capsys).startswith(f"descend: {unfinished / 'config.json'} is not the settings of a run; put back")
+    assert said(capsys).startswith(f"descend: {unfinished / 'config.json'} must hold the settings of a run;")
 
 
 @pytest.mark.parametrize(
