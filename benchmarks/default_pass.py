@@ -73,7 +73,7 @@ def settings(cell: Cell, data: Path, out: Path) -> tuple[dict[str, str], float]:
     remaining = {name: value for name, value in flags.items() if name not in dropped}
     for mark, place in ((ROOT, data), (OUT, out)):
         remaining = {name: value.replace(mark, str(place)) for name, value in remaining.items()}
-    usual = RECIPES[cell.recipe].training["learning_rate"]
+    usual = RECIPES[cell.recipe].training.learning_rate
     return remaining, float(flags.get("--learning-rate", usual))
 
 

@@ -249,6 +249,19 @@ def _one_launch(name: str) -> Iterator[None]:
         COUNT.counting = counting
 
 
+class _Event:
+    """An event of a device that is never behind."""
+
+    def __init__(self, device: Any = None):
+        self.device = device
+
+    def record(self) -> None:
+        """Nothing is under way."""
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+
 class _Kernels(TorchFunctionMode):
     """The kernels of a GPU that this device would otherwise not be offered."""
 
@@ -388,13 +401,14 @@ def simulated(args: TrainingArguments) -> Iterator[None]:
     vars(args)["_setup_devices"] = DEVICE
     state = args.distributed_state
     before, state.device = state.device, DEVICE
-    generator = torch.Generator
+    generator, event = torch.Generator, torch.Event
     torch.Generator = lambda device="cpu": generator("cpu")  # type: ignore[assignment,misc,return-value]
     try:
+        torch.Event = _Event  # type: ignore[misc,assignment]
         with Counting(), _Kernels():
             yield
     finally:
-        state.device, torch.Generator = before, generator  # type: ignore[misc]
+        state.device, torch.Generator, torch.Event = before, generator, event  # type: ignore[misc]
         COUNT.counting = False
 
 

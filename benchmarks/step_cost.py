@@ -164,7 +164,7 @@ def steps(case: Case, depth: int, count: int, device: str) -> dict[str, Callable
         weights = dual.weights
         assert (weights[1:] > 0).all()
         lagrangian, sums, targets, _ = objective(weights=weights.tolist(), **batch)
-        dual.observe(torch.tensor(sums) / targets, targets)
+        dual.observe(torch.tensor(sums), targets)
         return lagrangian / targets
 
     def obvious(objective: Objective, dual: PrimalDual) -> Tensor:
@@ -172,7 +172,7 @@ def steps(case: Case, depth: int, count: int, device: str) -> dict[str, Callable
         with objective.noise.on(objective.model, mask=case.task.mask(batch)):
             predictions = list(objective.model.predictions(case.task.inputs(batch)))
         losses = torch.stack([case.task.losses(each, target).mean() for each in predictions])
-        dual.observe(losses.detach(), len(target))
+        dual.observe(losses.detach() * len(target), len(target))
         return torch.dot(dual.weights.to(losses), losses)
 
     every = {"erm": ready()(erm)}

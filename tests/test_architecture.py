@@ -13,26 +13,28 @@ PACKAGE = ROOT / "src" / "descend"
 # A room (a package or a module directly in src/descend) → the rooms it may import, beside EVERYONES.
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
+    "extras": set(),
     "reading": set(),
     "core": set(),
     "models": set(),
     "tasks": set(),
-    "noise": set(),
+    "seeds": set(),
+    "noise": {"seeds"},
     "privacy": set(),
-    "tiles": set(),
+    "tiles": {"seeds"},
     "contract": {"models", "tasks", "noise"},
     "objective": {"contract", "models", "tasks", "noise", "tiles"},
-    "training": {"core", "evaluation", "models", "noise", "objective", "records", "tiles"},
+    "training": {"core", "evaluation", "models", "noise", "objective", "records", "seeds", "tiles"},
     "evaluation": {"objective", "core", "models", "noise", "records"},
     "inference": {"models"},
     "records": set(),
     "paper": {"records", "report"},
     "report": {"records"},
-    "sweep": {"recipes", "records", "run", "training"},
+    "sweep": {"recipes", "records", "run", "seeds", "training"},
 }
 # A name becomes a class here and nowhere else; the package itself re-exports the public names.
 EVERYWHERE = {"recipes", "run", "cli", "__init__", "__main__"}
-EVERYONES = {"errors", "reading"}
+EVERYONES = {"errors", "extras", "reading"}
 # Rooms that keep to the standard library and these.
 LIBRARIES = {"core": {"torch"}, "privacy": {"numpy", "dp_accounting"}}
 _HEAVY = {"torch", "transformers", "accelerate", "safetensors"}

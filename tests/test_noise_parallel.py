@@ -8,6 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from descend import GaussianNoise, Objective
 from descend.models import LayeredClassifier
+from descend.seeds import Stream, generator_of
 from tests.support.networks import network
 
 RANKS = 2
@@ -55,8 +56,8 @@ def test_ranks_draw_their_own_noise_and_gradients_are_their_mean(tmp_path):
     for rank, found in enumerate(ranks):
         # One process, the noise of that rank: its generator is seeded by the noise's seed and the rank.
         noise = GaussianNoise(1.0, seed=3)
-        noise._generator = torch.Generator().manual_seed(3 * 8191 + rank)
-        draws.append(torch.randn(3, generator=torch.Generator().manual_seed(3 * 8191 + rank)))
+        noise._generator = generator_of(Stream.NOISE, 3, rank)
+        draws.append(torch.randn(3, generator=generator_of(Stream.NOISE, 3, rank)))
         alone = objective(noise)
         expected = alone(weights=EVEN, **batch(rank))
         torch.testing.assert_close(found["sums"], expected.sums)

@@ -282,7 +282,7 @@ def test_without_the_library_one_line_says_what_to_install(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     monkeypatch.delitem(sys.modules, "dp_accounting.gaussian_mechanism", raising=False)
     line = said(capsys, "--noise", "1", status=2)
-    assert line == "descend: ε needs the library dp-accounting; run: pip install 'descend[privacy]'\n"
+    assert line.startswith("descend: ") and line.endswith("pip install dp-accounting\n") and line.count("\n") == 1
 
 
 # --- a run

@@ -67,9 +67,9 @@ def test_the_plain_loop(capsys):
 
     scope = {"layer_losses": layer_losses, "optimizer": optimizer, "loader": loader}
     exec(PYTHON[0], scope)
-    assert scope["dual"].multipliers.shape == (7,)
+    assert scope["dual"].multipliers.shape == (8,)
     # They begin at the price 1, and have moved.
-    assert (scope["dual"].multipliers >= 0).all() and (scope["dual"].multipliers < 1).any()
+    assert (scope["dual"].multipliers >= 0).all() and (scope["dual"].multipliers[1:] < 1).any()
     assert not torch.equal(before, layers[0].weight)
 
 
@@ -80,7 +80,7 @@ def test_the_trainer(tmp_path, monkeypatch, capsys):
     exec(PYTHON[1], scope)
     trainer = scope["trainer"]
     assert trainer.verdict.sentence() in capsys.readouterr().out
-    assert trainer.dual.multipliers.shape == (3,)
+    assert trainer.dual.multipliers.shape == (4,)
     assert (trainer.dual.multipliers > 0).any()
     assert (tmp_path / "runs" / "example" / "records.jsonl").is_file()
 

@@ -1,20 +1,22 @@
-"""Transformers whose every layer goes downhill.
+"""Transformers whose every layer lowers the expected loss.
 
-A layerwise descent constraint, enforced by primal-dual training, makes each layer lower the expected task loss.
-The core, `DescentProblem` and `PrimalDual`, needs torch alone and loads at once; the rest loads when it is asked for.
+Descent constraints, enforced by primal-dual training, make each layer lower the expected task loss. Importing this
+package is cheap: each name loads what it needs on first use, and `DescentProblem` and `PrimalDual` need torch alone.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from descend.core import DescentProblem, GeometricTarget, PrimalDual
 from descend.errors import InputError, NonFiniteLossError
+from descend.extras import required
 
 if TYPE_CHECKING:
+    from descend.core import DescentProblem, GeometricTarget, PrimalDual
     from descend.inference import DescentClassifier
     from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, layered
     from descend.noise import GaussianNoise
     from descend.objective import Objective
+    from descend.recipes import configure
     from descend.tasks import Task
     from descend.training import DescentConfig, DescentTrainer
 
@@ -35,13 +37,16 @@ __all__ = [
     "PrimalDual",
     "Task",
     "UTConfig",
+    "configure",
     "layered",
 ]
 
 _ROOMS = {
+    "core": ("DescentProblem", "GeometricTarget", "PrimalDual"),
     "models": ("DUST", "UT", "DUSTConfig", "LayeredModel", "UTConfig", "layered"),
     "noise": ("GaussianNoise",),
     "objective": ("Objective",),
+    "recipes": ("configure",),
     "tasks": ("Task",),
     "training": ("DescentConfig", "DescentTrainer"),
     "inference": ("DescentClassifier",),
@@ -51,5 +56,10 @@ _ROOMS = {
 def __getattr__(name: str) -> Any:
     for room, names in _ROOMS.items():
         if name in names:
-            return getattr(import_module(f"descend.{room}"), name)
+            with required(f"descend.{name}"):
+                return getattr(import_module(f"descend.{room}"), name)
     raise AttributeError(f"module 'descend' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,30 +1,47 @@
-"""Noise on what a model takes in: one mechanism for training, evaluation and inference."""
+"""Noise on a model's input embedding: one mechanism for training, evaluation and inference."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Any, Self
+from operator import methodcaller
+from typing import Any, Protocol, Self, TypedDict, TypeVar, cast
 
 import torch
 from torch import Tensor, distributed, nn
 
 from descend.errors import InputError
+from descend.seeds import Stream, generator_of, of_sample
+
+Number = TypeVar("Number", float, Tensor)
+
+
+class Embedding(Protocol):
+    """A model that has an input embedding, as those of Transformers do."""
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The module whose output noise is added to."""
+
+
+class NoiseState(TypedDict):
+    """What a resumed run needs to draw on: the generator's state, None before the first draw."""
+
+    generator: Tensor | None
 
 
 class Noise:
     """A corruption of the clean embedding x, with its own generator.
 
-    A model's dropout and the order of the data don't move when the noise does. In training it is fresh; with
-    ``indices`` it belongs to the samples: every model and every level meets the same draw for the same sample,
-    whatever the batch it comes in.
+    Dropout and the order of the data draw from other generators, and do not depend on the noise. In training every
+    draw is new. With ``indices`` a draw belongs to its sample: every model and every level meets the same one,
+    whatever the batch.
 
     Args:
         level: γ ≥ 0.
-        sigma: σ_x, the standard deviation of the clean embedding, in its own units. None measures it in every batch,
-            padding left out: an embedding that learns can't outgrow its noise.
-        seed: Of the noise; every rank of a process group draws its own.
-        noise_is: What γσ_x is of the noise, its ``"std"`` or its ``"variance"``: see `std`.
+        sigma: σ_x, the standard deviation of the clean embedding, in its own units. None measures it in every batch
+            without padding, so that an embedding that learns can't outgrow its noise.
+        seed: The person's seed, at least 0; every rank of a process group draws a stream of its own.
+        noise_is: Which property of the noise γσ_x is, its ``"std"`` or its ``"variance"``: see `std`.
 
     Raises:
         InputError: If the level is negative or not finite, or ``noise_is`` is neither of the two.
@@ -42,7 +59,7 @@ class Noise:
         if not 0 <= level < math.inf:
             raise InputError(f"noise must be a level γ of at least 0, and finite; got {level}.")
 
-    def std(self, sigma: Any) -> Any:
+    def std(self, sigma: Number) -> Number:
         """The noise's standard deviation at this level, in the units of the data.
 
         By ``"std"`` it is γσ_x, as the paper's text has it (Sec. 4): γ has no unit, and scaled data have scaled noise.
@@ -55,11 +72,14 @@ class Noise:
         return scale if self.noise_is == "std" else scale**0.5
 
     def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
-        """x̃ for x of any shape (…, H) and noise of this standard deviation, from ``generator`` on x's device."""
+        """x̃ for x of any shape (…, H) and noise of this standard deviation, from ``generator`` on x's device.
+
+        A subclass defines it.
+        """
         raise NotImplementedError
 
     def at(self, level: float, seed: int | None = None, sigma: float | None = None) -> Self:
-        """The same kind of noise at another level, with a generator of its own; seed and σ_x as here unless given."""
+        """The same kind of noise at another level, with a new generator; seed and σ_x as here unless given."""
         other = copy(self)
         sigma, seed = self.sigma if sigma is None else sigma, self.seed if seed is None else seed
         Noise.__init__(other, level, sigma, seed, self.noise_is)
@@ -70,8 +90,8 @@ class Noise:
 
         Args:
             clean: x, shape (B, …, H).
-            keep: What may be corrupted, bool (B, T) over the first dimensions of x; the rest, padding, is left alone.
-            indices: The samples' numbers, for noise that belongs to them; fresh noise unless given.
+            keep: Where noise goes, bool (B, T) over the first dimensions of x; False is padding.
+            indices: The samples' numbers, for noise that belongs to them; new draws unless given.
 
         Raises:
             InputError: If noise is to belong to samples and σ_x is not known: it would depend on their batch.
@@ -85,76 +105,72 @@ class Noise:
                 )
             return torch.stack(
                 [
-                    self._own(sample, int(index), None if keep is None else keep[place])
+                    self._of_sample(sample, self.sigma, int(index), None if keep is None else keep[place])
                     for place, (sample, index) in enumerate(zip(clean, indices, strict=True))
                 ]
             )
-        sigma = _std(clean.detach(), keep) if self.sigma is None else self.sigma
-        noisy = self.corrupt(clean, self.std(sigma), self._on(clean.device))
+        std = self.std(_std(clean.detach(), keep)) if self.sigma is None else self.std(self.sigma)
+        noisy = self.corrupt(clean, std, self._on(clean.device))
         return noisy if keep is None else torch.where(keep[..., None], noisy, clean)
 
     @contextmanager
     def on(
         self, model: nn.Module, *, mask: Tensor | None = None, indices: Sequence[int] | None = None
     ) -> Iterator[None]:
-        """Inside the ``with`` block the output of the model's input embedding is corrupted; after it no more.
+        """Inside the ``with`` block the output of the model's input embedding is corrupted.
 
-        Where the model is called with ``inputs_embeds``, which pass the embedding by, these are corrupted instead.
+        Where the model is called with ``inputs_embeds``, which bypass the embedding, these are corrupted instead.
 
         Args:
-            model: A model with `get_input_embeddings`; wrapped by PEFT or in half precision alike.
-            mask: What is no padding, (B, T); by default the ``attention_mask`` that the model is called with.
+            model: A module with `get_input_embeddings`; it may be wrapped by PEFT or be in half precision.
+            mask: 0 for padding, (B, T); by default the ``attention_mask`` that the model is called with.
             indices: As in `__call__`.
         """
-        called: dict[str, Any] = {"mask": mask, "embeds": None}
-        inner: Any = getattr(model, "library", model)
-        inner = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+        masked, corrupted = mask, None
+        inner: nn.Module = getattr(model, "library", model)
+        inner = methodcaller("get_base_model")(inner) if hasattr(inner, "get_base_model") else inner
         inner = getattr(inner, "base_model", inner)
 
         def places(embedded: Tensor) -> Tensor | None:
-            found = called["mask"]
-            # In generation the mask is longer than what is embedded: it covers the tokens before.
-            return None if found is None else found[:, -embedded.shape[1] :].bool()
+            # In generation the mask also covers earlier tokens, which are not embedded again.
+            return None if masked is None else masked[:, -embedded.shape[1] :].bool()
 
         def before(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            given = kwargs.get("attention_mask")
+            nonlocal masked, corrupted
+            given: Tensor | None = kwargs.get("attention_mask")
             if mask is None and (module is model or given is not None):
-                called["mask"] = given if given is not None and given.dim() == 2 else None
-            embedded = kwargs.get("inputs_embeds")
-            # A head passes on what it was called with: the same embeddings get their noise once.
-            if embedded is not None and embedded is not called["embeds"]:
-                called["embeds"] = self(embedded, places(embedded), indices)
-                kwargs = kwargs | {"inputs_embeds": called["embeds"]}
+                masked = given if given is not None and given.dim() == 2 else None
+            embedded: Tensor | None = kwargs.get("inputs_embeds")
+            # The model with the head passes its embeddings on to the base model: corrupt them once.
+            if embedded is not None and embedded is not corrupted:
+                corrupted = self(embedded, places(embedded), indices)
+                kwargs = kwargs | {"inputs_embeds": corrupted}
             return args, kwargs
 
         def after(module: nn.Module, args: Any, embedded: Tensor) -> Tensor:
             return self(embedded, places(embedded), indices)
 
-        handles = [
-            *(
-                each.register_forward_pre_hook(before, with_kwargs=True)
-                for each in {id(model): model, id(inner): inner}.values()
-            ),
-            model.get_input_embeddings().register_forward_hook(after),  # type: ignore[operator]
-        ]
+        called = [model] if inner is model else [model, inner]
+        handles = [each.register_forward_pre_hook(before, with_kwargs=True) for each in called]
+        handles.append(cast(Embedding, model).get_input_embeddings().register_forward_hook(after))
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where the generator stands, so that a resumed run draws what it would have drawn."""
+    def state_dict(self) -> NoiseState:
+        """The generator's state, so that a resumed run draws what it would have drawn."""
         return {"generator": self._generator.get_state() if self._generator else self._state}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: NoiseState) -> None:
         """Restore what `state_dict` gave."""
         self._generator, self._state = None, state["generator"]
 
-    def _own(self, clean: Tensor, index: int, keep: Tensor | None) -> Tensor:
-        """A sample with its own noise, the same on every device and however long it is padded."""
-        generator = torch.Generator().manual_seed((self.seed + 1) * 1_000_003 + index)
-        std = self.std(self.sigma)
+    def _of_sample(self, clean: Tensor, sigma: float, index: int, keep: Tensor | None) -> Tensor:
+        """One sample with its own draw, which depends on neither the device nor the padding."""
+        generator = torch.Generator("cpu").manual_seed(of_sample(self.seed, index))
+        std = self.std(sigma)
         if keep is None:
             return self.corrupt(clean.float().cpu(), std, generator).to(clean)
         noisy = clean.clone()
@@ -162,16 +178,17 @@ class Noise:
         return noisy
 
     def _on(self, device: torch.device) -> torch.Generator:
+        """This rank's generator on a device."""
         if self._generator is None or self._generator.device != device:
             rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
-            self._generator = torch.Generator(device).manual_seed(self.seed * 8191 + rank)
+            self._generator = generator_of(Stream.NOISE, self.seed, rank, device=device)
             if self._state is not None:
                 try:
                     self._generator.set_state(self._state)
                 except RuntimeError as error:
                     raise InputError(
                         f"the noise of this run was drawn on another kind of device than {device.type}, and can't go "
-                        "on there. Resume where it was begun, or start it anew with another --out."
+                        "on there. Resume it on the kind where it began, or start a new run with another --out."
                     ) from error
                 self._state = None
         return self._generator
@@ -217,17 +234,17 @@ class TokenDropout(Noise):
             raise InputError(f"the level of token dropout is a probability, at most 1; got {level}.")
 
     def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
-        """x with tokens at 0."""
-        kept = torch.rand(clean.shape[:-1], generator=generator, device=clean.device) >= self.level
-        return clean * kept[..., None]
+        """x with some tokens at 0."""
+        stays = torch.rand(clean.shape[:-1], generator=generator, device=clean.device) >= self.level
+        return clean * stays[..., None]
 
 
 class Corruption(Noise):
-    """x̃ = function(x, std, generator), a corruption of the user's own.
+    """x̃ = function(x, std, generator), a user's own corruption.
 
     Args:
-        function: Of a tensor (…, H), the standard deviation of `std` and a generator on the tensor's device; what it
-            draws, it must draw from there.
+        function: Takes a tensor (…, H), the standard deviation of `std` and a generator on the tensor's device, and
+            returns a tensor of the same shape. It must draw from that generator alone.
         level: γ ≥ 0; at 0 the function is not called.
         sigma: σ_x; None measures it in every batch.
         seed: Of the noise.
@@ -246,7 +263,11 @@ class Corruption(Noise):
         self.function = function
 
     def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
-        """What the function makes of x."""
+        """The function's result.
+
+        Raises:
+            InputError: If it has another shape than x.
+        """
         noisy = self.function(clean, std, generator)
         if noisy.shape != clean.shape:
             raise InputError(f"a corruption must keep the shape {tuple(clean.shape)}; got {tuple(noisy.shape)}.")
@@ -254,11 +275,11 @@ class Corruption(Noise):
 
 
 def _std(clean: Tensor, keep: Tensor | None) -> Tensor:
-    """The standard deviation of x (B, T, …) where it is no padding, without a look at the values from the host."""
+    """The standard deviation of x (B, T, …) without padding, computed without a transfer to the host."""
     wide = clean.float()
     if keep is None:
         return wide.std(correction=0)
-    kept = keep.reshape(*keep.shape, *(1 for _ in range(wide.dim() - keep.dim()))).expand_as(wide)
-    count = kept.sum()
-    mean = torch.where(kept, wide, 0).sum() / count
-    return (torch.where(kept, wide - mean, 0).square().sum() / count).sqrt()
+    data = keep.reshape(*keep.shape, *(1 for _ in range(wide.dim() - keep.dim()))).expand_as(wide)
+    count = data.sum()
+    mean = torch.where(data, wide, 0).sum() / count
+    return (torch.where(data, wide - mean, 0).square().sum() / count).sqrt()

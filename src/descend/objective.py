@@ -1,8 +1,9 @@
 """The layer losses of a batch: noise ∘ model ∘ readout ∘ loss."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -13,12 +14,15 @@ from descend.errors import InputError
 from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier
 from descend.models.library import LibraryModel
-from descend.models.modules import save_module
 from descend.noise import Noise
 from descend.tasks import Task
 from descend.tasks.base import GROUP, LABELS
 from descend.tasks.text import Classification
 from descend.tiles import TargetSample, rows_per_tile, tiled
+from descend.transfer import LateNumbers, uploaded
+
+TOGETHER = 2**26
+"""Bytes of exits that are read in one batch, 64 MiB; above it their copies would cost more than launches do."""
 
 
 class ExitLosses(NamedTuple):
@@ -26,18 +30,18 @@ class ExitLosses(NamedTuple):
 
     Attributes:
         lagrangian: Σ_l w_l S_l, a scalar to differentiate.
-        sums: S_first … S_L, each exit's losses summed over the targets. Numbers: FSDP2 in mixed precision rounds the
-            tensors that a forward pass takes and gives to half precision.
+        sums: S_first … S_L, each exit's losses summed over the targets. They are on their way to the host: the first
+            look at them waits for the device.
         targets: The number of targets.
         first: The first exit that was looked at: 0, or L where only the last was.
         watched: Of a language model, what `Objective.watch` sums up of the last exit; empty without it.
     """
 
     lagrangian: Tensor
-    sums: tuple[float, ...]
+    sums: Sequence[float]
     targets: int
     first: int = 0
-    watched: tuple[float, ...] = ()
+    watched: Sequence[float] = ()
 
 
 class Objective(nn.Module):
@@ -98,16 +102,56 @@ class Objective(nn.Module):
         with self.noise.on(self.model, mask=self.task.mask(batch)) if self.noise else nullcontext():
             if isinstance(self.model, LayeredCausalLM):
                 return self._through_wide_head(self.model, inputs, target, weights, inner)
-            # One loss before the next prediction is asked for: see `LayeredModel.predictions`.
-            losses = []
-            for prediction, weight in zip(self.model.predictions(inputs), weights, strict=True):
-                losses.append(_summed(self.task.losses(prediction if weight else prediction.detach(), target)))
-        sums = torch.stack(losses) / passes
-        lagrangian = torch.dot(sums.new_tensor(weights), sums)
+            sums, lagrangian, prediction = self._losses(inputs, target, weights)
+        if passes == 2:
+            sums, lagrangian = sums / passes, lagrangian / passes
         if self.r_drop is not None and self.disagreement is not None:
             lagrangian = lagrangian + self.r_drop * _summed(self.disagreement(*prediction.chunk(2)))
-        # One transfer to the host, of L+1 numbers.
-        return ExitLosses(lagrangian, tuple(sums.tolist()), len(target) // passes)
+        return ExitLosses(lagrangian, LateNumbers(sums), len(target) // passes)
+
+    def _losses(self, inputs: Any, target: Tensor, weights: Sequence[float]) -> tuple[Tensor, Tensor, Tensor]:
+        """The exits' losses summed over the targets (L+1,), their weighted sum, and the last exit's prediction."""
+        parts: dict[int, Tensor] = {}
+        weighted: list[Tensor] = []
+        for exits, predictions in self._predictions(inputs, weights):
+            count = len(exits)
+            repeated = target if count == 1 else target.repeat(count, *(1 for _ in target.shape[1:]))
+            losses = self.task.losses(predictions.flatten(0, 1), repeated).unflatten(0, (count, -1))
+            sums = losses.sum(1, dtype=torch.promote_types(losses.dtype, torch.float32))
+            parts |= zip(exits, sums.unbind(), strict=True)
+            if weights[exits[0]]:  # 0 · ∞ is no number
+                weighted.append(torch.dot(uploaded([weights[exit] for exit in exits], sums), sums))
+            if exits[-1] == len(weights) - 1:
+                last = predictions[-1]
+        sums = sums if len(exits) == len(weights) else torch.stack([parts[exit] for exit in range(len(weights))])
+        return sums, sum(weighted[1:], weighted[0]) if weighted else sums.new_zeros(()), last
+
+    def _predictions(self, inputs: Any, weights: Sequence[float]) -> Iterator[tuple[list[int], Tensor]]:
+        """Exits and their predictions (E, B, …), batch by batch.
+
+        Exits that fit into `TOGETHER` make two batches, those with a weight and those without, which need no gradient:
+        a few launches in place of a few for each exit. Larger ones come one by one, see `LayeredModel.predictions`.
+        """
+        model, numbers = self.model, range(len(weights))
+        batches = [[exit for exit in numbers if bool(weights[exit]) == learned] for learned in (False, True)]
+        if model.reads_together:
+            states = model.layer_outputs(inputs)
+            for exits in filter(None, batches):
+                with nullcontext() if weights[exits[0]] else torch.no_grad():
+                    predictions = model.read_together([states[exit] for exit in exits], inputs)
+                yield exits, predictions
+            return
+        one_by_one = iter(model.predictions(inputs))
+        held = [next(one_by_one)]
+        if held[0].nbytes * len(weights) > TOGETHER:
+            for exit, prediction in enumerate(chain(held, one_by_one)):
+                yield [exit], (prediction if weights[exit] else prediction.detach())[None]
+            return
+        held += one_by_one
+        for exits in filter(None, batches):
+            with nullcontext() if weights[exits[0]] else torch.no_grad():
+                stacked = torch.stack([held[exit] for exit in exits])
+            yield exits, stacked
 
     def _through_wide_head(
         self, model: LayeredCausalLM, inputs: Any, target: Tensor, weights: Sequence[float], inner: bool
@@ -153,8 +197,8 @@ class Objective(nn.Module):
             trained,
             size=rows_per_tile(model.limits["vocabulary"]),
         )
-        seen = tuple(torch.stack(watched).sum(0).tolist()) if watched else ()
-        return ExitLosses(lagrangian, tuple((sums * sums.new_tensor(scales)).tolist()), count, first, seen)
+        seen = LateNumbers(torch.stack(watched).sum(0)) if watched else ()
+        return ExitLosses(lagrangian, LateNumbers(sums * uploaded(scales, sums)), count, first, seen)
 
     def check_data(self, datasets: Mapping[str, Any], collate: Callable[[list[Any]], Any]) -> None:
         """Check that samples fit the model and the task, see `descend.contract.check_data`."""
@@ -187,22 +231,6 @@ class Objective(nn.Module):
     def aside(self, look: Callable[[], None]) -> None:
         """Call something that reads the model outside its forward pass; FSDP2 registers this as a forward method."""
         look()
-
-    def get_input_embeddings(self) -> nn.Module:
-        """The model's input embedding."""
-        return self.model.get_input_embeddings()
-
-    def save_pretrained(self, *args: Any, **options: Any) -> Any:
-        """Save the model."""
-        return save_module(self.model.saved, *args, **options)
-
-    def activation_checkpointing_enable(self, **options: Any) -> None:
-        """Recompute activations in the backward pass, ``--activation-checkpointing``."""
-        self.model.saved.activation_checkpointing_enable(**options)
-
-    def gradient_checkpointing_enable(self, **options: Any) -> None:
-        """The same by its older name."""
-        self.model.saved.gradient_checkpointing_enable(**options)
 
 
 def check_r_drop(task: Task) -> Callable[[Tensor, Tensor], Tensor]:

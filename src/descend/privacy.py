@@ -1,4 +1,4 @@
-"""What Gaussian noise on token embeddings is worth as local differential privacy."""
+"""Local differential privacy of Gaussian noise on token embeddings."""
 
 import math
 from collections.abc import Sequence
@@ -8,21 +8,22 @@ from typing import Self
 import numpy as np
 
 from descend.errors import InputError
+from descend.extras import required
 
 # An attacker's odds for one text against another may change by e^ε. Above 10 that is more than 22,000 times, enough to
 # make a near certainty of a guess: such an ε rules practically nothing out.
 VACUOUS = 10.0
 
-# Δ/s up to which the library is exact to the last digits; from 5e7 on its ε falls below the true one (by 2e-8 of it at
-# 1e10), and far above that it finds none.
+# Up to this Δ/s dp-accounting is exact to the last digits. From 5e7 on its ε is below the true one (by 2e-8 of it at
+# 1e10), and far above that it fails.
 _EXACT = 1e7
 
-# More tokens or dimensions than any model's; what is larger is a slip, and past 1e308 no float.
+# More tokens or dimensions than any model has: a larger number is a typing error, and beyond 1e308 not a float.
 _MOST = 10**12
 
 
 def epsilon(noise_std: float, sensitivity: float, delta: float) -> float:
-    """The smallest ε ≥ 0 for which N(0, s² I) added to what varies by Δ in norm is (ε, δ)-differentially private.
+    """The smallest ε ≥ 0 for which adding N(0, s² I) to a vector of sensitivity Δ is (ε, δ)-differentially private.
 
     Balle and Wang (2018), Theorem 8: Φ(Δ/(2s) − εs/Δ) − e^ε Φ(−Δ/(2s) − εs/Δ) ≤ δ. Where Δ/s is above 10⁷ it is the
     bound of Bun and Steinke (2016), ε = Δ²/(2s²) + (Δ/s) √(2 ln 1/δ), larger by less than a millionth if δ ≤ 1/2.
@@ -33,7 +34,7 @@ def epsilon(noise_std: float, sensitivity: float, delta: float) -> float:
         delta: δ, strictly between 0 and 1.
 
     Raises:
-        InputError: If a number is out of its range, or the library dp-accounting is missing.
+        InputError: If a number is out of its range, or the package dp-accounting is missing.
     """
     if not 0 <= noise_std < math.inf:
         raise InputError(f"the noise's standard deviation must be finite and at least 0; got {noise_std}.")
@@ -41,20 +42,18 @@ def epsilon(noise_std: float, sensitivity: float, delta: float) -> float:
     _share(delta)
     if noise_std == 0:
         return math.inf
-    try:
+    with required("The ε of a noise level"):
         from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
-    except ImportError:
-        raise InputError("ε needs the library dp-accounting; run: pip install 'descend[privacy]'") from None
     ratio = sensitivity / noise_std
     if ratio > _EXACT:
         return ratio * ratio / 2 + ratio * math.sqrt(-2 * math.log(delta))
-    with np.errstate(divide="ignore"):  # where δ(ε) rounds to 0 the library takes its logarithm, and means −∞
+    with np.errstate(divide="ignore"):  # where δ(ε) rounds to 0, its logarithm is meant to be −∞
         return float(get_epsilon_gaussian(noise_std / sensitivity, delta))
 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What one level of noise is worth.
+    """The privacy of one noise level.
 
     Args:
         level: γ.
@@ -71,7 +70,7 @@ class Guarantee:
 
 @dataclass(frozen=True)
 class Release:
-    """The embeddings of one text, each of norm C at most, given away once with Gaussian noise of std γσ_x.
+    """One release of a text's embeddings, each of norm C at most, with Gaussian noise of std γσ_x.
 
     Args:
         delta: δ, strictly between 0 and 1.
@@ -119,12 +118,12 @@ class Release:
 
     def page(self, levels: Sequence[float]) -> str:
         """A table of ε by level, what it holds under, and a sentence for each regime: several lines of text."""
-        found = [self.guarantee(level) for level in levels]
+        guarantees = [self.guarantee(level) for level in levels]
         head = ("γ", "std", "ε per token", f"ε per text, T = {self.tokens:,}")
-        rows = [head, *((f"{g.level:g}", f"{g.std:.4g}", _shown(g.token), _shown(g.text)) for g in found)]
+        rows = [head, *((f"{g.level:g}", f"{g.std:.4g}", _shown(g.token), _shown(g.text)) for g in guarantees)]
         wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["   ".join(cell.rjust(width) for cell, width in zip(row, wide, strict=True)) for row in rows]
-        return "\n".join([*lines, "", self._assumed(), *_regimes(found)])
+        return "\n".join([*lines, "", self._assumed(), *_regimes(guarantees)])
 
     def _assumed(self) -> str:
         return (
@@ -134,13 +133,13 @@ class Release:
         )
 
 
-def _regimes(found: Sequence[Guarantee]) -> list[str]:
-    """One sentence for each kind of guarantee among those found."""
+def _regimes(guarantees: Sequence[Guarantee]) -> list[str]:
+    """One sentence for each kind of guarantee that occurs."""
     odds = f"e^{VACUOUS:g} = {math.exp(VACUOUS):,.0f} times"
-    silent = [g for g in found if g.std == 0]
-    vacuous = [g for g in found if g.std > 0 and g.token > VACUOUS]
-    token = [g for g in found if g.token <= VACUOUS < g.text]
-    text = [g for g in found if g.text <= VACUOUS]
+    silent = [g for g in guarantees if g.std == 0]
+    vacuous = [g for g in guarantees if g.std > 0 and g.token > VACUOUS]
+    token = [g for g in guarantees if g.token <= VACUOUS < g.text]
+    text = [g for g in guarantees if g.text <= VACUOUS]
     sentences = (
         (silent, "no noise, so ε is infinite: no privacy to speak of."),
         (

@@ -1,4 +1,4 @@
-"""Files of unknown origin: read within bounds, or refused in words."""
+"""Reading files of unknown origin: bounded in size, with an `InputError` for whatever is wrong."""
 
 import json
 import os
@@ -10,27 +10,27 @@ from typing import Any, TextIO
 from descend.errors import InputError, reason
 
 MOST_BYTES = 2**30
-"""Of a file that is read at once."""
+"""Largest file that is read at once."""
 
 MOST_LINE = 2**24
-"""Characters of a line."""
+"""Longest line, in characters."""
 
 MOST_DEPTH = 64
-"""Lists and objects of JSON in each other: Python's own readers and writers end near a thousand."""
+"""Deepest nesting of JSON; Python's own reader and writer fail near a thousand."""
 
 PICKLES = frozenset({".bin", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".h5", ".msgpack"})
-"""Suffixes of weights that are no safetensors, most of them pickles: never loaded from a stranger."""
+"""Suffixes of weights in other formats than safetensors, mostly pickles, which can run code: never loaded."""
 
 FOLLOW_LINKS = "DESCEND_FOLLOW_LINKS"
-"""The environment's variable by which a person says that links may lead out of a data set."""
+"""Environment variable that allows links to lead out of a data set."""
 
 
 @contextmanager
 def opened(path: Path, newline: str | None = None) -> Iterator[TextIO]:
-    """A UTF-8 text file to read; whatever goes wrong with it meanwhile is an `InputError` that names it."""
+    """Open a UTF-8 text file; an error while it is open becomes an `InputError` that names the file."""
     try:
-        if not path.is_file():  # opening a pipe would wait, and a device never ends
-            raise InputError(f"{path} must be a file; it is {'none' if path.exists() else 'not there'}.")
+        if not path.is_file():  # opening a pipe would wait, and a device has no end
+            raise InputError(f"{path} must be a file; it is {'not one' if path.exists() else 'not there'}.")
         with path.open(encoding="utf-8-sig", newline=newline) as file:
             yield file
     except UnicodeDecodeError:
@@ -40,14 +40,14 @@ def opened(path: Path, newline: str | None = None) -> Iterator[TextIO]:
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:
-    """The whole of a text file.
+    """Read a whole text file.
 
     Args:
         path: The file.
-        most: Bytes that it may have.
+        most: Largest size in bytes.
 
     Raises:
-        InputError: If it is not there, not UTF-8, or larger.
+        InputError: If it is missing, not UTF-8, or larger.
     """
     with opened(path) as file:
         if (size := os.fstat(file.fileno()).st_size) > most:
@@ -56,10 +56,10 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
 
 
 def lines(path: Path, newline: str | None = None) -> Iterator[str]:
-    """The lines of a text file, one in memory at a time.
+    """Read the lines of a text file, one in memory at a time.
 
     Raises:
-        InputError: If it is not there, not UTF-8, or a line is longer than `MOST_LINE`.
+        InputError: If it is missing, not UTF-8, or a line is longer than `MOST_LINE`.
     """
     with opened(path, newline) as file:
         number = 0
@@ -71,10 +71,10 @@ def lines(path: Path, newline: str | None = None) -> Iterator[str]:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file.
+    """Read a JSON file.
 
     Raises:
-        InputError: If it is not there, too large, no JSON or too deep.
+        InputError: If it is missing, too large, not JSON, or nested too deep.
     """
     try:
         return parse_json(read_text(path))
@@ -87,14 +87,15 @@ def read_json(path: Path) -> Any:
 
 
 def json_lines(path: Path, *, appended: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a file with one on each line, and their lines; empty lines are left out.
+    """Read a file with one JSON object per line: (line number, object). Empty lines are skipped.
 
     Args:
         path: The file.
-        appended: Whether a program writes it line by line: a last line that has no end was cut off, and is left out.
+        appended: Whether the file is written line by line, so that a last line without a newline was cut off and is
+            skipped.
 
     Raises:
-        InputError: If a line is no object, with its number.
+        InputError: If a line is not an object; the message has its number.
     """
     for number, line in enumerate(lines(path), start=1):
         if not line.strip() or (appended and not line.endswith("\n")):
@@ -110,10 +111,10 @@ def json_lines(path: Path, *, appended: bool = False) -> Iterator[tuple[int, dic
 
 
 def parse_json(text: str) -> Any:
-    """The content of JSON.
+    """Parse JSON.
 
     Raises:
-        ValueError: If it is no JSON, or deeper than `MOST_DEPTH`.
+        ValueError: If it is not JSON, or nested deeper than `MOST_DEPTH`.
     """
     try:
         content = json.loads(text)
@@ -134,7 +135,7 @@ def parse_json(text: str) -> Any:
 
 
 def plain_text(value: Any) -> bool:
-    """Whether a value of JSON is text that can be written again: half a surrogate pair can't."""
+    """Whether a JSON value is text that UTF-8 can encode; a lone surrogate can't be."""
     if not isinstance(value, str):
         return False
     try:
@@ -145,16 +146,16 @@ def plain_text(value: Any) -> bool:
 
 
 def refuse_ways_out(root: Path, files: Iterable[Path]) -> None:
-    """Refuse files that a link inside a data set's folder takes from outside it.
+    """Refuse files that links inside a data set's folder take from outside it.
 
-    The folder itself may be a link: a person has named it. What lies in it came with the data.
+    The folder itself may be a link, since the user named it. Links inside it came with the data.
 
     Args:
-        root: What the person has named.
-        files: What is to be read, each in ``root``.
+        root: The folder that the user named.
+        files: The files to read, each in ``root``.
 
     Raises:
-        InputError: If one leads out, naming it, unless `FOLLOW_LINKS` is set.
+        InputError: If a file lies outside and `FOLLOW_LINKS` is not set; the message names it.
     """
     if os.environ.get(FOLLOW_LINKS):
         return

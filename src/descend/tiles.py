@@ -11,9 +11,10 @@ from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 
 from descend.errors import InputError
+from descend.seeds import Stream, generator_of
 
 TILE = 2**26
-"""Logits held at a time, numbers: 256 MiB in float32."""
+"""The largest number of logits held at a time: 256 MiB in float32."""
 MULTIPLE = 128
 """Rows of a tile come in multiples of this, which matrix units like."""
 
@@ -98,11 +99,11 @@ class _Plan:
 
 
 class TargetSample:
-    """A random share of a batch's targets, from a generator of its own.
+    """A random share of a batch's targets, from its own generator.
 
     Args:
         share: p in (0, 1]: of N targets ⌈pN⌉ are drawn, without replacement.
-        seed: Of the draws; every rank of a process group has its own.
+        seed: The person's seed, at least 0; every rank of a process group draws a stream of its own.
 
     Raises:
         InputError: If the share is outside its range.
@@ -113,18 +114,18 @@ class TargetSample:
             raise InputError(f"the share of targets that inner exits see must lie in (0, 1]; got {share}.")
         self.share = share
         rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
-        self._generator = torch.Generator().manual_seed((seed + 1) * 131_071 + rank)  # not the stream of the noise
+        self._generator = generator_of(Stream.TARGETS, seed, rank)
 
     def __call__(self, count: int, device: torch.device) -> Tensor:
-        """Places of the drawn ones among ``count`` targets, in order, (⌈p count⌉,)."""
+        """The indices of the sampled targets among ``count``, in ascending order, (⌈p count⌉,)."""
         drawn = torch.randperm(count, generator=self._generator)[: math.ceil(self.share * count)]
         return drawn.sort().values.to(device)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where the generator stands, so that a resumed run draws what it would have drawn."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """The generator's state, so that a resumed run draws what it would have drawn."""
         return {"generator": self._generator.get_state()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore what `state_dict` gave."""
         self._generator.set_state(state["generator"])
 

@@ -33,7 +33,7 @@ def test_multipliers_never_fall_below_zero_and_stay_zero_where_nothing_is_asked(
     for each in steps:
         dual.observe(torch.tensor(each))
         dual.step()
-        values = torch.cat([dual.cap_multiplier[None], dual.multipliers])
+        values = dual.multipliers
         assert (values >= 0).all() and values.isfinite().all()
         assert not values[~problem.in_force].any()
         assert (dual.slack >= 0).all()
@@ -44,10 +44,10 @@ def test_multipliers_never_fall_below_zero_and_stay_zero_where_nothing_is_asked(
 def test_a_step_sees_the_mean_over_all_samples_however_they_are_cut(settings, parts):
     whole, cut = (PrimalDual(DescentProblem(DEPTH, 0.2, 5.0), **settings) for _ in range(2))
     for each, count in parts:
-        cut.observe(torch.tensor(each, dtype=torch.float64), count)
+        cut.observe(torch.tensor(each, dtype=torch.float64) * count, count)
     total = sum(count for _, count in parts)
     mean = sum(torch.tensor(each, dtype=torch.float64) * count for each, count in parts) / total
-    whole.observe(mean, total)
+    whole.observe(mean * total, total)
     whole.step()
     cut.step()
     assert cut.multipliers.tolist() == pytest.approx(whole.multipliers.tolist(), rel=1e-3, abs=1e-4)

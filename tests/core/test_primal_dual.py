@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import distributed, multiprocessing, nn
 
-from descend.core import DescentProblem, PrimalDual
+from descend.core import DescentProblem, GeometricTarget, PrimalDual
 from descend.errors import InputError, NonFiniteLossError
 
 VARIANTS = [
@@ -37,8 +37,8 @@ def stream(steps: int, depth: int = 3, seed: int = 0) -> list[tuple[torch.Tensor
 
 
 def state_of(dual: PrimalDual) -> torch.Tensor:
-    """All that can be seen of λ, the cap's multiplier, u and the weights."""
-    return torch.cat([dual.multipliers, dual.cap_multiplier[None], dual.slack, dual.weights])
+    """All that can be seen of λ, u and the weights."""
+    return torch.cat([dual.multipliers, dual.slack, dual.weights])
 
 
 def through_a_file(state):
@@ -62,7 +62,7 @@ def same(one, other) -> bool:
 def advance(dual: PrimalDual, batches) -> list[torch.Tensor]:
     states = []
     for losses, count in batches:
-        dual.observe(losses, count)
+        dual.observe(losses * count, count)
         dual.step()
         states.append(state_of(dual))
     return states
@@ -77,14 +77,14 @@ def test_every_k_steps_on_the_count_weighted_mean_since_the_last_dual_step():
     many, one = (PrimalDual(DescentProblem(3, 0.1), optimizer="sgd", every=every) for every in (4, 1))
     moved = []
     for first, second in zip(batches[::2], batches[1::2], strict=True):
-        many.observe(*first)
-        many.observe(*second)
+        for losses, count in (first, second):
+            many.observe(losses * count, count)
         moved.append(many.step())
         assert many.multipliers.any() == moved[-1]
     assert moved == [False, False, False, True]
 
     total = sum(count for _, count in batches)
-    one.observe(sum(losses.double() * count for losses, count in batches) / total, total)
+    one.observe(sum(losses.double() * count for losses, count in batches), total)
     assert one.step()
     torch.testing.assert_close(state_of(many), state_of(one), rtol=0, atol=1e-12)
     mean_of_means = torch.stack([losses for losses, _ in batches]).mean(0)
@@ -97,11 +97,11 @@ def test_every_k_steps_on_the_count_weighted_mean_since_the_last_dual_step():
 def test_one_batch_of_eight_is_eight_batches_of_one():
     samples = torch.rand(8, 4, generator=torch.Generator().manual_seed(3))
     whole, single, uneven = (PrimalDual(DescentProblem(3, 0.1)) for _ in range(3))
-    whole.observe(samples.mean(0), 8)
+    whole.observe(samples.sum(0), 8)
     for sample in samples:
         single.observe(sample)
     for part in samples.split([1, 5, 2]):
-        uneven.observe(part.mean(0), torch.tensor(len(part)))
+        uneven.observe(part.sum(0), torch.tensor(len(part)))
     for dual in (whole, single, uneven):
         dual.step()
         torch.testing.assert_close(state_of(dual), state_of(whole), rtol=0, atol=1e-7)
@@ -121,15 +121,16 @@ def test_the_dual_step_follows_the_mean_since_the_last_one_and_not_longer():
     torch.testing.assert_close(fresh.multipliers, (0.03 * gap).clamp(min=0))
 
 
-def test_large_losses_and_counts_in_half_precision_do_not_overflow():
-    """Token counts: 60 · 4096 is beyond float16, whose largest number is 65504."""
+def test_large_sums_in_half_precision_do_not_overflow():
+    """Two batches add up beyond float16, whose largest number is 65504."""
     half, double = (PrimalDual(DescentProblem(1, 0.1), optimizer="sgd") for _ in range(2))
-    losses = torch.tensor([40.0, 60.0], dtype=torch.float16)
-    half.observe(losses, 4096)
+    sums = torch.tensor([40_000.0, 60_000.0], dtype=torch.float16)
+    for _ in range(2):
+        half.observe(sums, 1024)
     half.step()
-    double.observe(losses.double())
+    double.observe(2 * sums.double(), 2048)
     double.step()
-    assert torch.equal(half.multipliers, double.multipliers) and half.multipliers.item() > 0
+    assert torch.equal(half.multipliers, double.multipliers) and half.multipliers[1] > 0
 
 
 def test_a_schedule_by_epochs():
@@ -162,9 +163,9 @@ def test_warmup_is_erm_and_leaves_no_trace():
         assert not warm.warm and warm.weights.tolist() == [0, 0, 0, 1]
         assert torch.equal(warm.lagrangian(losses), losses[-1])
         assert warm.lagrangian(torch.tensor([math.nan, math.inf, 1.0, 2.0])) == 2, "no other layer is touched"
-        warm.observe(batch, size)
+        warm.observe(batch * size, size)
         assert warm.step() is False and warm.steps == count + 1
-        assert not warm.multipliers.any() and warm.cap_multiplier == 0
+        assert not warm.multipliers.any()
     assert warm.warm
     # What was observed during warm-up is forgotten, and the schedule counts from its end.
     for one, other in zip(advance(warm, stream(7)), advance(cold, stream(7)), strict=True):
@@ -200,15 +201,15 @@ def test_multipliers_stay_zero_where_nothing_is_in_force_whatever_the_optimizer(
         for _ in range(20):
             dual.observe(torch.tensor([1.0, 5.0, 6.0, 7.0]))
             dual.step()
-        assert dual.multipliers[0] == 0 and dual.cap_multiplier == 0 and dual.slack[0] == 0
-        assert (dual.multipliers[1:] > 0).all() and (dual.slack[1:] > 0).all()
+        assert not dual.multipliers[:2].any() and not dual.slack[:2].any()
+        assert (dual.multipliers[2:] > 0).all() and (dual.slack[2:] > 0).all()
 
 
 def test_what_is_handed_out_is_a_copy():
     dual = PrimalDual(DescentProblem(3, 0.1, 0.5), resilience=0.1, slack="explicit")
     advance(dual, stream(3))
     before = state_of(dual)
-    for tensor in (dual.multipliers, dual.cap_multiplier, dual.slack, dual.weights):
+    for tensor in (dual.multipliers, dual.slack, dual.weights):
         tensor.fill_(7.0)
     assert torch.equal(state_of(dual), before)
 
@@ -222,15 +223,15 @@ def test_the_gradient_of_the_lagrangian_is_the_weights(form, stop_gradient):
     problem = DescentProblem(3, [0.1, 0.2, 0.3], 0.5, form=form, stop_gradient=stop_gradient)
     dual = PrimalDual(problem, resilience=0.1)
     for batch, count in stream(5):
-        dual.observe(batch, count)
+        dual.observe(batch * count, count)
         dual.step()
         # The ratio form's weights are those at the last losses seen.
         losses = batch.double().requires_grad_()
         dual.lagrangian(losses).backward()
         torch.testing.assert_close(losses.grad, dual.weights)
-        expected = problem.lagrangian(batch.double(), dual.multipliers, dual.cap_multiplier)
+        expected = problem.lagrangian(batch.double(), dual.multipliers)
         torch.testing.assert_close(dual.lagrangian(batch.double()), expected)
-    assert dual.multipliers.any() and dual.cap_multiplier > 0
+    assert dual.multipliers[1:].any() and dual.multipliers[0] > 0
 
 
 def test_the_lagrangian_keeps_the_dtype_of_the_losses():
@@ -265,7 +266,8 @@ def test_a_resumed_run_is_bit_equal(optimizer, slack, form, at):
     expected = advance(whole, batches)[at:]
     advance(part, batches[:at])
     # A micro-batch that was observed before the checkpoint, its step after it.
-    part.observe(*batches[at])
+    losses, count = batches[at]
+    part.observe(losses * count, count)
     resumed = build()
     resumed.load_state_dict(through_a_file(part.state_dict()))
     assert torch.equal(state_of(resumed), state_of(part)) and resumed.steps == part.steps == at
@@ -275,7 +277,7 @@ def test_a_resumed_run_is_bit_equal(optimizer, slack, form, at):
     resumed.end_epoch()
     whole.end_epoch()
     assert same(resumed.state_dict(), whole.state_dict())
-    assert max(state[:3].max() for state in expected) > 0.1
+    assert max(state[:4].max() for state in expected) > 0.1
 
 
 @pytest.mark.parametrize(("optimizer", "slack", "form"), VARIANTS)
@@ -325,7 +327,7 @@ def test_a_loss_that_is_not_finite_is_named_and_moves_nothing(optimizer, slack, 
     advance(dual, stream(4))
     advance(spared, stream(4))
     before = state_of(dual)
-    dual.observe(torch.tensor([1.0, 0.9, bad, 0.7]), 4)
+    dual.observe(torch.tensor([4.0, 3.6, bad, 2.8]), 4)
     with pytest.raises(NonFiniteLossError, match=r"loss of layer \[2\] is not finite: \[1\.0, 0\.\d+, [ni]"):
         dual.step()
     assert torch.equal(state_of(dual), before)
@@ -350,7 +352,7 @@ def test_the_ratio_form_refuses_a_loss_of_zero_in_the_chain():
     assert not dual.multipliers.any()
     chain = PrimalDual(DescentProblem(2, 0.1, form="ratio", first=1))
     chain.observe(torch.tensor([0.0, 1.0, 1.5]))
-    assert chain.step() and chain.multipliers[1] > 0 and chain.weights.isfinite().all()
+    assert chain.step() and chain.multipliers[2] > 0 and chain.weights.isfinite().all()
 
 
 # --- bad input
@@ -379,6 +381,13 @@ EXPLICIT = {"slack": "explicit", "resilience": 0.1}
         (EXPLICIT | {"slack_lr": 0.0}, r"must be a positive number; got 0\.0"),
         (EXPLICIT | {"slack_optimizer": "lion"}, r"must be one of sgd, adam, nupi, price; got 'lion'"),
         ({"warmup": -1}, r"warmup must be a number of steps, 0 for none; got -1"),
+        ({"warmup": math.inf}, r"warmup must be a number of steps, 0 for none; got inf"),
+        ({"warmup": math.nan}, r"warmup must be a number of steps, 0 for none; got nan"),
+        ({"warmup": 1.5}, r"warmup must be a number of steps, 0 for none; got 1\.5"),
+        ({"horizon": math.inf}, r"length of the run must be a number of steps; got inf"),
+        ({"options": {"maximize": False}}, r"must not hold maximize: .*got maximize=False"),
+        ({"options": {"lr": 0.1}}, r"must not hold lr: .*got lr=0\.1"),
+        ({"options": {"name": "sgd"}}, r"'adam' does not take these options: .*name"),
         ({"every": 0}, r"every must be a number of steps, at least 1, or 'epoch'; got 0"),
         ({"every": 1.5}, r"every must be a number of steps, at least 1, or 'epoch'; got 1\.5"),
         ({"every": "batch"}, r"every must be a number of steps, at least 1, or 'epoch'; got 'batch'"),
@@ -397,6 +406,90 @@ def test_losses_of_another_shape_or_with_a_graph():
         dual.observe(torch.ones(4, requires_grad=True))
     with pytest.raises(InputError, match=r"losses must have shape \(L\+1,\) = \(4,\).*got \(3,\)"):
         dual.lagrangian(torch.ones(3))
+
+
+@pytest.mark.parametrize("count", [math.nan, math.inf, -1.0, torch.tensor(-2)])
+def test_a_count_that_is_no_number_of_samples(count):
+    dual = PrimalDual(DescentProblem(3, 0.1))
+    with pytest.raises(InputError, match=r"count must be the number of samples in the sums, at least 0; got "):
+        dual.observe(torch.ones(4), count)
+    dual.observe(torch.zeros(4), 0)
+    assert dual.step() is False, "nothing was observed"
+    with pytest.raises(InputError, match=r"a count of 0 needs sums of 0; got \[1\.0, "):
+        dual.observe(torch.ones(4), 0)
+
+
+def test_the_ratio_form_refuses_negative_losses_that_would_look_feasible():
+    """f_1 = −1 after f_0 = −2 is a rise, but f_1 / f_0 = 0.5 lies below 1 − α = 0.9."""
+    problem = DescentProblem(2, 0.1, form="ratio")
+    losses = torch.tensor([-2.0, -1.0, -0.5])
+    with pytest.raises(InputError, match=r"needs positive losses; got \[-2\.0, -1\.0, -0\.5\].*'difference'"):
+        problem.violations(losses)
+    dual = PrimalDual(problem)
+    dual.observe(losses)
+    with pytest.raises(InputError, match="needs positive losses"):
+        dual.step()
+    assert (DescentProblem(2, 0.1).violations(losses)[1:] > 0).all(), "the difference form has no such limit"
+    # A loss that no other is divided by may be of any sign.
+    DescentProblem(2, 0.1, form="ratio", first=1).violations(torch.tensor([-2.0, 1.0, -0.5]))
+
+
+@pytest.mark.parametrize(("optimizer", "slack", "form"), VARIANTS)
+def test_the_state_is_on_the_cpu_whatever_the_default_device_and_dtype(optimizer, slack, form):
+    def run() -> PrimalDual:
+        problem = DescentProblem(3, [0.1, 0.2, 0.1], 0.8, form=form)
+        dual = PrimalDual(problem, 0.1, optimizer, 0.2, slack=slack)
+        for losses, count in batches:
+            dual.observe(losses * count, count)
+            dual.step()
+        dual.end_epoch()
+        return dual
+
+    batches = stream(5)
+    plain, default = run(), torch.get_default_dtype()
+    torch.set_default_dtype(torch.float16)
+    try:
+        with torch.device("meta"):
+            other = run()
+            state = other.state_dict()
+            again = PrimalDual(other.problem, 0.1, optimizer, 0.2, slack=slack)
+            again.load_state_dict(state)
+    finally:
+        torch.set_default_dtype(default)
+    for one in (other, again):
+        assert one.multipliers.device.type == "cpu" and one.multipliers.dtype == torch.float64
+        assert torch.equal(state_of(one), state_of(plain))
+    assert other.weights.device.type == "cpu"
+
+
+def test_geometric_bounds_are_on_the_cpu_too():
+    with torch.device("meta"):
+        dual = PrimalDual(DescentProblem(3, target=GeometricTarget()), optimizer="price", horizon=9)
+        dual.observe(torch.tensor([1.0, 0.9, 0.8, 0.7], device="cpu"))
+        dual.step()
+    assert dual.multipliers.device.type == dual.weights.device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded"),
+    [
+        ({"first": 0}, {"first": 2}),
+        ({"first": 2}, {"first": 0}),
+        ({"cap": 1.0}, {}),
+        ({}, {"cap": 1.0}),
+    ],
+)
+def test_the_state_of_other_constraints_is_refused_and_nothing_moves(saved, loaded):
+    """λ_1 of a chain from layer 0 would otherwise be at work where the chain starts at layer 2."""
+    before, after = (PrimalDual(DescentProblem(3, 0.1, **settings)) for settings in (saved, loaded))
+    advance(before, stream(5))
+    with pytest.raises(InputError, match=r"multipliers are those of .*layers.*; this problem constrains .*layers"):
+        after.load_state_dict(before.state_dict())
+    assert not after.multipliers.any() and after.steps == 0
+    older = before.state_dict()
+    del older["multipliers"]["in_force"]
+    with pytest.raises(InputError, match="older"):
+        before.load_state_dict(older)
 
 
 def test_a_step_on_nothing():
@@ -430,7 +523,7 @@ def run_scenario(name: str, ranks: list[int]) -> torch.Tensor:
                 for size in sizes:
                     losses = torch.rand(4, generator=rng, dtype=torch.float64) + 0.5
                     if rank in ranks:
-                        dual.observe(losses, size)
+                        dual.observe(losses * size, size)
             dual.step()
             states.append(state_of(dual))
         dual.end_epoch()
@@ -463,7 +556,7 @@ def test_two_ranks_with_unequal_counts_are_one(tmp_path):
         assert torch.equal(first[name], second[name]), "every rank holds the same multipliers"
         alone = run_scenario(name, [0, 1])
         torch.testing.assert_close(first[name], alone, rtol=0, atol=1e-12)
-        assert alone[:, :3].max() > 0.01
+        assert alone[:, :4].max() > 0.01
     assert first["error"] == second["error"] and "layer [1] is not finite" in first["error"]
 
 
@@ -545,7 +638,7 @@ def test_the_plain_loop_meets_the_constraints_that_erm_does_not(seed):
     def layer_losses(batch):
         return losses_of(model, batch)
 
-    problem = DescentProblem(depth=7, alpha=0.1)
+    problem = DescentProblem(depth=7, alpha=0.1, stop_gradient=False)
     dual = PrimalDual(problem, lr=0.03, optimizer="adam", resilience=0.05)
     for batch in loader:
         losses = layer_losses(batch)  # (L+1,): f_0 … f_L
@@ -554,7 +647,7 @@ def test_the_plain_loop_meets_the_constraints_that_erm_does_not(seed):
         optimizer.zero_grad()
         dual.observe(losses.detach())
         dual.step()
-        assert dual.multipliers.shape == (7,) and (dual.multipliers >= 0).all()
+        assert dual.multipliers.shape == (8,) and (dual.multipliers >= 0).all()
 
     erm, again = denoising(seed)
     loader = [again(64) for _ in range(800)]
@@ -572,7 +665,7 @@ def test_the_plain_loop_meets_the_constraints_that_erm_does_not(seed):
     assert problem.violations(unconstrained).max() > 0.05 * unconstrained[-1]
     assert constrained[-1] < 1.02 * unconstrained[-1]
     assert (constrained[1:] < constrained[:-1]).all()
-    assert dual.weights.shape == (8,) and dual.slack.shape == (7,) and dual.cap_multiplier == 0
+    assert dual.weights.shape == (8,) and dual.slack.shape == (8,) and dual.multipliers[0] == 0
 
 
 def test_multipliers_that_would_be_no_numbers_stay_where_they_are():
@@ -582,7 +675,7 @@ def test_multipliers_that_would_be_no_numbers_stay_where_they_are():
     before = dual.multipliers
     assert before.isfinite().all() and before.max() > 1e306
     dual.observe(torch.tensor([1e3, 1e3, 1e3]))
-    with pytest.raises(NonFiniteLossError, match=r"would grow beyond all numbers: .* where they are left"):
+    with pytest.raises(NonFiniteLossError, match=r"would overflow: .*have not moved"):
         dual.step()
     assert torch.equal(dual.multipliers, before)
 

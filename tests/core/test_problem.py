@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,14 +16,14 @@ def tensor(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def reference_lagrangian(problem: DescentProblem, losses: list, lam: list, cap_lam: float) -> float:
+def reference_lagrangian(problem: DescentProblem, losses: list, lam: list) -> float:
     """Eq. (5), constraint by constraint, in plain floats."""
     value = sum(weight * loss for weight, loss in zip(problem.objective.tolist(), losses, strict=True))
     for layer in range(problem.first + 1, len(losses)):
         before, after, rate = losses[layer - 1], losses[layer], 1 - problem.alpha[layer - 1]
         gap = after - rate * before if problem.form == "difference" else after / before - rate
-        value += lam[layer - 1] * gap
-    return value + (cap_lam * (losses[problem.first] - problem.cap) if problem.cap is not None else 0.0)
+        value += lam[layer] * gap
+    return value + (lam[0] * (losses[problem.first] - problem.cap) if problem.cap is not None else 0.0)
 
 
 # --- by hand
@@ -31,9 +32,7 @@ def reference_lagrangian(problem: DescentProblem, losses: list, lam: list, cap_l
 def test_violations_by_hand():
     problem = DescentProblem(3, alpha=[0.1, 0.2, 0.5], cap=5.0)
     losses = tensor(10, 9.5, 7, 4)
-    torch.testing.assert_close(problem.violations(losses), tensor(0.5, -0.6, 0.5))
-    assert problem.cap_violation(losses).item() == 5.0
-    torch.testing.assert_close(problem.constraints(losses), tensor(5.0, 0.5, -0.6, 0.5))
+    torch.testing.assert_close(problem.violations(losses), tensor(5.0, 0.5, -0.6, 0.5))
 
 
 def test_bounds_and_limits_by_hand():
@@ -52,35 +51,35 @@ def test_limits_are_none_where_no_constraint_is_in_force():
 
 def test_violations_of_the_ratio_form_by_hand():
     problem = DescentProblem(2, alpha=0.1, form="ratio")
-    torch.testing.assert_close(problem.violations(tensor(10, 9.5, 1.9)), tensor(0.05, -0.7))
+    torch.testing.assert_close(problem.violations(tensor(10, 9.5, 1.9)), tensor(0, 0.05, -0.7))
 
 
 def test_constraints_up_to_the_first_layer_are_not_in_force():
-    problem = DescentProblem(3, alpha=0.1, cap=2.0, first=2)
+    problem = DescentProblem(3, alpha=0.1, cap=2.0, first=2, stop_gradient=False)
     losses = tensor(1, 100, 7, 6.5)
     assert problem.in_force.tolist() == [True, False, False, True]
-    torch.testing.assert_close(problem.violations(losses), tensor(0, 0, 0.2))
-    assert problem.cap_violation(losses).item() == 5.0
-    torch.testing.assert_close(problem.weights(tensor(3, 3, 2), 0.5), tensor(0, 0, 0.5 - 1.8, 3))
+    torch.testing.assert_close(problem.violations(losses), tensor(5, 0, 0, 0.2))
+    torch.testing.assert_close(problem.weights(tensor(0.5, 3, 3, 2)), tensor(0, 0, 0.5 - 1.8, 3))
 
 
 def test_weights_by_hand_with_negative_ones():
     """w_l = [l = L] + λ_l − (1−α_{l+1}) λ_{l+1}, and λ_cap where the chain starts."""
-    problem = DescentProblem(3, alpha=[0.1, 0.2, 0.3], cap=1.0)
-    weights = problem.weights(tensor(1, 2, 0.5), 0.25)
+    problem = DescentProblem(3, alpha=[0.1, 0.2, 0.3], cap=1.0, stop_gradient=False)
+    weights = problem.weights(tensor(0.25, 1, 2, 0.5))
     torch.testing.assert_close(weights, tensor(-0.9 + 0.25, 1 - 1.6, 2 - 0.35, 1 + 0.5))
 
 
 def test_weights_of_the_stop_gradient_variant_by_hand():
-    problem = DescentProblem(3, alpha=[0.1, 0.2, 0.3], cap=1.0, stop_gradient=True)
-    torch.testing.assert_close(problem.weights(tensor(1, 2, 0.5), 0.25), tensor(0.25, 1, 2, 1.5))
+    problem = DescentProblem(3, alpha=[0.1, 0.2, 0.3], cap=1.0)
+    assert problem.stop_gradient, "by default no layer is paid for a higher loss"
+    torch.testing.assert_close(problem.weights(tensor(0.25, 1, 2, 0.5)), tensor(0.25, 1, 2, 1.5))
 
 
 def test_weights_of_the_ratio_form_by_hand():
-    losses, lam = tensor(4, 2, 1), tensor(1, 2)
-    weights = DescentProblem(2, alpha=0.5, form="ratio").weights(lam, losses=losses)
+    losses, lam = tensor(4, 2, 1), tensor(0, 1, 2)
+    weights = DescentProblem(2, alpha=0.5, form="ratio", stop_gradient=False).weights(lam, losses=losses)
     torch.testing.assert_close(weights, tensor(-2 / 16, 1 / 4 - 2 / 4, 1 + 2 / 2))
-    stopped = DescentProblem(2, alpha=0.5, form="ratio", stop_gradient=True).weights(lam, losses=losses)
+    stopped = DescentProblem(2, alpha=0.5, form="ratio").weights(lam, losses=losses)
     torch.testing.assert_close(stopped, tensor(0, 1 / 4, 1 + 2 / 2))
 
 
@@ -88,9 +87,9 @@ def test_erm_has_no_constraint_and_weighs_the_last_loss_alone():
     problem = DescentProblem(3, alpha=None, cap=1.0)
     losses = tensor(1, 5, 9, 4)
     assert problem.cap is None and not problem.in_force.any()
-    assert problem.weights(tensor(3, 2, 1), 7.0).tolist() == [0, 0, 0, 1]
-    assert problem.constraints(losses).tolist() == [0, 0, 0, 0]
-    assert problem.lagrangian(losses, tensor(3, 2, 1), 7.0).item() == 4.0
+    assert problem.weights(tensor(7, 3, 2, 1)).tolist() == [0, 0, 0, 1]
+    assert problem.violations(losses).tolist() == [0, 0, 0, 0]
+    assert problem.lagrangian(losses, tensor(7, 3, 2, 1)).item() == 4.0
 
 
 def test_an_objective_of_ones_own_by_hand():
@@ -98,9 +97,9 @@ def test_an_objective_of_ones_own_by_hand():
     losses = tensor(math.nan, 4, 8, 2).requires_grad_()
     assert problem.goal(losses).item() == 4.5 and problem.inner and not problem.constrained
     problem.goal(losses).backward()
-    assert losses.grad.tolist() == problem.weights(tensor(0, 0, 0)).tolist() == [0, 0.5, 0.25, 0.25]
-    held = DescentProblem(2, 0.5, objective=[1, 1, 2])
-    assert held.constrained and held.weights(tensor(3, 4)).tolist() == [1 - 1.5, 1 + 3 - 2, 2 + 4]
+    assert losses.grad.tolist() == problem.weights(tensor(0, 0, 0, 0)).tolist() == [0, 0.5, 0.25, 0.25]
+    held = DescentProblem(2, 0.5, objective=[1, 1, 2], stop_gradient=False)
+    assert held.constrained and held.weights(tensor(0, 3, 4)).tolist() == [1 - 1.5, 1 + 3 - 2, 2 + 4]
     assert not DescentProblem(2, 0.5).inner
 
 
@@ -108,7 +107,7 @@ def test_an_objective_of_ones_own_by_hand():
 def test_the_lagrangian_has_the_dtype_of_the_losses(dtype):
     problem = DescentProblem(2, alpha=0.5, cap=1.0)
     losses = torch.tensor([4.0, 3.0, 2.0], dtype=dtype)
-    value = problem.lagrangian(losses, tensor(1, 2), 0.5)
+    value = problem.lagrangian(losses, tensor(0.5, 1, 2))
     assert value.dtype == dtype and value.item() == 2 + 1 * 1 + 2 * 0.5 + 0.5 * 3
 
 
@@ -137,53 +136,53 @@ def points(draw, form: str | None = None):
     problem = draw(problems(form))
     losses = draw(st.lists(st.floats(0.05, 20), min_size=problem.depth + 1, max_size=problem.depth + 1))
     lam = draw(st.lists(st.floats(0, 5), min_size=problem.depth + 1, max_size=problem.depth + 1))
-    return problem, tensor(*losses), tensor(*lam[1:]), tensor(lam[0])[0]
+    return problem, tensor(*losses), tensor(*lam)
 
 
 @settings(max_examples=150, deadline=None)
 @given(points())
 def test_the_gradient_of_the_lagrangian_is_weights_in_the_losses_and_violations_in_the_multipliers(point):
-    problem, losses, lam, cap_lam = point
-    for leaf in (losses, lam, cap_lam):
+    problem, losses, lam = point
+    for leaf in (losses, lam):
         leaf.requires_grad_()
-    problem.lagrangian(losses, lam, cap_lam).backward()
-    weights = problem.weights(lam.detach(), cap_lam.detach(), losses.detach())
+    problem.lagrangian(losses, lam).backward()
+    weights = problem.weights(lam.detach(), losses.detach())
     torch.testing.assert_close(losses.grad, weights, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(lam.grad, problem.violations(losses.detach()), rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(cap_lam.grad, problem.cap_violation(losses.detach()), rtol=1e-10, atol=1e-10)
 
 
 @settings(max_examples=100, deadline=None)
 @given(points())
 def test_the_lagrangian_is_the_sum_over_its_constraints(point):
-    problem, losses, lam, cap_lam = point
-    expected = reference_lagrangian(problem, losses.tolist(), lam.tolist(), cap_lam.item())
-    assert problem.lagrangian(losses, lam, cap_lam).item() == pytest.approx(expected, rel=1e-10, abs=1e-10)
+    problem, losses, lam = point
+    expected = reference_lagrangian(problem, losses.tolist(), lam.tolist())
+    assert problem.lagrangian(losses, lam).item() == pytest.approx(expected, rel=1e-10, abs=1e-10)
 
 
 @settings(max_examples=100, deadline=None)
 @given(points("difference"))
 def test_the_weights_sum_to_the_objectives_plus_what_the_constraints_add(point):
     """Σ_l w_l = Σ c_l + Σ α_l λ_l + λ_cap over what is in force; Σ λ_l in place of Σ α_l λ_l if stopped."""
-    problem, losses, lam, cap_lam = point
-    share = torch.ones(problem.depth) if problem.stop_gradient else tensor(*problem.alpha)
-    added = (share * lam * problem.in_force[1:]).sum() + cap_lam * problem.in_force[0]
-    torch.testing.assert_close(problem.weights(lam, cap_lam).sum(), problem.objective.sum() + added)
+    problem, losses, lam = point
+    share = torch.ones(problem.depth + 1) if problem.stop_gradient else tensor(1, *problem.alpha)
+    added = (share * lam * problem.in_force).sum()
+    torch.testing.assert_close(problem.weights(lam).sum(), problem.objective.sum() + added)
     if problem.stop_gradient:
-        assert (problem.weights(lam, cap_lam) >= 0).all()
+        assert (problem.weights(lam) >= 0).all()
     # L̂ = Σ_l w_l f_l − λ_cap · cap: the Lagrangian needs no more than the weights.
-    linear = problem.weights(lam, cap_lam) @ losses - cap_lam * (problem.cap or 0.0)
+    linear = problem.weights(lam) @ losses - lam[0] * (problem.cap or 0.0)
     if not problem.stop_gradient:
-        torch.testing.assert_close(problem.lagrangian(losses, lam, cap_lam), linear, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(problem.lagrangian(losses, lam), linear, rtol=1e-9, atol=1e-9)
 
 
 @settings(max_examples=100, deadline=None)
 @given(points("ratio"))
 def test_both_forms_have_the_same_feasible_set(point):
-    problem, losses, _, _ = point
+    problem, losses, _ = point
     other = DescentProblem(problem.depth, problem.alpha, problem.cap, first=problem.first)
     ratio, difference = problem.violations(losses), other.violations(losses)
-    torch.testing.assert_close(ratio * losses[:-1], difference, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(ratio[1:] * losses[:-1], difference[1:], rtol=1e-9, atol=1e-9)
+    assert torch.equal(ratio[0], difference[0])
 
 
 def test_merit_by_hand():
@@ -197,7 +196,7 @@ def test_merit_by_hand():
 @settings(max_examples=100, deadline=None)
 @given(points("ratio"))
 def test_both_forms_have_the_same_merit(point):
-    problem, losses, _, _ = point
+    problem, losses, _ = point
     other = DescentProblem(problem.depth, problem.alpha, problem.cap, first=problem.first)
     torch.testing.assert_close(problem.merit(losses), other.merit(losses), rtol=1e-9, atol=1e-9)
 
@@ -205,30 +204,56 @@ def test_both_forms_have_the_same_merit(point):
 @settings(max_examples=100, deadline=None)
 @given(points())
 def test_a_violation_is_what_a_constraint_has_above_its_bound(point):
-    problem, losses, _, _ = point
+    problem, losses, _ = point
     bounds, limits = problem.bounds(losses), problem.limits
     descent = losses[1:] if problem.form == "difference" else losses[1:] / losses[:-1]
     excess = torch.cat([losses[problem.first, None], descent]) - bounds
-    torch.testing.assert_close(problem.constraints(losses), excess * problem.in_force)
+    torch.testing.assert_close(problem.violations(losses), excess * problem.in_force)
     assert [limit is not None for limit in limits] == [False, *problem.in_force[1:].tolist()]
     assert all(limit == pytest.approx(1 - a) for limit, a in zip(limits[1:], problem.alpha, strict=True) if limit)
 
 
 def test_stop_gradient_changes_the_gradient_and_not_the_value():
-    losses, lam = tensor(4, 3, 2), tensor(1, 2)
+    losses, lam = tensor(4, 3, 2), tensor(0.5, 1, 2)
     plain, stopped = (DescentProblem(2, 0.3, 1.0, stop_gradient=stop) for stop in (False, True))
-    assert torch.equal(plain.constraints(losses), stopped.constraints(losses))
-    assert torch.equal(plain.lagrangian(losses, lam, 0.5), stopped.lagrangian(losses, lam, 0.5))
-    assert not torch.equal(plain.weights(lam, 0.5), stopped.weights(lam, 0.5))
+    assert torch.equal(plain.violations(losses), stopped.violations(losses))
+    assert torch.equal(plain.lagrangian(losses, lam), stopped.lagrangian(losses, lam))
+    assert not torch.equal(plain.weights(lam), stopped.weights(lam))
 
 
 def test_a_zero_loss_before_the_chain_is_no_error_of_the_ratio_form():
     """f_0 = 0 where the input itself is read out without noise; with first=1 nothing divides by it."""
-    problem = DescentProblem(2, alpha=0.1, first=1, form="ratio")
-    losses, lam = tensor(0, 2, 1.9).requires_grad_(), tensor(0, 1)
+    problem = DescentProblem(2, alpha=0.1, first=1, form="ratio", stop_gradient=False)
+    losses, lam = tensor(0, 2, 1.9).requires_grad_(), tensor(0, 0, 1)
     problem.lagrangian(losses, lam).backward()
     torch.testing.assert_close(losses.grad, tensor(0, -1.9 / 4, 1 + 1 / 2))
     torch.testing.assert_close(problem.weights(lam, losses=losses), losses.grad)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "expected"),
+    [
+        (0.25, [0.25] * 3),
+        (np.float32(0.25), [0.25] * 3),
+        (np.float64(0.25), [0.25] * 3),
+        (torch.tensor(0.25), [0.25] * 3),
+        (np.array(0.25), [0.25] * 3),
+        ([0.25, 0.5, 0.125], [0.25, 0.5, 0.125]),
+        ((np.float32(0.25), torch.tensor(0.5), 0.125), [0.25, 0.5, 0.125]),
+        (np.array([0.25, 0.5, 0.125]), [0.25, 0.5, 0.125]),
+        (torch.tensor([0.25, 0.5, 0.125]), [0.25, 0.5, 0.125]),
+    ],
+    ids=repr,
+)
+def test_alpha_may_be_any_kind_of_number(alpha, expected):
+    found = DescentProblem(3, alpha).alpha
+    assert found == expected and {type(each) for each in found} == {float}
+
+
+@pytest.mark.parametrize("alpha", ["0.1", ["0.1", "0.2", "0.3"], [[0.1], [0.2], [0.3]], object()], ids=repr)
+def test_alpha_of_another_type(alpha):
+    with pytest.raises(InputError, match=r"alpha must be one number or one per layer; got "):
+        DescentProblem(3, alpha)
 
 
 # --- bad input
@@ -269,23 +294,23 @@ def test_losses_of_another_shape(shape):
     with pytest.raises(InputError, match=message):
         problem.violations(losses)
     with pytest.raises(InputError, match=message):
-        problem.lagrangian(losses, torch.ones(3))
+        problem.lagrangian(losses, torch.ones(4))
     with pytest.raises(InputError, match=message):
         problem.bounds(losses)
 
 
 def test_multipliers_of_another_shape():
     problem = DescentProblem(3, 0.1)
-    message = r"multipliers must have shape \(L,\) = \(3,\), one per layer; got \(4,\)"
+    message = r"multipliers must have shape \(L\+1,\) = \(4,\).*got \(3,\)"
     with pytest.raises(InputError, match=message):
-        problem.weights(torch.ones(4))
+        problem.weights(torch.ones(3))
     with pytest.raises(InputError, match=message):
-        problem.lagrangian(torch.ones(4), torch.ones(4))
+        problem.lagrangian(torch.ones(4), torch.ones(3))
 
 
 def test_the_ratio_form_wants_losses_for_its_weights():
     problem = DescentProblem(2, 0.1, form="ratio")
     with pytest.raises(InputError, match="ratio form is not linear: pass the losses"):
-        problem.weights(torch.ones(2))
+        problem.weights(torch.ones(3))
     with pytest.raises(InputError, match=r"losses must have shape \(L\+1,\) = \(3,\)"):
-        problem.weights(torch.ones(2), losses=torch.ones(2))
+        problem.weights(torch.ones(3), losses=torch.ones(2))

@@ -255,7 +255,7 @@ def test_tokens_of_another_size_than_a_patch_are_refused(folder):
     with pytest.raises(InputError, match=r"hidden_size 192, 3 channels of a patch of 8×8; got 32\. Choose a ViT"):
         ViTDenoiser.from_vit(folder, readout="pixels")
     with pytest.raises(InputError, match=r"hidden_size 768, .*; got 128"):
-        RECIPES["video-vit"](readout="pixels", hidden_size=128).check()
+        RECIPES["video-vit"](readout="pixels", hidden_size=128)
     assert RECIPES["video-vit"](readout="pixels", depth=1).network(None).config.hidden_size == 768
     assert RECIPES["video-vit"](depth=1).network(None).config.hidden_size == 128
 

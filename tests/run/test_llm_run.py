@@ -73,10 +73,10 @@ def test_the_losses_of_a_summary_are_those_of_the_saved_model(run, capsys):
 
     settings = read_json(run / "config.json")["settings"]
     recipe = InstructionRecipe(**settings)
-    recipe.restore(str(run / "model"))
+    restored = recipe.restore(str(run / "model"))
     model = AutoModelForCausalLM.from_pretrained(run / "model").eval()
     total, count, right = torch.zeros(4, dtype=torch.float64), 0, 0
-    for row in recipe.load().test:
+    for row in recipe.load(restored).test:
         ids, labels = torch.tensor([row["input_ids"]]), torch.tensor(row["labels"])[1:]
         with torch.no_grad():
             answer = model(input_ids=ids, output_hidden_states=True)
@@ -166,9 +166,9 @@ def test_wrong_questions_are_refused(tmp_path, capsys, flags, said, run):
         (["--dataloader-num-workers", "-1"], "dataloader_num_workers must be at least 0"),
         (["--report-to", "wandb"], "wandb"),
         (["--heads", "3"], "hidden_size must be a multiple of heads"),
-        (["--max-length", "4"], "max_length must leave room"),
+        (["--max-length", "4"], "max_length must be at least 8"),
         (["--model", "nowhere/at/all"], "can't load a model"),
-        (["--data", "none.json"], "there is none"),
+        (["--data", "none.json"], "none.json does not exist"),
         (["--validation-share", "0.7"], "validation_share must lie between"),
     ],
 )

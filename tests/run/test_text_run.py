@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertModel
 
-from descend import DescentClassifier, run
+from descend import DescentClassifier, DescentConfig, run
 from descend.cli import main
 from descend.errors import InputError
 from descend.recipes import RECIPES
@@ -61,8 +61,7 @@ def test_a_run_keeps_the_tokenizer_and_the_sigma_of_the_trained_embedding(finish
     tokenizer = AutoTokenizer.from_pretrained(finished / "model")
     assert len(tokenizer) == model.config.vocab_size
     recipe = RECIPES["text-ut"](data=str(reviews), depth=2, hidden_size=16, max_length=30)
-    recipe.restore(str(finished / "model"))
-    parts = recipe.load()
+    parts = recipe.load(recipe.restore(str(finished / "model")))
     assert {side: len(getattr(parts, side)) for side in ("train", "validation", "test")} == {
         "train": 48,
         "validation": 12,
@@ -149,9 +148,9 @@ def encoder(tmp_path_factory):
 
 def test_ut_starts_from_the_word_embeddings_of_any_model(encoder, tmp_path):
     recipe = RECIPES["text-ut"](model=str(encoder), depth=3)
-    recipe.check()
-    model = recipe.network(recipe.load())
-    assert model.depth == 3
+    setup = recipe.resolve(DescentConfig(output_dir=str(tmp_path), use_cpu=True))
+    model = setup.model
+    assert (model.depth, setup.recipe.depth, setup.recipe.hidden_size) == (3, 3, 8) and recipe.hidden_size == 128
     assert torch.equal(
         model.get_input_embeddings().weight, BertModel.from_pretrained(encoder).get_input_embeddings().weight
     )
@@ -196,8 +195,7 @@ def test_a_pretrained_model_starts_with_a_new_linear_readout_or_goes_on_with_its
     tokenizer.save_pretrained(start)
     network("distilbert", labels=5, vocab_size=len(tokenizer), **sizes).save_pretrained(start)
     recipe = RECIPES["text-distilbert"](model=str(start), data=str(reviews), max_length=30, readout="linear")
-    recipe.check()
-    model = recipe.network(recipe.load()).saved
+    model = recipe.network(recipe.completed().load()).saved
     assert model.config.id2label == {0: "neg", 1: "pos"} and model.score.out_features == 2
     encoder = network("distilbert", labels=5, vocab_size=len(tokenizer), **sizes).base_model.state_dict()
     assert all(torch.equal(model.base_model.state_dict()[name], value) for name, value in encoder.items())
@@ -209,8 +207,7 @@ def test_a_pretrained_model_starts_with_a_new_linear_readout_or_goes_on_with_its
     recipe = RECIPES["text-distilbert"](
         model=str(tmp_path / "trained"), data=str(reviews), max_length=30, readout="linear"
     )
-    recipe.check()
-    assert recipe.network(recipe.load()).saved.score.bias.tolist() == [0.25, -0.25]
+    assert recipe.network(recipe.completed().load()).saved.score.bias.tolist() == [0.25, -0.25]
     line = refused(capsys, "--model", tmp_path / "trained", "--max-length", 30)
     assert "expected a DistilBERT, model_type 'distilbert'; " in line and "'descend-distilbert-linear'" in line
 
@@ -230,7 +227,7 @@ def test_bad_settings_are_refused_in_one_line(capsys, tmp_path, reviews, encoder
     tokenizer.save_pretrained(model)
     network("distilbert", labels=2, vocab_size=len(tokenizer)).save_pretrained(model)
     assert "dataset must be one of imdb, mnli; got 'sst'" in refused(capsys, "--dataset", "sst")
-    assert "max_length must leave room" in refused(capsys, "--max-length", 2)
+    assert "max_length must be at least 3" in refused(capsys, "--max-length", 2)
     assert "readout must be one of own, linear; got 'deep'" in refused(capsys, "--readout", "deep")
     assert "dropout must lie in [0, 1)" in refused(capsys, "--dropout", 1)
     assert "validation_share must lie between 0 and 1" in refused(capsys, "--validation-share", 2)
@@ -254,7 +251,7 @@ def test_bad_settings_are_refused_in_one_line(capsys, tmp_path, reviews, encoder
     line = refused(capsys, "--model", "nobody/nothing")
     assert "can't load a model from 'nobody/nothing': expected a folder with config.json" in line
     line = refused(capsys, "--data", tmp_path / "none")
-    assert "is no folder, and as a name on the Hub it can't be loaded" in line
+    assert "does not exist" in line
     assert not (tmp_path / "nowhere").exists()
 
 

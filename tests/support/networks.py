@@ -1,4 +1,4 @@
-"""Small random networks of the library's families."""
+"""Small models of Transformers' families, with random weights."""
 
 import torch
 from transformers import (

@@ -128,7 +128,7 @@ def whole(each: torch.Tensor) -> torch.Tensor:
 def outcome(trainer) -> dict:
     """θ, λ, u and the logged losses."""
     found = {f"θ {name}": whole(each) for name, each in trainer.objective.named_parameters() if each.requires_grad}
-    found |= {"λ": trainer.dual.multipliers, "cap": trainer.dual.cap_multiplier, "u": trainer.dual.slack}
+    found |= {"λ": trainer.dual.multipliers, "u": trainer.dual.slack}
     logged = [value for row in trainer.state.log_history for name, value in row.items() if name.startswith("loss/")]
     return found | {"losses": torch.tensor(logged, dtype=torch.float64)}
 

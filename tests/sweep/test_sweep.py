@@ -115,7 +115,7 @@ def test_a_trials_value_is_the_mean_that_evaluation_gives_on_the_validation_spli
     assert (summary["split"], summary["mean"], summary["noise"]) == ("validation", best["value"], best["noise"])
     assert len(best["noise"]) == 8
     _, recipe, args, _ = read_recipe(shlex.split(best["command"])[2:])
-    model = recipe.restore(str(swept / best["folder"] / "model"))
+    model = recipe.restore(str(swept / best["folder"] / "model")).model
     assert mean_metric(recipe, model, recipe.load(), args, most=10**6, levels=best["noise"]) == pytest.approx(
         best["value"]
     )

@@ -2,7 +2,8 @@
 
 import pytest
 
-from descend.tasks.text import corpus, generate_pairs, generate_reviews
+from descend.tasks.text import generate_pairs, generate_reviews
+from descend.tasks.text.corpus import corpus
 
 
 @pytest.mark.parametrize(("generate", "labels"), [(generate_reviews, 2), (generate_pairs, 3)])

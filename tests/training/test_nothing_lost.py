@@ -288,12 +288,12 @@ def test_a_signal_while_videos_are_decoded_leaves_nothing_and_says_how_to_go_on(
 def test_a_signal_in_an_evaluation_stops_the_run(finished, tmp_path, monkeypatch, capsys, evaluation, signals, words):
     count, measure = [], DescentMixin._measure
 
-    def interrupted(self, dataset):
+    def interrupted(self, *given):
         count.append(1)
         if len(count) == evaluation:
             for each in signals:
                 signal.raise_signal(each)
-        return measure(self, dataset)
+        return measure(self, *given)
 
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
@@ -559,7 +559,8 @@ def test_a_disk_that_knows_no_locks_is_told_of_once(tmp_path, monkeypatch, caplo
 def test_strange_settings_of_a_run_are_refused_in_words(unfinished, content, capsys):
     (unfinished / "config.json").write_text(content)
     assert train(unfinished, "--resume") == 2
-    assert said(capsys).startswith(f"descend: {unfinished / 'config.json'} must hold the settings of a run;")
+    line = said(capsys)
+    assert line.startswith(f"descend: {unfinished / 'config.json'} ") and "settings of a run" in line
 
 
 @pytest.mark.parametrize(
@@ -585,7 +586,7 @@ def test_a_comparison_that_is_refused_leaves_nothing(finished, tmp_path, capsys)
     (broken / "summary.json").write_text('{"recipe": "video-ut"}')
     assert main(["compare", str(broken), "--out", str(tmp_path / "page")]) == 2
     assert "broken" in said(capsys)
-    assert not list((tmp_path / "page").iterdir())
+    assert not list((tmp_path / "page").glob("*"))
 
 
 def test_a_run_that_failed_in_its_first_steps_can_be_started_over(finished, tmp_path, capsys):

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, InputError, UTConfig, run
 from descend.cli import main
 from descend.objective import Objective
+from descend.seeds import Stream, generator_of
 from descend.tasks.text import Classification
 from descend.tasks.video import VideoDenoising
 from tests.support import networks
@@ -49,7 +50,7 @@ def test_the_step_is_that_of_two_passes_by_hand(batch):
     # Each pass with the noise that is its own: the draw covers both, one after the other.
     model, mask = ours.model.network, batch["attention_mask"]
     words = model.get_input_embeddings()(batch["input_ids"])
-    draw = torch.randn(10, *words.shape[1:], generator=torch.Generator().manual_seed(4 * 8191), dtype=torch.float64)
+    draw = torch.randn(10, *words.shape[1:], generator=generator_of(Stream.NOISE, 4, 0), dtype=torch.float64)
     kept = mask.bool()[..., None]
     passes = [
         model(inputs_embeds=torch.where(kept, words + 0.8 * 0.3 * each, words), attention_mask=mask).logits

@@ -3,11 +3,13 @@
 The steps are those of ``run_glue.py``, ``run_clm.py`` (Transformers 5.23) and ``sft.py`` (TRL 1.16), on small models.
 """
 
+import json
 import math
 
 import numpy as np
 import pytest
 import torch
+import trl
 from datasets import Dataset, IterableDataset
 from transformers import (
     DataCollatorWithPadding,
@@ -16,6 +18,7 @@ from transformers import (
     default_data_collator,
 )
 from trl import SFTConfig, SFTTrainer
+from trl.scripts import sft
 
 from descend import DescentTrainer, InputError
 from descend.tasks.text import generate_reviews, learn_tokenizer
@@ -229,6 +232,29 @@ def test_an_empty_evaluation_set_is_refused_by_name(tmp_path, tokenizer):
 
 
 # --- sft.py
+
+
+@pytest.mark.parametrize("kind", [SFTTrainer, DescentSFTTrainer])
+def test_trls_own_script(tmp_path, tokenizer, monkeypatch, kind):
+    """The script as TRL installs it, from its command line to the saved model."""
+    tokenizer.eos_token = tokenizer.sep_token
+    causal(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "start")
+    tokenizer.save_pretrained(tmp_path / "start")
+    (tmp_path / "data").mkdir()
+    for side, count in (("train", 16), ("test", 8)):
+        rows = [json.dumps({"text": row["text"]}) for row in generate_reviews(count, 3)]
+        (tmp_path / "data" / f"{side}.jsonl").write_text("\n".join(rows))
+    monkeypatch.setattr(trl, "SFTTrainer", kind)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    flags = f"--model_name_or_path {tmp_path}/start --dataset_name {tmp_path}/data --output_dir {tmp_path}/out "
+    flags += "--max_steps 4 --per_device_train_batch_size 4 --eval_strategy steps --eval_steps 2 --logging_steps 1 "
+    flags += "--use_cpu --bf16 false --report_to none --use_peft --lora_target_modules q_proj v_proj --dtype float32"
+    sft.main(*sft.make_parser().parse_args_and_config(flags.split()))
+    assert (tmp_path / "out" / "adapter_model.safetensors").is_file()
+    state = json.loads((tmp_path / "out" / "checkpoint-4" / "trainer_state.json").read_text())
+    names = {name for row in state["log_history"] for name in row}
+    assert {"loss", "mean_token_accuracy", "entropy", "num_tokens", "eval_mean_token_accuracy"} <= names
+    assert ("multiplier/1" in names) == (kind is DescentSFTTrainer)
 
 
 @pytest.mark.parametrize("kind", [SFTTrainer, DescentSFTTrainer])

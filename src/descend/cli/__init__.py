@@ -1,4 +1,4 @@
-"""The command line: parse, build, call."""
+"""The command line: parse, build, call. It imports nothing slow before the command is known to need it."""
 
 import errno
 import os
@@ -6,7 +6,9 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 
+from descend import extras
 from descend.cli import privacy, runs, studies
 from descend.cli.parsing import nearest
 from descend.errors import (
@@ -20,18 +22,19 @@ from descend.errors import (
 )
 
 ABOUT = """\
-descend: transformers whose every layer goes downhill
+descend: transformers whose every layer lowers the expected loss
 
   descend recipes                                    what can be trained
   descend train RECIPE --out RUN [--method erm]      train one model; every setting: descend train RECIPE --help
   descend evaluate RUN [--data PATH] [--noise 0,1]   losses and errors by layer and noise, and the verdict
   descend compare RUN RUN ... --out DIR              one page over several evaluated runs
   descend report DIR                                 write the page of a run, comparison, study or sweep again
-  descend complete RUN --prompts FILE --out FILE     what a language model answers, in AlpacaEval's form
-  descend reproduce WHAT ... --scale small --out DIR figures and tables of the paper, by runs of ours; what: list
-  descend sweep RECIPE --trials N --out DIR          search the settings of each method, with as many trials for each
+  descend complete RUN --prompts FILE --out FILE     answers of a language model, in AlpacaEval's form
+  descend reproduce WHAT ... --scale small --out DIR figures and tables of the paper; WHAT may be: list
+  descend sweep RECIPE --trials N --out DIR          search each method's settings, with equally many trials
   descend demo [--data PATH] [--out DIR]             both methods on one video, and the page
   descend privacy [RUN] --noise 1,20,200             ε of noise on token embeddings, as local differential privacy
+  descend --version                                  the version
 """
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
@@ -54,19 +57,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(ABOUT, end="")
         return 0
-    # What a scheduler sends is what Ctrl-C is.
+    if words[0] == "--version":
+        print(f"descend {version('descend')}")
+        return 0
+    # A scheduler's SIGTERM stops a command as Ctrl-C does.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return _carried_out(words)
+        return _run(words)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _carried_out(words: list[str]) -> int:
+def _run(words: list[str]) -> int:
     again = ""
     if words[0] in ("train", "demo"):
         again = f" Go on with: {shlex.join(['descend', *(word for word in words if word != '--resume'), '--resume'])}"
-    elif words[0] in ("reproduce", "sweep"):
+    elif words[0] in ("reproduce", "sweep") or (words[0] == "complete" and "--compare" not in words):
         again = f" Go on with: {shlex.join(['descend', *words])}"
     try:
         if words[0] not in COMMANDS:
@@ -84,7 +90,12 @@ def _carried_out(words: list[str]) -> int:
         return _complain(f"interrupted.{again}", 130)
     except Interrupted as error:
         return _complain(f"{error}{again}", 130)
-    except BrokenPipeError:  # whoever read the output has gone
+    except ModuleNotFoundError as error:
+        lacking = extras.missing(f"descend {words[0]}", error)
+        if lacking is None:
+            raise
+        return _complain(str(lacking), 2)
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:

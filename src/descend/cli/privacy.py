@@ -1,4 +1,4 @@
-"""What noise on token embeddings is worth."""
+"""The privacy that noise on token embeddings gives."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,11 +8,11 @@ from descend.errors import InputError
 
 
 def privacy(words: Sequence[str]) -> None:
-    """Say what noise on token embeddings is worth."""
+    """Print ε of noise on token embeddings, by noise level."""
     parser = command_parser(
         "privacy",
-        "What Gaussian noise on token embeddings is worth as local differential privacy: ε by noise level, for one "
-        "token and for a whole text. It holds only if every embedding is clipped to a norm C, which is not done here.",
+        "Local differential privacy of Gaussian noise on token embeddings: ε by noise level, for one token and for a "
+        "whole text. It holds only if every embedding is clipped to a norm C, which descend does not do.",
     )
     parser.add_argument("run", type=Path, nargs="?", help="folder of a run on text: its noise, σ_x and dimension")
     parser.add_argument("--noise", help="levels γ: 1,20,200 or 0:200:50 (default: the run's)")
@@ -24,11 +24,11 @@ def privacy(words: Sequence[str]) -> None:
     options = parser.parse_args(words)
     if options.run is None and options.noise is None:
         raise InputError("expected --noise with levels γ such as 1,20,200, or the folder of a run; got neither.")
-    wanted = None if options.noise is None else levels(options.noise)
+    gammas = None if options.noise is None else levels(options.noise)
     sigma, dimension = options.sigma, options.dimension
     if options.run is not None:
         trained, run_sigma = _trained_noise(options.run)
-        wanted = [trained] if wanted is None else wanted
+        gammas = [trained] if gammas is None else gammas
         sigma = run_sigma if sigma is None else sigma
         dimension = _width(options.run) if dimension is None and options.clip is None else dimension
     sigma = 1.0 if sigma is None else sigma
@@ -39,11 +39,11 @@ def privacy(words: Sequence[str]) -> None:
     else:
         dimension = 768 if dimension is None else dimension
         release = Release.of_dimension(options.delta, dimension, tokens=options.tokens, sigma=sigma)
-    print(release.page(wanted or []))
+    print(release.page(gammas or []))
 
 
 def _trained_noise(run: Path) -> tuple[float, float]:
-    """γ that a run was trained with, and σ_x of its data."""
+    """A run's training noise γ, and σ_x of its data."""
     from descend.records import read_json
 
     config = read_json(run / "config.json")
@@ -64,8 +64,8 @@ def _width(run: Path) -> int:
         raise InputError(f"{run} has no model to read the dimension from; finish the run first, or give --dimension.")
     config = read_json(file)
     # A denoiser of video may have a hidden size too, but its noise is on pixels: token embeddings need a vocabulary.
-    found = config if isinstance(config, dict) and config.get("vocab_size") else {}
-    width = found.get("hidden_size") or found.get("dim")
+    entries = config if isinstance(config, dict) and config.get("vocab_size") else {}
+    width = entries.get("hidden_size") or entries.get("dim")
     if not isinstance(width, int):
         raise InputError(
             f"expected a model with token embeddings and their hidden_size or dim; {file} names none. Give "

@@ -1,4 +1,4 @@
-"""Commands on single runs: train, judge, compare, show."""
+"""Commands on single runs: train, evaluate, compare, show."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.cli.parsing import command_parser, levels, read_recipe, recipe_list
+from descend.cli.parsing import check_data, check_run, command_parser, levels, read_recipe, recipe_list
 from descend.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,19 +23,20 @@ def recipes(words: Sequence[str]) -> None:
 
 def train(words: Sequence[str]) -> None:
     """Train one model."""
+    command = read_recipe(words)
     from descend import run
 
-    name, recipe, args, resume = read_recipe(words)
-    trainer = run.train(name, recipe, args, resume=resume)
-    if args.process_index == 0:
+    trainer = run.train(command.name, command.recipe, command.arguments, resume=command.resume)
+    if command.arguments.process_index == 0:
         finish(trainer)
 
 
 def evaluate(words: Sequence[str]) -> None:
-    """Judge a trained run."""
+    """Evaluate a trained run."""
+    folder, options = _judge_options(words)
     from descend.report import write_page
 
-    folder, summary = judged(words)
+    summary = _judge(folder, options)
     print(line_of(summary))
     if summary.exit is not None:
         print(summary.exit.sentence(summary.metric))
@@ -45,35 +46,47 @@ def evaluate(words: Sequence[str]) -> None:
 
 
 def judged(words: Sequence[str]) -> tuple[Path, "Summary"]:
-    """The folder that was judged, and its summary."""
+    """Evaluate a run without its page; returns its folder and its summary."""
+    folder, options = _judge_options(words)
+    return folder, _judge(folder, options)
+
+
+def _judge_options(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
+    """The run's folder, and the other arguments of `descend.run.evaluate`."""
     parser = command_parser(
         "evaluate", "Losses and errors by layer and noise level, and the verdict on the constraints."
     )
-    parser.add_argument("run", type=Path, help="folder of a trained run, or with --task of a model of the library's")
-    parser.add_argument("--task", choices=("classification",), help="judge a classifier that descend never trained")
-    parser.add_argument("--dataset", help="with --task: imdb or mnli (default: told from the files)")
-    parser.add_argument("--probe", action="store_true", help="fit a linear probe to every layer, and judge it too")
-    parser.add_argument("--exit", action="store_true", help="judge leaving early: accuracy against layers used")
-    parser.add_argument("--data", help="data set to judge it on (default: the run's own)")
+    parser.add_argument("run", type=Path, help="folder of a trained run, or with --task of a model of Transformers")
+    parser.add_argument("--task", choices=("classification",), help="evaluate a classifier that descend did not train")
+    parser.add_argument("--dataset", help="with --task: imdb or mnli (default: by the layout of the files)")
+    parser.add_argument("--probe", action="store_true", help="fit and evaluate a linear probe at every layer")
+    parser.add_argument("--exit", action="store_true", help="evaluate early exits: accuracy against layers used")
+    parser.add_argument("--data", help="data set to evaluate it on (default: the run's own)")
     parser.add_argument("--noise", help="levels γ: 0,0.1,0.2 or 0:2:0.25 (default: 8 up to 3.5 × training)")
     parser.add_argument("--shift", default="gaussian", help="gaussian, uniform, laplace or dropout (default: gaussian)")
     parser.add_argument("--split", choices=("test", "validation", "train"), default="test", help="(default: test)")
     parser.add_argument("--model", default="model", help="model or best_feasible (default: model)")
     parser.add_argument("--frames", type=int, default=2, help="frames to keep for the page (default: 2)")
-    parser.add_argument("--most", type=int, metavar="N", help="judge on N samples, taken evenly (default: all)")
+    parser.add_argument("--most", type=int, metavar="N", help="evaluate N evenly spaced samples (default: all)")
     options = vars(parser.parse_args(words))
     if options["noise"] is not None:
         options["noise"] = levels(options["noise"])
+    folder = options.pop("run")
+    recipe = check_run(folder)
+    check_data(options["data"], hub=recipe is None or recipe.startswith("text-"))
+    return folder, options
+
+
+def _judge(folder: Path, options: dict[str, Any]) -> "Summary":
     from descend import run
     from descend.records import locked
 
-    folder = options.pop("run")
     with locked(folder) if folder.is_dir() else nullcontext():
-        return folder, run.evaluate(folder, **options)
+        return run.evaluate(folder, **options)
 
 
 def compare(words: Sequence[str]) -> None:
-    """Bring evaluated runs together."""
+    """Compare evaluated runs on one page."""
     parser = command_parser("compare", "One summary.json and one page over several evaluated runs.")
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of evaluated runs")
     parser.add_argument("--out", type=Path, required=True, help="folder for summary.json and report.html")
@@ -88,21 +101,29 @@ def report(words: Sequence[str]) -> None:
     folder = parser.parse_args(words).folder
     from descend.paper.collected import CELLS_FILE
     from descend.records.schema import read_comparison
-    from descend.report import write_page, write_sweep
 
     if (folder / CELLS_FILE).is_file():
         draw(folder)
         return
     if (folder / "sweep.json").is_file():
+        from descend.report import write_sweep
+
         print(write_sweep(folder))
         return
     comparison = read_comparison(folder)
+    from descend.report import write_page
+
     runs = [folder / each for each in comparison.folders] if comparison else [folder]
     print(write_page(runs, folder, f"Descend: {folder.absolute().name}"))
 
 
-def draw(out: Path, told: Collection[str] | None = None) -> None:
-    """Figures and tables of what a study has, and its page; the claims of some of them are told, or of all."""
+def draw(out: Path, figures: Collection[str] | None = None) -> None:
+    """Write a study's figures, tables and page, and print its claims.
+
+    Args:
+        out: The study's folder.
+        figures: Print the claims of these figures and tables; None for all.
+    """
     from descend.paper.collected import mixed
     from descend.paper.report import write_study
 
@@ -110,15 +131,15 @@ def draw(out: Path, told: Collection[str] | None = None) -> None:
         print(f"WARNING: {warning}", file=sys.stderr, flush=True)
     claims, page = write_study(out)
     for claim in claims:
-        if told is None or claim.figure in told:
+        if figures is None or claim.figure in figures:
             print(f"{claim.figure}: {claim.held}. {claim.claim} {claim.sentence}")
     print(page)
 
 
 def complete(words: Sequence[str]) -> None:
-    """Answer prompts, or put answers side by side."""
+    """Answer prompts, or show answers side by side."""
     parser = command_parser(
-        "complete", "What a language model's run answers to prompts, in AlpacaEval's form; or two answers side by side."
+        "complete", "Answers of a language model to prompts, in AlpacaEval's form; or several models' side by side."
     )
     parser.add_argument("run", type=Path, nargs="?", help="folder of a trained run of llm-sft")
     parser.add_argument("--prompts", type=Path, help="a JSON list of prompts, as alpaca_eval.json")
@@ -141,11 +162,14 @@ def complete(words: Sequence[str]) -> None:
         return
     if options["run"] is None or options["prompts"] is None:
         raise InputError("expected the folder of a run and --prompts; or --compare with written answers.")
+    check_run(options["run"])
+    if not options["prompts"].is_file():
+        raise InputError(f"{options['prompts']} must be a JSON file of prompts, as alpaca_eval.json; there is none.")
     from descend import run
 
-    found = run.complete(options.pop("run"), **options)
-    skipped = f"; left out {found['skipped']} whose prompt fills the context" if found["skipped"] else ""
-    print(f"{options['out']}: {found['written']} answers{skipped}")
+    counts = run.complete(options.pop("run"), **options)
+    skipped = f"; left out {counts['skipped']} whose prompt fills the context" if counts["skipped"] else ""
+    print(f"{options['out']}: {counts['written']} answers{skipped}")
 
 
 def demo(words: Sequence[str]) -> None:
@@ -157,11 +181,12 @@ def demo(words: Sequence[str]) -> None:
     parser.add_argument("--max-steps", type=int, help="training steps (default: the recipe's)")
     parser.add_argument("--resume", action="store_true", help="go on with a demo that was interrupted")
     options = parser.parse_args(words)
-    from descend import run
+    check_data(options.data)
+    import descend.report  # noqa: F401  # a missing package shows before the training
     from descend.records import locked
 
     folders = [options.out / method for method in ("erm", "constrained")]
-    mark = options.out / ".descend-demo"  # what a demo made, the next one may replace; nothing else
+    mark = options.out / ".descend-demo"  # a demo replaces only what an earlier demo wrote
     if any(folder.exists() for folder in folders) and not mark.is_file():
         raise InputError(f"{options.out} holds runs that are not a demo's; choose another folder with --out.")
     _free_for_page(options.out)
@@ -170,6 +195,8 @@ def demo(words: Sequence[str]) -> None:
     flags += ["--data", options.data] if options.data else []
     flags += ["--max-steps", str(options.max_steps)] if options.max_steps is not None else []
     built = [read_recipe([*flags, "--method", folder.name, "--out", str(folder)]) for folder in folders]
+    from descend import run
+
     options.out.mkdir(parents=True, exist_ok=True)
     mark.touch()
     for folder, (name, recipe, args, _) in zip(folders, built, strict=True):
@@ -185,28 +212,27 @@ def demo(words: Sequence[str]) -> None:
 
 
 def finish(trainer: Any) -> None:
-    """Say how a run ended; an infeasible end is loud, and offers what there is."""
-    found, out = trainer.verdict, trainer.args.folder
+    """Print how a run ended, with a warning if it is infeasible."""
+    verdict, out = trainer.verdict, trainer.args.folder
     if not trainer.dual.problem.constrained:
         print(f"trained {out}")
         return
-    print(f"trained {out}: {found.sentence('the validation data')}")
-    if not found.feasible:
+    print(f"trained {out}: {verdict.sentence('the validation data')}")
+    if not verdict.feasible:
         best = out / "best_feasible"
-        offer = (
-            f"The best model on the way that met the constraints is kept: descend evaluate {out} --model best_feasible"
-        )
+        offer = f"The best model that met the constraints is kept: descend evaluate {out} --model best_feasible"
         ask = "--strength" if trainer.dual.problem.alpha is None else "--alpha"
-        none = f"No model that was evaluated met the constraints: lower {ask}, or train longer."
+        none = f"No evaluated model met the constraints: lower {ask}, or train longer."
         print(f"WARNING: {out} ends INFEASIBLE. {offer if best.is_dir() else none}", file=sys.stderr)
 
 
 def _compare(runs: Sequence[Path], out: Path) -> Path:
     from descend.records.schema import SUMMARY_FILE, Comparison, read_summary
-    from descend.report import write_page
 
     _free_for_page(out)
     summaries = [read_summary(run) for run in runs]
+    from descend.report import write_page
+
     out.mkdir(parents=True, exist_ok=True)
     folders = [os.path.relpath(run, out) for run in runs]
     page = write_page(runs, out, f"Descend: {out.absolute().name}")  # first: it may refuse a run
@@ -215,7 +241,7 @@ def _compare(runs: Sequence[Path], out: Path) -> Path:
 
 
 def _free_for_page(out: Path) -> None:
-    """Refuse a folder whose summary.json is not a comparison's: it would be lost."""
+    """Refuse a folder whose summary.json is not a comparison's, since it would be overwritten."""
     from descend.records.schema import CONFIG_FILE, SUMMARY_FILE, read_comparison
 
     taken = (out / CONFIG_FILE).exists() or ((out / SUMMARY_FILE).exists() and read_comparison(out) is None)
@@ -224,7 +250,7 @@ def _free_for_page(out: Path) -> None:
 
 
 def line_of(summary: "Summary") -> str:
-    """What was found of a run, in a line."""
+    """A run's summary in one line."""
     digits = 3 if summary.higher_is_better else 1
     curve = ", ".join(f"{value:.{digits}f}" for value in summary.values)
     area = f", area {summary.auc:.3f}" if summary.higher_is_better and summary.auc is not None else ""

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.cli.parsing import Parser, command_parser, levels, read_recipe
+from descend.cli.parsing import Parser, check_recipe, command_parser, levels, read_recipe
 from descend.cli.runs import complete, draw, judged, line_of, train
 from descend.errors import InputError, StudyError
 
@@ -137,13 +137,15 @@ def sweep(words: Sequence[str]) -> None:
     options, given = argparse.ArgumentParser.parse_known_args(parser, words)
     if "--resume" in given:
         raise InputError("a sweep goes on by itself; leave out --resume.")
+    check_recipe([options.recipe, *given])
     methods = [name for part in options.method or ["erm,constrained"] for name in part.split(",")]
     from descend.report import write_sweep
     from descend.sweep import read_ranges, sentences
     from descend.sweep import sweep as search
 
     def build(flags: list[str], folder: Path) -> tuple[str, Any, Any]:
-        return read_recipe([options.recipe, *flags, "--out", str(folder)])[:3]
+        command = read_recipe([options.recipe, *flags, "--out", str(folder)])
+        return command.name, command.recipe, command.arguments
 
     found = search(
         options.out,

@@ -1,8 +1,8 @@
 """The multipliers λ ≥ 0 and how they climb: projected gradient ascent, the dual step of Algorithm 1."""
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -10,7 +10,30 @@ from torch import Tensor
 from descend.errors import InputError
 
 
-class NuPI(torch.optim.Optimizer):
+class _Rule(torch.optim.Optimizer):
+    """An optimizer defined by how it moves one parameter."""
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Move every parameter that has a gradient once."""
+        loss = None if closure is None else closure()
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        self._move(parameter, parameter.grad, group)
+        return loss
+
+    def _move(self, parameter: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class NuPI(_Rule):
     r"""νPI: a proportional-integral controller of the multipliers (Sohrabi et al., ICML 2024).
 
     .. math::
@@ -19,8 +42,8 @@ class NuPI(torch.optim.Optimizer):
 
     The proportional term reacts to the change of the violation and damps the oscillation of plain ascent
     (k_p = 0), because the multiplier falls as soon as the violation does. The first step has no change to
-    react to: ξ before it is g_0, as Cooper documents its ``SGD`` initialisation (its code goes on from ξ_0 =
-    0, so that its second step adds η k_p (1−ν) g_0 to ours).
+    react to: ξ before it is g_0, as Cooper documents its ``SGD`` initialization. Cooper's code starts from ξ_0 = 0
+    instead, which adds η k_p (1−ν) g_0 to its second step.
 
     Args:
         params: Tensors to update; their ``grad`` is g.
@@ -29,6 +52,9 @@ class NuPI(torch.optim.Optimizer):
         ki: k_i, the integral gain.
         nu: ν in [0, 1), the smoothing of the error that the proportional term sees.
         maximize: Ascend (True) or descend.
+
+    Raises:
+        InputError: If ν is outside its range.
     """
 
     def __init__(
@@ -44,20 +70,16 @@ class NuPI(torch.optim.Optimizer):
             raise InputError(f"nu, the smoothing of nuPI, must lie in [0, 1); got {nu}.")
         super().__init__(params, {"lr": lr, "kp": kp, "ki": ki, "nu": nu, "maximize": maximize})
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Move every parameter once."""
-        for group in self.param_groups:
-            sign = 1.0 if group["maximize"] else -1.0
-            for param in group["params"]:
-                state, error = self.state[param], param.grad
-                before = state.get("error", error)
-                smooth = group["nu"] * before + (1 - group["nu"]) * error
-                param.add_(group["ki"] * error + group["kp"] * (smooth - before), alpha=sign * group["lr"])
-                state["error"] = smooth.clone()
+    def _move(self, parameter: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> None:
+        state = self.state[parameter]
+        before = state.get("error", gradient)
+        smooth = group["nu"] * before + (1 - group["nu"]) * gradient
+        step = group["lr"] if group["maximize"] else -group["lr"]
+        parameter.add_(group["ki"] * gradient + group["kp"] * (smooth - before), alpha=step)
+        state["error"] = smooth.clone()
 
 
-class PriceAscent(torch.optim.Optimizer):
+class PriceAscent(_Rule):
     r"""Projected gradient ascent below a price, which starts at the price.
 
     .. math::
@@ -75,7 +97,7 @@ class PriceAscent(torch.optim.Optimizer):
         horizon: T ≥ 1, the number of dual steps of the run; it must be known when the first step is taken.
         start: λ_0, from 0 to p; p unless given. From 0 a model that is trained already is first disturbed where a
             constraint is broken.
-        maximize: Must be true: a price bounds what climbs.
+        maximize: Must be true: the price is an upper bound, so the rule only ascends.
 
     Raises:
         InputError: If an argument is outside its range, or in `step` if the horizon is not known.
@@ -99,16 +121,12 @@ class PriceAscent(torch.optim.Optimizer):
             raise InputError(f"start must lie between 0 and the price {price:g}; got {start}.")
         self.start = price if start is None else start
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Move every parameter once."""
-        for group in self.param_groups:
-            if group["horizon"] is None:
-                raise InputError(
-                    "the price rule must know how many steps the run has; give PrimalDual a horizon, or call its plan."
-                )
-            for param in group["params"]:
-                param.add_(param.grad, alpha=group["lr"] / group["horizon"]).clamp_(0.0, group["price"])
+    def _move(self, parameter: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> None:
+        if group["horizon"] is None:
+            raise InputError(
+                "the price rule must know how many steps the run has; give PrimalDual a horizon, or call its plan."
+            )
+        parameter.add_(gradient, alpha=group["lr"] / group["horizon"]).clamp_(0.0, group["price"])
 
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -119,48 +137,72 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 LEARNING_RATES = {"price": 500.0}
-"""The dual learning rate of an optimiser by default; `LEARNING_RATE` for the others."""
+"""The default learning rate of a dual optimizer; `LEARNING_RATE` for the others."""
 
 LEARNING_RATE = 0.03
 
+_SET_HERE = ("params", "lr", "maximize")
+"""Arguments of an optimizer that are not options: they follow from what it optimizes."""
 
-def optimizer_over(tensor: Tensor, name: str, lr: float, **options: Any) -> torch.optim.Optimizer:
-    """The optimiser ``name`` over one tensor, with errors that say what is possible."""
+
+def optimizer_over(
+    tensor: Tensor, name: str, lr: float, options: Mapping[str, Any] | None = None, *, maximize: bool = False
+) -> torch.optim.Optimizer:
+    """The optimizer ``name`` over one tensor.
+
+    Args:
+        tensor: What it moves.
+        name: One of `OPTIMIZERS`.
+        lr: Its learning rate.
+        options: Further arguments.
+        maximize: Ascend in place of descend.
+
+    Raises:
+        InputError: If there is no such optimizer, or it does not take these arguments.
+    """
+    options = options or {}
     if name not in OPTIMIZERS:
         raise InputError(f"the dual optimizer must be one of {', '.join(OPTIMIZERS)}; got {name!r}.")
     if not 0 < lr < math.inf:
         raise InputError(f"a learning rate of the dual must be a positive number; got {lr}.")
     for option, value in options.items():
+        if option in _SET_HERE:
+            raise InputError(
+                f"options of the dual optimizer must not hold {option}: the learning rate has an argument of its own, "
+                f"and multipliers always ascend; got {option}={value!r}. Leave it out."
+            )
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{option} of the dual optimizer must be a number; got {value}.")
     try:
-        return OPTIMIZERS[name]([tensor], lr=lr, **options)
+        return OPTIMIZERS[name]([tensor], lr=lr, maximize=maximize, **options)
     except (TypeError, ValueError) as error:
         raise InputError(f"the dual optimizer {name!r} does not take these options: {error}") from None
 
 
 class Multipliers:
-    """λ ≥ 0 over all constraints (index 0 the cap, index l layer l), and its projected ascent.
+    """λ ≥ 0 over all constraints (entry 0 the cap, entry l layer l), and its projected ascent.
 
     λ ← [λ + step(g)]₊, with the step of SGD (η g: Algorithm 1 as written), Adam (the paper's runs; its step
     is about ±η whatever the violation's size), νPI, or `PriceAscent`, which starts at its price p and keeps λ ≤ p.
 
+    λ and the optimizer's state are on the CPU in double precision, whatever torch's default device and dtype are:
+    L+1 numbers that must not drift and must be identical on every rank.
+
     Args:
-        in_force: Shape (L+1,), bool; the others stay at 0.
+        in_force: Shape (L+1,), bool; multipliers of other constraints stay at 0.
         name: ``"sgd"``, ``"adam"``, ``"nupi"`` or ``"price"``.
         lr: η_λ.
-        options: Further arguments of the optimiser.
+        options: Further arguments of the optimizer.
     """
 
-    def __init__(self, in_force: Tensor, name: str, lr: float, **options: Any):
+    def __init__(self, in_force: Tensor, name: str, lr: float, options: Mapping[str, Any] | None = None):
         self.in_force = in_force
-        # Double precision, on the host: L+1 numbers that must not drift, identical on every rank.
-        self.values = torch.zeros(len(in_force), dtype=torch.float64)
-        self._optimizer = optimizer_over(self.values, name, lr, maximize=True, **options)
+        self.values = torch.zeros(len(in_force), dtype=torch.float64, device="cpu")
+        self._optimizer = optimizer_over(self.values, name, lr, options, maximize=True)
         self.values[in_force] = getattr(self._optimizer, "start", 0.0)
 
     def set_horizon(self, steps: int) -> None:
-        """Tell an optimiser whose step depends on it how many dual steps the run has."""
+        """Set how many dual steps the run has, which the price rule's step depends on."""
         for group in self._optimizer.param_groups:
             if "horizon" in group:
                 group["horizon"] = max(1, steps)
@@ -168,20 +210,42 @@ class Multipliers:
     def ascend(self, gradient: Tensor) -> None:
         """One projected ascent step along ``gradient``, shape (L+1,)."""
         self.values.grad = torch.where(self.in_force, gradient, 0.0)
-        self._optimizer.step()
+        with torch.device("cpu"):  # Adam creates its step counter on the default device
+            self._optimizer.step()
         self.values.grad = None
         self.values.clamp_(min=0.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """λ and the state of its optimiser."""
-        return {"values": self.values, "optimizer": self._optimizer.state_dict()}
+        """λ, which constraints it belongs to, and the state of its optimizer."""
+        return {"values": self.values, "in_force": self.in_force, "optimizer": self._optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore what `state_dict` gave.
+
+        Raises:
+            InputError: If the state is that of another depth or of other constraints.
+        """
         if state["values"].shape != self.values.shape:
             raise InputError(
                 f"the saved multipliers are those of {len(state['values']) - 1} layers; this problem has "
                 f"{len(self.values) - 1}. Use the depth of the run that saved them."
             )
+        if "in_force" not in state:
+            raise InputError(
+                "expected the state of this version of Descend; an older one saved it, without the constraints that "
+                "it belongs to. Resume with that version, or start the run anew."
+            )
+        if not torch.equal(state["in_force"], self.in_force):
+            raise InputError(
+                f"the saved multipliers are those of {_names(state['in_force'])}; this problem constrains "
+                f"{_names(self.in_force)}. Use the first layer and the cap of the run that saved them."
+            )
         self.values.copy_(state["values"])
         self._optimizer.load_state_dict(state["optimizer"])
+
+
+def _names(in_force: Tensor) -> str:
+    """Which constraints are in force, in words."""
+    layers = [str(layer) for layer in in_force.nonzero().flatten().tolist() if layer]
+    names = ["the cap"] * bool(in_force[0]) + [f"layers {', '.join(layers)}"] * bool(layers)
+    return " and ".join(names) or "nothing"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from descend.core.targets import Form, StepTarget, Target, step_sizes
+from descend.core.targets import Form, Steps, StepTarget, Target, step_sizes
 from descend.errors import InputError
 
 
@@ -18,9 +18,11 @@ class DescentProblem:
         \qquad f_{\text{first}} \le \text{cap}
 
     where :math:`f_0 \dots f_L` are expected losses, one per layer output, :math:`f_0` that of the embedded
-    input. Losses are always a vector of shape (L+1,); multipliers and violations a vector of shape (L,),
-    whose entry l−1 belongs to constraint l. With a ``target`` the right-hand sides :math:`(1-\alpha_l) f_{l-1}` are
-    its bounds instead.
+    input. With a ``target`` the right-hand sides :math:`(1-\alpha_l) f_{l-1}` are its bounds instead.
+
+    Losses, weights, multipliers, slack, violations and bounds are vectors of shape (L+1,), all aligned: entry l belongs
+    to layer l. No descent constraint belongs to layer 0; entry 0 of multipliers, slack, violations and bounds is the
+    cap's.
 
     The objective is :math:`f_L`, c = (0, …, 0, 1), unless other weights are given. ERM, eq. (3), is the same problem
     with ``alpha=None``: no constraint is in force. So is deep supervision, with weights for the inner layers too.
@@ -31,16 +33,18 @@ class DescentProblem:
         cap: The bound on the loss of exit ``cap_layer``, in units of the loss; None for no bound. It keeps
             the constraints from being met by raising the first loss.
         first: Where the chain starts: 0 at the embedded input, 1 at the first block's output, and so on. Unless given
-            it is 0, or the target's.
-            Constraints up to ``first`` are not in force. The paper does not say which loss its cap bounds.
+            it is 0, or the target's. Constraints up to ``first`` are not in force.
         form: ``"difference"``: f_l − (1−α_l) f_{l−1} ≤ 0, the paper's. ``"ratio"``: f_l / f_{l−1} − (1−α_l)
             ≤ 0, the same feasible set for positive losses, with violations that do not shrink with the
-            losses.
+            losses. Negative losses are refused.
         stop_gradient: Treat the right-hand side as a constant for the primal step. Then no weight is
-            negative: no layer is rewarded for a higher loss. The paper differentiates through both sides.
+            negative: no layer is rewarded for a higher loss. The paper differentiates through both sides (False).
         objective: c_0 … c_L ≥ 0, L+1 numbers: what each loss weighs in the objective; the last one alone unless given.
         target: Bounds of another kind than α's, such as `GeometricTarget`; leave out ``alpha`` then.
-        cap_layer: The exit that the cap bounds; ``first`` unless given.
+        cap_layer: The exit that the cap bounds; ``first`` unless given. The paper does not say which it is.
+
+    Attributes:
+        in_force: Which constraints there are, shape (L+1,), bool.
 
     Raises:
         InputError: If an argument is outside its range.
@@ -49,12 +53,12 @@ class DescentProblem:
     def __init__(
         self,
         depth: int,
-        alpha: float | Sequence[float] | None = None,
+        alpha: Steps | None = None,
         cap: float | None = None,
         *,
         first: int | None = None,
         form: Form = "difference",
-        stop_gradient: bool = False,
+        stop_gradient: bool = True,
         objective: Sequence[float] | None = None,
         target: Target | None = None,
         cap_layer: int | None = None,
@@ -86,8 +90,7 @@ class DescentProblem:
         self.objective = _objective(objective, depth)
         self._weighed: list[int] = self.objective.nonzero().flatten().tolist()
 
-        # Index 0 is the cap and index l the descent of layer l: one vector, aligned with the losses.
-        self.in_force = torch.zeros(depth + 1, dtype=torch.bool)
+        self.in_force = torch.zeros(depth + 1, dtype=torch.bool, device="cpu")
         if self.target is not None:
             self.in_force[first + 1 :] = True
             self.in_force[0] = self.cap is not None
@@ -109,7 +112,7 @@ class DescentProblem:
             losses: f_0 … f_L, shape (L+1,).
         """
         self._check(losses)
-        # A loss that weighs nothing takes no part, not even one that is no number.
+        # A loss of weight 0 is left out, so that one that is NaN or infinite does not matter.
         return torch.dot(self.objective[self._weighed].to(losses), losses[self._weighed])
 
     @property
@@ -117,8 +120,8 @@ class DescentProblem:
         """How much of the reference losses is kept at each dual step, see `Target.memory`."""
         return 0.0 if self.target is None else self.target.memory
 
-    def constraints(self, losses: Tensor, reference: Tensor | None = None) -> Tensor:
-        """How far each constraint is violated: the cap (index 0) and the descent of each layer (index l).
+    def violations(self, losses: Tensor, reference: Tensor | None = None) -> Tensor:
+        """How far each constraint is violated: f_l − (1−α_l) f_{l−1} or its ratio form, and f_first − cap at entry 0.
 
         Args:
             losses: f_0 … f_L, shape (L+1,).
@@ -126,34 +129,49 @@ class DescentProblem:
 
         Returns:
             Shape (L+1,), positive where violated, 0 where a constraint is not in force.
+
+        Raises:
+            InputError: If ``losses`` has another shape, or the ratio form meets negative losses.
         """
         self._check(losses)
+        if isinstance(self.target, StepTarget):
+            self.target.refuse_negative(losses)
+        return self._violations(losses, reference)
+
+    def _violations(self, losses: Tensor, reference: Tensor | None) -> Tensor:
+        """As `violations`, without a look at the values, for which a GPU would have to wait."""
         if self.target is None:
             return torch.zeros_like(losses)
         descent = self.target.violations(losses, losses if reference is None else reference.to(losses))
         cap = losses[self.cap_layer] - (self.cap or 0.0)
-        return torch.where(self.in_force.to(losses.device), torch.cat([cap[None], descent]), 0.0)
+        return torch.where(self.in_force.to(losses.device), torch.cat([cap[None], descent[1:]]), 0.0)
 
     def bounds(self, losses: Tensor) -> Tensor:
-        """What each constraint's left side may reach: the cap (index 0), and that of layer l (index l), shape (L+1,).
+        """The largest value of each constraint's left-hand side: the cap at entry 0, (1−α_l) f_{l−1} at entry l.
 
-        With α it is (1−α_l) f_{l−1}, or 1−α_l in the ratio form.
+        In the ratio form it is 1−α_l. Without a cap entry 0 is 0, and without constraints all entries are.
+
+        Args:
+            losses: f_0 … f_L, shape (L+1,).
+
+        Returns:
+            Shape (L+1,).
         """
         self._check(losses)
-        descent = torch.zeros_like(losses[1:]) if self.target is None else self.target.bounds(losses, losses)
-        return torch.cat([losses.new_tensor([self.cap or 0.0]), descent])
+        bounds = torch.zeros_like(losses) if self.target is None else self.target.bounds(losses, losses)
+        return torch.cat([losses.new_tensor([self.cap or 0.0]), bounds[1:]])
 
     def units(self, reference: Tensor) -> Tensor:
         """The unit in which a dual step measures each violation, shape (L+1,); the cap's is 1."""
-        descent = torch.ones_like(reference[1:]) if self.target is None else self.target.units(reference)
-        return torch.cat([torch.ones_like(reference[:1]), descent])
+        units = torch.ones_like(reference) if self.target is None else self.target.units(reference)
+        return torch.cat([torch.ones_like(reference[:1]), units[1:]])
 
     def floor(self, losses: Tensor) -> Tensor:
-        """What the constraints of α together ask of the last loss: f_first Π_l (1−α_l), a scalar."""
+        """The bound that all constraints of α together put on the last loss: f_first Π_l (1−α_l), a scalar."""
         self._check(losses)
         if not isinstance(self.target, StepTarget):
-            raise InputError("a floor is known of constraints with alpha alone.")
-        return losses[self.first] * self.target.rates.to(losses)[self.first :].prod()
+            raise InputError("floor needs constraints with alpha; this problem has none.")
+        return losses[self.first] * self.target.rates.to(losses)[self.first + 1 :].prod()
 
     def merit(self, losses: Tensor) -> Tensor:
         r"""The exact penalty function by which two models of one problem are compared, a scalar; lower is better.
@@ -169,71 +187,46 @@ class DescentProblem:
         """
         if self.target is None:
             return losses[-1]
-        penalties = torch.where(self.in_force[1:].to(losses.device), self.target.penalties(losses), 0.0)
-        return losses[-1] + penalties.sum() + self.cap_violation(losses).clamp(min=0.0)
+        self._check(losses)
+        cap = (losses[self.cap_layer] - (self.cap or 0.0)).clamp(min=0.0)
+        penalties = torch.cat([cap[None], self.target.penalties(losses)[1:]])
+        return losses[-1] + torch.where(self.in_force.to(losses.device), penalties, 0.0).sum()
 
     @property
     def limits(self) -> list[float | None]:
-        """1−α_l, which f_l / f_{l−1} must not exceed, at index l; None where there is no such constraint."""
+        """The largest allowed ratio f_l / f_{l−1}, 1−α_l, at entry l; None where there is no such constraint."""
         if not isinstance(self.target, StepTarget):
             return [None] * (self.depth + 1)
-        rates, in_force = self.target.rates.tolist(), self.in_force[1:].tolist()
-        return [None, *(rate if on else None for rate, on in zip(rates, in_force, strict=True))]
+        rates = self.target.rates.tolist()
+        return [rate if layer > self.first else None for layer, rate in enumerate(rates)]
 
-    def violations(self, losses: Tensor) -> Tensor:
-        """The violation of each descent constraint, f_l − (1−α_l) f_{l−1} or its ratio form.
-
-        Args:
-            losses: f_0 … f_L, shape (L+1,).
-
-        Returns:
-            Shape (L,), positive where violated, 0 where a constraint is not in force.
-
-        Raises:
-            InputError: If ``losses`` has another shape.
-        """
-        return self.constraints(losses)[1:]
-
-    def cap_violation(self, losses: Tensor) -> Tensor:
-        """The violation f_first − cap of the cap, a scalar; 0 without a cap."""
-        return self.constraints(losses)[0]
-
-    def lagrangian(
-        self,
-        losses: Tensor,
-        multipliers: Tensor,
-        cap_multiplier: Tensor | float = 0.0,
-        reference: Tensor | None = None,
-    ) -> Tensor:
-        """L̂ = Σ_l c_l f_l + Σ_l λ_l (f_l − (1−α_l) f_{l−1}) + λ_cap (f_cap − cap), eq. (5), a scalar.
+    def lagrangian(self, losses: Tensor, multipliers: Tensor, reference: Tensor | None = None) -> Tensor:
+        """L̂ = Σ_l c_l f_l + Σ_l λ_l (f_l − (1−α_l) f_{l−1}) + λ_0 (f_cap − cap), eq. (5), a scalar.
 
         Args:
             losses: f_0 … f_L, shape (L+1,).
-            multipliers: λ_1 … λ_L, shape (L,).
-            cap_multiplier: λ_cap.
+            multipliers: λ, shape (L+1,); entry 0 is the cap's.
             reference: Where the target takes its coefficients; the detached losses unless given. A target whose
                 bounds are constants of the primal step has Σ_l w_l f_l, with `weights` taken there.
         """
-        lam = self._multipliers(multipliers)
+        self._check(losses)
+        self._check_multipliers(multipliers)
         if self.target is not None and not isinstance(self.target, StepTarget):
             at = losses.detach() if reference is None else reference
-            weights = self.weights(lam, cap_multiplier, at).to(losses)
-            seen = weights.nonzero().flatten().tolist()
-            return torch.dot(weights[seen], losses[seen])
-        constraints = self.constraints(losses)
-        return self.goal(losses) + torch.dot(lam.to(losses), constraints[1:]) + constraints[0] * cap_multiplier
+            weights = self.weights(multipliers, at)
+            nonzero = weights.nonzero().flatten().tolist()
+            return torch.dot(weights[nonzero].to(losses), losses[nonzero])
+        return self.goal(losses) + torch.dot(multipliers.to(losses), self._violations(losses, reference))
 
-    def weights(
-        self, multipliers: Tensor, cap_multiplier: Tensor | float = 0.0, losses: Tensor | None = None
-    ) -> Tensor:
+    def weights(self, multipliers: Tensor, losses: Tensor | None = None) -> Tensor:
         """What each layer's loss weighs in the primal step: the gradient of the Lagrangian in the losses.
 
-        With α in the difference form w_l = c_l + λ_l − (1−α_{l+1}) λ_{l+1} (+ λ_cap at the capped exit), known
-        before any loss is; w may be negative. With ``stop_gradient`` w_l = c_l + λ_l. Other targets: `Target.slopes`.
+        With α in the difference form w_l = c_l + λ_l, known before any loss is, and λ_0 is added at the capped exit.
+        Without ``stop_gradient`` (1−α_{l+1}) λ_{l+1} is subtracted, and w may be negative. Other targets:
+        `Target.slopes`.
 
         Args:
-            multipliers: λ_1 … λ_L, shape (L,).
-            cap_multiplier: λ_cap.
+            multipliers: λ, shape (L+1,); entry 0 is the cap's.
             losses: f_0 … f_L, shape (L+1,): where the ratio form, which is not linear, is differentiated, and where
                 a `GeometricTarget` takes its coefficients. The difference form does not use it.
 
@@ -243,19 +236,20 @@ class DescentProblem:
         Raises:
             InputError: If losses are needed and not given.
         """
-        lam = torch.where(self.in_force[1:].to(multipliers.device), self._multipliers(multipliers), 0.0)
-        weights = self.objective.to(lam, copy=True)
+        self._check_multipliers(multipliers)
+        weights = self.objective.to(multipliers, copy=True)
         if self.target is None:
             return weights
         if losses is None:
             if not isinstance(self.target, StepTarget) or self.form == "ratio":
                 why = "ratio form is not linear" if self.form == "ratio" else "target's bounds depend on the losses"
                 raise InputError(f"the {why}: pass the losses where to take its weights.")
-            losses = torch.ones(self.depth + 1)
+            losses = torch.ones_like(multipliers)
         self._check(losses)
-        weights += self.target.slopes(lam, losses)
-        if self.in_force[0]:
-            weights[self.cap_layer] += cap_multiplier
+        descent = torch.where(self.in_force.to(multipliers.device), multipliers, 0.0)
+        cap, descent[0] = descent[0].clone(), 0.0
+        weights += self.target.slopes(descent, losses)
+        weights[self.cap_layer] += cap
         return weights / weights.sum() if self.target.normalized else weights
 
     def _check(self, losses: Tensor) -> None:
@@ -265,22 +259,23 @@ class DescentProblem:
                 f"{tuple(losses.shape)}. Does the model expose its embedding output?"
             )
 
-    def _multipliers(self, multipliers: Tensor) -> Tensor:
-        if multipliers.shape != (self.depth,):
+    def _check_multipliers(self, multipliers: Tensor) -> None:
+        if multipliers.shape != (self.depth + 1,):
             raise InputError(
-                f"multipliers must have shape (L,) = ({self.depth},), one per layer; got {tuple(multipliers.shape)}."
+                f"multipliers must have shape (L+1,) = ({self.depth + 1},), the cap's and one per layer; got "
+                f"{tuple(multipliers.shape)}."
             )
-        return multipliers
 
 
 def _objective(weights: Sequence[float] | None, depth: int) -> Tensor:
-    """c_0 … c_L, double, on the host."""
+    """c_0 … c_L, in double precision on the CPU."""
     if weights is None:
-        return torch.eye(depth + 1, dtype=torch.float64)[-1]
-    found = torch.tensor([float(weight) for weight in weights], dtype=torch.float64)
-    if len(found) != depth + 1 or not (found.isfinite() & (found >= 0)).all() or not found.any():
+        weights = [0.0] * depth + [1.0]
+    given = [float(weight) for weight in weights]
+    objective = torch.tensor(given, dtype=torch.float64, device="cpu")
+    if len(given) != depth + 1 or not (objective.isfinite() & (objective >= 0)).all() or not objective.any():
         raise InputError(
             f"objective must be L+1 = {depth + 1} weights of at least 0, one per layer output and not all 0; got "
-            f"{[float(weight) for weight in weights]}."
+            f"{given}."
         )
-    return found
+    return objective

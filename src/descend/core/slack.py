@@ -21,6 +21,9 @@ class ImplicitSlack:
 
     Args:
         resilience: ρ ≥ 0; 0 for no slack.
+
+    Raises:
+        InputError: If ρ is negative or not finite.
     """
 
     def __init__(self, resilience: float):
@@ -29,34 +32,37 @@ class ImplicitSlack:
         self.resilience = resilience
 
     def values(self, multipliers: Tensor) -> Tensor:
-        """The slack of each constraint, shape of ``multipliers``."""
+        """The slack of each constraint, shape (L+1,), as ``multipliers``."""
         return self.resilience * multipliers
 
     def descend(self, multipliers: Tensor) -> None:
-        """Nothing moves: the slack follows the multipliers."""
+        """Does nothing: the slack follows the multipliers."""
 
     def restart(self) -> None:
-        """Nothing to restart."""
+        """Does nothing: the slack follows the multipliers."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing to save."""
+        """Empty: the slack follows the multipliers."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to restore."""
+        """Does nothing: the slack follows the multipliers."""
 
 
 class ExplicitSlack(ImplicitSlack):
     """u is a variable of its own, descending the Lagrangian of eq. (36): its gradient is u/ρ − λ.
 
-    At the optimum u = ρλ, as in the implicit form; on the way there it may differ, and `restart` puts it
-    back to 0, which the paper does after every epoch.
+    At the optimum u = ρλ, as in the implicit form; on the way there it may differ. `restart` sets it
+    to 0, which the paper does after every epoch.
 
     Args:
         resilience: ρ > 0.
         in_force: Shape (L+1,), bool; slack elsewhere stays 0.
-        name: The optimiser of u.
+        name: The optimizer of u.
         lr: Its learning rate.
+
+    Raises:
+        InputError: If ρ is not positive, or there is no such optimizer.
     """
 
     def __init__(self, resilience: float, in_force: Tensor, name: str, lr: float):
@@ -76,17 +82,18 @@ class ExplicitSlack(ImplicitSlack):
     def descend(self, multipliers: Tensor) -> None:
         """One projected step of u for fixed λ, shape (L+1,)."""
         self._values.grad = torch.where(self._in_force, self._values / self.resilience - multipliers, 0.0)
-        self._optimizer.step()
+        with torch.device("cpu"):  # Adam creates its step counter on the default device
+            self._optimizer.step()
         self._values.grad = None
         self._values.clamp_(min=0.0)
 
     def restart(self) -> None:
-        """Put u back to 0 and forget its optimiser's state."""
-        self._values = torch.zeros(len(self._in_force), dtype=torch.float64)
+        """Set u to 0 and reset its optimizer."""
+        self._values = torch.zeros(len(self._in_force), dtype=torch.float64, device="cpu")
         self._optimizer = optimizer_over(self._values, self._name, self._lr)
 
     def state_dict(self) -> dict[str, Any]:
-        """The slack u and the state of its optimiser."""
+        """The slack u and the state of its optimizer."""
         return {"values": self._values, "optimizer": self._optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

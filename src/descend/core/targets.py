@@ -15,20 +15,23 @@ from descend.errors import InputError
 
 Form = Literal["difference", "ratio"]
 
+Steps = float | Sequence[float] | Tensor
+"""α: one number for all layers, or one per layer. A scalar of numpy and a tensor count as the numbers they hold."""
+
 
 class Target(ABC):
     """The bounds of the descent constraints of a model of L layers.
 
-    ``losses`` are f_0 … f_L, shape (L+1,). ``reference`` are losses of the same shape at which a target takes its
-    coefficients: a running mean in training, the losses themselves in a verdict. Constraint l is entry l−1 of every
-    vector of shape (L,).
+    Every vector has the shape (L+1,), and its entry l belongs to layer l. No descent constraint belongs to layer 0,
+    so callers ignore entry 0 of what a target returns. ``losses`` are f_0 … f_L. ``reference`` are losses at which
+    a target takes its coefficients: a running mean in training, the losses themselves in a verdict.
 
     Attributes:
         first: The exit where the chain starts; constraints up to it are not in force.
-        memory: How much of the reference is kept at each dual step, in [0, 1): 0 for the last losses alone, else the
-            decay of an exponential moving average.
-        normalized: Whether the weights of the layers in the primal step are divided by their sum. Multipliers that
-            change then do not change the gradient's size, which an optimizer such as Adam remembers.
+        memory: The decay of the exponential moving average that is the reference, in [0, 1): 0 for the last losses
+            alone.
+        normalized: Whether the weights of the layers in the primal step are divided by their sum. The gradient then
+            keeps its size while the multipliers change, which matters to the second moments of Adam.
     """
 
     first: int
@@ -37,28 +40,28 @@ class Target(ABC):
 
     @abstractmethod
     def bounds(self, losses: Tensor, reference: Tensor) -> Tensor:
-        """What each constraint's left-hand side may reach, shape (L,)."""
+        """The largest value that each constraint's left-hand side may have, shape (L+1,)."""
 
     @abstractmethod
     def violations(self, losses: Tensor, reference: Tensor) -> Tensor:
-        """Left-hand side less bound of each constraint, shape (L,), positive where violated."""
+        """Left-hand side less bound of each constraint, shape (L+1,), positive where violated."""
 
     @abstractmethod
     def units(self, reference: Tensor) -> Tensor:
-        """The unit in which the dual step measures each violation, shape (L,)."""
+        """The unit in which the dual step measures each violation, shape (L+1,)."""
 
     @abstractmethod
     def slopes(self, multipliers: Tensor, reference: Tensor) -> Tensor:
         """The gradient in the losses of the constraints' part of the Lagrangian, shape (L+1,).
 
         Args:
-            multipliers: λ_1 … λ_L, shape (L,), 0 where a constraint is not in force.
+            multipliers: λ, shape (L+1,), 0 at entry 0 and where a constraint is not in force.
             reference: Shape (L+1,).
         """
 
     @abstractmethod
     def penalties(self, losses: Tensor) -> Tensor:
-        """What each violation adds to the merit at the price 1, in units of the losses, shape (L,)."""
+        """What each violation adds to the merit at the price 1, in units of the losses, shape (L+1,)."""
 
 
 class StepTarget(Target):
@@ -71,51 +74,56 @@ class StepTarget(Target):
         stop_gradient: Treat the right-hand side as a constant in the primal step.
     """
 
-    def __init__(self, alpha: Sequence[float], first: int = 0, form: Form = "difference", stop_gradient: bool = False):
-        # The one place of 1 − α.
-        self.rates = 1 - torch.tensor(list(alpha), dtype=torch.float64)
+    def __init__(self, alpha: Sequence[float], first: int = 0, form: Form = "difference", stop_gradient: bool = True):
+        # The one place of 1 − α. Layer 0 has no layer before it: its entry bounds f_0 by f_0.
+        self.rates = 1 - torch.tensor([0.0, *alpha], dtype=torch.float64, device="cpu")
         self.first, self.form, self.stop_gradient = first, form, stop_gradient
 
     def bounds(self, losses: Tensor, reference: Tensor) -> Tensor:
         """(1−α_l) f_{l−1}; 1−α_l in the ratio form."""
         rates = self.rates.to(losses)
-        return rates * losses[:-1] if self.form == "difference" else rates
+        return rates * _before(losses) if self.form == "difference" else rates
 
     def violations(self, losses: Tensor, reference: Tensor) -> Tensor:
         """f_l − (1−α_l) f_{l−1}, or f_l / f_{l−1} − (1−α_l)."""
-        before = losses[:-1].detach() if self.stop_gradient else losses[:-1]
+        before = _before(losses.detach() if self.stop_gradient else losses)
         if self.form == "difference":
-            return losses[1:] - self.rates.to(losses) * before
-        return losses[1:] / self._divisors(before) - self.rates.to(losses)
+            return losses - self.rates.to(losses) * before
+        return losses / self._divisors(before) - self.rates.to(losses)
 
     def units(self, reference: Tensor) -> Tensor:
         """1: violations are in units of the losses, those of the ratio form are bare numbers."""
-        return torch.ones_like(reference[1:])
+        return torch.ones_like(reference)
 
     def slopes(self, multipliers: Tensor, reference: Tensor) -> Tensor:
         """λ_l − (1−α_{l+1}) λ_{l+1}; λ_l with ``stop_gradient``; those of the ratio form at ``reference``."""
-        found = multipliers.new_zeros(len(multipliers) + 1)
-        rates = self.rates.to(multipliers)
         if self.form == "difference":
-            found[1:] += multipliers
-            before = rates * multipliers
+            slopes, returned = multipliers.clone(), self.rates.to(multipliers) * multipliers
         else:
             at = reference.detach().to(multipliers)
-            divisors = self._divisors(at[:-1])
-            found[1:] += multipliers / divisors
-            before = multipliers * at[1:] / divisors**2
+            divisors = self._divisors(_before(at))
+            slopes, returned = multipliers / divisors, multipliers * at / divisors**2
         if not self.stop_gradient:
-            found[:-1] -= before
-        return found
+            slopes[:-1] -= returned[1:]
+        return slopes
 
     def penalties(self, losses: Tensor) -> Tensor:
         """[f_l − (1−α_l) f_{l−1}]₊ in both forms."""
-        return (losses[1:] - self.rates.to(losses) * losses[:-1]).clamp(min=0.0)
+        return (losses - self.rates.to(losses) * _before(losses)).clamp(min=0.0)
+
+    def refuse_negative(self, losses: Tensor) -> None:
+        """Refuse losses for which the two forms differ: a ratio over a negative loss calls an ascent a descent.
+
+        Raises:
+            InputError: If the form is the ratio and a loss that another layer is divided by is below 0.
+        """
+        if self.form == "ratio" and bool((losses[self.first : -1] < 0).any()):
+            raise InputError(f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'.")
 
     def _divisors(self, before: Tensor) -> Tensor:
-        # 1 where no constraint is in force: a loss of 0 is no error there, nor may the gradient become 0·∞ = NaN.
-        active = torch.arange(1, len(before) + 1, device=before.device) > self.first
-        return torch.where(active, before, 1.0)
+        # 1 where no constraint is in force, so that a loss of 0 there does not turn the gradient into 0·∞ = NaN.
+        in_force = torch.arange(len(before), device=before.device) > self.first
+        return torch.where(in_force, before, 1.0)
 
 
 class GeometricTarget(Target):
@@ -165,31 +173,28 @@ class GeometricTarget(Target):
         self.strength, self.first, self.margin = float(strength), first, margin
 
     def bounds(self, losses: Tensor, reference: Tensor) -> Tensor:
-        """min(step_l, line_l); at constraints that are not in force the loss itself."""
+        """min(step_l, line_l); the loss itself where no constraint is in force."""
         step, line, _ = self._both(losses, reference)
         at_reference = self._both(reference, reference)
-        found = torch.where(at_reference[0] <= at_reference[1], step, line)
-        return torch.cat([losses[1 : self.first + 1], found])
+        lower = torch.where(at_reference[0] <= at_reference[1], step, line)
+        return torch.cat([losses[: self.first + 1], lower])
 
     def violations(self, losses: Tensor, reference: Tensor) -> Tensor:
         """f_l − bound_l."""
-        return losses[1:] - self.bounds(losses, reference)
+        return losses - self.bounds(losses, reference)
 
     def units(self, reference: Tensor) -> Tensor:
         """The loss of the layer before: violations are relative."""
-        return _positive(reference[:-1])
+        return _positive(_before(reference))
 
     def slopes(self, multipliers: Tensor, reference: Tensor) -> Tensor:
         """λ_l f_L / f_{l−1}, less (1−b) λ_{l+1} f_L / f_l where the next bound is its step, but at least 0."""
         at = reference.to(multipliers)
         priced = multipliers * at[-1] / self.units(at)
         step, line, rate = self._both(at, at)
-        returned = torch.zeros_like(priced)
-        returned[self.first :] = torch.where(step <= line, rate * priced[self.first :], 0.0)
-        found = multipliers.new_zeros(len(multipliers) + 1)
-        found[1:] = priced
-        found[:-1] -= returned
-        return found.clamp(min=0.0)
+        slopes = priced.clone()
+        slopes[self.first : -1] -= torch.where(step <= line, rate * priced[self.first + 1 :], 0.0)
+        return slopes.clamp(min=0.0)
 
     def penalties(self, losses: Tensor) -> Tensor:
         """f_L [f_l − bound_l]₊ / f_{l−1}."""
@@ -214,18 +219,39 @@ class GeometricTarget(Target):
         return step, line, rate
 
 
+def _before(losses: Tensor) -> Tensor:
+    """f_{l−1} at entry l; f_0 at entry 0, which no layer comes before."""
+    return torch.cat([losses[:1], losses[:-1]])
+
+
 def _positive(values: Tensor) -> Tensor:
-    """The values, none so small that dividing by it gives no number: a loss of 0 meets every bound."""
+    """The values, none so small that dividing by it overflows: a loss of 0 meets every bound."""
     return values.clamp(min=torch.finfo(values.dtype).tiny)
 
 
-def step_sizes(alpha: float | Sequence[float], depth: int) -> list[float]:
+def step_numbers(alpha: Steps) -> float | list[float]:
+    """α as Python's own numbers: one, or a list.
+
+    Raises:
+        InputError: If it is neither.
+    """
+    given = alpha.tolist() if hasattr(alpha, "tolist") else alpha  # a tensor, an array or a scalar of numpy
+    if isinstance(given, int | float):
+        return float(given)
+    try:
+        return [_number(each) for each in given]
+    except TypeError:
+        raise InputError(f"alpha must be one number or one per layer; got {alpha!r}.") from None
+
+
+def step_sizes(alpha: Steps, depth: int) -> list[float]:
     """α of each of ``depth`` layers, from one number or one per layer.
 
     Raises:
-        InputError: If there are too few or too many, or one is not in (0, 1).
+        InputError: If there are too few or too many, or one is not a number in (0, 1).
     """
-    values = [float(alpha)] * depth if isinstance(alpha, int | float) else [float(a) for a in alpha]
+    numbers = step_numbers(alpha)
+    values = numbers if isinstance(numbers, list) else [numbers] * depth
     if len(values) != depth:
         raise InputError(f"alpha must be one number or one per layer ({depth}); got {len(values)} numbers.")
     for value in values:
@@ -235,3 +261,10 @@ def step_sizes(alpha: float | Sequence[float], depth: int) -> list[float]:
                 f" got {value}."
             )
     return values
+
+
+def _number(value: object) -> float:
+    """A number from an entry of a list: Python's, numpy's or a 0-d tensor."""
+    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
+        raise TypeError
+    return float(value)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from scipy.stats import t as student
@@ -106,8 +105,8 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
     if count < 2:
         raise InputError(f"a verdict needs at least 2 samples to know its confidence interval; got {count}.")
     mean = losses.mean(0)
-    estimate = problem.constraints(mean)
-    slopes = torch.func.jacrev(_two_sided(problem).constraints)(mean)
+    estimate = problem.violations(mean)
+    slopes = torch.func.jacrev(_two_sided(problem).violations)(mean)
     errors, groups = _standard_errors(layers, (losses - mean) @ slopes.T)
     number = max(1, int(problem.in_force.sum()))
     width = errors * float(student.ppf(1 - (1 - CONFIDENCE) / (2 * number), groups - 1))
@@ -167,8 +166,15 @@ def _two_sided(problem: DescentProblem) -> DescentProblem:
     """The same constraints, differentiated through both sides: an estimate varies with both."""
     if problem.alpha is None:
         return problem
-    settings: dict[str, Any] = {"first": problem.first, "form": problem.form, "cap_layer": problem.cap_layer}
-    return DescentProblem(problem.depth, problem.alpha, problem.cap, **settings)
+    return DescentProblem(
+        problem.depth,
+        problem.alpha,
+        problem.cap,
+        first=problem.first,
+        form=problem.form,
+        stop_gradient=False,
+        cap_layer=problem.cap_layer,
+    )
 
 
 def _names(constraints: list[int]) -> str:

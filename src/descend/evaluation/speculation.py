@@ -1,21 +1,23 @@
 """Leaving early in generation: the first k layers draft, all of them check (Elhoushi et al., 2024)."""
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from datasets import Dataset
 from torch import Tensor, nn
 from transformers.utils import logging
 
 from descend.evaluation.layers import evenly
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 PROMPTS, NEW_TOKENS = 16, 64
 
 
 @torch.no_grad()
 def speculation(
-    model: Any, dataset: Dataset, ignored: int, *, device: torch.device | str = "cpu", prompts: int = PROMPTS
+    model: Any, dataset: "Dataset", ignored: int, *, device: torch.device | str = "cpu", prompts: int = PROMPTS
 ) -> dict[str, Any]:
     """How many of the tokens that the first k layers draft the whole model accepts, and what that saves.
 

@@ -1,6 +1,6 @@
 """Hugging Face classifiers with every layer read by the model's own head."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -151,6 +151,14 @@ class LayeredClassifier(LibraryModel):
             mask: What is no padding, (B, T), for a head that looks at the mean over tokens; None for all.
         """
         return self.family.head(self.library, self.family.pool(hidden, mask))
+
+    reads_together = True
+
+    def read_together(self, states: Sequence[Tensor], inputs: Mapping[str, Tensor]) -> Tensor:
+        """The logits (E, B, C) of E layers, by one call of the head."""
+        mask = inputs.get("attention_mask")
+        pooled = torch.stack([self.family.pool(hidden, mask) for hidden in states])
+        return self.family.head(self.library, pooled.flatten(0, 1)).unflatten(0, pooled.shape[:2])
 
     @torch.no_grad()
     def temper(self, temperature: float) -> None:

@@ -1,7 +1,7 @@
 """The contract of a layered model: L+1 layer outputs, all read by one readout."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +100,13 @@ class LayeredModel(nn.Module, ABC):
         in the backward pass. Models that compute the readout anyway for the next layer override this to share it.
         """
         return (self.readout(hidden) for hidden in self.layer_outputs(inputs))
+
+    reads_together: bool = False
+    """Whether `read_together` is there: whether outputs of several layers can be read in one batch."""
+
+    def read_together(self, states: Sequence[Tensor], inputs: Any) -> Tensor:
+        """The predictions (E, B, …) read from E layers' outputs in one batch."""
+        raise NotImplementedError
 
 
 CONTRACT = frozenset(

@@ -1,46 +1,106 @@
-"""Recipes: a name for data, task, model and the settings they were tuned with."""
+"""Recipes: a name for data, task, model and the settings they were tuned with.
 
-from collections.abc import Callable, Iterator, Mapping
+Importing this package is cheap. Recipes and the other names load torch and Transformers when they are first used.
+"""
+
+from collections.abc import Iterator, Mapping
 from importlib import import_module
-from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from descend.errors import InputError
-from descend.recipes.base import SHIFTS, Recipe
-from descend.recipes.text import PlainTextRecipe, TextRecipe
-from descend.recipes.video import VideoRecipe
+from descend.extras import required
 
-__all__ = ["PLAIN", "RECIPES", "SHIFTS", "Recipe", "TextRecipe", "VideoRecipe"]
+if TYPE_CHECKING:
+    from descend.recipes.base import SHIFTS, Data, Recipe, Restored, Setup, Workload
+    from descend.recipes.configuring import configure
+    from descend.recipes.plain import PlainClassifier
+
+__all__ = [
+    "RECIPES",
+    "SHIFTS",
+    "Data",
+    "PlainClassifier",
+    "Recipe",
+    "Restored",
+    "Setup",
+    "Workload",
+    "configure",
+]
 
 
-class _Recipes(Mapping[str, type[Recipe]]):
-    """Recipes by name, each imported when it is asked for: not everyone has the libraries of all."""
+class _Entry(NamedTuple):
+    """A recipe's class, and one line about it."""
 
-    _places: ClassVar = {
-        "video-ut": "video.UTRecipe",
-        "video-dust": "video.DUSTRecipe",
-        "video-vit": "video.ViTRecipe",
-        "text-ut": "text.TextUTRecipe",
-        "text-distilbert": "text.DistilBERTRecipe",
-        "text-roberta": "text.RoBERTaRecipe",
-        "llm-sft": "language.InstructionRecipe",
+    module: str
+    name: str
+    about: str
+
+
+class _Recipes(Mapping[str, "type[Recipe]"]):
+    """Recipes by name. Each is imported when it is asked for, since not everyone installs the packages of all."""
+
+    _entries: ClassVar = {
+        "video-ut": _Entry("video", "UTRecipe", "video denoising with the unrolled transformer UT (Yang et al., 2022)"),
+        "video-dust": _Entry(
+            "video",
+            "DUSTRecipe",
+            "video denoising with the deep unfolded sequential transformer DUST (De Weerdt et al., 2023)",
+        ),
+        "video-vit": _Entry(
+            "video",
+            "ViTRecipe",
+            "video denoising with a vision transformer ViT, frame by frame (Dosovitskiy et al., 2021)",
+        ),
+        "text-ut": _Entry(
+            "text", "TextUTRecipe", "text classification with the unrolled transformer UT on word embeddings"
+        ),
+        "text-distilbert": _Entry(
+            "text",
+            "DistilBERTRecipe",
+            "text classification with DistilBERT (Sanh et al., 2019), small from scratch or pretrained",
+        ),
+        "text-roberta": _Entry(
+            "text",
+            "RoBERTaRecipe",
+            "text classification with RoBERTa (Liu et al., 2019), small from scratch or pretrained",
+        ),
+        "llm-sft": _Entry(
+            "language",
+            "InstructionRecipe",
+            "instruction tuning of a Llama-like language model, small from scratch or pretrained",
+        ),
     }
 
-    def __getitem__(self, name: str) -> type[Recipe]:
-        module, kind = self._places[name].split(".")
-        try:
-            return getattr(import_module(f"descend.recipes.{module}"), kind)
-        except ModuleNotFoundError as error:
-            raise InputError(f"{name} needs {error.name}: pip install 'descend[llm]'.") from None
+    def __getitem__(self, name: str) -> "type[Recipe]":
+        entry = self._entries[name]
+        with required(name):
+            return getattr(import_module(f"descend.recipes.{entry.module}"), entry.name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries  # Mapping's own would import the recipe
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._entries)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._entries)
+
+    def about(self, name: str) -> str:
+        """One line about a recipe; imports nothing."""
+        return self._entries[name].about
 
 
 RECIPES = _Recipes()
 
-PLAIN: dict[str, Callable[[Path, str, str | None], Recipe]] = {"classification": PlainTextRecipe.of}
-"""By task: what a folder with a model that Descend never trained is judged as, on which data of which kind."""
+_ROOMS = {
+    "base": ("SHIFTS", "Data", "Recipe", "Restored", "Setup", "Workload"),
+    "configuring": ("configure",),
+    "plain": ("PlainClassifier",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _ROOMS.items():
+        if name in names:
+            with required(f"descend.recipes.{name}"):
+                return getattr(import_module(f"descend.recipes.{module}"), name)
+    raise AttributeError(f"module 'descend.recipes' has no attribute {name!r}")

@@ -1,13 +1,14 @@
-"""What every recipe says, whatever its data and its model."""
+"""The contract of a recipe: settings that resolve to data, model, task, noise and training arguments."""
 
-from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Self
 
 from torch.utils.data import Dataset
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
 from descend.models import LayeredModel
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
@@ -21,11 +22,10 @@ SHIFTS: dict[str, type[Noise]] = {
     "laplace": LaplaceNoise,
     "dropout": TokenDropout,
 }
-"""Kinds of noise that a model can be judged under, by name."""
+"""Kinds of noise that a model can be evaluated under, by name."""
 
-
-GENTLE = {"dual_optim_args": '{"start": 0}'}
-"""For a pretrained model: multipliers start at 0, so that it is disturbed only where a bound is missed."""
+Collate = Callable[[list[Any]], dict[str, Any]]
+"""Samples → a batch."""
 
 
 def setting(default: Any, help: str) -> Any:
@@ -33,123 +33,250 @@ def setting(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
-class Data(Protocol):
-    """A data set as training uses it."""
+@dataclass(frozen=True)
+class TrainingDefaults:
+    """Training arguments that a recipe sets; None leaves the default of `DescentConfig`."""
 
-    @property
-    def train(self) -> Dataset:
-        """Samples to train on."""
+    learning_rate: float | None = None
+    lr_scheduler_type: str | None = None
+    warmup_steps: float | None = None
+    max_steps: int | None = None
+    num_train_epochs: float | None = None
+    per_device_train_batch_size: int | None = None
+    per_device_eval_batch_size: int | None = None
+    train_sampling_strategy: str | None = None
+    eval_strategy: str | None = None
+    eval_steps: int | None = None
+    save_strategy: str | None = None
+    save_steps: int | None = None
+    save_total_limit: int | None = 2
+    load_best_model_at_end: bool | None = True
+    metric_for_best_model: str | None = "merit"
+    logging_steps: int | None = 10
+    report_to: str | None = "none"
+    bf16: bool | None = None
+    activation_checkpointing: bool | None = None
+    strength: float | None = None
+    dual_optim_args: str | None = None
 
-    @property
-    def validation(self) -> Dataset:
-        """Others of the training side, to choose settings on."""
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that are set, by name."""
+        return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}
 
-    @property
-    def test(self) -> Dataset:
-        """Those of the test side."""
 
-    @property
-    def name(self) -> str:
-        """The data set's name, for records and reports."""
+PRETRAINED_DUAL = '{"start": 0}'
+"""`dual_optim_args` for a pretrained model: multipliers start at 0, so training only departs from ERM where a bound
+is missed."""
 
-    @property
+
+@dataclass(frozen=True)
+class Data:
+    """A loaded data set.
+
+    Attributes:
+        train: Samples to train on.
+        validation: Samples of the training side that settings are chosen on.
+        test: Samples of the test side.
+        name: The data set's name, for records and reports.
+        measure_sigma: Computes σ_x; None where σ_x is that of the model's embedding.
+        tokenizer: The tokenizer of the texts; it is saved with the model. None for videos.
+        labels: Names of the classes, in the order of their numbers; empty without classes.
+        notes: Sentences about samples that were left out.
+    """
+
+    train: Dataset
+    validation: Dataset
+    test: Dataset
+    name: str
+    measure_sigma: Callable[[], float] | None = None
+    tokenizer: PreTrainedTokenizerBase | None = None
+    labels: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @cached_property
     def sigma(self) -> float | None:
-        """σ_x where it does not depend on the model."""
+        """σ_x where it does not depend on the model; measured once, on first use."""
+        return None if self.measure_sigma is None else self.measure_sigma()
 
 
-@dataclass
-class Recipe:
-    """What every recipe says, whatever its data and its model."""
+@dataclass(frozen=True)
+class Restored:
+    """A trained model, loaded from a folder.
+
+    Attributes:
+        model: The model.
+        tokenizer: The tokenizer that was saved beside it; None for videos.
+    """
+
+    model: LayeredModel
+    tokenizer: PreTrainedTokenizerBase | None = None
+
+
+@dataclass(frozen=True)
+class Workload(ABC):
+    """Data, task and noise that a model is evaluated with."""
 
     data: str | None = setting(None, "Folder or file of the data; the embedded generated ones unless given.")
-    depth: int = setting(7, "L, the number of layers.")
-    noise: float = setting(0.8, "Training noise γ: of the clean data's std σ_x, as --noise-is says.")
+    noise: float = setting(0.8, "Training noise γ, in units of the clean data's std σ_x; see --noise-is.")
     noise_is: str = setting(
-        "std", "What γσ_x is of the noise, in training and in judging: its std, or its variance, for a std of √(γσ_x)."
+        "std", "What γσ_x is of the noise, in training and evaluation: its std, or its variance, for a std of √(γσ_x)."
     )
-    validation_share: float = setting(0.2, "Share of the training data kept for validation.")
 
     family: ClassVar[str]
+    """The model's name in tables, without its depth."""
     usual_noise: ClassVar[float]
-    """γ that a model trained without noise is judged by: up to 3.5 times this."""
-    about: ClassVar[str]
-    training: ClassVar[dict[str, Any]] = {
-        "logging_steps": 10,
-        "save_total_limit": 2,
-        "report_to": "none",
-    }
+    """A model that was trained without noise is evaluated up to 3.5 times this γ."""
 
-    def check(self) -> None:
-        """Refuse what can't be, before any work is done."""
-        self.corruption(None, seed=0)  # refuses what no noise can be
-
-    @property
-    def otherwise(self) -> dict[str, Any]:
-        """What these settings would have otherwise in `training`, where the person does not say."""
-        return {}
-
-    @property
-    def words(self) -> PreTrainedTokenizerBase | None:
-        """The tokenizer of texts, known once the data or a model are loaded; it is saved with the model."""
-        return None
-
-    @property
-    def collate(self) -> Callable[[list[Any]], dict[str, Any]] | None:
-        """How samples become a batch; torch's way for None."""
-        return None
+    def __post_init__(self) -> None:
+        self.corruption(None, seed=0)  # raises for a noise level or unit that is not allowed
 
     @abstractmethod
-    def load(self) -> Data:
-        """The data set; it does not depend on the run's seed, so that seeds are compared on the same data."""
+    def load(self, restored: Restored | None = None) -> Data:
+        """Load the data. They do not depend on the run's seed, so that seeds are compared on the same data.
+
+        Args:
+            restored: Encode texts for this model; None prepares them for a new model.
+        """
 
     @abstractmethod
-    def load_test(self) -> tuple[Dataset, str]:
-        """The test samples of data that the model was not trained on, and the data set's name."""
+    def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
+        """Load the test samples of another data set, and its name.
+
+        Args:
+            data: The other data set.
+            restored: The model that is evaluated on it.
+        """
 
     @abstractmethod
     def task(self) -> Task:
         """The loss and the metric."""
 
     @abstractmethod
-    def network(self, data: Data) -> LayeredModel:
-        """A new model for the data."""
+    def restore(self, folder: str) -> Restored:
+        """Load a model that `save_pretrained` wrote."""
+
+    def collate(self, tokenizer: PreTrainedTokenizerBase | None) -> Collate | None:
+        """The function that turns samples into a batch; None for torch's default."""
+        return None
 
     def corruption(self, sigma: float | None, seed: int, shift: str = "gaussian") -> Noise:
-        """The noise at its training level, for data of this σ_x; None for an embedding whose σ_x moves as it learns.
+        """The noise at its training level.
 
-        Training is with Gaussian noise; another kind of `SHIFTS` is for judging. Token dropout has no training level.
+        Args:
+            sigma: σ_x of the clean data; None for an embedding whose σ_x changes as it learns.
+            seed: Seed of the noise.
+            shift: One of `SHIFTS`. Training uses Gaussian noise. Token dropout has no training level.
         """
         kind = SHIFTS[shift]
         return kind(0.0 if kind is TokenDropout else self.noise, sigma, seed, self.noise_is)
 
     @classmethod
     def arguments(cls) -> type[DescentArguments]:
-        """What its training is set by."""
+        """The class of the training arguments."""
         return DescentConfig
 
-    def trainer(self, model: Any, args: Any, noise: Noise, data: Data, callbacks: list[Any]) -> DescentMixin:
-        """What trains a `network`; the data are those of `load`."""
-        return DescentTrainer(
-            model,
-            args,
-            task=self.task(),
-            noise=noise,
-            train_dataset=data.train,
-            eval_dataset=data.validation,
-            processing_class=self.words,
-            callbacks=callbacks,
-        )
+    def name_of(self, model: LayeredModel) -> str:
+        """The model's name in tables, such as UT-7."""
+        return f"{self.family}-{model.depth}"
 
-    @abstractmethod
-    def restore(self, folder: str) -> LayeredModel:
-        """The model that `save_pretrained` put into a folder."""
+
+@dataclass(frozen=True)
+class Recipe(Workload):
+    """A workload with a model to train: frozen settings, so that a changed recipe is `dataclasses.replace`.
+
+    Raises:
+        InputError: If a setting is out of range.
+    """
+
+    depth: int = setting(7, "L, the number of layers.")
+    validation_share: float = setting(0.2, "Share of the training data kept for validation.")
+
+    training: ClassVar[TrainingDefaults] = TrainingDefaults()
+
+    @property
+    def defaults(self) -> TrainingDefaults:
+        """Training arguments of these settings; those of a pretrained model differ from `training`."""
+        return self.training
+
+    def completed(self) -> Self:
+        """The recipe with absolute paths and, for a pretrained model, that model's own sizes.
+
+        Raises:
+            InputError: If the pretrained model can't be used with these settings.
+        """
+        return self
 
     @property
     def label(self) -> str:
         """The model's name in tables, such as UT-7."""
         return f"{self.family}-{self.depth}"
 
+    @abstractmethod
+    def network(self, data: Data) -> LayeredModel:
+        """A new model for the data."""
+
+    def fitted(self, model: LayeredModel) -> Self:
+        """The recipe with those sizes that only the loaded model tells."""
+        return self
+
+    def resolve(self, arguments: Any, data: Data | None = None) -> "Setup":
+        """Build all that one training run needs; the recipe itself stays as it is.
+
+        Args:
+            arguments: Training arguments, of the class `arguments()`; their seed is that of the model's weights.
+            data: What `load` of this very recipe returned, where several runs share it.
+        """
+        recipe = self.completed()
+        if data is None:
+            data = recipe.load()
+        set_seed(arguments.seed)
+        model = recipe.network(data)
+        noise = recipe.corruption(data.sigma, arguments.seed)
+        return Setup(recipe.fitted(model), data, model, recipe.task(), noise, arguments)
+
+    def trainer(self, setup: "Setup", callbacks: Sequence[TrainerCallback]) -> DescentMixin:
+        """The trainer of a resolved recipe."""
+        return DescentTrainer(
+            setup.model,
+            setup.arguments,
+            task=setup.task,
+            noise=setup.noise,
+            train_dataset=setup.data.train,
+            eval_dataset=setup.data.validation,
+            processing_class=setup.data.tokenizer,
+            callbacks=list(callbacks),
+        )
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a recipe resolves to: everything that one training run needs.
+
+    Attributes:
+        recipe: The completed recipe; its fields are the ``settings`` of the run's ``config.json``.
+        data: The data set.
+        model: The new model.
+        task: The loss and the metric.
+        noise: The training noise.
+        arguments: The training arguments, of the class ``recipe.arguments()``.
+    """
+
+    recipe: Recipe
+    data: Data
+    model: LayeredModel
+    task: Task
+    noise: Noise
+    arguments: Any
+
+    def trainer(self, callbacks: Sequence[TrainerCallback] = ()) -> DescentMixin:
+        """The trainer of this run.
+
+        Args:
+            callbacks: Callbacks of the training loop.
+        """
+        return self.recipe.trainer(self, callbacks)
+
 
 def absolute(path: str | None) -> str | None:
-    """A path that still holds when a run is judged from another directory."""
+    """An absolute path, which still holds when a run is evaluated from another directory."""
     return None if path is None else str(Path(path).expanduser().absolute())

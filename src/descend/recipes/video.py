@@ -1,18 +1,19 @@
 """Video denoising with the unrolled transformers and ViT."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
+from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
-from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, ViTDenoiser, ViTDenoiserConfig
+from descend.models import DUST, UT, DUSTConfig, UTConfig, ViTDenoiser, ViTDenoiserConfig
 from descend.models.loading import refuse_unsafe
-from descend.recipes.base import Recipe, absolute, setting
-from descend.tasks.video import VideoData, VideoDenoising, VideoWindows, load_test, load_video
+from descend.recipes.base import Data, Recipe, Restored, TrainingDefaults, absolute, setting
+from descend.tasks.video import VideoDenoising, load_test, load_video
 
 
-@dataclass
+@dataclass(frozen=True)
 class VideoRecipe(Recipe):
     """Video denoising: what all three models share."""
 
@@ -23,59 +24,55 @@ class VideoRecipe(Recipe):
 
     usual_noise = 0.8
     architecture: ClassVar[type[PreTrainedModel]]
-    # UT's and DUST's were chosen on a validation split of UCSD Ped2's training clips at γ = 0.8: docs/results/video.md.
-    training = Recipe.training | {
-        "max_steps": 400,
-        "per_device_train_batch_size": 4,
-        "per_device_eval_batch_size": 16,
-        "learning_rate": 3e-3,
-        "lr_scheduler_type": "linear",
-        "eval_strategy": "steps",
-        "eval_steps": 100,
-        "save_steps": 100,
-        "load_best_model_at_end": True,
-        "metric_for_best_model": "merit",
-        "strength": 0.7,
-    }
+    # Settings of UT and DUST were chosen on validation clips of UCSD Ped2 at γ = 0.8: docs/results/video.md.
+    training = TrainingDefaults(
+        max_steps=400,
+        per_device_train_batch_size=4,
+        per_device_eval_batch_size=16,
+        learning_rate=3e-3,
+        lr_scheduler_type="linear",
+        eval_strategy="steps",
+        eval_steps=100,
+        save_steps=100,
+        strength=0.7,
+    )
 
-    def check(self) -> None:
-        """Refuse what can't be, before any work is done."""
-        super().check()
-        self.data, self.cache_dir = absolute(self.data), absolute(self.cache_dir)
+    def completed(self) -> Self:
+        """The recipe with absolute paths."""
+        return replace(self, data=absolute(self.data), cache_dir=absolute(self.cache_dir))
 
-    def load(self) -> VideoData:
-        """The data set; it does not depend on the run's seed, so that seeds are compared on the same data."""
-        data = load_video(
+    def load(self, restored: Restored | None = None) -> Data:
+        """Load windows of frames, which are the same for every model."""
+        video = load_video(
             self.data,
             self.window,
             stride=self.stride,
             cache_dir=self.cache_dir,
             validation_share=self.validation_share,
         )
-        if len(data.validation) < 2:
+        if len(video.validation) < 2:
             raise InputError(
-                f"{data.name} leaves {len(data.validation)} window of {self.window} frames to validate on; expected at "
-                "least 2. Choose a shorter --window, a larger --validation-share, or give more clips."
+                f"{video.name} leaves {len(video.validation)} window of {self.window} frames to validate on; expected "
+                "at least 2. Choose a shorter --window, a larger --validation-share, or give more clips."
             )
-        return data
+        return Data(video.train, video.validation, video.test, video.name, measure_sigma=lambda: video.sigma)
 
-    def load_test(self) -> tuple[VideoWindows, str]:
-        """The test windows of data that the model was not trained on, all of them, and the data set's name."""
-        if self.data is None:
-            raise InputError("data must name a folder or file of videos; got none.")
-        return load_test(self.data, self.window, cache_dir=self.cache_dir)
+    def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
+        """Load the test windows of another data set, and its name."""
+        return load_test(data, self.window, cache_dir=self.cache_dir)
 
     def task(self) -> VideoDenoising:
-        """The loss and the metric."""
+        """Mean L2 loss of a window, and RMSE."""
         return VideoDenoising()
 
-    def restore(self, folder: str) -> LayeredModel:
-        """The model that `save_pretrained` put into a folder."""
+    def restore(self, folder: str) -> Restored:
+        """Load a model that `save_pretrained` wrote."""
         refuse_unsafe(folder)
-        return self.architecture.from_pretrained(folder, use_safetensors=True)  # type: ignore[return-value]
+        model = self.architecture.from_pretrained(folder, use_safetensors=True)
+        return Restored(model)  # type: ignore[arg-type]  # architectures are layered models
 
 
-@dataclass
+@dataclass(frozen=True)
 class UTRecipe(VideoRecipe):
     """Video denoising with the unrolled transformer."""
 
@@ -86,9 +83,8 @@ class UTRecipe(VideoRecipe):
 
     family = "UT"
     architecture = UT
-    about = "video denoising with the unrolled transformer UT (Yang et al., 2022)"
 
-    def network(self, data: Any) -> UT:
+    def network(self, data: Data | None) -> UT:
         """A new UT."""
         return UT(
             UTConfig(
@@ -101,7 +97,7 @@ class UTRecipe(VideoRecipe):
         )
 
 
-@dataclass
+@dataclass(frozen=True)
 class DUSTRecipe(VideoRecipe):
     """Video denoising with the deep unfolded sequential transformer."""
 
@@ -117,14 +113,9 @@ class DUSTRecipe(VideoRecipe):
 
     family = "DUST"
     architecture = DUST
-    about = "video denoising with the deep unfolded sequential transformer DUST (De Weerdt et al., 2023)"
-    training = VideoRecipe.training | {
-        "learning_rate": 2e-3,
-        "max_steps": 150,
-        "per_device_train_batch_size": 2,
-    }
+    training = replace(VideoRecipe.training, learning_rate=2e-3, max_steps=150, per_device_train_batch_size=2)
 
-    def network(self, data: Any) -> DUST:
+    def network(self, data: Data | None) -> DUST:
         """A new DUST."""
         return DUST(
             DUSTConfig(
@@ -140,7 +131,7 @@ class DUSTRecipe(VideoRecipe):
         )
 
 
-@dataclass
+@dataclass(frozen=True)
 class ViTRecipe(VideoRecipe):
     """Video denoising with a vision transformer, frame by frame."""
 
@@ -157,22 +148,15 @@ class ViTRecipe(VideoRecipe):
 
     family = "ViT"
     architecture = ViTDenoiser
-    about = "video denoising with a vision transformer ViT, frame by frame (Dosovitskiy et al., 2021)"
-    # Not tuned: it trains stably.
-    training = VideoRecipe.training | {
-        "learning_rate": 1e-3,
-        "warmup_steps": 20,
-        "max_steps": 200,
-        "strength": 0.75,  # plain training leaves its early layers far behind
-    }
+    # Not tuned. The larger strength is for its early layers, which ERM leaves far behind.
+    training = replace(VideoRecipe.training, learning_rate=1e-3, warmup_steps=20, max_steps=200, strength=0.75)
 
-    def check(self) -> None:
-        """Refuse what can't be, before any work is done."""
-        super().check()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.pretrained is None:
-            self._small()
+            self._small()  # raises for a width or readout that is not allowed
 
-    def network(self, data: Any) -> ViTDenoiser:
+    def network(self, data: Data | None) -> ViTDenoiser:
         """A ViT with its pretrained blocks, or a small new one."""
         if self.pretrained is not None:
             return ViTDenoiser.from_vit(self.pretrained, self.depth, self.readout)

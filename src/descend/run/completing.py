@@ -15,6 +15,7 @@ from descend.reading import parse_json, plain_text, read_json, read_text
 from descend.records import locked, write_json
 from descend.run.judging import of_run
 from descend.run.training import CONFIG_FILE
+from descend.seeds import Stream, derived
 from descend.tasks.text import encode_prompt, prompt
 
 PARTIAL = ".partial"
@@ -64,7 +65,7 @@ def complete(
     partial = out.with_name(out.name + PARTIAL)
     _refuse_existing(out)
     subject = of_run(folder, model)
-    if not subject.network.limits.get("length") or subject.recipe.task().metric != "token_accuracy":
+    if not subject.restored.model.limits.get("length") or subject.recipe.task().metric != "token_accuracy":
         raise InputError(f"{folder} is no run of a language model; expected one of llm-sft.")
     level = subject.recipe.noise if noise is None else noise
     if not 0 <= level < float("inf"):
@@ -81,11 +82,11 @@ def complete(
         "batch_size": batch_size,
         "seed": seed,
     }
-    tokenizer, network = subject.recipe.words, subject.network.saved  # type: ignore[attr-defined]
+    tokenizer, network = subject.restored.tokenizer, subject.restored.model.saved
     assert tokenizer is not None
     device = subject.args.device
     network.to(device).eval()
-    longest = subject.network.limits["length"]
+    longest = subject.restored.model.limits["length"]
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out):
         _refuse_existing(out)  # again, now that no other command can write it
@@ -103,7 +104,8 @@ def complete(
                 room = [place for place, ids in enumerate(asked) if len(ids) < longest]
                 answers: list[str | None] = [None] * len(batch)
                 # Seeded by the batch, so that a resumed run draws the same noise.
-                shaken = subject.recipe.corruption(subject.sigma, seed * 1_000_003 + start).at(level)
+                batch_seed = derived(Stream.COMPLETIONS, seed, start)
+                shaken = subject.recipe.corruption(subject.sigma, batch_seed).at(level)
                 for place, text in zip(
                     room,
                     _answers(
@@ -167,8 +169,6 @@ def _entry(row: dict[str, Any], answer: str, generator: str) -> dict[str, str]:
 
 
 def _prompts(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.is_file():
-        raise InputError(f"{path} must be a JSON file of prompts, as alpaca_eval.json; there is none.")
     rows = read_json(path)
     if not isinstance(rows, list) or not rows:
         raise InputError(f"{path} must hold a JSON list of prompts, as alpaca_eval.json; got {type(rows).__name__}.")

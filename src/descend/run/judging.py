@@ -8,8 +8,10 @@ from typing import Any, get_type_hints
 
 import numpy as np
 from safetensors.torch import load_file
+from torch import nn
 from torch.utils.data import Dataset, Subset
 
+from descend.contract import resolve
 from descend.errors import InputError, reason
 from descend.evaluation.energy import energies
 from descend.evaluation.exits import exits
@@ -17,13 +19,13 @@ from descend.evaluation.layers import embedding_std, evenly, measure
 from descend.evaluation.probes import fit_probes
 from descend.evaluation.robustness import pictures, robustness
 from descend.evaluation.speculation import speculation
-from descend.models import LayeredCausalLM, LayeredClassifier, LayeredModel
+from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.models.unrolled import UnrolledModel
-from descend.recipes import PLAIN, RECIPES, SHIFTS, Recipe
-from descend.recipes.base import Data
+from descend.recipes import RECIPES, SHIFTS, Data, PlainClassifier, Recipe, Restored, Workload
 from descend.records import put, read_json
 from descend.records.schema import GROUPS_FILE, SUMMARY_FILE, Groups, Summary
 from descend.run.training import CONFIG_FILE
+from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED
 from descend.training import DUAL_FILE
 from descend.training.config import DescentConfig
@@ -49,14 +51,14 @@ class Subject:
 
     Attributes:
         recipe: Its data and task.
-        network: The model.
+        restored: The model, with its tokenizer.
         args: With the problem that it is held to.
         sigma: σ_x of its training; None to measure it on the training side of the data it is judged on.
         facts: What else the summary says of it.
     """
 
-    recipe: Recipe
-    network: LayeredModel
+    recipe: Workload
+    restored: Restored
     args: DescentConfig
     sigma: float | None
     facts: dict[str, Any]
@@ -111,7 +113,8 @@ def evaluate(
     if shift not in SHIFTS:
         raise InputError(f"shift must be one of {', '.join(SHIFTS)}; got {shift!r}.")
     subject = of_run(folder, model) if task is None else _of_library(folder, task, dataset, data)
-    recipe, network, args = subject.recipe, subject.network, subject.args
+    recipe, restored, args = subject.recipe, subject.restored, subject.args
+    network = restored.model
     if probe or exit:
         if not isinstance(network, LayeredClassifier | LayeredCausalLM):
             raise InputError("only models of text can be probed or left early; leave out --probe and --exit.")
@@ -121,21 +124,21 @@ def evaluate(
             raise InputError(
                 f"--probe and --exit choose on validation data and are judged on test; got --split {split}."
             )
-    own = (loaded or recipe.load()) if data is None else None
-    samples, name = (getattr(own, split), own.name) if own else _others(recipe, data, split)
+    own = (loaded or recipe.load(restored)) if data is None else None
+    samples, name = (getattr(own, split), own.name) if own else _others(recipe, str(data), split, restored)
     if most is not None:
         samples = _few(samples, most)
-    parts = cache(lambda: own or recipe.load())  # other data have training texts too, read once and only if asked for
+    parts = cache(lambda: own or recipe.load(restored))  # read once, and only if needed
     objective_task, device = recipe.task(), args.device
     objective_task.check(samples, network.limits)
     network.to(device)  # type: ignore[attr-defined]
-    sigma = subject.sigma
+    collate, sigma = recipe.collate(restored.tokenizer), subject.sigma
     if sigma is None:
-        sigma = embedding_std(network, objective_task, parts().train, collate=recipe.collate, device=device)
+        sigma = embedding_std(network, objective_task, parts().train, collate=collate, device=device)
     trained = recipe.corruption(sigma, seed, shift)
     levels = noise or usual_levels(recipe, shift)
     problem = args.problem(network.depth, network.first_layer)
-    settings: dict[str, Any] = {"batch_size": args.eval_batch_size, "device": device, "collate": recipe.collate}
+    settings: dict[str, Any] = {"batch_size": args.eval_batch_size, "device": device, "collate": collate}
     found = robustness(network, objective_task, samples, problem, trained, levels=levels, **settings)
     judged = f"the {'training' if split == 'train' else split} data"
     summary = {
@@ -162,7 +165,7 @@ def evaluate(
     if isinstance(network, LayeredClassifier) and (probe or exit):
         if probe:
             # Its own draws: those of the judged samples belong to their numbers too.
-            fresh = trained.at(trained.level, seed=seed + 1)
+            fresh = trained.at(trained.level, seed=derived(Stream.PROBES, seed))
             probed = fit_probes(network, objective_task, parts().train, parts().validation, fresh, **settings)
             judge = robustness(probed, objective_task, samples, problem, trained, levels=levels, **settings)
             told = judge.summary(objective_task)
@@ -184,7 +187,7 @@ def evaluate(
 
 def mean_metric(
     recipe: Recipe,
-    network: LayeredModel,
+    model: nn.Module,
     data: Data,
     args: DescentConfig,
     *,
@@ -195,18 +198,20 @@ def mean_metric(
 
     Args:
         recipe: Its data and task.
-        network: The model; its training mode is left as it was.
+        model: The model, layered or of Transformers; its training mode is left as it was.
         data: What ``recipe`` loads.
         args: Its training's.
         most: How many samples, taken evenly.
         levels: Noise levels γ.
     """
-    task, samples = recipe.task(), _few(data.validation, most)
-    sigma = data.sigma
+    samples = _few(data.validation, most)
+    network, task = resolve(model, recipe.task(), None)
+    network.train(model.training)
+    collate, sigma = recipe.collate(data.tokenizer), data.sigma
     if sigma is None:
-        sigma = embedding_std(network, task, data.train, collate=recipe.collate, device=args.device)
+        sigma = embedding_std(network, task, data.train, collate=collate, device=args.device)
     noise = recipe.corruption(sigma, seed=0)
-    settings: dict[str, Any] = {"batch_size": args.eval_batch_size, "device": args.device, "collate": recipe.collate}
+    settings: dict[str, Any] = {"batch_size": args.eval_batch_size, "device": args.device, "collate": collate}
     values = [measure(network, task, samples, noise.at(level), **settings).metrics[-1] for level in levels]
     return float(np.mean(values))
 
@@ -217,7 +222,7 @@ def _few(samples: Any, most: int) -> Any:
     return samples.select(places) if hasattr(samples, "select") else Subset(samples, places)
 
 
-def usual_levels(recipe: Recipe, shift: str = "gaussian") -> list[float]:
+def usual_levels(recipe: Workload, shift: str = "gaussian") -> list[float]:
     """Eight levels γ from 0 to 3.5 times the training noise, or to 0.7 for token dropout."""
     train_noise = 0.2 if shift == "dropout" else recipe.noise or recipe.usual_noise
     return [round(level, 6) for level in np.linspace(0, 3.5 * train_noise, 8).tolist()]
@@ -248,7 +253,8 @@ def of_run(folder: Path, model: str) -> Subject:
     if not any((folder / model / name).is_file() for name in ("config.json", "adapter_config.json")):
         todo = "finish the run first: the same descend train with --resume"
         raise InputError(f"{folder} has no {model}; {todo if model == 'model' else 'judge its model instead'}.")
-    network = _restored(recipe, folder / model)
+    restored = _restored(recipe, folder / model)
+    network = restored.model
     if network.depth != recipe.depth:
         raise InputError(
             f"{folder / model} has {network.depth} layers, but {folder / CONFIG_FILE} says depth {recipe.depth}."
@@ -267,32 +273,31 @@ def of_run(folder: Path, model: str) -> Subject:
         "settings": told,
         "seconds": config.get("seconds"),
     }
-    return Subject(recipe, network, args, dual["sigma"], facts)
+    return Subject(recipe, restored, args, dual["sigma"], facts)
 
 
 def _of_library(folder: Path, task: str, dataset: str | None, data: str | None) -> Subject:
     """A model that the library's `save_pretrained` wrote."""
-    if task not in PLAIN:
-        raise InputError(f"task must be one of {', '.join(PLAIN)}; got {task!r}.")
+    if task != "classification":
+        raise InputError(f"task must be classification; got {task!r}.")
     if data is None:
         raise InputError("a model that is no run has no data of its own; give some by --data.")
-    recipe = PLAIN[task](folder, data, dataset)
-    network = _restored(recipe, folder)
-    recipe.depth = network.depth
-    args = DescentConfig(output_dir=str(folder), alpha=str(PLAIN_ALPHA), report_to="none")
+    recipe = PlainClassifier.of(folder, data, dataset)
+    restored = _restored(recipe, folder)
+    args = DescentConfig(output_dir=str(folder), alpha=PLAIN_ALPHA, report_to="none")
     facts = {
         "recipe": task,
         "method": "plain",
         "seed": 0,
-        "model": recipe.label,
+        "model": recipe.name_of(restored.model),
         "checkpoint": "model",
         "settings": {},
         "note": _UNTRAINED,
     }
-    return Subject(recipe, network, args, None, facts)
+    return Subject(recipe, restored, args, None, facts)
 
 
-def _restored(recipe: Recipe, folder: Path) -> LayeredModel:
+def _restored(recipe: Workload, folder: Path) -> Restored:
     try:
         return recipe.restore(str(folder))
     except InputError:
@@ -313,12 +318,11 @@ def _recipe(config: Any) -> Recipe:
     return kind(**settings)
 
 
-def _others(recipe: Recipe, data: str | None, split: str) -> tuple[Dataset, str]:
+def _others(recipe: Workload, data: str, split: str, restored: Restored) -> tuple[Dataset, str]:
     """All test samples of other data."""
     if split != "test":
         raise InputError(f"other data are judged on their test side; got --split {split}. Leave out --data or --split.")
-    recipe.data = data
-    return recipe.load_test()
+    return recipe.load_test(data, restored)
 
 
 def _dual(path: Path, depth: int) -> dict[str, Any]:

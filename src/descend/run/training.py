@@ -11,19 +11,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import datasets
 import torch
 from torch import distributed
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
-from transformers import TrainerCallback, TrainerControl, TrainerState, set_seed
+from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.utils import is_datasets_available
 from transformers.utils import logging as transformers_logging
 
 from descend.errors import InputError, Interrupted, Unsaved, reason
 from descend.objective import check_r_drop
-from descend.recipes import Recipe
-from descend.recipes.base import Data
+from descend.recipes import Data, Recipe
 from descend.records import LOCK_FILE, PART, aside, locked
 from descend.records.schema import CONFIG_FILE, RunConfig, read_config
 from descend.training import DUAL_FILE, FEASIBLE_FOLDER, DescentMixin
@@ -31,9 +30,13 @@ from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
 from descend.training.config import DescentConfig
 from descend.training.preset import paper
 
+if is_datasets_available():
+    import datasets
+
 # Loading and saving need no progress bar; training and evaluation have bars of their own.
 transformers_logging.disable_progress_bar()
-datasets.disable_progress_bars()
+if is_datasets_available():
+    datasets.disable_progress_bars()
 
 
 def train(
@@ -76,7 +79,7 @@ def _train(
     loaded: Data | None,
 ) -> DescentMixin:
     out, main = args.folder, args.should_save
-    recipe.check()
+    recipe = recipe.completed()
     if args.resume_from_checkpoint:
         raise InputError("resume_from_checkpoint must be left out; --resume goes on from the newest whole checkpoint.")
     args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
@@ -90,12 +93,11 @@ def _train(
     # What one process of a machine decodes, or has made into tokens, the others read. All have looked at the folder.
     with args.main_process_first(desc="reading the data"):
         data = loaded or recipe.load()
-    for note in getattr(data, "notes", ()) if main else ():
+    for note in data.notes if main else ():
         tqdm.write(f"{data.name}: {note}", file=sys.stderr)
     args.warmup(*_steps(args, len(data.train)))  # type: ignore[arg-type]
-    set_seed(args.seed)
-    model = recipe.network(data)
-    noise = recipe.corruption(data.sigma, args.seed)
+    setup = recipe.resolve(args, data)
+    recipe = setup.recipe
     config = RunConfig(
         descend=version("descend"),
         recipe=name,
@@ -105,7 +107,7 @@ def _train(
         seed=args.seed,
         model=recipe.label,
         dataset=data.name,
-        sigma=noise.sigma,
+        sigma=setup.noise.sigma,
         settings=asdict(recipe),
         training=stored(args),
         versions={library: version(library) for library in ("torch", "transformers", "accelerate")},
@@ -113,7 +115,7 @@ def _train(
     if resume and _begun(out):
         _same_run(out, config)
     try:
-        trainer = recipe.trainer(model, args, noise, data, [stop, *callbacks])
+        trainer = setup.trainer([stop, *callbacks])
     except (ValueError, ImportError, RuntimeError, OSError) as error:  # the libraries' own checks of their arguments
         if isinstance(error, InputError) or (isinstance(error, OSError) and error.errno):
             raise

@@ -20,6 +20,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from descend.errors import InputError, Interrupted, reason
 from descend.run import differences
+from descend.seeds import Stream, derived
 from descend.training import preferred
 
 HEARTBEAT, GRACE = 15, 90
@@ -77,7 +78,7 @@ def open_storage(url: str) -> RDBStorage:
                 heartbeat_stale_trial_callback=_again,
             )
         except (ImportError, NoSuchModuleError) as error:
-            what = "pip install 'descend[postgres]'" if url.startswith("postgresql") else "install its Python driver"
+            what = "pip install 'psycopg[binary]'" if url.startswith("postgresql") else "install its Python driver"
             raise InputError(f"{shown} needs a driver that is not there ({reason(error)}): {what}.") from None
         except LOST as error:
             trouble = error
@@ -236,8 +237,8 @@ class Search:
         before = [trial for trial in self._trials if trial.number < number and trial.state is not TrialState.FAIL]
         if len(before) >= self.trials:
             raise TooMany
-        own = self.seed * 8191 + number
-        self.study.sampler = TPESampler(seed=own, n_startup_trials=min(10, max(1, self.trials // 3)))
+        seed = derived(Stream.SWEEP, self.seed, number) % 2**32  # numpy's old generators take no more
+        self.study.sampler = TPESampler(seed=seed, n_startup_trials=min(10, max(1, self.trials // 3)))
 
     def give_back(self, number: int) -> None:
         """Leave a trial that was interrupted to whoever comes next."""

@@ -122,7 +122,7 @@ class _Worker:
         bases: dict[str, DescentConfig] = {}
         for method in methods:
             self.name, self.recipe, bases[method] = self._built(method, [], out / TRIALS)
-            self.recipe.check()
+            self.recipe = self.recipe.completed()
             bases[method].primal_dual(self.recipe.depth)
             if not space(bases[method], fixed, ranges):
                 raise InputError(f"nothing is left to search for {method}: all that is searched is given as a flag.")
@@ -308,7 +308,7 @@ class _Pruning(TrainerCallback):
             return
         if step not in self.seen:  # a trial that was taken up has some already
             self.seen.add(step)
-            self.trial.report(self.glance(kwargs["model"].model), step)
+            self.trial.report(self.glance(kwargs["model"]), step)
         epoch = steps_of_epoch(args, state, kwargs["train_dataloader"])
         warmup = args.warmup(state.max_steps, epoch) if args.method == "constrained" else 0
         if step > warmup and 2 * step >= state.max_steps and self.trial.should_prune():

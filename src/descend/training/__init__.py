@@ -1,4 +1,4 @@
-"""The one training loop: transformers' Trainer, the Lagrangian for its loss, a dual step after each of its own."""
+"""The training loop: Transformers' Trainer with the Lagrangian as its loss and a dual step after each primal step."""
 
 from descend.evaluation.satisfaction import preferred
 from descend.training.config import DescentConfig

@@ -1,4 +1,4 @@
-"""Checkpoints to be trusted: what was written is hashed, what is read is checked, nothing of ours is pickled."""
+"""Checkpoints with a manifest of hashes, and run state without pickles."""
 
 import hashlib
 import json
@@ -18,11 +18,11 @@ from descend.records import PART
 
 MANIFEST_FILE = "manifest.json"
 WEIGHTS = ("model", "adapter_model", "pytorch_model_fsdp")
-"""How the names of files or folders with a model's weights begin."""
+"""Prefixes of the files or folders that hold a model's weights."""
 DAMAGED = "damaged-"
-"""Before the name of a checkpoint that was put aside."""
+"""Prefix of a checkpoint that was damaged and renamed."""
 STOPPED = "stopped-"
-"""Before the step after which training came apart, where its state is kept: no checkpoint, but as one."""
+"""Prefix of the folder with the state before a step that failed; the number of that state's step follows."""
 
 
 def seal(checkpoint: Path) -> None:
@@ -73,7 +73,7 @@ def newest_whole(folder: Path) -> tuple[Path | None, dict[Path, str]]:
 
 
 def rotate(folder: Path, limit: int | None, best: str | None) -> None:
-    """Delete all but a run's newest checkpoints and its best, as the library does; none is ever half there.
+    """Delete all but a run's newest checkpoints and its best, as Transformers does, but each atomically.
 
     Args:
         folder: The run's.
@@ -83,11 +83,11 @@ def rotate(folder: Path, limit: int | None, best: str | None) -> None:
     newest = sorted(checkpoints(folder), key=_sealed, reverse=True)
     if not newest or not limit or limit < 0:
         return
-    kept = {newest[0]} | ({Path(best)} if best else set())
-    kept |= set([one for one in newest if one not in kept][: max(0, limit - len(kept))])
+    stays = {newest[0]} | ({Path(best)} if best else set())
+    stays |= set([each for each in newest if each not in stays][: max(0, limit - len(stays))])
     (folder / PART).mkdir(exist_ok=True)
     for checkpoint in newest:
-        if checkpoint not in kept:
+        if checkpoint not in stays:
             shutil.rmtree(checkpoint.rename(folder / PART / checkpoint.name), ignore_errors=True)
     shutil.rmtree(folder / PART, ignore_errors=True)
 

@@ -1,11 +1,11 @@
-"""The constrained problem that training solves, as settings beside those of transformers' and TRL's trainers."""
+"""The settings of constrained training, beside those of the trainers of Transformers and TRL."""
 
 import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 from transformers import TrainingArguments
@@ -13,8 +13,17 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from descend.core import DescentProblem, GeometricTarget, PrimalDual
 from descend.core.multipliers import LEARNING_RATE, LEARNING_RATES
+from descend.core.targets import Form
 from descend.errors import InputError
+from descend.training.flags import Alpha, DualEvery, alpha_of, dual_every_of
 from descend.training.preset import PAPER, paper
+
+# Settings are mixed into the arguments of more than one trainer. At run time they have no base, so that the defaults
+# of TRL's arguments, which derive from Transformers', stay in force.
+if TYPE_CHECKING:
+    _TrainerArguments = TrainingArguments
+else:
+    _TrainerArguments = object
 
 
 def _last(depth: int) -> list[float]:
@@ -36,24 +45,24 @@ METHODS: dict[str, Callable[[int], list[float]]] = {
     "linear": _linear,
     "r-drop": _last,
 }
-"""By method: what f_0 … f_L weigh in the objective of a model of L layers.
+"""The weights of f_0 … f_L in a method's objective, for a model of L layers.
 
-``uniform`` and ``linear`` are deep supervision, every exit trained at a fixed weight. Exit 0, the embedded input as the
-readout reads it, belongs to the chain that ``constrained`` holds to descent, so ``uniform`` weighs it like any other:
-it trains the readout and the embedding, and where neither touches it (UT's noisy input) it is a constant. ``linear``
-gives layer l the weight l, and exit 0 none. ``r-drop`` is ERM with a term of its own, see `Objective`.
+``uniform`` and ``linear`` are deep supervision, which trains every exit at a fixed weight. ``uniform`` includes exit 0,
+the readout of the embedded input: it trains the readout and the embedding, and is a constant where neither affects it
+(UT's noisy input). ``linear`` gives layer l the weight l, and exit 0 none. ``r-drop`` is ERM with another term, see
+`Objective`.
 """
 
 
-DEFAULTS: dict[str, dict[str, Any]] = {
+DEFAULTS: dict[str, dict[str, float | str]] = {
     "geometric": {"strength": 0.2, "dual_optimizer": "price", "dual_warmup_steps": 0.0, "resilience": 0.0},
     "step": {"dual_optimizer": "adam", "dual_warmup_steps": 0.1, "resilience": 0.05},
 }
-"""Defaults that depend on what bounds the layers: the losses themselves (`GeometricTarget`), or α (`StepTarget`)."""
+"""Defaults that depend on the target: the losses themselves (`GeometricTarget`), or α (`StepTarget`)."""
 
 
 def all_measured_are_saved(args: Mapping[str, Any]) -> bool:
-    """Whether the best model that is evaluated is always among the checkpoints.
+    """Whether every evaluated model that may be the best is saved as a checkpoint.
 
     Args:
         args: Training arguments by name.
@@ -61,33 +70,36 @@ def all_measured_are_saved(args: Mapping[str, Any]) -> bool:
     evaluated, saved = IntervalStrategy(args["eval_strategy"]), SaveStrategy(args["save_strategy"])
     if evaluated == IntervalStrategy.NO:
         return False
-    steps = args["eval_steps"] or args["logging_steps"]  # as the library has it
+    steps = args["eval_steps"] or args["logging_steps"]  # as in Transformers
     alike = evaluated.value == saved.value and (saved != SaveStrategy.STEPS or steps == args["save_steps"])
     return alike or saved == SaveStrategy.BEST
 
 
 REFUSED = {
-    "save_only_model": "it leaves out what a run needs to go on, the multipliers.",
-    "auto_find_batch_size": "the library begins anew with smaller batches, and the multipliers would not. Choose "
+    "save_only_model": "a run can't resume without its multipliers.",
+    "auto_find_batch_size": "Transformers starts again with smaller batches, but the multipliers would not. Choose "
     "per_device_train_batch_size, and gradient_accumulation_steps to make up for it.",
-    "enable_jit_checkpoint": "Ctrl-C and SIGTERM save already, and it would take the signal for itself.",
-    "save_on_each_node": "one process writes a run's folder. Let all machines see the same one.",
-    "bf16_full_eval": "a verdict is taken in the model's own precision.",
-    "fp16_full_eval": "a verdict is taken in the model's own precision.",
+    "enable_jit_checkpoint": "Ctrl-C and SIGTERM already save a checkpoint, and it would catch the signal first.",
+    "save_on_each_node": "one process writes a run's folder. Use a folder that all machines share.",
+    "bf16_full_eval": "the verdict needs the model's own precision.",
+    "fp16_full_eval": "the verdict needs the model's own precision.",
 }
-"""Settings of the library that a run can't keep its word with, and why."""
+"""Trainer settings that we refuse, with the reason."""
+
+FILLED = ("strength", "dual_optim_args")
+"""Settings that a recipe may have other defaults for, see `DescentArguments.fill`."""
 
 
 @dataclass
-class DescentArguments:
-    """The constrained problem, and how it is solved: what a trainer's own arguments are extended by."""
+class DescentArguments(_TrainerArguments):
+    """The constrained problem and its solution: settings that extend a trainer's own arguments."""
 
     method: str = field(
         default="constrained",
         metadata={
             "help": "constrained: descent constraints, eq. (4). erm: the same loop without, eq. (3). uniform, linear: "
-            "deep supervision, without constraints on the mean of all layers' losses, alike or in proportion to l. "
-            "r-drop: ERM on two passes of every text, which are to agree."
+            "deep supervision, a mean of all layers' losses without constraints, weighted equally or in proportion to "
+            "l. r-drop: ERM on two passes of every text, with a penalty where they differ."
         },
     )
     preset: str | None = field(
@@ -99,20 +111,20 @@ class DescentArguments:
     )
     r_drop: float = field(
         default=1.0,
-        metadata={"help": "Of the method r-drop: the price κ of what the two passes' predictions differ by."},
+        metadata={"help": "For r-drop: the price κ of the difference between the two passes' predictions."},
     )
     strength: float | None = field(
         default=None,
         metadata={
-            "help": "How much early layers must do of the descent, from 0 to 1. The bounds follow from the losses "
-            "themselves; no α is needed."
+            "help": "How much of the descent early layers must do, from 0 to 1: the recipe's own unless given, else "
+            "0.2. The bounds follow from the losses themselves; no α is needed."
         },
     )
-    alpha: str | None = field(
+    alpha: Alpha | None = field(
         default=None,
         metadata={
             "help": "Use the paper's bounds in place of ours: step α in (0, 1), each layer must lower the loss by a "
-            "factor 1 - α. One number, or one per layer."
+            "factor 1 - α. One number, or one per layer as 0.3,0.2,0.1."
         },
     )
     alpha_decay: float = field(
@@ -132,10 +144,12 @@ class DescentArguments:
             "and without α 1 for UT, whose exit 0 is the noisy input itself."
         },
     )
-    form: str = field(default="difference", metadata={"help": "Form of a constraint: difference or ratio."})
+    form: Form = field(default="difference", metadata={"help": "Form of a constraint: difference or ratio."})
     stop_gradient: bool = field(
         default=True,
-        metadata={"help": "No gradient through a constraint's right-hand side: no layer is paid to be worse."},
+        metadata={
+            "help": "No gradient through a constraint's right-hand side: no layer is rewarded for a higher loss."
+        },
     )
     dual_lr: float | None = field(
         default=None,
@@ -148,8 +162,8 @@ class DescentArguments:
     dual_optim_args: str | None = field(
         default=None, metadata={"help": "Further arguments of the dual optimizer, as JSON: '{\"kp\": 5.0}'."}
     )
-    dual_every: str = field(
-        default="1", metadata={"help": "A dual step after this many primal steps, or 'epoch' for one per epoch."}
+    dual_every: DualEvery = field(
+        default=1, metadata={"help": "A dual step after this many primal steps, or 'epoch' for one per epoch."}
     )
     dual_warmup_steps: float | None = field(
         default=None,
@@ -165,7 +179,9 @@ class DescentArguments:
         default=None,
         metadata={"help": "ρ: price of slack; 0 for hard constraints. Unless given 0, or 0.05 with α."},
     )
-    slack: str = field(default="implicit", metadata={"help": "Slack: implicit, eq. (38), or explicit, eq. (36)."})
+    slack: Literal["implicit", "explicit"] = field(
+        default="implicit", metadata={"help": "Slack: implicit, eq. (38), or explicit, eq. (36)."}
+    )
     slack_lr: float | None = field(
         default=None, metadata={"help": "Learning rate of explicit slack; ρ times the multipliers' unless given."}
     )
@@ -176,118 +192,131 @@ class DescentArguments:
     calibrate: bool = field(
         default=True,
         metadata={
-            "help": "Of a classifier: at the end of training divide the logits by the temperature that fits the "
-            "evaluation data best, for every method alike. It needs one evaluation data set and evaluations in "
-            "training. The most likely class at a layer stays the same."
+            "help": "For a classifier: at the end of training divide the logits by the temperature that fits the "
+            "evaluation data best, for every method. It needs one evaluation data set and evaluations in training. The "
+            "most likely class at a layer stays the same."
         },
     )
     patience: int | None = field(
         default=None,
         metadata={
-            "help": "End training after so many evaluations without a better model, and keep the best. "
-            "metric_for_best_model decides (merit: the last layer's loss and by how much constraints are broken); a "
-            "model that meets its constraints may be 1 percent worse. A warm-up does not count."
+            "help": "End training after this many evaluations without a better model, and keep the best by "
+            "metric_for_best_model (merit: the last layer's loss plus the violations). A model that meets its "
+            "constraints may be 1 percent worse. Evaluations in the warm-up do not count."
         },
     )
     dataloader_pin_memory: bool = field(
         default_factory=torch.cuda.is_available,
-        metadata={"help": "Keep batches where a GPU can fetch them fast; on where there is a GPU."},
+        metadata={"help": "Keep batches in page-locked memory, which speeds up transfers; on where there is a GPU."},
     )
 
     def __post_init__(self) -> None:
         self._check()
         if self.patience is not None:
             self.load_best_model_at_end = True
-        args: Any = self
-        if args.load_best_model_at_end and args.metric_for_best_model is None:
-            args.metric_for_best_model = "merit"
-        if args.metric_for_best_model in ("merit", "violation"):
-            args.greater_is_better = False
-        super().__post_init__()  # type: ignore[misc]
+        if self.load_best_model_at_end and self.metric_for_best_model is None:
+            self.metric_for_best_model = "merit"
+        if self.metric_for_best_model in ("merit", "violation"):
+            self.greater_is_better = False
+        super().__post_init__()
 
     @classmethod
     def of(cls, args: TrainingArguments | None) -> Self:
-        """A trainer's arguments, those of its own library under the default problem."""
+        """A trainer's arguments; those of Transformers or TRL get the default problem."""
         if args is None:
-            return cls(output_dir="trainer_output")  # type: ignore[call-arg]
+            return cls(output_dir="trainer_output")
         if isinstance(args, cls):
             return args
         config = cls.__new__(cls)
-        # As they are: what the library has made of them once must not be made of them again.
-        vars(config).update({one.name: one.default for one in fields(cls)} | vars(args))
+        # Skip `__post_init__`: these values were already processed.
+        vars(config).update({each.name: each.default for each in fields(cls)} | vars(args))
         config._check()
         return config
 
     @classmethod
     def paper(cls, recipe: str, output_dir: str | None = None, *, dataset: str = "imdb", **settings: Any) -> Self:
-        """The paper's training arguments of a recipe; what they leave out is as in Transformers.
+        """The paper's training arguments for a recipe; the others keep the defaults of Transformers.
 
-        `descend.training.preset` says of each value whether the paper prints it.
+        `descend.training.preset` says for each value whether the paper prints it.
 
         Args:
-            recipe: Whose, as ``video-ut``.
+            recipe: The recipe's name, such as ``video-ut``.
             output_dir: The run's folder.
-            dataset: Of texts, ``imdb`` or ``mnli``.
+            dataset: ``imdb`` or ``mnli``, for recipes of text.
             **settings: Further arguments, which override the paper's.
 
         Raises:
-            InputError: If there is no such recipe, or a setting can't be.
+            InputError: If there is no such recipe, or a setting is outside its range.
         """
-        chosen = paper(recipe, settings.get("method", "constrained"), dataset, settings)
-        return cls(**{"output_dir": output_dir, **chosen.training, **settings})  # type: ignore[arg-type]
+        preset = paper(recipe, settings.get("method", "constrained"), dataset, settings)
+        return cls(**{"output_dir": output_dir, **preset.training, **settings})
+
+    def fill(self, defaults: Mapping[str, Any]) -> None:
+        """Replace settings that are None by a recipe's defaults, where they suit the problem.
+
+        ``strength`` belongs to the bounds that follow from the losses: with ``alpha`` it stays None. Options of the
+        dual optimizer belong to the price rule, which recipes choose them for: with another one they stay None.
+
+        Args:
+            defaults: Values by name, of `FILLED`.
+        """
+        suits = {"strength": self.alpha is None, "dual_optim_args": self.resolved("dual_optimizer") == "price"}
+        for name, value in defaults.items():
+            if getattr(self, name) is None and suits[name]:
+                setattr(self, name, value)
 
     def _check(self) -> None:
-        args: Any = self  # with the arguments of a trainer
+        self.alpha = None if self.alpha is None else alpha_of(self.alpha)
+        self.dual_every = dual_every_of(self.dual_every)
         for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
-            if getattr(args, name) < 1:
-                raise InputError(f"{name} must be at least 1; got {getattr(args, name)}.")
-        if args.dataloader_num_workers < 0:
-            raise InputError(f"dataloader_num_workers must be at least 0; got {args.dataloader_num_workers}.")
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        if self.dataloader_num_workers < 0:
+            raise InputError(f"dataloader_num_workers must be at least 0; got {self.dataloader_num_workers}.")
         for name in ("learning_rate", "weight_decay", "max_grad_norm", "r_drop"):
-            if not 0 <= getattr(args, name) < math.inf:
-                raise InputError(f"{name} must be a number of at least 0; got {getattr(args, name)}.")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(f"{name} must be a number of at least 0; got {getattr(self, name)}.")
         if self.preset not in (None, PAPER):
             raise InputError(f"preset must be {PAPER}, or left out; got {self.preset!r}.")
         if self.preset is not None and self.alpha is None:
-            raise InputError("preset only names what settings are; DescentConfig.paper(RECIPE) makes them.")
-        if args.seed < 0:
-            raise InputError(f"seed must be at least 0; got {args.seed}.")
-        if args.save_total_limit is not None and args.save_total_limit < 1:
-            raise InputError(f"save_total_limit must be at least 1, or left out; got {args.save_total_limit}.")
-        for name, why in REFUSED.items():
-            if getattr(args, name):
-                raise InputError(f"{name} must be off: {why}")
-        if args.max_steps == 0 or (args.max_steps < 0 and not args.num_train_epochs > 0):
+            raise InputError("preset is only the name of settings; DescentConfig.paper(RECIPE) creates them.")
+        if self.seed < 0:
+            raise InputError(f"seed must be at least 0; got {self.seed}.")
+        if self.save_total_limit is not None and self.save_total_limit < 1:
+            raise InputError(f"save_total_limit must be at least 1, or left out; got {self.save_total_limit}.")
+        for name, reason in REFUSED.items():
+            if getattr(self, name):
+                raise InputError(f"{name} must be off: {reason}")
+        if self.max_steps == 0 or (self.max_steps < 0 and not self.num_train_epochs > 0):
             raise InputError(
-                f"max_steps or num_train_epochs must be above 0; got {args.max_steps} and {args.num_train_epochs}."
+                f"max_steps or num_train_epochs must be above 0; got {self.max_steps} and {self.num_train_epochs}."
             )
         if self.patience is not None:
-            self._check_patience()
-        if args.label_smoothing_factor:
+            self._check_patience(self.patience)
+        if self.label_smoothing_factor:
             raise InputError(
                 "label_smoothing_factor must be 0: the loss is the task's, the same at every layer; got "
-                f"{args.label_smoothing_factor}."
+                f"{self.label_smoothing_factor}."
             )
 
-    def _check_patience(self) -> None:
-        args: Any = self
-        if args.patience < 1:
-            raise InputError(f"patience must be at least 1 evaluation; got {args.patience}.")
-        evaluated, saved = IntervalStrategy(args.eval_strategy), SaveStrategy(args.save_strategy)
+    def _check_patience(self, patience: int) -> None:
+        if patience < 1:
+            raise InputError(f"patience must be at least 1 evaluation; got {patience}.")
+        evaluated, saved = IntervalStrategy(self.eval_strategy), SaveStrategy(self.save_strategy)
         if evaluated == IntervalStrategy.NO:
             raise InputError("patience counts evaluations, and there are none; set eval_strategy to steps or epoch.")
-        steps = args.eval_steps or args.logging_steps  # as the library has it
-        if not all_measured_are_saved(vars(args)):
+        steps = self.eval_steps or self.logging_steps  # as in Transformers
+        if not all_measured_are_saved(vars(self)):
             raise InputError(
                 "patience keeps the best model, so each that is evaluated must be saved; got eval_strategy "
                 f"{evaluated.value} (eval_steps {steps}) and save_strategy {saved.value} (save_steps "
-                f"{args.save_steps}). Give both alike, or save_strategy best."
+                f"{self.save_steps}). Give both alike, or save_strategy best."
             )
 
     @property
     def folder(self) -> Path:
-        """Where everything goes, ``output_dir``."""
-        return Path(vars(self)["output_dir"] or "trainer_output")
+        """The run's folder, ``output_dir``."""
+        return Path(self.output_dir or "trainer_output")
 
     def alphas(self, depth: int, first: int = 0) -> float | list[float]:
         """α of each layer, from one number, a geometric schedule or a list.
@@ -297,28 +326,25 @@ class DescentArguments:
             first: Where the chain and a schedule start.
 
         Raises:
-            InputError: If it can't be read.
+            InputError: If there is no α, or the decay is outside its range.
         """
-        try:
-            values = [float(value) for value in str(self.alpha).split(",")]
-        except ValueError:
-            raise InputError(
-                f"alpha must be one number or one per layer, as 0.3,0.2,0.1; got {self.alpha!r}."
-            ) from None
+        if self.alpha is None:
+            raise InputError("expected alpha, one number or one per layer; got none.")
         if not 0 < self.alpha_decay <= 1:
             raise InputError(f"alpha_decay must lie in (0, 1]; got {self.alpha_decay}.")
-        if len(values) > 1:
-            return values
-        if self.alpha_decay == 1:
-            return values[0]
-        return [values[0] * self.alpha_decay ** max(0, layer - first) for layer in range(depth)]
+        if isinstance(self.alpha, list) or self.alpha_decay == 1:
+            return self.alpha
+        return [self.alpha * self.alpha_decay ** max(0, layer - first) for layer in range(depth)]
 
     def problem(self, depth: int, first: int = 0) -> DescentProblem:
-        """The constraints that a model is held to, whatever the method it was trained with.
+        """The constraints that a model is judged by, whatever method trained it.
 
         Args:
             depth: L, the number of the model's layers.
-            first: Where the model's chain starts unless ``first_layer`` says it, see `LayeredModel.first_layer`.
+            first: Where the model's chain starts unless ``first_layer`` is set, see `LayeredModel.first_layer`.
+
+        Raises:
+            InputError: If a setting is outside its range, or does not go with another.
         """
         usual = min(first, depth - 1) if self.alpha is None else 0  # the paper's chain starts at the input
         first = usual if self.first_layer is None else self.first_layer
@@ -328,32 +354,36 @@ class DescentArguments:
                     raise InputError(f"{name} belongs to alpha, which was not given; give --alpha or leave it out.")
             return DescentProblem(depth, target=GeometricTarget(self.resolved("strength"), first))
         if self.strength is not None:
-            whose = "preset has an alpha of its own" if self.preset else "alpha and strength are two ways to say it"
-            raise InputError(f"strength can't be given here: {whose}, what a layer must reach. Leave out one of them.")
+            bounds = "the preset has an alpha" if self.preset else "alpha is given"
+            raise InputError(
+                f"strength and alpha are two ways to set what a layer must reach; {bounds}, and strength is "
+                f"{self.strength}. Leave out one of them."
+            )
         return DescentProblem(
             depth,
             self.alphas(depth, first),
             self.cap,
             first=first,
-            form=self.form,  # type: ignore[arg-type]
+            form=self.form,
             stop_gradient=self.stop_gradient,
             cap_layer=self.cap_layer,
         )
 
     def primal_dual(self, depth: int, first: int = 0) -> PrimalDual:
-        """The dual of the problem that training solves: one without constraints, but for the method of that name.
+        """The dual of the problem that training solves, which has constraints if the method is ``constrained``.
 
         Args:
-            depth: As of `problem`.
-            first: As of `problem`.
+            depth: As in `problem`.
+            first: As in `problem`.
+
+        Raises:
+            InputError: If a setting is outside its range.
         """
         if self.method not in METHODS:
             raise InputError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}.")
-        problem = self.problem(depth, first)  # checked for all: they are evaluated against the same constraints
+        problem = self.problem(depth, first)  # checked for every method: all are judged by the same constraints
         if self.method != "constrained":
             return PrimalDual(DescentProblem(depth, objective=METHODS[self.method](depth)))
-        if self.dual_every != "epoch" and not self.dual_every.isdecimal():
-            raise InputError(f"dual_every must be a number of steps or 'epoch'; got {self.dual_every!r}.")
         if self.dual_warmup_epochs is not None and self.dual_warmup_steps is not None:
             raise InputError("dual_warmup_steps and dual_warmup_epochs are the same in two units; give one of them.")
         for name in ("dual_warmup_steps", "dual_warmup_epochs"):
@@ -364,31 +394,31 @@ class DescentArguments:
             lr=self.resolved("dual_lr"),
             optimizer=self.resolved("dual_optimizer"),
             resilience=self.resolved("resilience"),
-            slack=self.slack,  # type: ignore[arg-type]
+            slack=self.slack,
             slack_lr=self.slack_lr,
             slack_optimizer=self.slack_optimizer,
-            every="epoch" if self.dual_every == "epoch" else int(self.dual_every),
+            every=self.dual_every,
             options=self._dual_options(),
         )
 
     def resolved(self, name: str) -> Any:
-        """A setting, or where it was not given its default, which may depend on other settings."""
+        """A setting, or if it is None its default, which may depend on other settings."""
         value = getattr(self, name)
         if value is not None:
             return value
         if name == "dual_lr":
             return LEARNING_RATES.get(self.resolved("dual_optimizer"), LEARNING_RATE)
-        return DEFAULTS["step" if self.alpha else "geometric"].get(name)
+        return DEFAULTS["geometric" if self.alpha is None else "step"].get(name)
 
     def warmup(self, steps: int, epoch: int) -> int:
         """How many of a run's steps pass before the constraints take part.
 
         Args:
-            steps: The run's.
-            epoch: Those of an epoch.
+            steps: The number of steps in the run.
+            epoch: The number of steps in an epoch.
 
         Raises:
-            InputError: If that is all of them: the constraints would never take part.
+            InputError: If no step is left for the constraints.
         """
         name = "dual_warmup_steps"
         if self.dual_warmup_epochs is not None:
@@ -405,11 +435,11 @@ class DescentArguments:
 
     @property
     def idle(self) -> set[str]:
-        """Settings of the problem that training by this method does not look at."""
-        own = set(DescentArguments.__annotations__)
+        """Settings of Descend that training by this method does not use."""
+        every = set(DescentArguments.__annotations__)
         always = {"preset", "calibrate", "patience"}
-        looked_at = {"constrained": own - {"r_drop"}, "r-drop": {"r_drop"}}
-        return own - looked_at.get(self.method, set()) - always
+        used = {"constrained": every - {"r_drop"}, "r-drop": {"r_drop"}}
+        return every - used.get(self.method, set()) - always
 
     def _dual_options(self) -> dict[str, Any]:
         try:
@@ -418,7 +448,7 @@ class DescentArguments:
             options = None
         if not isinstance(options, dict) or options.keys() & {"lr", "maximize", "name", "in_force"}:
             raise InputError(
-                "dual_optim_args must be a JSON object of the dual optimizer's arguments other than lr, as "
+                "dual_optim_args must be a JSON object of the dual optimizer's arguments other than lr, such as "
                 f"'{{\"kp\": 5.0}}'; got {self.dual_optim_args!r}."
             )
         return options
@@ -426,7 +456,7 @@ class DescentArguments:
 
 @dataclass
 class DescentConfig(DescentArguments, TrainingArguments):
-    """transformers' `TrainingArguments` and the constrained problem.
+    """Transformers' `TrainingArguments` and the constrained problem.
 
     Every argument of the Trainer keeps its name and its meaning.
     """

@@ -1,12 +1,14 @@
-"""The private methods of Transformers' and TRL's trainers that Descend overrides or calls, each in this file alone.
+"""Every private method of Transformers' and TRL's trainers that Descend overrides or calls.
 
-Transformers promises nothing about them. ``tests/training/test_hf_hooks.py`` freezes their signatures and says for
-which versions; a release that changes one fails there, by name, before it fails anywhere else.
+Transformers and TRL promise nothing about them. ``tests/training/test_hf_hooks.py`` freezes their signatures and says
+for which versions; a release that changes one fails there, by name.
 """
 
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer
 
@@ -14,17 +16,24 @@ from descend.objective import Objective
 
 
 class TrainerHooks(Trainer):
-    """Transformers' `Trainer`, its private methods called and overridden under public names.
+    """Transformers' `Trainer`: its private methods under public names, to be called and overridden.
 
     ``model`` is the user's model throughout. What Accelerate prepares (wraps in DDP, shards by FSDP2, hands to
     DeepSpeed, runs in mixed precision) is the `Objective` around it, which is what ``compute_loss`` calls.
     """
 
     objective: Objective
+    checkpoint_parent: Path | None = None
+    """Where the checkpoint that is being written stands for now; None while none is being written."""
+
+    # --- the user's model, and the objective around it
 
     @property
     def users_model(self) -> Any:
-        """The model that is trained and saved, without the objective around it."""
+        """The model that is trained and saved, without the objective around it.
+
+        Under FSDP2 its parameters are shards, which are gathered inside the objective's forward pass and evaluations.
+        """
         return self.objective.model.saved
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -42,7 +51,7 @@ class TrainerHooks(Trainer):
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: DataLoader | None = None) -> Any:
         if not training:
             return self.objective  # predictions are read from it; there is nothing to prepare
-        # What is not prepared yet, or was in an earlier `train` without a wrapper, is to be prepared.
+        # After an earlier `train` without a wrapper `model_wrapped` is the objective: prepare it again.
         return self.model if model is self.objective else super()._wrap_model(model, training, dataloader)
 
     def _prepare_for_training(
@@ -52,10 +61,189 @@ class TrainerHooks(Trainer):
         self._keep_users_model()
         return prepared
 
+    def _keep_users_model(self) -> None:
+        """Put the user's model back: under FSDP Transformers sets ``model`` to what Accelerate prepared."""
+        self.model = self.callback_handler.model = self.users_model
+
+    # --- the loop
+
+    def has_steps_left(self) -> bool:
+        """Whether another epoch is to begin."""
+        raise NotImplementedError
+
+    def _run_epoch(self, **kwargs: Any) -> None:  # type: ignore[override]
+        if self.has_steps_left():
+            super()._run_epoch(**kwargs)
+
+    def ordered(self, sampler: Any) -> Any:
+        """The training sampler to use in place of Transformers'."""
+        raise NotImplementedError
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        return self.ordered(super()._get_train_sampler(train_dataset))
+
+    def check_step(self, model: nn.Module, norm: Any) -> None:
+        """Look at the gradient's norm before the optimizer's step; an exception stops it."""
+        raise NotImplementedError
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        self.check_step(model, norm)
+        return norm
+
+    def on_device(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """A batch where the model is."""
+        return self._prepare_inputs(batch)
+
+    # --- columns
+
+    def columns(self) -> list[str] | None:
+        """The columns of a data set that a batch keeps; None for Transformers' choice."""
+        return None
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        self._signature_columns: Any = self.columns() or self._signature_columns
+
+    def evaluation_columns(self, dataset: Any) -> Any:
+        """An evaluation set without the columns that no batch keeps."""
+        return self._remove_unused_columns(dataset, "evaluation")
+
+    def evaluation_collator(self) -> Any:
+        """How evaluation samples become a batch, without the columns that no batch keeps."""
+        return self._get_collator_with_removed_columns(self.data_collator, "evaluation")
+
+    # --- the choice of the best model
+
+    def is_best(self, metrics: dict[str, float]) -> bool:
+        """Whether an evaluated model is the best so far."""
+        raise NotImplementedError
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        if not self.is_best(metrics):
+            return False
+        self.state.best_metric = None  # otherwise Transformers would compare once more, by the metric alone
+        return super()._determine_best_metric(metrics, trial)
+
+    def load_best(self) -> None:
+        """Load the best model at the end of training."""
+        raise NotImplementedError
+
+    def _load_best_model(self) -> None:
+        self.load_best()
+
+    # --- writing a checkpoint
+
+    def save_checkpoint(self, model: nn.Module) -> None:
+        """Save a checkpoint of this step."""
+        raise NotImplementedError
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        self.save_checkpoint(model)
+
+    def write_checkpoint_files(self, model: nn.Module) -> None:
+        """Write Transformers' files of a checkpoint, below `checkpoint_parent`."""
+        super()._save_checkpoint(model, None)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return super()._get_output_dir(trial) if self.checkpoint_parent is None else str(self.checkpoint_parent)
+
+    def push_checkpoint(self, folder: Path) -> None:
+        """Push a checkpoint to the Hub."""
+        super()._push_from_checkpoint(str(folder))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Nothing: `push_checkpoint` is called once a checkpoint has its name."""
+
+    def save_weights(self, folder: Path, state_dict: dict[str, Tensor] | None) -> None:
+        """Write the model; ``state_dict`` holds its tensors where they were gathered already."""
+        raise NotImplementedError
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        self.save_weights(Path(output_dir or str(self.args.output_dir)), state_dict)
+
+    def save_run_state(self, folder: Path) -> None:
+        """Write what a checkpoint holds besides Transformers' files."""
+        raise NotImplementedError
+
+    def io_deferred(self) -> AbstractContextManager[None]:
+        """Inside, I/O errors wait for the next collective, where all ranks fail together."""
+        raise NotImplementedError
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        with self.io_deferred():
+            self.save_run_state(Path(output_dir))
+        with self.io_deferred():
+            super()._save_optimizer_and_scheduler(output_dir)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        with self.io_deferred():
+            super()._save_rng_state(output_dir)
+
+    # --- reading a checkpoint
+
+    def load_weights(self, checkpoint: str) -> None:
+        """Load the model's weights from a checkpoint."""
+        super()._load_from_checkpoint(checkpoint, self.users_model)
+
+    def weights_loaded(self, checkpoint: str) -> None:
+        """Called when the weights are loaded that training resumes from."""
+        raise NotImplementedError
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        self.load_weights(resume_from_checkpoint)
+        self.weights_loaded(resume_from_checkpoint)
+
+    def check_loaded(self, missing: list[str], unexpected: list[str]) -> None:
+        """Look at the names by which a checkpoint and the model differ."""
+        raise NotImplementedError
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        self.check_loaded(load_result.missing_keys, load_result.unexpected_keys)
+
+    def state_restored(self, checkpoint: str) -> None:
+        """Called when Transformers has read its state from the checkpoint that training resumes from."""
+        raise NotImplementedError
+
+    def _init_training_state(
+        self,
+        max_steps: int,
+        num_update_steps_per_epoch: int,
+        num_train_epochs: int,
+        resume_from_checkpoint: str | None,
+        trial: Any,
+    ) -> tuple[int, int]:
+        trained = super()._init_training_state(
+            max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
+        )
+        if resume_from_checkpoint is not None:
+            self.state_restored(resume_from_checkpoint)
+        return trained
+
+    def load_run_state(self, checkpoint: str) -> None:
+        """Read what `save_run_state` wrote."""
+        raise NotImplementedError
+
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         self._keep_users_model()
         super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            self.load_run_state(checkpoint)
 
-    def _keep_users_model(self) -> None:
-        """Under FSDP Transformers replaces ``model`` by what Accelerate prepared: put the user's back."""
-        self.model = self.callback_handler.model = self.users_model
+
+class SFTHooks:
+    """TRL's `SFTTrainer`: what it keeps private, under public names."""
+
+    def prepared(self: Any, dataset: Any, name: str) -> Any:
+        """An evaluation set tokenized (and packed) as TRL does it; as it is where TRL was told to leave data alone."""
+        if self._skip_prepare_dataset:
+            return dataset
+        packing = self.args.packing if self.args.eval_packing is None else self.args.eval_packing
+        return self._prepare_dataset(
+            dataset, self.processing_class, self.args, packing, self._formatting_func, name or "eval"
+        )
+
+    @property
+    def text_tokenizer(self: Any) -> Any:
+        """The tokenizer, of a processor its own."""
+        return self._tokenizer

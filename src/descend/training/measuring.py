@@ -1,4 +1,4 @@
-"""Measuring while training: every layer at the training noise, the verdict, and the best model that meets it."""
+"""Evaluation while training: every layer at the training noise, the verdict, and the best feasible model."""
 
 import logging
 import math
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers.trainer_utils import IntervalStrategy, has_length, speed_metrics
+from transformers.utils import is_datasets_available
 
 from descend.errors import InputError
 from descend.evaluation.calibration import TEMPERATURES, at_temperature, temperature
@@ -22,6 +22,9 @@ from descend.models import LayeredCausalLM
 from descend.records import aside, put
 from descend.training.metrics import Predictions
 from descend.training.saving import Resumable
+
+if is_datasets_available():
+    import datasets
 
 logger = logging.getLogger(__name__)
 
@@ -33,25 +36,24 @@ Watch = Callable[[dict[str, Any], Tensor, Tensor], None] | None
 
 
 class Measuring(Resumable):
-    """A trainer that looks at all layers where the library's looks at the last."""
+    """A trainer whose evaluation measures every layer."""
 
     verdict: Verdict | None
     temperature: float
     """What `calibrate` has divided a classifier's logits by, 1 before."""
     chooses: bool
-    """Whether what was measured last is a candidate for the best: on the trainer's own evaluation data."""
+    """Whether the last evaluation was on the trainer's own data: only such a model can be the best."""
 
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Whether a model is the best so far, see `beats_best`; one of a warm-up is no candidate."""
+    def is_best(self, metrics: dict[str, float]) -> bool:
+        """Whether a model is the best so far, see `beats_best`; never during a warm-up."""
         if self.in_warmup or not self.beats_best(metrics):
             return False
-        self.state.best_metric = None  # transformers would compare metrics alone
         self._best_meets = self._meets(metrics)
-        return super()._determine_best_metric(metrics, trial)
+        return True
 
     @property
     def in_warmup(self) -> bool:
-        """Whether the model was not yet held to its constraints."""
+        """Whether the constraints are not yet in force."""
         return self.dual.problem.constrained and self.dual.steps <= self.dual.warmup
 
     def beats_best(self, metrics: dict[str, float]) -> bool:
@@ -91,13 +93,13 @@ class Measuring(Resumable):
             layer's predictions. While it trains a classifier is measured at the temperature that it would be kept with,
             on the trainer's own data alone.
         """
-        own = eval_dataset is None
+        is_own = eval_dataset is None
         if isinstance(eval_dataset, str):
             known = self._evaluated(self.eval_dataset)
             if eval_dataset not in known:
                 raise InputError(f"eval_dataset must be one of {', '.join(known)}; got {eval_dataset!r}.")
             eval_dataset = known[eval_dataset]
-        datasets = self._evaluated(self.eval_dataset if own else eval_dataset)
+        datasets = self._evaluated(self.eval_dataset if is_own else eval_dataset)
         if not datasets:
             raise InputError("expected an eval_dataset, of the trainer or of this call; got none.")
         metrics: dict[str, float] = {}
@@ -110,37 +112,37 @@ class Measuring(Resumable):
             layers = self._measure(dataset, predictions)
             model = self.objective.model
             divisor = 1.0
-            if own and self.is_in_train and layers.logits is not None:
-                # A candidate is measured as it would be kept.
-                divisor = self._of_first(temperature(layers, self.objective.task, self.dual.problem))
+            if is_own and self.is_in_train and layers.logits is not None:
+                # Measure a candidate at the temperature it would be kept with.
+                divisor = self._broadcast(temperature(layers, self.objective.task, self.dual.problem))
                 layers = at_temperature(layers, self.objective.task, divisor)
             judged = verdict(self.args.problem(model.depth, model.first_layer), layers)
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
-            # All processes have measured, and may differ by rounding; what is decided on it is the first one's.
-            judged, found = self._of_first((judged, self._told(layers, judged, prefix, predictions)))
+            # Every rank has measured, and may differ by rounding: decide on the main process's numbers.
+            judged, named = self._broadcast((judged, self._named_metrics(layers, judged, prefix, predictions)))
             verdicts.append(judged)
-            found |= speed_metrics(
+            named |= speed_metrics(
                 prefix, began, num_samples=len(dataset) if has_length(dataset) else len(layers.losses)
             )
-            self.log(found)
-            metrics |= found
-            losses.append(found[f"{prefix}_loss"])
-            # Other data than the trainer's own leave no trace in what a run is known and chosen by.
-            if own and self.is_world_process_zero():
+            self.log(named)
+            metrics |= named
+            losses.append(named[f"{prefix}_loss"])
+            # Only the trainer's own evaluation set affects records and model selection.
+            if is_own and self.is_world_process_zero():
                 self.records.rows(
                     {"loss": layers.losses.mean(0).tolist(), self.objective.task.metric: layers.metrics},
                     step=self.state.global_step,
                     split=f"validation {name}".rstrip(),
                     noise=self._level,
                 )
-        self.verdict = max(verdicts, key=lambda one: one.worst)
-        if own and all(one.feasible for one in verdicts):
+        self.verdict = max(verdicts, key=lambda each: each.worst)
+        if is_own and all(each.feasible for each in verdicts):
             self._keep_best_feasible(sum(losses) / len(losses), divisor)
-        self.chooses = own and metric_key_prefix == "eval"
+        self.chooses = is_own and metric_key_prefix == "eval"
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _told(
+    def _named_metrics(
         self, layers: LayerLosses, judged: Verdict, prefix: str, predictions: Predictions | None
     ) -> dict[str, float]:
         metrics = {
@@ -168,15 +170,15 @@ class Measuring(Resumable):
         """
         if self.dual.problem.constrained and loss < self._best:
             self._best = loss
-            kept = self.args.folder / FEASIBLE_FOLDER
-            with aside(kept) if self.args.should_save else nullcontext(kept) as folder:
+            place = self.args.folder / FEASIBLE_FOLDER
+            with aside(place) if self.args.should_save else nullcontext(place) as folder:
                 with self.objective.model.tempered(divisor) if divisor != 1 else nullcontext():
                     self.save_pretrained(folder)
                 self.save_dual(folder / DUAL_FILE)
 
     @staticmethod
     def _evaluated(dataset: Any) -> dict[str, Any]:
-        """Data sets by name, a single one by none."""
+        """Data sets by name; a single one has the empty name."""
         return dataset if isinstance(dataset, dict) else {} if dataset is None else {"": dataset}
 
     @staticmethod
@@ -201,17 +203,17 @@ class Measuring(Resumable):
         """
         noise = self.objective.noise
         self.objective.eval()  # and so it stays: training steps call train()
-        if isinstance(dataset, Dataset):
-            dataset = self._remove_unused_columns(dataset, "evaluation")
-        own = noise.at(noise.level, seed=0, sigma=self.sigma or self._sigma(dataset)) if noise else None
-        return self._seen(
+        if is_datasets_available() and isinstance(dataset, datasets.Dataset):
+            dataset = self.evaluation_columns(dataset)
+        fixed = noise.at(noise.level, seed=0, sigma=self.sigma or self._sigma(dataset)) if noise else None
+        return self._gathered(
             lambda: measure(
                 self.objective.model,
                 self.objective.task,
                 dataset,
-                own,
+                fixed,
                 batch_size=self.args.eval_batch_size,
-                collate=self._collate_evaluation,
+                collate=self.evaluation_collator(),
                 device=self.args.device,
                 watch=self._watch(None if self._calibrates else predictions),
                 keep_logits=self._calibrates,
@@ -231,13 +233,10 @@ class Measuring(Resumable):
 
     @property
     def _calibrates(self) -> bool:
-        """Whether the logits are to be divided by a temperature.
-
-        Not where nothing is evaluated in training, and not by several data sets, which would have several.
-        """
+        """Whether the logits are to be divided by a temperature: with one data set, and evaluations in training."""
         evaluates = IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO
-        one = len(self._evaluated(self.eval_dataset)) == 1
-        return self.args.calibrate and self.objective.has_logits and evaluates and one
+        single = len(self._evaluated(self.eval_dataset)) == 1
+        return self.args.calibrate and self.objective.has_logits and evaluates and single
 
     def calibrate(self) -> None:
         """Divide a classifier's logits by the temperature that fits the evaluation data best.
@@ -246,33 +245,28 @@ class Measuring(Resumable):
         """
         if self._calibrates:
             (dataset,) = self._evaluated(self.eval_dataset).values()
-            found = temperature(self._measure(dataset), self.objective.task, self.dual.problem)
-            found = self._of_first(found)
-            if found in (TEMPERATURES[0], TEMPERATURES[-1]) and self.is_world_process_zero():
+            divisor = temperature(self._measure(dataset), self.objective.task, self.dual.problem)
+            divisor = self._broadcast(divisor)
+            if divisor in (TEMPERATURES[0], TEMPERATURES[-1]) and self.is_world_process_zero():
                 logger.warning(
-                    f"the temperature {found:.3g} is at an end of the range: on the evaluation data the logits say "
-                    f"{'almost nothing' if found > 1 else 'too little'}. Train longer, or set calibrate to false."
+                    f"the temperature {divisor:.3g} is at an end of the range: on the evaluation data the logits say "
+                    f"{'almost nothing' if divisor > 1 else 'too little'}. Train longer, or set calibrate to false."
                 )
-            self.objective.model.temper(found)
-            self.temperature *= found
+            self.objective.model.temper(divisor)
+            self.temperature *= divisor
 
-    def _seen(self, look: Callable[[], Any]) -> Any:
-        """What ``look`` finds in the model outside its forward pass, for which FSDP2 must gather parameters too."""
+    def _gathered(self, look: Callable[[], Any]) -> Any:
+        """The result of ``look``, which reads the model outside its forward pass: FSDP2 gathers parameters for it."""
         if not hasattr(self.objective, "reshard"):
             return look()
         from torch.distributed.fsdp import register_fsdp_forward_method
 
         if "aside" not in vars(self.objective):
             register_fsdp_forward_method(self.objective, "aside")
-        found: list[Any] = []  # what a forward pass returns might be rounded
-        self.objective.aside(lambda: found.append(look()))
+        results: list[Any] = []  # FSDP2 may round what a forward pass returns
+        self.objective.aside(lambda: results.append(look()))
         self.objective.reshard()  # type: ignore[operator]
-        return found[0]
-
-    @property
-    def _collate_evaluation(self) -> Any:
-        """How samples become a batch where they are measured."""
-        return self._get_collator_with_removed_columns(self.data_collator, "evaluation")
+        return results[0]
 
     @property
     def sigma(self) -> float | None:
@@ -288,13 +282,13 @@ class Measuring(Resumable):
         return None if data is None else self._sigma(data)
 
     def _sigma(self, dataset: Any) -> float:
-        return self._seen(
+        return self._gathered(
             lambda: embedding_std(
                 self.objective.model,
                 self.objective.task,
                 dataset,
                 batch_size=self.args.eval_batch_size,
-                collate=self._collate_evaluation,
+                collate=self.evaluation_collator(),
                 device=self.args.device,
             )
         )
@@ -310,14 +304,14 @@ class Measuring(Resumable):
 
         A language model's predictions are its logits at every token, (B, T, V), and its labels those of the batch.
         """
-        task, batch = self.objective.task, self._prepare_inputs(inputs)
+        task, batch = self.objective.task, self.on_device(inputs)
         causal = isinstance(self.objective.model, LayeredCausalLM)
 
         def look() -> Tensor:
             return self._of_causal(batch) if causal else list(self.objective.model.predictions(task.inputs(batch)))[-1]
 
         with torch.no_grad():
-            prediction = self._seen(look)
+            prediction = self._gathered(look)
         try:
             target = task.target(batch)
         except KeyError:  # a sample without a label has a prediction all the same
@@ -341,10 +335,11 @@ class Measuring(Resumable):
 
     def save_dual(self, path: Path) -> None:
         """Write λ, the cap's multiplier, the slack, and σ_x as the model embeds the data now; as `save_pretrained`."""
+        multipliers = self.dual.multipliers
         tensors = {
-            "multipliers": self.dual.multipliers,
-            "cap_multiplier": self.dual.cap_multiplier,
-            "slack": self.dual.slack,
+            "multipliers": multipliers[1:].clone(),
+            "cap_multiplier": multipliers[0].clone(),
+            "slack": self.dual.slack[1:].clone(),
         }
         sigma = self.sigma
         if sigma is not None:

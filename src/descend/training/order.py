@@ -2,17 +2,18 @@
 
 from collections.abc import Iterator
 
-import torch
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler, Sampler
 from transformers.trainer_pt_utils import LengthGroupedSampler
+
+from descend.seeds import Stream, generator_of
 
 
 class Share(BatchSampler):
     """One rank's micro-batches: of every R·B samples, B on each of R ranks; the last ones may be fewer.
 
     Args:
-        shard: What the library would deal out an epoch by.
+        shard: Accelerate's own share of an epoch.
     """
 
     sampler: Sampler  # accelerate's and torch's loaders look for it here
@@ -25,19 +26,19 @@ class Share(BatchSampler):
 
     @property
     def idles(self) -> bool:
-        """Whether none of an epoch's last samples are this rank's."""
+        """Whether this rank's last batch is empty."""
         last = len(self.sampler) % self.batch_size  # type: ignore[arg-type]
         return not self.drop_last and 0 < last <= self._own.start
 
     def __iter__(self) -> Iterator[list[int]]:
-        # A loader must have something to load: a rank that idles gets a sample that another one counts.
+        # A loader must load something: an idle rank gets a sample that another rank counts.
         return (samples[self._own] or samples[:1] for samples in super().__iter__())
 
 
 class LengthGrouped(LengthGroupedSampler):
-    """Samples of like length together, in an order that a resumed run, or another method, meets again.
+    """Samples of similar length together, in an order of its own generator.
 
-    The library's draws from the global generator, where dropout does too.
+    Transformers draws the order from the global generator, as dropout does: a resumed run would meet another order.
     """
 
     def __init__(self, batch_size: int, lengths: list[int], seed: int):
@@ -47,4 +48,4 @@ class LengthGrouped(LengthGroupedSampler):
 
     def set_epoch(self, epoch: int) -> None:
         """Draw the order of this epoch."""
-        self.generator = torch.Generator().manual_seed(self.seed * 8191 + epoch)
+        self.generator = generator_of(Stream.ORDER, self.seed, epoch)

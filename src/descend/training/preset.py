@@ -1,8 +1,8 @@
-"""The paper's method and nothing else, as settings: what `--preset paper` and `DescentConfig.paper` stand for.
+"""The settings of the paper's method: what `--preset paper` and `DescentConfig.paper` choose.
 
-The columns of the paper's Tables 1, 2 and 5 have lost their heads, and many of their values. Each number below says
-what is printed and what is guessed. The model's learning rate, the batch size and, for texts, the epochs are lost and
-not guessed: they stay as the recipe has them.
+In our copy of the paper, Tables 1, 2 and 5 have lost their column heads and many values. The comments below say which
+values are printed and which are guessed. The model's learning rate, the batch size and, for texts, the number of epochs
+are lost and not guessed: they stay as the recipe has them.
 """
 
 from collections.abc import Collection, Mapping
@@ -30,14 +30,14 @@ class Preset:
         return Preset({**self.settings, **other.settings}, {**self.training, **other.training})
 
     def overridden(self, *chosen: Mapping[str, Any]) -> list[str]:
-        """The settings that were chosen otherwise.
+        """The names of settings that differ from the preset's.
 
         Args:
-            *chosen: Settings and arguments as they are.
+            *chosen: The settings and arguments of a run.
         """
-        now: dict[str, Any] = {key: value for each in chosen for key, value in each.items()}
-        asked = {**self.settings, **self.training}
-        return sorted(key for key, value in asked.items() if key in now and now[key] != value)
+        actual: dict[str, Any] = {key: value for each in chosen for key, value in each.items()}
+        preset = {**self.settings, **self.training}
+        return sorted(key for key, value in preset.items() if key in actual and actual[key] != value)
 
 
 _METHOD = Preset(
@@ -50,7 +50,7 @@ _METHOD = Preset(
         "first_layer": 0,  # printed: l = 1 … L, so the chain starts at the embedded input
         "dual_optimizer": "adam",  # printed: a second Adam for the dual variables
         "dual_lr": 0.01,  # lost; guessed
-        "dual_every": "1",  # nothing is said; Algorithm 1 alternates
+        "dual_every": 1,  # nothing is said; Algorithm 1 alternates
         "slack_lr": None,  # nothing is said: our own rates of explicit slack
         "slack_optimizer": None,
         "resilience": 0.05,  # lost; guessed
@@ -83,13 +83,13 @@ _TEXT = Preset(training={"slack": "implicit"})  # printed: the weight-decay form
 # the second 1 − α. UT's exit 0 is the noisy input and DUST's an empty code, neither of which has a gradient, so their
 # cap bounds exit 1.
 _OF_MODEL = {
-    "video-ut": _VIDEO | Preset(training={"alpha": "0.22", "cap": 5.5, "cap_layer": 1}),
-    "video-dust": _VIDEO | Preset({"layer": "alternating"}, {"alpha": "0.25", "cap": 6.5, "cap_layer": 1}),
-    "video-vit": _VIDEO | Preset({"readout": "pixels"}, {"alpha": "0.29", "cap": 0.44, "cap_layer": 0}),
+    "video-ut": _VIDEO | Preset(training={"alpha": 0.22, "cap": 5.5, "cap_layer": 1}),
+    "video-dust": _VIDEO | Preset({"layer": "alternating"}, {"alpha": 0.25, "cap": 6.5, "cap_layer": 1}),
+    "video-vit": _VIDEO | Preset({"readout": "pixels"}, {"alpha": 0.29, "cap": 0.44, "cap_layer": 0}),
     # Printed in Table 2: DistilBERT 0.774, UT 0.900. Guessed: 1 − α. RoBERTa is not in the table: as DistilBERT.
-    "text-ut": _TEXT | Preset(training={"alpha": "0.1", "cap_layer": 0}),
-    "text-distilbert": _TEXT | Preset({"readout": "linear"}, {"alpha": "0.226", "cap_layer": 0}),
-    "text-roberta": _TEXT | Preset({"readout": "linear"}, {"alpha": "0.226", "cap_layer": 0}),
+    "text-ut": _TEXT | Preset(training={"alpha": 0.1, "cap_layer": 0}),
+    "text-distilbert": _TEXT | Preset({"readout": "linear"}, {"alpha": 0.226, "cap_layer": 0}),
+    "text-roberta": _TEXT | Preset({"readout": "linear"}, {"alpha": 0.226, "cap_layer": 0}),
     # Printed in Table 5: 0.25, 0.95, 12.0, 1.5, 6, 8, and 0.05 under "dropout"; in the text: AdamW, two epochs, batches
     # of 4, full precision. Guessed: 1 − α = 0.95, the cap 12, γ = 1.5; and 0.25 is the coefficient ρ. 6 and 8 are not
     # used. AdamW's weight decay is lost: PyTorch's usual value.
@@ -97,7 +97,7 @@ _OF_MODEL = {
     | Preset(
         {"noise": 1.5, "dropout": 0.05},
         {
-            **{"alpha": "0.05", "cap": 12.0, "cap_layer": 0, "resilience": 0.25, "weight_decay": 0.01},
+            **{"alpha": 0.05, "cap": 12.0, "cap_layer": 0, "resilience": 0.25, "weight_decay": 0.01},
             **{"num_train_epochs": 2.0, "per_device_train_batch_size": 4},
         },
     ),
@@ -114,8 +114,8 @@ _OF_TEXTS = {
     ("text-roberta", "mnli"): (1.0, 1.99),
 }
 
-_OTHERWISE = {"dual_warmup_steps": "dual_warmup_epochs"}
-"""A setting that a person gives → the setting of the preset that is then left out."""
+_REPLACES = {"dual_warmup_steps": "dual_warmup_epochs"}
+"""A setting that the person gives → the setting of the preset that it replaces."""
 
 _UNROLLED = ("video-ut", "video-dust", "text-ut")
 
@@ -129,20 +129,20 @@ def paper(
         recipe: Its name, as ``video-ut``.
         method: ``constrained``, or ``erm``, which the paper trains with tied weights (Appendix C.4).
         dataset: Of texts, ``imdb`` or ``mnli``.
-        given: Names of settings that a person has chosen. The warm-up in epochs is left out beside one in steps.
+        given: Names of settings that the person chose. A warm-up in steps replaces the preset's warm-up in epochs.
 
     Raises:
         InputError: If there is no such recipe or data set.
     """
     if recipe not in _OF_MODEL:
         raise InputError(f"the paper's settings are those of {', '.join(_OF_MODEL)}; got {recipe!r}.")
-    found = _METHOD | _OF_MODEL[recipe]
+    preset = _METHOD | _OF_MODEL[recipe]
     if recipe in _UNROLLED:
-        found |= Preset({"tied": method == "erm"})
+        preset |= Preset({"tied": method == "erm"})
     if recipe.startswith("text-"):
         if (recipe, dataset) not in _OF_TEXTS:
             raise InputError(f"dataset must be imdb or mnli; got {dataset!r}.")
         noise, cap = _OF_TEXTS[recipe, dataset]
-        found |= Preset({"noise": noise}, {"cap": cap})
-    left_out = {_OTHERWISE[name] for name in given if name in _OTHERWISE}
-    return Preset(found.settings, {name: each for name, each in found.training.items() if name not in left_out})
+        preset |= Preset({"noise": noise}, {"cap": cap})
+    replaced = {_REPLACES[name] for name in given if name in _REPLACES}
+    return Preset(preset.settings, {name: each for name, each in preset.training.items() if name not in replaced})

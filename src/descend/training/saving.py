@@ -1,4 +1,4 @@
-"""Saving and going on: checkpoints that are whole or not there, and a run that was cut off taken up again."""
+"""Writing checkpoints atomically, and resuming a run from them."""
 
 import json
 import logging
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -29,11 +29,11 @@ from descend.training.state import StepSums
 
 logger = logging.getLogger(__name__)
 
-STATE_FILE = "descent_{}.safetensors"  # of each process: its own noise, and its own losses since the last dual step
+STATE_FILE = "descent_{}.safetensors"  # one for each rank: its noise and its losses since the last dual step
 
 
 class Resumable(TrainerHooks):
-    """A trainer that writes and reads its checkpoints, the model, the multipliers and what else a run goes on with."""
+    """A trainer whose checkpoints hold all that a run resumes with: model, multipliers, noise and sums."""
 
     args: DescentConfig
     dual: PrimalDual
@@ -45,11 +45,10 @@ class Resumable(TrainerHooks):
     _began: float
     _earlier: float
     temperature: float
-    _aside: Path | None
     _unwritten: Exception | None
 
     def calibrate(self) -> None:
-        """What is still to be done to a model that is trained."""
+        """Called once training has come to its end."""
         raise NotImplementedError
 
     def train(  # type: ignore[override]
@@ -64,7 +63,7 @@ class Resumable(TrainerHooks):
         Args:
             resume_from_checkpoint: A checkpoint to go on from, or True for the newest that is whole.
             calibrate: Whether to call `calibrate` at the end, of a classifier.
-            **kwargs: As the library's.
+            **kwargs: As Transformers'.
 
         Raises:
             InputError: If the checkpoint is damaged, or there is none.
@@ -78,112 +77,97 @@ class Resumable(TrainerHooks):
         elif checkpoint is not None:
             self._check(checkpoint)
         try:
-            found = super().train(checkpoint, **kwargs)
+            output = super().train(checkpoint, **kwargs)
         except UnpicklingError as error:
             raise InputError(f"{checkpoint} holds a pickle that is more than tensors; it is not loaded.") from error
-        if self.args.should_save:  # a run that was killed after its last checkpoint has one too many
+        if self.args.should_save:  # a run killed between saving and rotating has one checkpoint too many
             rotate(self.args.folder, self.args.save_total_limit, self.state.best_model_checkpoint)
         if calibrate:
             self.calibrate()
-        return found
+        return output
 
     def last_checkpoint(self) -> str | None:
-        """The newest checkpoint of the run that is whole; damaged ones after it are named, and put aside."""
+        """The newest whole checkpoint of the run; damaged ones after it are reported and renamed."""
 
         def look() -> Path | None:
             newest, damaged = newest_whole(self.args.folder)
             for checkpoint, fault in damaged.items():
-                _put_aside(checkpoint, fault)
+                _rename_damaged(checkpoint, fault)
             return newest
 
-        found = self._told_by_first(look)
-        return None if found is None else str(found)
+        newest = self._from_main(look)
+        return None if newest is None else str(newest)
 
     def _check(self, checkpoint: str) -> None:
         """Refuse a checkpoint that does not fit its manifest."""
-        if fault := self._told_by_first(lambda: damage(Path(checkpoint))):
+        if fault := self._from_main(lambda: damage(Path(checkpoint))):
             raise InputError(f"{checkpoint} is damaged: {fault}. Go on from another checkpoint.")
 
-    def _told_by_first(self, look: Callable[[], Any]) -> Any:
-        """What the first process finds on the disk: a checkpoint is read and hashed once, whatever the ranks."""
-        return self._of_first(look() if self.is_world_process_zero() else None)
+    def _from_main(self, look: Callable[[], Any]) -> Any:
+        """The result of ``look`` on the main process, on all ranks: a checkpoint is read and hashed once."""
+        return self._broadcast(look() if self.is_world_process_zero() else None)
 
     @staticmethod
-    def _of_first(found: Any) -> Any:
-        """What the first process has, on all of them."""
-        one = [found]
-        broadcast_object_list(one)
-        return one[0]
+    def _broadcast(value: Any) -> Any:
+        """The main process's value, on all ranks."""
+        values = [value]
+        broadcast_object_list(values)
+        return values[0]
 
-    def _of_all(self, found: list[Any]) -> list[Any]:
-        """What all processes have found, on each of them."""
-        return gather_object(found) if self.args.world_size > 1 else found
+    def _gather(self, values: list[Any]) -> list[Any]:
+        """All ranks' values in one list, on each rank."""
+        return gather_object(values) if self.args.world_size > 1 else values
 
     @property
     def _rank(self) -> str:
-        """How a sentence begins that is of one process among several."""
+        """The prefix of a message of one rank among several."""
         return f"process {self.args.process_index}: " if self.args.world_size > 1 else ""
 
-    def _init_training_state(
-        self,
-        max_steps: int,
-        num_update_steps_per_epoch: int,
-        num_train_epochs: int,
-        resume_from_checkpoint: str | None,
-        trial: Any,
-    ) -> tuple[int, int]:
-        """The library's; the best checkpoint is found where the run's folder is now, by whatever name it went."""
-        found = super()._init_training_state(
-            max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
-        )
-        if resume_from_checkpoint is not None:
-            best = self.args.folder / Path(_state_of(resume_from_checkpoint)["best_model_checkpoint"] or "").name
-            if best != self.args.folder and best.is_dir():
-                self.state.best_model_checkpoint = str(best)
-            if self.args.load_best_model_at_end and self.state.best_model_checkpoint != resume_from_checkpoint:
-                self._forget_damaged_best("The best is chosen from those that come.")
-        return found
+    def state_restored(self, checkpoint: str) -> None:
+        """Find the best checkpoint where the run's folder is now, by whatever name it went."""
+        best = self.args.folder / Path(_state_of(checkpoint)["best_model_checkpoint"] or "").name
+        if best != self.args.folder and best.is_dir():
+            self.state.best_model_checkpoint = str(best)
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint != checkpoint:
+            self._forget_damaged_best("The best is chosen from those that come.")
 
     def _forget_damaged_best(self, instead: str) -> None:
-        """Put a best checkpoint that is damaged, or gone, aside, and say so: no run ends for it."""
+        """Rename a best checkpoint that is damaged or missing, and warn: no run ends for it."""
         best = self.state.best_model_checkpoint
         if best is None:
             return
 
         def look() -> bool:
             if fault := damage(Path(best)):
-                _put_aside(Path(best), fault)
+                _rename_damaged(Path(best), fault)
                 logger.warning("%s was the best model so far. %s", Path(best).name, instead)
             return fault is not None
 
-        if self._told_by_first(look):
+        if self._from_main(look):
             self.state.best_model_checkpoint = self.state.best_metric = self.state.best_global_step = None
             self._best_meets = False
 
-    def _get_output_dir(self, trial: Any) -> str:
-        return super()._get_output_dir(trial) if self._aside is None else str(self._aside)
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """The library's checkpoint, if there is something in it to go on from; then older ones may go."""
-        run = Path(self._get_output_dir(trial))
+    def save_checkpoint(self, model: nn.Module) -> None:
+        """Save a checkpoint, if there is something in it to go on from; then older ones may go."""
         if self._broken():
             raise NonFiniteLossError(
                 f"step {self.state.global_step}: parameters are no longer finite, and are not saved. {self._way_on()}"
             )
+        run = self.args.folder
         checkpoint = run / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        self._write_checkpoint(checkpoint, model, trial)
+        self._write_checkpoint(checkpoint, model)
         if self.args.push_to_hub:
-            self._push_from_checkpoint(str(checkpoint))
+            self.push_checkpoint(checkpoint)
         if self.args.should_save:
             rotate(run, self.args.save_total_limit, self.state.best_model_checkpoint)
 
-    def _write_checkpoint(self, folder: Path, model: nn.Module, trial: Any = None) -> None:
-        """The library's checkpoint, written aside: its folder appears whole, with a manifest, or not at all."""
+    def _write_checkpoint(self, folder: Path, model: nn.Module) -> None:
+        """Write a checkpoint atomically: its folder appears whole, with a manifest, or not at all."""
         first, aside_of_all = self.args.should_save, folder.parent / PART
         with ExitStack() as stack:
-            self._together(folder, lambda: stack.enter_context(aside(folder)) if first else None)
-            self._together(folder, lambda: self._write_aside(aside_of_all, model, trial))
-            part = aside_of_all / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"  # as the library calls it
+            self._all_or_none(folder, lambda: stack.enter_context(aside(folder)) if first else None)
+            self._all_or_none(folder, lambda: self._write_files(aside_of_all, model))
+            part = aside_of_all / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"  # Transformers' name for it
             if self.state.best_model_checkpoint == str(part):
                 self.state.best_model_checkpoint = str(folder)  # where it will stand
 
@@ -194,20 +178,20 @@ class Resumable(TrainerHooks):
                 part.rename(aside_of_all / folder.name)
                 stack.close()
 
-            self._together(folder, finish if first else lambda: None)
+            self._all_or_none(folder, finish if first else lambda: None)
 
-    def _write_aside(self, place: Path, model: nn.Module, trial: Any) -> None:
-        self._aside, self._unwritten = place, None
+    def _write_files(self, place: Path, model: nn.Module) -> None:
+        self.checkpoint_parent, self._unwritten = place, None
         try:
-            super()._save_checkpoint(model, trial)
+            self.write_checkpoint_files(model)
         finally:
-            self._aside = None
+            self.checkpoint_parent = None
         if self._unwritten is not None:
             raise self._unwritten
 
     @contextmanager
-    def _noted(self) -> Iterator[None]:
-        """Keep a disk's fault until all processes are where they tell each other: some wait for this one till then."""
+    def io_deferred(self) -> Iterator[None]:
+        """Defer I/O errors to the next collective, so that all ranks fail together."""
         try:
             yield
         except Exception as error:
@@ -215,52 +199,47 @@ class Resumable(TrainerHooks):
                 raise
             self._unwritten = self._unwritten or error
 
-    def _together(self, folder: Path, work: Callable[[], Any]) -> None:
-        """Do this process's part in writing a folder, and wait for the others'; a disk's fault on one stops all."""
-        found = []
+    def _all_or_none(self, folder: Path, work: Callable[[], Any]) -> None:
+        """Do this rank's part in writing a folder, and wait for the others: an I/O error is raised on all ranks."""
+        errors = []
         try:
             work()
         except Exception as error:
             if not (isinstance(error, SaveError) or of_disk(error)):
                 raise
-            found = [f"{self._rank}{error if isinstance(error, SaveError) else SaveError.at(folder, error)}"]
-        if found := self._of_all(found):
-            raise SaveError(" ".join(found))
+            errors = [f"{self._rank}{error if isinstance(error, SaveError) else SaveError.at(folder, error)}"]
+        if errors := self._gather(errors):
+            raise SaveError(" ".join(errors))
 
     def _broken(self) -> bool:
-        """Whether a parameter is no longer finite, on any process: no state to go on from."""
+        """Whether a parameter is not finite on any rank."""
         parameters = [each for each in self.objective.parameters() if each.requires_grad]
         local = [each.to_local() if hasattr(each, "to_local") else each for each in parameters]
         fault = not all(bool(each.detach().isfinite().all()) for each in local)
         return bool(self.accelerator.reduce(torch.tensor(float(fault), device=self.args.device)))
 
     def _way_on(self) -> str:
-        """What can be done after training has come apart; the same on all processes."""
-        newest = self._told_by_first(lambda: newest_whole(self.args.folder)[0])
+        """What to do after training has diverged; the same on all ranks."""
+        newest = self._from_main(lambda: newest_whole(self.args.folder)[0])
         goes_on = "there is no checkpoint to go on from" if newest is None else f"--resume goes on from {newest.name}"
         return f"Lower learning_rate or dual_lr and train into another folder; {goes_on}."
 
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        if self._aside is None:  # not before it has its name
-            super()._push_from_checkpoint(checkpoint_folder)
-
-    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        """Save the model by itself, as `from_pretrained` reads it, not the objective around it."""
+    def save_weights(self, folder: Path, state_dict: dict[str, Tensor] | None) -> None:
+        """Save the model as `from_pretrained` reads it, without the objective around it."""
         if not self.args.should_save:
             return
-        folder = Path(output_dir or self.args.folder)
         if state_dict is not None:
             # DeepSpeed's are named as in the objective.
             (place,) = (name for name, module in self.objective.named_modules() if module is self.users_model)
             if all(name.startswith(f"{place}.") for name in state_dict):
                 state_dict = {name.removeprefix(f"{place}."): value for name, value in state_dict.items()}
-        with self._noted() if self._aside else nullcontext():
-            self.save_pretrained(folder, state_dict)  # without the library's training_args.bin, a pickle
+        with self.io_deferred() if self.checkpoint_parent else nullcontext():
+            self.save_pretrained(folder, state_dict)  # without Transformers' training_args.bin, a pickle
 
     def save_pretrained(self, folder: Path, state_dict: dict | None = None) -> None:
         """Write the model, and the tokenizer if there is one, as `from_pretrained` reads them.
 
-        Where each process holds a shard, all must call this; one writes.
+        All ranks must call this, as each may hold a shard; one writes.
         """
         if state_dict is None and hasattr(self.objective, "reshard"):
             from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -270,7 +249,7 @@ class Resumable(TrainerHooks):
         if not self.args.should_save:
             return
         saved, names = self.users_model, {}
-        if self._aside is not None and isinstance(saved, PreTrainedModel):
+        if self.checkpoint_parent is not None and isinstance(saved, PreTrainedModel):
             # In a checkpoint by their names in the model, which training loads; elsewhere by those of the Hub.
             names = {"save_original_format": False}
         save_module(saved, folder, state_dict, **names)
@@ -278,38 +257,39 @@ class Resumable(TrainerHooks):
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, self.users_model)
+    def weights_loaded(self, checkpoint: str) -> None:
+        """Drop the records of what came after the checkpoint."""
         if self.is_world_process_zero():
-            self.records.truncate_after(_state_of(resume_from_checkpoint)["global_step"])
+            self.records.truncate_after(_state_of(checkpoint)["global_step"])
 
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Refuse the weights of another model, instead of a warning; a tied weight is stored once."""
+    def check_loaded(self, missing: list[str], unexpected: list[str]) -> None:
+        """Refuse the weights of another model; a tied weight is stored once."""
         saved = self.users_model
         left_out = {*(getattr(saved, "all_tied_weights_keys", None) or ()), *tied_names(saved)}
         left_out |= {*(getattr(saved, "_keys_to_ignore_on_save", None) or ())}
-        strange = sorted({*load_result.missing_keys, *load_result.unexpected_keys} - left_out)
+        strange = sorted({*missing, *unexpected} - left_out)
         if strange:
             raise InputError(f"the checkpoint is that of another model: they do not share {', '.join(strange[:3])}.")
 
     @property
     def kept_step(self) -> int:
-        """The step of the model that training ended with: of the best one, where that is loaded at the end."""
+        """The step of the model that training ended with: the best one's, if that was loaded at the end."""
         best = self.state.best_model_checkpoint
         if not self.args.load_best_model_at_end or best is None:
             return self.state.global_step
         return step_of(Path(best))
 
-    def _load_best_model(self) -> None:
+    def load_best(self) -> None:
         """The best model, and the multipliers that it was trained with."""
         self._forget_damaged_best("The last model is kept in its place.")
         best = self.state.best_model_checkpoint
         if best is None:
             return
-        super()._load_from_checkpoint(best, self.users_model)
+        self.load_weights(best)
         self.dual.load_state_dict(self._descent_state(best)["dual"])
 
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+    def save_run_state(self, folder: Path) -> None:
+        """Write the multipliers, the sums since the last log and what else a run resumes with."""
         state: dict[str, Any] = {
             "dual": self.dual.state_dict(),
             **self.sums.state_dict(),
@@ -321,20 +301,11 @@ class Resumable(TrainerHooks):
         }
         for name, drawn in self._drawn.items():
             state[name] = drawn.state_dict()
-        with self._noted():
-            Path(output_dir).mkdir(parents=True, exist_ok=True)
-            save_state(Path(output_dir) / STATE_FILE.format(self.args.process_index), state)
-        with self._noted():
-            super()._save_optimizer_and_scheduler(output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_state(folder / STATE_FILE.format(self.args.process_index), state)
 
-    def _save_rng_state(self, output_dir: str) -> None:
-        with self._noted():
-            super()._save_rng_state(output_dir)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None:
-            return
+    def load_run_state(self, checkpoint: str) -> None:
+        """Read what `save_run_state` wrote."""
         state = self._descent_state(checkpoint)
         self.dual.load_state_dict(state["dual"])
         self.sums.load_state_dict(state)
@@ -352,9 +323,9 @@ class Resumable(TrainerHooks):
 
     @property
     def _drawn(self) -> dict[str, Any]:
-        """What draws random numbers of its own, which a resumed run goes on with."""
-        found = {"noise": self.objective.noise, "sample": self.objective.sample}
-        return {name: one for name, one in found.items() if one is not None}
+        """What has a generator of random numbers of its own, which a checkpoint must hold."""
+        drawn = {"noise": self.objective.noise, "sample": self.objective.sample}
+        return {name: each for name, each in drawn.items() if each is not None}
 
     def _descent_state(self, checkpoint: str) -> dict[str, Any]:
         file = Path(checkpoint) / STATE_FILE.format(self.args.process_index)
@@ -378,9 +349,9 @@ def _state_of(checkpoint: str) -> dict[str, Any]:
     return json.loads((Path(checkpoint) / TRAINER_STATE_NAME).read_text())
 
 
-def _put_aside(checkpoint: Path, fault: str) -> None:
-    kept = checkpoint.with_name(DAMAGED + checkpoint.name)
-    shutil.rmtree(kept, ignore_errors=True)
+def _rename_damaged(checkpoint: Path, fault: str) -> None:
+    renamed = checkpoint.with_name(DAMAGED + checkpoint.name)
+    shutil.rmtree(renamed, ignore_errors=True)
     if checkpoint.exists():
-        checkpoint.rename(kept)
-    logger.warning("%s is damaged: %s. It is now %s and is not used.", checkpoint, fault, kept.name)
+        checkpoint.rename(renamed)
+    logger.warning("%s is damaged: %s. It is now %s and is not used.", checkpoint, fault, renamed.name)

@@ -23,6 +23,7 @@ from descend.objective import ExitLosses, Objective
 from descend.tiles import TargetSample
 from descend.training import DescentMixin
 from descend.training.config import DescentArguments
+from descend.training.hf_hooks import SFTHooks
 from descend.training.measuring import Watch
 from descend.training.metrics import Predictions
 
@@ -46,14 +47,14 @@ class DescentSFTConfig(DescentArguments, SFTConfig):
 
     @classmethod
     def of(cls, args: TrainingArguments | None) -> Self:
-        """As `SFTTrainer` takes them: transformers' own arguments leave TRL's at their defaults."""
+        """TRL's arguments; from Transformers' own, with TRL's at their defaults."""
         if args is not None and not isinstance(args, SFTConfig):
             args = SFTConfig(**args.to_dict() | {"hub_token": args.hub_token})
         return super().of(args)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check()  # what came as JSON is read now
+        self._check()  # once more: JSON has been parsed by now
 
     def _check(self) -> None:
         super()._check()
@@ -71,7 +72,7 @@ class DescentSFTConfig(DescentArguments, SFTConfig):
             )
 
 
-class DescentSFTTrainer(DescentMixin, SFTTrainer):
+class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
     """TRL's `SFTTrainer` under layerwise descent constraints.
 
     Data sets, chat templates, packing and adapters are TRL's. Every layer's output is read by the model's own final
@@ -116,13 +117,13 @@ class DescentSFTTrainer(DescentMixin, SFTTrainer):
 
         return watch
 
-    def _told(
+    def _named_metrics(
         self, layers: LayerLosses, judged: Verdict, prefix: str, predictions: Predictions | None
     ) -> dict[str, float]:
         entropy = torch.cat(self._entropy).mean().item()
         theirs = _of_trl(layers.metrics[-1], entropy, self.sums.logged[3].item())
         metrics = {f"{prefix}_{name}": value for name, value in theirs.items()}
-        return metrics | super()._told(layers, judged, prefix, predictions)
+        return metrics | super()._named_metrics(layers, judged, prefix, predictions)
 
     def __init__(
         self,
@@ -136,12 +137,12 @@ class DescentSFTTrainer(DescentMixin, SFTTrainer):
             raise InputError("expected a model, or its name or folder; got None.")
         args = DescentSFTConfig.of(args)
         self._refuse(args, kwargs)  # type: ignore[arg-type]
-        if args.eval_packing is None:  # a text's noise in evaluation is its own, whatever it would be packed with
+        if args.eval_packing is None:  # so that a text's noise does not depend on what it is packed with
             args.eval_packing = False
         if isinstance(model, str):
             model = _loaded(model, args)
             args.model_init_kwargs = None
-        given: Any = getattr(model, "saved", model)  # of a layered model the one inside
+        given: Any = getattr(model, "saved", model)  # a layered model's own module
         model = LayeredCausalLM(given).saved  # or it is refused here
         base = _base(model)
         forward = {name: value for name, value in vars(base).items() if name == "forward"}
@@ -150,7 +151,7 @@ class DescentSFTTrainer(DescentMixin, SFTTrainer):
                 super(DescentMixin, self).__init__(model, args, *others, **kwargs)  # type: ignore[arg-type]
             except (ValueError, TypeError) as error:
                 raise error if isinstance(error, InputError) else InputError(reason(error)) from error
-        # TRL puts its own exit, of the last layer alone, into the model's forward pass; ours are the objective's.
+        # TRL replaces the model's forward pass by a fused loss of the last layer: put the model's own back.
         vars(base).pop("forward", None)
         vars(base).update(forward)
         sample = TargetSample(args.exit_share, args.seed) if args.exit_share < 1 else None
@@ -163,30 +164,16 @@ class DescentSFTTrainer(DescentMixin, SFTTrainer):
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """As `DescentTrainer.evaluate`; data sets are prepared as those of training are."""
-        if eval_dataset is not None and not isinstance(eval_dataset, str) and not self._skip_prepare_dataset:
-            packing = self.args.packing if self.args.eval_packing is None else self.args.eval_packing
-            prepared = {
-                name: self._prepare_dataset(
-                    data,
-                    self.processing_class,  # type: ignore[arg-type]
-                    self.args,
-                    packing,
-                    self._formatting_func,
-                    name or "eval",
-                )
-                for name, data in self._evaluated(eval_dataset).items()
-            }
+        if eval_dataset is not None and not isinstance(eval_dataset, str):
+            prepared = {name: self.prepared(data, name) for name, data in self._evaluated(eval_dataset).items()}
             eval_dataset = prepared if isinstance(eval_dataset, dict) else prepared[""]
         return DescentMixin.evaluate(self, eval_dataset, ignore_keys, metric_key_prefix)
 
-    @property
-    def _collate_evaluation(self) -> Any:
+    def evaluation_collator(self) -> Any:
+        """As in training; padded where training is padding-free, so that each text's noise is its own."""
         if self.padding_free and not self.args.eval_packing:
-            return DataCollatorForLanguageModeling(pad_token_id=self._tokenizer.pad_token_id)
-        return super()._collate_evaluation
-
-    def _set_signature_columns_if_needed(self) -> None:
-        SFTTrainer._set_signature_columns_if_needed(self)
+            return DataCollatorForLanguageModeling(pad_token_id=self.text_tokenizer.pad_token_id)
+        return super().evaluation_collator()
 
 
 def _loaded(name: str, args: DescentSFTConfig) -> nn.Module:

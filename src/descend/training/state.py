@@ -63,10 +63,10 @@ class StepSums:
         self.step, self.since_log = (ExitSums(dual.problem.depth, others) for _ in range(2))
         self.logged = torch.zeros(others, dtype=torch.float64)  # the other sums in all logs so far, over all ranks
         self._inner = False
-        self._fault: str | None = None
+        self._pending: list[tuple[ExitLosses, Sequence[float]]] = []  # their numbers may still be on the way
 
     def add(self, exits: ExitLosses, others: Sequence[float] = (), *, idle: bool = False) -> None:
-        """Add a micro-batch.
+        """Add a micro-batch; its numbers are read when the step is over.
 
         Args:
             exits: Its losses.
@@ -74,20 +74,22 @@ class StepSums:
             idle: Whether another rank counts this micro-batch.
         """
         self._inner = self._inner or exits.first == 0
-        if idle:
-            return
-        sums = torch.tensor(exits.sums, dtype=torch.float64)
-        bad = [exits.first + int(place) for place in (~sums.isfinite()).nonzero()]
-        if bad:
-            self._fault = self._fault or f"the loss of layer {bad} is not finite ({list(exits.sums)})"
-            return
-        self.step.losses[exits.first :] += sums
-        self.step.counts[exits.first :] += exits.targets
-        self.step.others.add_(torch.tensor(others, dtype=torch.float64))
+        if not idle:
+            self._pending.append((exits, others))
 
     def fault(self) -> str | None:
-        """What went wrong on this rank since the last call; None if nothing."""
-        fault, self._fault = self._fault, None
+        """Read the step's numbers: what is wrong with them on this rank; None if nothing."""
+        fault, pending = None, self._pending
+        self._pending = []
+        for exits, others in pending:
+            sums = torch.tensor(list(exits.sums), dtype=torch.float64)
+            bad = [exits.first + int(place) for place in (~sums.isfinite()).nonzero()]
+            if bad:
+                fault = fault or f"the loss of layer {bad} is not finite ({sums.tolist()})"
+                continue
+            self.step.losses[exits.first :] += sums
+            self.step.counts[exits.first :] += exits.targets
+            self.step.others.add_(torch.tensor(list(others), dtype=torch.float64))
         return fault
 
     def take(self, device: torch.device | str) -> None:
@@ -98,7 +100,7 @@ class StepSums:
         """
         if self._inner:
             count = self.step.counts[0].item()
-            self.dual.observe((self.step.losses / max(count, 1)).to(device), count)
+            self.dual.observe(self.step.losses.to(device), count)
             if count and self.since_log.counts[0] < self.since_log.counts[-1]:
                 # Warm-up is over: compare the layers over the same steps.
                 self.since_log.losses.zero_()
@@ -127,7 +129,6 @@ class StepSums:
     def begin(self) -> None:
         """Start a run: nothing is logged yet."""
         self._clear()
-        self._fault = None
         self.since_log.values.zero_()
         self.logged.zero_()
 
@@ -145,4 +146,4 @@ class StepSums:
 
     def _clear(self) -> None:
         self.step.values.zero_()
-        self._inner = False
+        self._inner, self._pending = False, []

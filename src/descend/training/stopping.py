@@ -1,4 +1,4 @@
-"""Early stopping: a run ends where its evaluations have not become better for a while."""
+"""Early stopping: a run ends after a number of evaluations without a better model."""
 
 import logging
 from typing import Any, Protocol
@@ -9,23 +9,23 @@ logger = logging.getLogger(__name__)
 
 
 class Chooses(Protocol):
-    """A trainer that knows whether what it has just measured is the best so far."""
+    """A trainer that compares an evaluation with the best so far."""
 
     chooses: bool
     """Whether it was measured on the trainer's own evaluation data."""
 
     @property
     def in_warmup(self) -> bool:
-        """Whether the model is no candidate yet."""
+        """Whether no model can be the best yet."""
 
     def beats_best(self, metrics: dict[str, float]) -> bool:
-        """Whether it is better than the best so far."""
+        """Whether the evaluated model is better than the best so far."""
 
 
 class EarlyStopping(EarlyStoppingCallback):
-    """The library's, with the trainer's own choice of the best, and a count that a resumed run goes on with.
+    """Transformers' callback, by the trainer's own choice of the best, with a count that survives resuming.
 
-    The library stores the count in every checkpoint, and takes it up only together with flags of its loop that would
+    Transformers stores the count in every checkpoint, but restores it only together with flags of its loop that would
     end a run of more steps at once.
     """
 
@@ -39,12 +39,12 @@ class EarlyStopping(EarlyStoppingCallback):
         return self.early_stopping_patience_counter >= self.early_stopping_patience
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Take up the count of the checkpoint that training goes on from; at its end, end training again."""
+        """Restore the count of the checkpoint; if it had ended training, end it again."""
         super().on_train_begin(args, state, control, **kwargs)
         states: Any = state.stateful_callbacks
         stored = states.get(type(self).__name__) if state.global_step else None
         self.early_stopping_patience_counter = stored["attributes"]["early_stopping_patience_counter"] if stored else 0
-        states[type(self).__name__] = self.state()  # the library saves what has an entry
+        states[type(self).__name__] = self.state()  # Transformers saves callbacks that have an entry
         control.should_training_stop |= self.ended
 
     def on_evaluate(

@@ -1,6 +1,6 @@
-"""DescentTrainer: transformers' Trainer, the Lagrangian for its loss, and a dual step after each of its own.
+"""DescentTrainer: Transformers' Trainer with the Lagrangian as its loss and a dual step after each primal step.
 
-`DescentMixin` is all of it; what else is derived from `Trainer` takes it up the same way.
+All of it is in `DescentMixin`, which works with any trainer that is derived from `Trainer`.
 """
 
 import logging
@@ -10,7 +10,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,7 +40,7 @@ IDLE = "idle"  # marks a micro-batch that counts nothing
 
 
 class DescentMixin(Measuring):
-    """What a trainer of transformers, or one derived from it, becomes under layerwise descent constraints.
+    """Adds layerwise descent constraints to Transformers' `Trainer`, or to a trainer derived from it.
 
     The loss is the Lagrangian, eq. (5); after every optimizer step the multipliers take theirs, Algorithm 1. A loss is
     a sum over targets divided by their number in the whole step, over micro-batches and ranks.
@@ -56,7 +55,7 @@ class DescentMixin(Measuring):
 
     @staticmethod
     def _refuse(args: DescentConfig, kwargs: dict[str, Any]) -> None:
-        """What the loop can't do, before any work is done."""
+        """Refuse what the loop can't do, before any work is done."""
         if kwargs.get("model_init") is not None:
             raise InputError("expected a model; model_init, which makes one for each trial, can't be used here.")
         if kwargs.get("compute_loss_func") is not None:
@@ -77,6 +76,8 @@ class DescentMixin(Measuring):
 
     def _constrain(self, objective: Objective, args: DescentConfig) -> None:
         """Give the trainer its problem, its multipliers and its records."""
+        # A loss that is not finite ends training: the filter would have the host wait twice a batch for nothing.
+        args.logging_nan_inf_filter = False
         self.objective = objective
         self.dual = args.primal_dual(objective.model.depth, objective.model.first_layer)
         self.sums = StepSums(self.dual, self.other_sums)
@@ -85,7 +86,6 @@ class DescentMixin(Measuring):
         self.chooses = False
         self._scale_before = 1.0
         self._idles = False  # whether this rank's last batch of an epoch is empty
-        self._aside: Path | None = None  # where a checkpoint is being written
         self._unwritten: Exception | None = None  # the first I/O error while writing it
         self._begin()
 
@@ -99,10 +99,10 @@ class DescentMixin(Measuring):
         self._began, self._earlier = time.monotonic(), 0.0
 
     def _ready(self) -> None:
-        """Check the data, and listen to the loop."""
+        """Check the data, and add the callbacks."""
         data = {f"{name} evaluation data".lstrip(): each for name, each in self._evaluated(self.eval_dataset).items()}
         data = {"training data": self.train_dataset} | data
-        self.objective.check_data(data, self._collate_evaluation)
+        self.objective.check_data(data, self.evaluation_collator())
         if IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO:
             for name, evaluated in self._evaluated(self.eval_dataset).items():
                 self._refuse_empty(name, evaluated)
@@ -114,7 +114,7 @@ class DescentMixin(Measuring):
             )
         self.model_accepts_loss_kwargs = False  # targets are counted here, once
         self.add_callback(_DualStep(self))
-        # The library takes any metric that is no loss for one that is to grow.
+        # Transformers takes a metric for higher-is-better unless its name ends in loss.
         task = self.objective.task
         falls = {"violation", "merit"} | (set() if task.higher_is_better else {task.metric})
         chosen = (self.args.metric_for_best_model or "").removeprefix("eval_")
@@ -137,6 +137,8 @@ class DescentMixin(Measuring):
         if self._idles and batches and self.accelerator.gradient_state.end_of_dataloader:
             batches[-1][IDLE] = True
         count = sum(len(self.objective.task.target(batch)) for batch in batches if IDLE not in batch)
+        if self.accelerator.num_processes == 1:
+            return batches, count
         return batches, self.accelerator.reduce(torch.tensor(count, device=device))
 
     def compute_loss(
@@ -154,7 +156,9 @@ class DescentMixin(Measuring):
         self.sums.add(exits, self._others(exits, inputs), idle=idle)
         total = exits.targets if num_items_in_batch is None else num_items_in_batch
         # Parallel training averages gradients over ranks; the sum over ranks is what a global mean needs.
-        loss = lagrangian * (self.accelerator.num_processes / torch.as_tensor(total).clamp(min=1))
+        ranks = self.accelerator.num_processes
+        share = ranks / total.clamp(min=1) if isinstance(total, Tensor) else ranks / max(total, 1)
+        loss = lagrangian * share
         return (loss, exits.sums) if return_outputs else loss
 
     def _others(self, exits: ExitLosses, inputs: dict[str, Any]) -> list[float]:
@@ -176,45 +180,51 @@ class DescentMixin(Measuring):
         except NonFiniteLossError as error:
             raise NonFiniteLossError(f"step {self.state.global_step}: {error} {self._way_on()}") from None
 
-    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """The library's, and the last look before a step: one that went wrong on any rank is not taken on any."""
-        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+    def check_step(self, model: nn.Module, norm: Any) -> None:
+        """The last look before a step: one that went wrong on any rank is taken on none."""
         of_loss = self.sums.fault()
-        of_gradient = None
         # A gradient scaler looks at the gradients itself, and skips the step.
-        if norm is not None and self.accelerator.scaler is None and not math.isfinite(_number(norm)):
-            of_gradient = f"the gradient is not finite (its norm is {_number(norm)})"
-        fault = of_loss or of_gradient
-        failed = self.accelerator.reduce(torch.tensor(float(fault is not None), device=self.args.device))
+        looked_at = None if self.accelerator.scaler is not None else norm
+        if self.accelerator.num_processes == 1:
+            failed = of_loss is not None or not (looked_at is None or math.isfinite(_number(looked_at)))
+        else:  # both in one sum over ranks, of which all read one number
+            bad = torch.tensor(float(of_loss is not None)).to(self.args.device, non_blocking=True)
+            if looked_at is not None:
+                whole = looked_at.full_tensor() if hasattr(looked_at, "full_tensor") else torch.as_tensor(looked_at)
+                bad = bad + (~whole.to(bad).isfinite()).to(bad)
+            failed = self.accelerator.reduce(bad).item() > 0
         if failed:
+            of_gradient = None
+            if looked_at is not None and not math.isfinite(_number(looked_at)):
+                of_gradient = f"the gradient is not finite (its norm is {_number(looked_at)})"
+            fault = of_loss or of_gradient
             self._stop(model, fault, of_loss is not None)
-        return norm
 
     def _stop(self, model: nn.Module, fault: str | None, of_loss: bool) -> None:
         """End training on all ranks in the state before the step, which is saved."""
         self.sums.skip()
         samples = ", ".join(map(str, self._samples())) or "unknown"
-        found = self._of_all([(of_loss, f"{self._rank}{fault}; samples {samples}")] if fault else [])
-        # What is wrong with one rank's loss is wrong with every rank's gradient.
-        said = [sentence for of_loss, sentence in found if of_loss] or [sentence for _, sentence in found]
+        faults = self._gather([(of_loss, f"{self._rank}{fault}; samples {samples}")] if fault else [])
+        # A loss that is not finite on one rank makes the gradient infinite on all: name the loss alone.
+        causes = [cause for of_loss, cause in faults if of_loss] or [cause for _, cause in faults]
         step = self.state.global_step
         folder = self.args.folder
-        saved = self._told_by_first((folder / f"{PREFIX_CHECKPOINT_DIR}-{step}").exists)
+        saved = self._from_main((folder / f"{PREFIX_CHECKPOINT_DIR}-{step}").exists)
         if self._broken():
-            kept = "; they were not all finite before it."
+            state = "; they were not all finite before it."
         elif step and self.args.save_strategy != "no" and not saved:
-            # Not among the checkpoints: where training has diverged, an earlier one is the better start, and stays.
+            # Not a checkpoint: after a divergence an earlier one is the better start, and must not be deleted.
             self._write_checkpoint(folder / f"{STOPPED}{step}", model)
-            kept = f", and the state before it is saved in {STOPPED}{step}."
+            state = f", and the state before it is saved in {STOPPED}{step}."
         else:
-            kept = "."
+            state = "."
         raise NonFiniteLossError(
-            f"step {step + 1}: {'; '.join(said)}. No parameter has moved in this step{kept} Look at these samples. "
+            f"step {step + 1}: {'; '.join(causes)}. No parameter has moved in this step{state} Look at these samples. "
             f"{self._way_on()}"
         )
 
     def _samples(self) -> list[int]:
-        """The numbers of the samples of this step on this rank; none where the data are a stream."""
+        """The indices of this step's samples on this rank; none for a stream."""
         loader: Any = self.callback_handler.train_dataloader
         batches = getattr(loader, "batch_sampler", None)
         if batches is None or not has_length(loader):
@@ -233,35 +243,33 @@ class DescentMixin(Measuring):
         return 1.0 if scaler is None else scaler.get_scale()
 
     def get_train_dataloader(self) -> DataLoader:
-        """The library's loader, in which no sample of an epoch comes twice.
+        """Transformers' loader, in which no sample of an epoch comes twice.
 
-        Where the ranks can't share an epoch's last samples evenly, the library fills up with the first ones. Here the
-        last micro-batches are short, and a rank that has none left runs one that counts nothing. A stream, whose
-        length is not known, and ``batch_rebalance`` are filled up as ever.
+        Where ranks can't share an epoch's last samples evenly, Transformers repeats the first ones. Here the last
+        micro-batches are shorter, and a rank without a sample runs a micro-batch that is not counted. Streams, whose
+        length is unknown, and ``batch_rebalance`` are as in Transformers.
         """
         loader = super().get_train_dataloader()
         shard = getattr(loader, "batch_sampler", None)
         if isinstance(shard, BatchSamplerShard) and type(shard.batch_sampler) is BatchSampler and shard.even_batches:
             share = Share(shard)
             self._idles = share.idles
-            # As the library hands over to a sampler that knows of ranks itself.
+            # As Accelerate treats a batch sampler that shares between ranks by itself.
             shard.batch_sampler, shard.batch_size, shard.split_batches = share, None, False
             shard.num_processes, shard.process_index = 1, 0
             shard.sampler = share.sampler  # where a resumed run looks for what must know its epoch
         return loader
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """The library's; one that groups by length is made to depend on seed and epoch alone, as its others do."""
-        sampler = super()._get_train_sampler(train_dataset)
+    def ordered(self, sampler: Any) -> Any:
+        """The sampler; one that groups by length is made to depend on seed and epoch alone, as all others do."""
         if isinstance(sampler, LengthGroupedSampler):
             seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
             return LengthGrouped(sampler.batch_size * self.args.world_size, sampler.lengths, seed)
         return sampler
 
-    def _run_epoch(self, **kwargs: Any) -> None:  # type: ignore[override]
-        """An epoch, unless the checkpoint is that of the last step: the library's loop would take one more."""
-        if self.state.global_step < self.state.max_steps and not self.control.should_training_stop:
-            super()._run_epoch(**kwargs)
+    def has_steps_left(self) -> bool:
+        """Whether an epoch is to begin: after the last step's checkpoint Transformers' loop would take one more."""
+        return self.state.global_step < self.state.max_steps and not self.control.should_training_stop
 
     def _other_logs(self, sums: Tensor) -> dict[str, float]:
         """What is logged of the sums of `_others` since the last log, (K,)."""
@@ -273,19 +281,19 @@ class DescentMixin(Measuring):
             sums = self.sums.log(lambda local: self.accelerator.reduce(local.to(self.args.device)).cpu())
             first, losses = sums.first, sums.means
             logs |= self._other_logs(sums.others)
-            found: dict[str, tuple[int, list[float]]] = {
+            rows: dict[str, tuple[int, list[float]]] = {
                 "loss": (first, losses.tolist()),
                 "weight": (0, self.dual.weights.tolist()),
             }
             if self.dual.problem.constrained:
-                found["multiplier"] = 0, [self.dual.cap_multiplier.item(), *self.dual.multipliers.tolist()]
-                found["slack"] = 1, self.dual.slack.tolist()
+                rows["multiplier"] = 0, self.dual.multipliers.tolist()
+                rows["slack"] = 1, self.dual.slack[1:].tolist()
                 if not first:
-                    found["violation"] = 1, self.dual.problem.violations(losses).tolist()
+                    rows["violation"] = 1, self.dual.problem.violations(losses)[1:].tolist()
                     if self.dual.warm and self.is_world_process_zero() and losses.isfinite().all():
                         for sentence in self._outlook.report(losses, self.dual.multipliers):
                             logger.warning(f"step {self.state.global_step}: {sentence}")
-            for name, (start, values) in found.items():
+            for name, (start, values) in rows.items():
                 if self.is_world_process_zero():
                     place: dict[str, Any] = {"step": self.state.global_step, "split": "train", "noise": self._level}
                     self.records.rows({name: values}, first=start, **place)
@@ -294,23 +302,24 @@ class DescentMixin(Measuring):
 
 
 class DescentTrainer(DescentMixin):
-    """transformers' `Trainer` under layerwise descent constraints.
+    """Transformers' `Trainer` under layerwise descent constraints.
 
     λ, slack, weights, layer losses and violations go where logs go, and into ``records.jsonl`` of the output folder.
     `evaluate` measures every layer on the evaluation set, at the training noise, and keeps the best model that meets
     the constraints there in ``best_feasible``.
 
     Args:
-        model: A `LayeredModel`, or a classifier of the library's, which stays what is trained and saved.
-        args: A `DescentConfig`; transformers' own `TrainingArguments` for the default problem.
+        model: A classifier or causal language model of Transformers, with adapters or without, or a `LayeredModel`.
+            ``trainer.model`` is that model; the trained and saved module, where a `LayeredModel` wraps one.
+        args: A `DescentConfig`; Transformers' own `TrainingArguments` for the default problem.
         *others: As `Trainer` takes them.
-        task: The data's loss and metric; of a classifier its own unless given.
+        task: The data's loss and metric; unless given that of Transformers' model.
         noise: Noise on the inputs; a number is the level γ of Gaussian noise. None for none.
         **kwargs: As `Trainer` takes them: ``train_dataset``, ``eval_dataset``, ``processing_class``,
             ``compute_metrics``, ``callbacks``, ``optimizers`` …
 
     Raises:
-        InputError: If transformers would spread a batch over several GPUs of one process, or the model, the arguments
+        InputError: If Transformers would spread a batch over several GPUs of one process, or the model, the arguments
             or a sample can't be used.
         NonFiniteLossError: In training, if a layer's loss or a gradient is NaN or infinite, before the step; if a
             multiplier would be, before it moves.
@@ -334,10 +343,9 @@ class DescentTrainer(DescentMixin):
         super().__init__(self.users_model, args, *others, **kwargs)
         self._ready()
 
-    def _set_signature_columns_if_needed(self) -> None:
-        """A sample's fields are those that the network inside the objective takes, its class and its group."""
-        if self._signature_columns is None:
-            self._signature_columns: Any = self.objective.sample_fields
+    def columns(self) -> list[str]:
+        """The fields of a sample that the model or the task reads."""
+        return self.objective.sample_fields
 
 
 def _number(norm: Any) -> float:
@@ -352,13 +360,13 @@ def steps_of_epoch(args: TrainingArguments, state: TrainerState, loader: DataLoa
 
 
 class _DualStep(TrainerCallback):
-    """Where the trainer's loop tells the dual that a step, or an epoch, is over."""
+    """Calls the dual where the loop ends a step or an epoch."""
 
     def __init__(self, trainer: DescentMixin):
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        # Only now is it known how many steps an epoch has, and the run.
+        # The numbers of steps of an epoch and of the run are known only now.
         self.steps = steps_of_epoch(args, state, kwargs["train_dataloader"])
         if not (self.trainer.dual.steps and self.trainer.dual.warm):  # what is warm stays warm, in a longer run too
             self.trainer.dual.warmup = args.warmup(state.max_steps, self.steps)
@@ -366,7 +374,7 @@ class _DualStep(TrainerCallback):
         self.trainer.dual.plan(epochs if self.trainer.dual.every == "epoch" else state.max_steps)
         self.postponed = False
         if state.global_step:
-            args.eval_on_start = False  # it was done where the run began
+            args.eval_on_start = False  # done before the first step
             return
         self.trainer._begin()
         if state.is_world_process_zero:  # an earlier run's
@@ -374,8 +382,8 @@ class _DualStep(TrainerCallback):
             shutil.rmtree(args.folder / FEASIBLE_FOLDER, ignore_errors=True)
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        # An epoch is over where the next begins: a checkpoint of its last step goes on alike, an epoch that was
-        # interrupted is not over, and the slack after the very last step stays for the record.
+        # End-of-epoch work is done at the start of the next epoch, so that a run resumed from the last step's
+        # checkpoint does it too. The slack after the last epoch stays for the record.
         if state.global_step and state.global_step % self.steps == 0:
             self.trainer._ascend(self.trainer.dual.end_epoch)
 
@@ -384,8 +392,7 @@ class _DualStep(TrainerCallback):
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.trainer._dual_step()
-        # What is measured where an epoch ends belongs into the checkpoint of its last step: a resumed run would not
-        # take it up.
+        # Save after the evaluation and the log at the epoch's end: a resumed run would not repeat them.
         measured = IntervalStrategy.EPOCH in (args.eval_strategy, args.logging_strategy)
         if control.should_save and measured and state.global_step % self.steps == 0:
             control.should_save, self.postponed = False, True

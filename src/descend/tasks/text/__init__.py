@@ -1,18 +1,27 @@
-"""Texts on disk, on the Hub or generated → tokens: to classify, or to go on with."""
+"""Texts on disk, on the Hub or generated → tokens: to classify, or to continue.
 
+`Classification` and `NextToken` load at once. What reads data sets loads on first use, since it needs the extra `text`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from descend.extras import required
 from descend.tasks.text.classification import Classification
-from descend.tasks.text.corpus import corpus, generate_pairs, generate_reviews
-from descend.tasks.text.instructions import (
-    Instructions,
-    encode_prompt,
-    generate_instructions,
-    prompt,
-    read_instructions,
-    tokenize_instructions,
-)
 from descend.tasks.text.language import NextToken
-from descend.tasks.text.sources import IMDB_LABELS, MNLI_LABELS, read_imdb, read_mnli
-from descend.tasks.text.tokens import TextData, learn_tokenizer, load_tokenizer, split_off, token_counts, tokenize
+
+if TYPE_CHECKING:
+    from descend.tasks.text.corpus import generate_pairs, generate_reviews
+    from descend.tasks.text.instructions import (
+        Instructions,
+        encode_prompt,
+        generate_instructions,
+        prompt,
+        read_instructions,
+        tokenize_instructions,
+    )
+    from descend.tasks.text.sources import IMDB_LABELS, MNLI_LABELS, read_imdb, read_mnli
+    from descend.tasks.text.tokens import learn_tokenizer, load_tokenizer, split_off, token_counts, tokenize
 
 __all__ = [
     "IMDB_LABELS",
@@ -20,8 +29,6 @@ __all__ = [
     "Classification",
     "Instructions",
     "NextToken",
-    "TextData",
-    "corpus",
     "encode_prompt",
     "generate_instructions",
     "generate_pairs",
@@ -37,3 +44,25 @@ __all__ = [
     "tokenize",
     "tokenize_instructions",
 ]
+
+_MODULES = {
+    "corpus": ("generate_pairs", "generate_reviews"),
+    "instructions": (
+        "Instructions",
+        "encode_prompt",
+        "generate_instructions",
+        "prompt",
+        "read_instructions",
+        "tokenize_instructions",
+    ),
+    "sources": ("IMDB_LABELS", "MNLI_LABELS", "read_imdb", "read_mnli"),
+    "tokens": ("learn_tokenizer", "load_tokenizer", "split_off", "token_counts", "tokenize"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            with required(f"descend.tasks.text.{name}"):
+                return getattr(import_module(f"descend.tasks.text.{module}"), name)
+    raise AttributeError(f"module 'descend.tasks.text' has no attribute {name!r}")

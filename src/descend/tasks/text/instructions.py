@@ -2,15 +2,17 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from descend.errors import InputError
 from descend.reading import json_lines, plain_text, read_json
 from descend.tasks.text.language import IGNORED
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 WORDS = ["red", "blue", "green", "one", "two", "three", "sun", "moon", "star", "cat", "dog", "fox", "old", "new", "big"]
 COUNT = 2500
@@ -19,7 +21,7 @@ COUNT = 2500
 class Instructions(NamedTuple):
     """Rows of ``instruction``, ``input`` and ``output``, and how many were left out for which reason."""
 
-    rows: Dataset
+    rows: "Dataset"
     skipped: dict[str, int]
 
 
@@ -55,11 +57,15 @@ def read_instructions(path: str | Path) -> Instructions:
         rows.append(values)
     if not rows:
         raise InputError(f"{file} holds no instruction with an output.")
+    from datasets import Dataset
+
     return Instructions(Dataset.from_list(rows), dict(skipped))
 
 
 def generate_instructions(count: int = COUNT, seed: int = 0) -> Instructions:
     """Small instructions about words, so that every recipe runs with no file."""
+    from datasets import Dataset
+
     return Instructions(
         Dataset.from_list([_instruction(np.random.default_rng([seed, number])) for number in range(count)]), {}
     )
@@ -85,7 +91,7 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 def tokenize_instructions(
     given: Instructions, tokenizer: PreTrainedTokenizerBase, max_length: int
-) -> tuple[Dataset, dict[str, int]]:
+) -> "tuple[Dataset, dict[str, int]]":
     """Tokens of prompts and answers; only those of the answer, and its end, are to be told.
 
     Args:

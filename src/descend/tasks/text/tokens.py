@@ -1,16 +1,13 @@
 """Texts → tokens: what a classifier is trained and tested on, and the tokenizers that make them."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
-from datasets import Dataset, DatasetDict
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor, nn
 from transformers import (
@@ -23,36 +20,16 @@ from transformers import (
 
 from descend.errors import InputError, reason
 
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
 VOCABULARY = 8000
 """Of a tokenizer that is learned: what a few thousand reviews can fill."""
 
 _SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
 
 
-@dataclass(frozen=True)
-class TextData:
-    """The parts of a data set of texts, tokenized: ``input_ids``, ``attention_mask`` …, not padded, and ``labels``.
-
-    Attributes:
-        train: To train on.
-        validation: Other texts of the training side, to choose settings on.
-        test: The test side.
-        name: The data set's name, for records and reports.
-        labels: The names of the classes.
-        cut: The share of all texts that were longer than the model takes, and cut.
-        sigma: None: σ_x is that of a model's embedding.
-    """
-
-    train: Dataset
-    validation: Dataset
-    test: Dataset
-    name: str
-    labels: tuple[str, ...]
-    cut: float
-    sigma: None = None
-
-
-def split_off(texts: DatasetDict, validation_share: float) -> DatasetDict:
+def split_off(texts: "DatasetDict", validation_share: float) -> "DatasetDict":
     """``train``, ``validation`` and ``test``: the same random share of the training side for every run.
 
     Raises:
@@ -68,12 +45,12 @@ def split_off(texts: DatasetDict, validation_share: float) -> DatasetDict:
             "--validation-share or give more texts."
         )
     parts = texts["train"].train_test_split(kept, seed=0)
-    return DatasetDict({"train": parts["train"], "validation": parts["test"], "test": texts["test"]})
+    return type(texts)({"train": parts["train"], "validation": parts["test"], "test": texts["test"]})
 
 
 def tokenize(
-    texts: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, *, truncate: bool = True
-) -> tuple[Dataset, int]:
+    texts: "Dataset", tokenizer: PreTrainedTokenizerBase, max_length: int, *, truncate: bool = True
+) -> "tuple[Dataset, int]":
     """Tokenize the ``text``, or the ``text`` and ``pair``, of every row.
 
     Args:
@@ -250,6 +227,9 @@ def refuse_rows(dataset: Any, limits: dict[str, int]) -> None:
 def column(dataset: Any, name: str) -> np.ndarray:
     """A field of all samples on end."""
     if stored(dataset):  # at once, in arrow's own memory
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         found = _arrow(dataset, name)
         nested = pa.types.is_list(found.type) or pa.types.is_large_list(found.type)
         return (pc.list_flatten(found) if nested else found).to_numpy(zero_copy_only=False)
@@ -259,6 +239,8 @@ def column(dataset: Any, name: str) -> np.ndarray:
 def row_lengths(dataset: Any, name: str) -> np.ndarray:
     """How many values each sample has in a field."""
     if stored(dataset):
+        import pyarrow.compute as pc
+
         return pc.list_value_length(_arrow(dataset, name)).to_numpy()
     return np.array([len(dataset[place][name]) for place in range(len(dataset))])
 
@@ -270,9 +252,10 @@ def fields(dataset: Any) -> list[str]:
 
 def stored(dataset: Any) -> bool:
     """Whether a data set's samples are what its table holds: not where they are made when they are fetched."""
-    return isinstance(dataset, Dataset) and dataset.format["type"] != "custom"
+    library = sys.modules.get("datasets")  # an extra: what is not imported has made no data set
+    return library is not None and isinstance(dataset, library.Dataset) and dataset.format["type"] != "custom"
 
 
-def _arrow(dataset: Dataset, name: str) -> Any:
+def _arrow(dataset: "Dataset", name: str) -> Any:
     column = dataset.select_columns(name).with_format("arrow")[:][name]
     return column.combine_chunks() if hasattr(column, "combine_chunks") else column

@@ -1,0 +1,53 @@
+"""Optional packages: which are missing, and what to install for them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from descend.errors import MissingPackageError
+
+EXTRAS: dict[str, dict[str, str]] = {
+    "video": {"av": "av", "PIL": "pillow"},
+    "text": {"datasets": "datasets", "pyarrow": "datasets"},
+    "llm": {"trl": "trl", "peft": "peft", "datasets": "datasets"},
+    "sweep": {"optuna": "optuna", "sqlalchemy": "sqlalchemy"},
+    "report": {"plotly": "plotly", "matplotlib": "matplotlib", "jinja2": "jinja2", "PIL": "pillow"},
+    "privacy": {"dp_accounting": "dp-accounting"},
+    "postgres": {"psycopg": "psycopg[binary]"},
+}
+"""Extra → the modules that it brings → the packages that they come in."""
+
+
+@contextmanager
+def required(purpose: str) -> Iterator[None]:
+    """Turn the import error of a missing optional package into one line that says what to install.
+
+    Args:
+        purpose: What needs the package, as the subject of a sentence.
+
+    Raises:
+        MissingPackageError: Where the import of a package in `EXTRAS` fails inside the block.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        lacking = missing(purpose, error)
+        if lacking is None:
+            raise
+        raise lacking from None
+
+
+def missing(purpose: str, error: ModuleNotFoundError) -> MissingPackageError | None:
+    """The error for a missing optional package; None for a module that no extra brings.
+
+    Args:
+        purpose: What needs the package, as the subject of a sentence.
+        error: The failed import.
+    """
+    module = (error.name or "").partition(".")[0]
+    extra = next((name for name, modules in EXTRAS.items() if module in modules), None)
+    if extra is None:
+        return None
+    packages = " ".join(dict.fromkeys(repr(each) if "[" in each else each for each in EXTRAS[extra].values()))
+    return MissingPackageError(
+        f"{purpose} needs the package {EXTRAS[extra][module]}, which is not installed. Run: pip install {packages}"
+    )

@@ -1,0 +1,162 @@
+"""Data sets of texts with classes: reading them, and encoding them for a tokenizer and a classifier's head."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from datasets import Dataset, DatasetDict
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+from descend.errors import InputError
+from descend.recipes.base import Data
+from descend.tasks.text import (
+    IMDB_LABELS,
+    MNLI_LABELS,
+    generate_pairs,
+    generate_reviews,
+    learn_tokenizer,
+    load_tokenizer,
+    read_imdb,
+    read_mnli,
+    split_off,
+    tokenize,
+)
+from descend.tasks.text.corpus import corpus
+
+PLAIN_FOLDERS = {"imdb", "aclimdb", "mnli", "glue_format", "glue_data", "jsonl", "nyu_tsv", "multinli_1.0"}
+"""Folder names that add nothing to the name of the data set."""
+
+
+class Corpus(NamedTuple):
+    """A value of ``--dataset``.
+
+    Attributes:
+        read: Reads its files, or its data set on the Hub.
+        generate: Generates rows that stand in where no files are given.
+        labels: Names of the classes, in the order of their numbers.
+    """
+
+    read: Callable[[str], DatasetDict]
+    generate: Callable[[int, int], list[dict[str, Any]]]
+    labels: tuple[str, ...]
+
+
+CORPORA = {
+    "imdb": Corpus(read_imdb, generate_reviews, IMDB_LABELS),
+    "mnli": Corpus(read_mnli, generate_pairs, MNLI_LABELS),
+}
+
+
+def check_dataset(name: str) -> None:
+    """Refuse a name that is not in `CORPORA`."""
+    if name not in CORPORA:
+        raise InputError(f"dataset must be one of {', '.join(CORPORA)}; got {name!r}.")
+
+
+def kind_of(folder: Path) -> str:
+    """The name in `CORPORA` that a folder's layout fits.
+
+    Raises:
+        InputError: If it fits none.
+    """
+    if any((folder / inside / "train" / "pos").is_dir() for inside in (".", "aclImdb")):
+        return "imdb"
+    if folder.is_dir() and any(file.suffix in (".tsv", ".jsonl") for file in folder.rglob("*")):
+        return "mnli"
+    raise InputError(f"{folder} looks like none of {', '.join(CORPORA)}; choose one by --dataset.")
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How texts become tokens, and their labels the class numbers of a model.
+
+    Attributes:
+        tokenizer: The tokenizer.
+        max_length: Longest text, in tokens.
+        truncate: Whether to cut longer texts; otherwise they raise `InputError`.
+        class_numbers: The model's number of each class of the data; None where both number them alike.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+    truncate: bool = True
+    class_numbers: tuple[int, ...] | None = None
+
+    def encode(self, texts: Dataset) -> Dataset:
+        """Texts → ``input_ids`` and the tokenizer's other columns, not padded, and ``labels``."""
+        tokenized, _ = tokenize(texts, self.tokenizer, self.max_length, truncate=self.truncate)
+        numbers = self.class_numbers
+        if numbers is None:
+            return tokenized
+        return tokenized.map(lambda rows: {"labels": [numbers[label] for label in rows["labels"]]}, batched=True)
+
+
+def read_parts(dataset: str, data: str | None, validation_share: float) -> DatasetDict:
+    """``train``, ``validation`` and ``test`` texts of a data set; generated ones where ``data`` is None."""
+    kind = CORPORA[dataset]
+    return split_off(kind.read(data) if data is not None else corpus(kind.generate), validation_share)
+
+
+def encoded(dataset: str, data: str | None, parts: DatasetDict, encoding: Encoding) -> Data:
+    """The data set of texts that `read_parts` returned."""
+    return Data(
+        **{side: encoding.encode(texts) for side, texts in parts.items()},
+        name=data_name(dataset, data),
+        tokenizer=encoding.tokenizer,
+        labels=CORPORA[dataset].labels,
+    )
+
+
+def data_name(dataset: str, data: str | None) -> str:
+    """The data set's name, with the folder's where that says more: two folders are not seeds of one data set."""
+    if data is None:
+        return f"generated {dataset}"
+    folder = Path(data).name
+    return dataset if folder.lower() in PLAIN_FOLDERS else f"{dataset}, {folder}"
+
+
+def tokenizer_of(source: str | None, texts: Dataset) -> PreTrainedTokenizerBase:
+    """The tokenizer in a folder or on the Hub, or one that is learned from the texts where ``source`` is None."""
+    if source is not None:
+        return load_tokenizer(source)
+    columns = [name for name in ("text", "pair") if name in texts.column_names]
+    return learn_tokenizer(text for name in columns for text in texts[name])
+
+
+def class_numbers(config: PreTrainedConfig, dataset: str, source: str) -> tuple[int, ...] | None:
+    """The number that a model's own head gives each class of the data; None for a model without a head of its own.
+
+    Args:
+        config: The model's configuration.
+        dataset: A name in `CORPORA`.
+        source: The model's folder or name, for the error.
+
+    Raises:
+        InputError: If the head has another number of classes, or other names for them.
+    """
+    if not has_classifier(config):
+        return None
+    expected = CORPORA[dataset].labels
+    if config.num_labels != len(expected):
+        raise InputError(
+            f"{source} has a head of {config.num_labels} labels; {dataset} has {len(expected)}: "
+            f"{', '.join(expected)}. Choose a model without a head, or other data."
+        )
+    names = {str(name).lower(): int(label) for label, name in (config.id2label or {}).items()}
+    if all(name.startswith("label_") for name in names):  # Transformers' placeholders: the order of the data
+        return None
+    # A prefix is enough: "NEGATIVE" is neg.
+    order = [next((number for name, number in names.items() if name.startswith(each)), None) for each in expected]
+    numbers = tuple(number for number in order if number is not None)
+    if sorted(numbers) != list(range(len(expected))):
+        raise InputError(
+            f"the labels of {source} are {', '.join(names)}; those of {dataset} are {', '.join(expected)}. Give them "
+            "the same names in the model's config.json, id2label."
+        )
+    return numbers
+
+
+def has_classifier(config: PreTrainedConfig) -> bool:
+    """Whether a pretrained model was saved with a head for classification."""
+    return any("ForSequenceClassification" in each for each in config.architectures or ())

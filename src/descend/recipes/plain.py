@@ -1,0 +1,104 @@
+"""Text classifiers that Descend did not train, to be evaluated."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from torch.utils.data import Dataset
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+
+from descend.errors import InputError
+from descend.inference import DescentClassifier
+from descend.models import LayeredModel
+from descend.models.classifiers import FAMILIES
+from descend.recipes.base import Data, Restored, Workload, setting
+from descend.recipes.corpora import (
+    CORPORA,
+    Encoding,
+    check_dataset,
+    class_numbers,
+    data_name,
+    encoded,
+    kind_of,
+    read_parts,
+)
+from descend.recipes.pretrained import config_of
+from descend.tasks.text import Classification
+
+VALIDATION_SHARE = 0.2
+"""Share of the training texts that linear probes are chosen on."""
+
+LONGEST = 512
+"""Longest text in tokens, unless the model takes fewer."""
+
+
+@dataclass(frozen=True)
+class PlainClassifier(Workload):
+    """A classifier that Descend did not train, and the data to evaluate it on."""
+
+    data: str | None = setting(None, "Folder of the data set, or its name on the Hub.")
+    dataset: str = setting("imdb", "imdb or mnli: reviews, or pairs of sentences.")
+    model: str = setting("", "Folder of the classifier.")
+    noise: float = setting(0.0, "Training noise γ; it is taken to be trained on clean texts.")
+
+    usual_noise = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_dataset(self.dataset)
+
+    @classmethod
+    def of(cls, folder: Path, data: str, dataset: str | None = None) -> Self:
+        """The workload of a classifier in a folder.
+
+        Args:
+            folder: The classifier's folder, as `save_pretrained` wrote it.
+            data: The data set.
+            dataset: The kind of the data; None to tell it from the files.
+
+        Raises:
+            InputError: If there is no model's configuration, or the kind of the data is unknown.
+        """
+        config_of(str(folder))
+        return cls(data=data, dataset=dataset or kind_of(Path(data).expanduser()), model=str(folder))
+
+    def load(self, restored: Restored | None = None) -> Data:
+        """Load and tokenize the texts, for linear probes."""
+        parts = read_parts(self.dataset, self.data, VALIDATION_SHARE)
+        return encoded(self.dataset, self.data, parts, self._encoding(restored))
+
+    def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
+        """Load the test side of a data set, and its name."""
+        texts = CORPORA[self.dataset].read(data)["test"]
+        return self._encoding(restored).encode(texts), data_name(self.dataset, data)
+
+    def _encoding(self, restored: Restored | None) -> Encoding:
+        if restored is None or restored.tokenizer is None:
+            raise InputError("a classifier that is evaluated needs its own tokenizer; load it by restore first.")
+        config = restored.model.saved.config
+        family = FAMILIES.get(config.model_type)
+        longest = min(family.longest(config), LONGEST) if family and family.longest else LONGEST
+        return Encoding(restored.tokenizer, longest, class_numbers=class_numbers(config, self.dataset, self.model))
+
+    def collate(self, tokenizer: PreTrainedTokenizerBase | None) -> DataCollatorWithPadding:
+        """Pad texts to the longest of their batch."""
+        assert tokenizer is not None
+        return DataCollatorWithPadding(tokenizer)
+
+    def task(self) -> Classification:
+        """Cross-entropy and accuracy."""
+        return Classification()
+
+    def restore(self, folder: str) -> Restored:
+        """Load a classifier that `save_pretrained` wrote, and its tokenizer."""
+        classifier = DescentClassifier.from_pretrained(folder)
+        names = ["input_ids", "attention_mask"]
+        if classifier.model.config.model_type == "bert":  # it tells the two texts of a pair apart by these
+            names.append("token_type_ids")
+        classifier.tokenizer.model_input_names = names
+        return Restored(classifier.model, classifier.tokenizer)
+
+    def name_of(self, model: LayeredModel) -> str:
+        """The model's name in tables, such as BERT-12."""
+        family = type(model.saved.config).__name__.removesuffix("Config").replace("Bert", "BERT")
+        return f"{family}-{model.depth}"

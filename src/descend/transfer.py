@@ -1,0 +1,57 @@
+"""Numbers between host and device without waiting: the device goes on while they travel."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+
+class LateNumbers(Sequence[float]):
+    """The values of a tensor as Python numbers, copied to the host in the background.
+
+    Reading the first number waits until the copy is there. It is no tensor: FSDP2 in mixed precision rounds the tensors
+    that a forward pass returns to half precision, and leaves all else alone.
+
+    Args:
+        values: A vector (N,) on any device. It is copied at once: later changes do not show.
+    """
+
+    def __init__(self, values: Tensor):
+        values = values.detach()
+        self._size = len(values)
+        self._numbers: list[float] | None = None
+        self._event: torch.Event | None = None
+        if values.device.type == "cpu":
+            self._copy = values.clone()
+            return
+        self._copy = values.to("cpu", non_blocking=True)  # into pinned memory
+        self._event = torch.Event(device=values.device)
+        self._event.record()
+
+    def read(self) -> list[float]:
+        """All numbers."""
+        if self._numbers is None:
+            if self._event is not None:
+                self._event.synchronize()
+            self._numbers = self._copy.tolist()
+        return self._numbers
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        return self.read()[index]
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self.read())
+
+    def __repr__(self) -> str:
+        return f"LateNumbers({self.read()})"
+
+
+def uploaded(values: Sequence[float], like: Tensor) -> Tensor:
+    """A vector (N,) of the type and on the device of ``like``; a GPU does not have the host wait for it."""
+    vector = torch.tensor(values, dtype=like.dtype, device="cpu")
+    if like.device.type == "cuda":
+        vector = vector.pin_memory()
+    return vector.to(like.device, non_blocking=True)

@@ -1,0 +1,30 @@
+"""A constrained step starts hardly more kernels than a plain one, and has the host wait no more often."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "launches.py"
+
+
+@pytest.mark.parametrize(
+    ("case", "most"), [("UT-7", 1.10), ("DistilBERT-6", 1.10), ("RoBERTa-24", 1.10), ("Llama-16", 1.25)]
+)
+def test_launches_and_syncs_of_a_step(case, most):
+    command = [sys.executable, str(BENCHMARK), "--json", "--cases", case]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = {
+        row["trainer"]: row
+        for line in done.stdout.splitlines()
+        if line.startswith('{"case')
+        for row in [json.loads(line)]
+    }
+    assert rows.keys() == {"plain", "erm", "constrained"}
+    plain, constrained = rows["plain"], rows["constrained"]
+    assert plain["launches"] > 100 and plain["syncs"] > 0
+    assert constrained["launches"] <= most * plain["launches"]
+    assert constrained["syncs"] <= plain["syncs"]

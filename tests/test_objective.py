@@ -1,0 +1,80 @@
+"""Exits read in one batch against exits read one by one."""
+
+import pytest
+import torch
+
+from descend import UT, GaussianNoise, Objective, UTConfig, objective
+from descend.models import DUST, DUSTConfig, LayeredClassifier
+from descend.tasks.video import VideoDenoising
+from descend.transfer import LateNumbers
+from tests.support.networks import network
+
+WEIGHTS = (0.0, 0.5, 0.0, 1.0)
+
+
+def video(kind, config):
+    batch = {"patches": torch.rand(2, 3, 100, 256, generator=torch.Generator().manual_seed(0))}
+    return Objective(kind(config(depth=3)), VideoDenoising()).eval(), batch
+
+
+def text(name):
+    model = network(name)
+    ids = torch.randint(5, 30, (6, 9), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[3:, 6:] = 0
+    depth = LayeredClassifier(model).depth
+    batch = {"input_ids": ids, "attention_mask": mask, "labels": torch.arange(6) % 2}
+    return Objective(model).eval(), batch, depth
+
+
+def outcome(model, weights, batch):
+    model.zero_grad()
+    losses = model(weights, **batch)
+    losses.lagrangian.backward()
+    gradients = [each.grad.clone() for each in model.parameters() if each.grad is not None]
+    return losses, gradients
+
+
+@pytest.mark.parametrize(("kind", "config"), [(UT, UTConfig), (DUST, DUSTConfig)])
+@pytest.mark.parametrize("weights", [WEIGHTS, (0.1, 0.2, 0.3, 0.4), (0.0, 0.0, 0.0, 1.0)])
+def test_exits_of_video_in_one_batch(monkeypatch, kind, config, weights):
+    model, batch = video(kind, config)
+    together, gradients = outcome(model, weights, batch)
+    monkeypatch.setattr(objective, "TOGETHER", 0)
+    apart, expected = outcome(model, weights, batch)
+    assert list(together.sums) == list(apart.sums)
+    torch.testing.assert_close(together.lagrangian, apart.lagrangian)
+    for one, other in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["distilbert", "bert", "roberta"])
+def test_exits_of_a_classifier_in_one_batch(name):
+    model, batch, depth = text(name)
+    weights = [0.0, *(0.5 for _ in range(depth - 1)), 1.0]
+    together, gradients = outcome(model, weights, batch)
+    model.model.reads_together = False
+    apart, expected = outcome(model, weights, batch)
+    assert list(together.sums) == pytest.approx(list(apart.sums), rel=1e-6)
+    for one, other in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_an_exit_of_weight_0_may_be_infinite():
+    class Infinite(VideoDenoising):
+        def losses(self, prediction, target):
+            losses = super().losses(prediction, target)
+            return torch.where(losses > 5, losses * float("inf"), losses)
+
+    model = Objective(UT(UTConfig(depth=2)), Infinite(), GaussianNoise(8.0, 0.5)).eval()
+    batch = {"patches": torch.rand(2, 3, 100, 256, generator=torch.Generator().manual_seed(0))}
+    losses, _ = outcome(model, (0.0, 0.0, 1.0), batch)
+    assert losses.sums[0] == float("inf")
+    assert losses.lagrangian.isfinite() == torch.tensor(losses.sums[2]).isfinite()
+
+
+def test_late_numbers_are_those_of_the_moment():
+    values = torch.tensor([1.0, 2.0])
+    late = LateNumbers(values)
+    values.add_(1)
+    assert list(late) == [1.0, 2.0] and late[1] == 2.0 and len(late) == 2

@@ -1,0 +1,194 @@
+"""What is imported when, and what an installation without the extras can do."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from descend.extras import EXTRAS, required
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+HEAVY = ("torch", "transformers", "accelerate", "datasets", "plotly", "optuna", "trl", "numpy")
+OPTIONAL = sorted({module for modules in EXTRAS.values() for module in modules})
+
+# Python's own finder of modules, blind to some of them, as if they were not installed.
+HIDING = """
+import sys
+from importlib.machinery import PathFinder
+
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in {hidden!r} else super().find_spec(name, path, target)
+
+sys.meta_path = [Finder if finder is PathFinder else finder for finder in sys.meta_path]
+"""
+
+
+def python(code: str, hidden: list[str] | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess:
+    """Run code in a process where modules are hidden."""
+    code = HIDING.format(hidden=hidden or []) + code
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=cwd)
+
+
+def descend(*argv: str, hidden: list[str] | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess:
+    """Run a command, and say at its end which of `HEAVY` it imported."""
+    code = f"""
+from descend.cli import main
+try:
+    status = main({list(argv)!r})
+except SystemExit as exit:
+    status = exit.code or 0
+print("imported:", *(name for name in {HEAVY!r} if name in sys.modules))
+sys.exit(status)
+"""
+    return python(code, hidden, cwd)
+
+
+# --- light
+
+
+def test_import_descend_imports_nothing_heavy():
+    done = python(f"import descend; print([name for name in {HEAVY!r} if name in sys.modules])")
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize(
+    ("argv", "status"),
+    [
+        ([], 0),
+        (["--help"], 0),
+        (["--version"], 0),
+        (["trian"], 2),
+        (["recipes"], 0),
+        (["train"], 2),
+        (["train", "--help"], 0),
+        (["train", "video-tu"], 2),
+        (["train", "video-ut", "--data", "NOWHERE", "--out", "run"], 2),
+        (["train", "text-ut", "--data=./NOWHERE", "--out", "run"], 2),
+        (["train", "llm-sft", "--data", "NOWHERE", "--out", "run"], 2),
+        (["demo", "--data", "NOWHERE"], 2),
+        (["evaluate", "NOWHERE"], 2),
+        (["evaluate", "--help"], 0),
+        (["evaluate", "RUN", "--data", "NOWHERE"], 2),
+        (["compare", "NOWHERE", "--out", "page"], 2),
+        (["report", "NOWHERE"], 2),
+        (["complete", "NOWHERE", "--prompts", "NOWHERE", "--out", "answers.json"], 2),
+        (["complete", "RUN", "--prompts", "NOWHERE", "--out", "answers.json"], 2),
+        (["privacy", "NOWHERE"], 2),
+        (["sweep", "video-tu", "--trials", "1", "--out", "search"], 2),
+    ],
+)
+def test_what_needs_no_model_imports_nothing_heavy(tmp_path, argv, status):
+    (tmp_path / "RUN").mkdir()
+    (tmp_path / "RUN" / "config.json").write_text('{"recipe": "video-ut"}')
+    done = descend(*argv, cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (status, "imported:"), done.stderr
+    assert len(done.stderr.splitlines()) == (1 if status else 0)
+
+
+def test_version():
+    assert descend("--version").stdout.splitlines()[0] == f"descend {PROJECT['version']}"
+
+
+# --- without the extras
+
+
+def packages(extra: str) -> list[str]:
+    """The names of the packages that an extra brings."""
+    return [re.split(r"[<>=]", each)[0] for each in PROJECT["optional-dependencies"][extra]]
+
+
+def test_the_extras_are_those_of_the_project():
+    for extra, modules in EXTRAS.items():
+        assert set(packages(extra)) == set(modules.values()), extra
+    everything = ",".join(extra for extra in EXTRAS if extra not in ("privacy", "postgres"))
+    assert PROJECT["optional-dependencies"]["all"] == [f"descend[{everything}]"]
+
+
+def test_core_needs_torch_alone():
+    """A plain loop, where nothing but torch and what torch itself needs is installed."""
+    every = {re.split(r"[<>=]", each)[0] for each in PROJECT["dependencies"]} - {"torch"}
+    loop = """
+import torch
+from descend import DescentProblem, PrimalDual
+
+dual = PrimalDual(DescentProblem(depth=2))
+weight = torch.ones(3, requires_grad=True)
+for step in range(3):
+    losses = weight.square()
+    dual.lagrangian(losses).backward()
+    dual.observe(losses.detach())
+    dual.step()
+assert (dual.multipliers >= 0).all()
+print("trained")
+"""
+    done = python(loop, [*every, *OPTIONAL])
+    assert done.stdout == "trained\n", done.stderr
+
+
+def test_a_model_is_trained_without_any_extra(tmp_path):
+    """DescentTrainer, a model of Transformers and samples in a list."""
+    script = """
+import torch
+from transformers import DistilBertConfig, DistilBertForSequenceClassification
+from descend import DescentConfig, DescentTrainer
+
+samples = [{"input_ids": torch.arange(4) + i % 3, "attention_mask": torch.ones(4, dtype=torch.long),
+            "labels": torch.tensor(i % 2)} for i in range(8)]
+model = DistilBertForSequenceClassification(
+    DistilBertConfig(vocab_size=16, dim=8, n_layers=2, n_heads=2, hidden_dim=8, max_position_embeddings=8))
+args = DescentConfig("run", max_steps=2, per_device_train_batch_size=4, eval_strategy="steps", eval_steps=2,
+                     report_to="none", disable_tqdm=True, use_cpu=True, calibrate=False)
+trainer = DescentTrainer(model, args, train_dataset=samples, eval_dataset=samples)
+trainer.train()
+trainer.save_pretrained("model")
+print("trained")
+"""
+    done = python(script, OPTIONAL, tmp_path)
+    assert done.stdout.splitlines()[-1:] == ["trained"], done.stderr
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("argv", "module"),
+    [
+        (["train", "video-ut", "--out", "run"], "av"),
+        (["demo"], "PIL"),
+        (["demo"], "plotly"),
+        (["train", "text-ut", "--out", "run"], "datasets"),
+        (["train", "llm-sft", "--out", "run"], "trl"),
+        (["train", "llm-sft", "--out", "run"], "peft"),
+        (["sweep", "text-ut", "--trials", "1", "--out", "search"], "optuna"),
+        (["sweep", "text-ut", "--trials", "1", "--out", "search"], "plotly"),
+        (["evaluate", "RUN"], "plotly"),
+        (["report", "RUN"], "plotly"),
+        (["privacy", "--noise", "1"], "dp_accounting"),
+    ],
+)
+def test_a_missing_extra_is_one_line_that_says_what_to_install(tmp_path, argv, module):
+    (tmp_path / "RUN").mkdir()
+    (tmp_path / "RUN" / "config.json").write_text('{"recipe": "video-ut"}')
+    (tmp_path / "RUN" / "summary.json").write_text("{}")
+    done = descend(*argv, hidden=[module], cwd=tmp_path)
+    extra = next(modules for modules in EXTRAS.values() if module in modules)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("descend: ") and f"needs the package {extra[module]}," in line
+    assert line.endswith("pip install " + " ".join(dict.fromkeys(extra.values())))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_extra_is_the_same_line_in_python():
+    done = python("from descend.recipes import RECIPES\nRECIPES['llm-sft']", ["trl"])
+    assert done.stderr.splitlines()[-1].endswith("llm-sft needs the package trl, which is not installed. "
+                                                 "Run: pip install trl peft datasets")  # fmt: skip
+
+
+def test_a_module_that_no_extra_brings_is_no_missing_extra():
+    with pytest.raises(ModuleNotFoundError, match="nonsense"), required("A test"):
+        import nonsense  # noqa: F401

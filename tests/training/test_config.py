@@ -1,0 +1,124 @@
+"""DescentConfig: settings of several types, from Python, a command line and a config.json, mean the same."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+from transformers import HfArgumentParser, TrainingArguments
+
+from descend import DescentConfig, InputError
+from descend.cli.parsing import read_recipe
+from descend.core import DescentProblem
+from descend.recipes import RECIPES
+
+LIST = [0.25, 0.5, 0.125]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (0.25, 0.25),
+        (1, 1.0),
+        (np.float32(0.25), 0.25),
+        (torch.tensor(0.25), 0.25),
+        (LIST, LIST),
+        (tuple(LIST), LIST),
+        (np.array(LIST, dtype=np.float32), LIST),
+        (torch.tensor(LIST), LIST),
+        ([np.float32(0.25), torch.tensor(0.5), 0.125], LIST),
+        ("0.25", 0.25),  # a config.json of an older version
+        ("0.25,0.5,0.125", LIST),
+        (None, None),
+    ],
+    ids=repr,
+)
+def test_alpha_is_a_number_or_a_list_however_it_is_given(tmp_path, given, kept):
+    args = DescentConfig(str(tmp_path), alpha=given)
+    assert args.alpha == kept and type(args.alpha) is type(kept)
+    written = json.loads(json.dumps(args.to_dict()))["alpha"]
+    assert DescentConfig(str(tmp_path), alpha=written).alpha == kept
+    if kept not in (None, 1.0):
+        assert args.problem(3).alpha == (kept if isinstance(kept, list) else [kept] * 3)
+
+
+@pytest.mark.parametrize("given", ["a", "0.1;0.2", ["0.1"], {"alpha": 0.1}, object()], ids=repr)
+def test_alpha_of_another_type_is_one_clear_line(tmp_path, given):
+    with pytest.raises(InputError, match="alpha must be one number or one per layer") as error:
+        DescentConfig(str(tmp_path), alpha=given)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("given", "kept"), [(1, 1), (3, 3), (np.int64(3), 3), ("3", 3), ("epoch", "epoch")], ids=repr)
+def test_the_dual_schedule_is_a_number_or_epoch(tmp_path, given, kept):
+    args = DescentConfig(str(tmp_path), dual_every=given)
+    assert args.dual_every == kept and type(args.dual_every) is type(kept)
+    assert args.primal_dual(2).every == kept
+
+
+@pytest.mark.parametrize("given", [1.5, "1.5", "often", None], ids=repr)
+def test_another_dual_schedule_is_refused(tmp_path, given):
+    with pytest.raises(InputError, match="a number of steps or 'epoch'; got "):
+        DescentConfig(str(tmp_path), dual_every=given)
+
+
+def test_transformers_own_parser_reads_them(tmp_path):
+    """A script with `HfArgumentParser`, as those of Transformers have it."""
+    flags = ["--output_dir", str(tmp_path), "--alpha", "0.3,0.2,0.1", "--dual-every", "epoch"]
+    (args,) = HfArgumentParser(DescentConfig).parse_args_into_dataclasses(flags)
+    assert (args.alpha, args.dual_every) == ([0.3, 0.2, 0.1], "epoch")
+    (args,) = HfArgumentParser(DescentConfig).parse_args_into_dataclasses(flags[:2])
+    assert (args.alpha, args.dual_every) == (None, 1)
+    with pytest.raises(InputError, match=r"alpha must be one number or one per layer.*got '0\.1;0\.2'"):
+        read_recipe(["video-ut", "--out", "run", "--alpha", "0.1;0.2"])
+
+
+def test_core_and_trainer_have_the_same_default_of_stop_gradient(tmp_path):
+    args = DescentConfig(str(tmp_path), alpha=0.1)
+    assert args.stop_gradient is args.problem(2).stop_gradient is DescentProblem(2, 0.1).stop_gradient is True
+    assert DescentConfig.paper("video-ut", str(tmp_path)).problem(2).stop_gradient is False
+
+
+def test_fields_of_transformers_keep_their_defaults(tmp_path):
+    ours, theirs = asdict(DescentConfig(str(tmp_path))), asdict(TrainingArguments(str(tmp_path)))
+    assert {name for name in theirs if ours[name] != theirs[name]} <= {"dataloader_pin_memory", "logging_dir"}
+
+
+# --- a recipe's defaults depend on values, not on which flags were typed
+
+
+@pytest.mark.parametrize(
+    ("settings", "strength", "options"),
+    [
+        ({}, 0.7, '{"start": 0}'),
+        ({"alpha": 0.1}, None, None),
+        ({"alpha": 0.1, "dual_optimizer": "price"}, None, '{"start": 0}'),
+        ({"dual_optimizer": "adam"}, 0.7, None),
+        ({"strength": 0.3, "dual_optim_args": '{"price": 2.0}'}, 0.3, '{"price": 2.0}'),
+    ],
+)
+def test_a_recipes_defaults_go_where_they_suit_the_problem(tmp_path, settings, strength, options):
+    args = DescentConfig(str(tmp_path), **settings)
+    args.fill({"strength": 0.7, "dual_optim_args": '{"start": 0}'})
+    assert (args.strength, args.dual_optim_args) == (strength, options)
+    args.primal_dual(3)
+
+
+@pytest.mark.parametrize("more", [{}, {"alpha": 0.2}, {"alpha": 0.2, "cap": 3.0}, {"strength": 0.1}], ids=repr)
+def test_python_and_the_command_line_mean_the_same_problem(tmp_path, more):
+    words = [word for name, value in more.items() for word in (f"--{name}", str(value))]
+    _, _, typed, _ = read_recipe(["video-ut", "--out", str(tmp_path), *words])
+    recipe = RECIPES["video-ut"]
+    args = DescentConfig(str(tmp_path), **more)
+    args.fill({"strength": recipe.training["strength"]})
+    for name in ("strength", "alpha", "cap", "dual_optimizer", "dual_optim_args", "resilience", "dual_warmup_steps"):
+        assert typed.resolved(name) == args.resolved(name)
+
+
+def test_alpha_and_strength_are_refused_together_however_they_are_given(tmp_path):
+    with pytest.raises(InputError, match="Leave out one of them"):
+        DescentConfig(str(tmp_path), alpha=0.2, strength=0.7).problem(3)
+    _, _, args, _ = read_recipe(["video-ut", "--out", str(tmp_path), "--alpha", "0.2", "--strength", "0.7"])
+    with pytest.raises(InputError, match="Leave out one of them"):
+        args.problem(3)
