@@ -25,10 +25,13 @@ import torch
 from descend import run
 from descend.cli.parsing import read_recipe
 from descend.cli.runs import judged
+from descend.cli.studies import flags
 from descend.errors import NonFiniteLossError
 from descend.models.llama2c import convert
-from descend.paper.grid import OUT, ROOT, Cell, cells
+from descend.paper.grid import cells
+from descend.paper.workers import Job
 from descend.recipes import RECIPES
+from descend.records.studies import Cell, Settings
 from descend.training import preferred
 from descend.training.config import DescentArguments
 
@@ -65,33 +68,31 @@ def title(cell: Cell) -> str:
     return f"{cell.model}-{cell.depth} {cell.data} γ={cell.gamma:g}"
 
 
-def settings(cell: Cell, data: Path, out: Path) -> tuple[dict[str, str], float]:
-    """The cell's flags without constraint settings, and its learning rate."""
-    dropped = {f"--{field.name.replace('_', '-')}" for field in fields(DescentArguments)} - {"--patience"}
-    dropped |= {"--layer", "--learning-rate", "--seed"}
-    flags = dict(zip(cell.flags[::2], cell.flags[1::2], strict=True))
-    remaining = {name: value for name, value in flags.items() if name not in dropped}
-    for mark, place in ((ROOT, data), (OUT, out)):
-        remaining = {name: value.replace(mark, str(place)) for name, value in remaining.items()}
+def settings(cell: Cell, data: Path, out: Path) -> tuple[Settings, float]:
+    """The cell's settings without those of constraints, and its learning rate."""
+    dropped = {field.name for field in fields(DescentArguments)} - {"patience"}
+    dropped |= {"layer", "learning_rate", "seed"}
+    chosen: dict[str, Any] = Job(cell, out, data).resolved(cell.settings)
+    remaining = {name: value for name, value in chosen.items() if name not in dropped}
     usual = RECIPES[cell.recipe].training.learning_rate
-    return remaining, float(flags.get("--learning-rate", usual))
+    return remaining, float(chosen.get("learning_rate", usual))
 
 
-def trained(recipe: str, flags: dict[str, str], judge: tuple[str, ...], folder: Path) -> dict[str, Any]:
+def trained(recipe: str, chosen: Settings, judge: Settings, folder: Path) -> dict[str, Any]:
     """Train one run, unless it is finished, and judge it on validation data at the cell's noise levels."""
     done = folder / "validation.json"
     if done.is_file():
         return json.loads(done.read_text())
     torch.set_num_threads(1)
-    words = [recipe, *(word for pair in flags.items() for word in pair), "--out", str(folder)]
-    trial: dict[str, Any] = {"folder": folder.name, "rate": float(flags["--learning-rate"]), "mean": None}
+    words = [recipe, *flags(chosen), "--out", str(folder)]
+    trial: dict[str, Any] = {"folder": folder.name, "rate": chosen["learning_rate"], "mean": None}
     with contextlib.redirect_stderr(io.StringIO()):
         try:
             if not run.finished(folder):
                 shutil.rmtree(folder, ignore_errors=True)
                 name, settings, args, _ = read_recipe(words)
                 run.train(name, settings, args)
-            _, summary = judged([str(folder), "--split", "validation", *judge])
+            _, summary = judged([str(folder), "--split", "validation", *flags(judge)])
             trial |= {
                 "mean": summary.mean,
                 "feasible": summary.feasible,
@@ -105,7 +106,7 @@ def trained(recipe: str, flags: dict[str, str], judge: tuple[str, ...], folder: 
     return trial
 
 
-def tested(trials: list[dict[str, Any]], method: str, judge: tuple[str, ...], runs: Path) -> dict[str, Any]:
+def tested(trials: list[dict[str, Any]], method: str, judge: Settings, runs: Path) -> dict[str, Any]:
     """Choose among a method's runs and judge that run on test data; without metrics if all runs diverged."""
     whole = [trial for trial in trials if trial["mean"] is not None]
     if not whole:
@@ -114,7 +115,7 @@ def tested(trials: list[dict[str, Any]], method: str, judge: tuple[str, ...], ru
     feasible = [method == "constrained" and trial["feasible"] for trial in whole]
     best = whole[preferred([sign * trial["mean"] for trial in whole], feasible)]
     with contextlib.redirect_stderr(io.StringIO()):
-        _, summary = judged([str(runs / best["folder"]), *judge])
+        _, summary = judged([str(runs / best["folder"]), *flags(judge)])
     content = summary.content()
     return {
         "method": method,
@@ -128,13 +129,13 @@ def tested(trials: list[dict[str, Any]], method: str, judge: tuple[str, ...], ru
 
 def cell_rows(cell: Cell, data: Path, out: Path) -> list[dict[str, Any]]:
     """Train and judge a cell by both methods: one row each."""
-    flags, rate = settings(cell, data, out)
+    common, rate = settings(cell, data, out)
     rows = []
     for method in METHODS:
         trials = []
         for factor in RATES:
             name = f"{cell.recipe}-{cell.depth}_{cell.data}_{cell.gamma:g}_{method}_{factor:g}"
-            chosen = flags | {"--method": method, "--learning-rate": f"{rate * factor:.4g}"}
+            chosen = common | {"method": method, "learning_rate": float(f"{rate * factor:.4g}")}
             trials.append(trained(cell.recipe, chosen, cell.judge, out / "runs" / name))
         facts = {"cell": title(cell), "task": cell.task, "model": cell.model, "data": cell.data, "gamma": cell.gamma}
         rows.append({**facts, "depth": cell.depth, **tested(trials, method, cell.judge, out / "runs")})

@@ -173,10 +173,11 @@ def readers(home: Path) -> dict[str, Reader]:
     from descend.inference import DescentClassifier
     from descend.models import llama2c
     from descend.paper.report import write_study
-    from descend.report import RunView, figures, write_completions, write_page, write_sweep
+    from descend.report import RunView, figures, write_completions, write_page
     from descend.report.frames import Frames
     from descend.run.completing import _prompts
     from descend.run.judging import of_run
+    from descend.sweep.report.page import write_sweep
     from descend.tasks.text import load_tokenizer, read_imdb, read_instructions, read_mnli
     from descend.tasks.video import find_clips
     from descend.tasks.video.cache import cached

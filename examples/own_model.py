@@ -8,10 +8,12 @@ from pathlib import Path
 
 import torch
 from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 from torch import nn
 from torch.nn import functional as F
 
 import descend
+from descend.cli import main
 
 
 class Block(nn.Module):
@@ -49,13 +51,16 @@ class Digits(descend.Task):
 
 images, labels = load_digits(return_X_y=True)
 samples = [{"pixels": torch.tensor(x / 16).float(), "labels": int(y)} for x, y in zip(images, labels, strict=True)]
-train, validation, test = samples[:1200], samples[1200:1500], samples[1500:]
+train, test = train_test_split(samples, test_size=400, random_state=0)
 out = Path(sys.argv[1])
 
 for method in ("erm", "constrained"):
     torch.manual_seed(0)
-    mlp = descend.layered(ResidualMLP(), blocks="blocks", readout="head", embeddings="embed")
-    args = descend.DescentConfig(out / method, method=method, num_train_epochs=5, learning_rate=1e-3, use_cpu=True)
-    trainer = descend.DescentTrainer(mlp, args, task=Digits(), noise=0.5, train_dataset=train, eval_dataset=validation)
+    model = descend.layered(ResidualMLP(), blocks="blocks", readout="head", embeddings="embed")
+    settings = {"num_train_epochs": 10, "per_device_train_batch_size": 32, "learning_rate": 1e-3, "use_cpu": True}
+    args = descend.DescentConfig(out / method, method=method, logging_steps=10, **settings)
+    trainer = descend.DescentTrainer(model, args, task=Digits(), noise=0.5, train_dataset=train)
     trainer.train()
-    print(descend.evaluate(trainer, test, noise=(0, 0.5, 1, 1.5)).verdict)
+    print(descend.evaluate(trainer, test, noise=(0, 0.5, 1, 1.5), name="digits").verdict)
+
+main(["compare", str(out / "erm"), str(out / "constrained"), "--out", str(out / "page")])

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from descend.noise import GaussianNoise
     from descend.objective import Objective
     from descend.recipes import configure
+    from descend.run.evaluating import evaluate
     from descend.tasks import Task
     from descend.training import DescentConfig, DescentTrainer
 
@@ -38,6 +39,7 @@ __all__ = [
     "Task",
     "UTConfig",
     "configure",
+    "evaluate",
     "layered",
 ]
 
@@ -47,6 +49,7 @@ _ROOMS = {
     "noise": ("GaussianNoise",),
     "objective": ("Objective",),
     "recipes": ("configure",),
+    "run.evaluating": ("evaluate",),
     "tasks": ("Task",),
     "training": ("DescentConfig", "DescentTrainer"),
     "inference": ("DescentClassifier",),

@@ -18,7 +18,7 @@ from descend.models.classifiers import LayeredClassifier
 from descend.models.hooked import PAGE, HookedModel
 from descend.models.layered import LayeredModel
 from descend.models.library import LibraryModel
-from descend.models.modules import evaluating
+from descend.models.modules import cuda_devices, evaluating
 from descend.noise import Noise
 from descend.tasks import Task
 from descend.tasks.text import Classification, NextToken
@@ -88,9 +88,9 @@ def check_data(
     whole = not any(parameter.is_meta for parameter in model.parameters())
     if not problems and whole and not (_known(model) and _known(task)):
         for name, dataset in datasets.items():
-            samples = _first_samples(dataset)
-            if samples and not problems:
-                with evaluating(model), _undrawn(model), torch.no_grad():
+            with evaluating(model), _undrawn(model), torch.no_grad():
+                samples = [] if problems else _first_samples(dataset)
+                if samples:
                     _try(model, task, samples, collate, noise, f"the {name}", problems)
     _refuse(problems)
 
@@ -150,8 +150,8 @@ def _try(
     target = attempt(f"{name}.target", partial(task.target, batch))
     inputs = attempt(f"{name}.inputs", partial(task.inputs, batch))
     owners = None if target is None else attempt(f"{name}.owners", partial(task.owners, batch))
-    for of_batch in (task.mask, task.groups):
-        attempt(f"{name}.{of_batch.__name__}", partial(of_batch, batch))
+    for method in ("mask", "groups"):
+        attempt(f"{name}.{method}", partial(getattr(task, method), batch))
     if owners is not None and len(owners) != len(target):
         problems.append(f"{name}.owners must name the sample of each of {len(target)} targets; got {len(owners)}.")
     if problems or inputs is None:
@@ -165,13 +165,13 @@ def _try(
         problems.append(f"the module named by embeddings must return a tensor of real numbers; got {got}.")
     if len(predictions) != model.depth + 1:
         problems.append(f"expected depth + 1 = {model.depth + 1} predictions; got {len(predictions)}.")
-    for method, advice in ((task.losses, "Do not reduce to a mean: reduction='none'."), (task.score, "")):
-        values = attempt(f"{name}.{method.__name__}", partial(method, predictions[-1], target))
+    expected = f"must return one number for each target, shape ({len(target)},)"
+    for method in ("losses", "score"):
+        values = attempt(f"{name}.{method}", partial(getattr(task, method), predictions[-1], target))
         if values is not None and tuple(values.shape) != (len(target),):
-            problems.append(
-                f"{name}.{method.__name__} must return one number for each target, shape ({len(target)},); got "
-                f"{tuple(values.shape)}. {advice}".rstrip()
-            )
+            shape = tuple(values.shape)
+            problems.append(f"{name}.{method} {expected}, not their mean (reduction='none'); got {shape}.")
+            break
     decided = attempt(f"{name}.decide", partial(task.decide, predictions[-1]))
     if decided is not None and [len(each) for each in decided] != [len(target)] * 2:
         problems.append(f"{name}.decide must return a decision and a probability for each of {len(target)} targets.")
@@ -224,10 +224,9 @@ def _nothing() -> Iterator[list[Any]]:
 @contextmanager
 def _undrawn(model: nn.Module) -> Iterator[None]:
     """Restore the global generators after the ``with`` block: a data set may draw from them."""
-    devices = sorted({each.device.index or 0 for each in model.parameters() if each.device.type == "cuda"})
     python, arrays = random.getstate(), np.random.get_state()
     try:
-        with torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=cuda_devices(model)):
             yield
     finally:
         random.setstate(python)

@@ -1,13 +1,12 @@
-"""Texts in, classes out: a classifier that stops at the layer where it is sure."""
+"""Classify texts, each with as many layers as it needs."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -18,12 +17,13 @@ from transformers import (
 
 from descend.errors import InputError, reason
 from descend.models import LayeredClassifier
+from descend.models.exit_rule import ExitRule, decide
 from descend.models.loading import load_model
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a classifier says of one text.
+    """A classifier's prediction for one text.
 
     Attributes:
         label: The class's name.
@@ -39,10 +39,10 @@ class Prediction:
 
 
 class DescentClassifier:
-    """A classifier with its tokenizer, whose every layer can answer.
+    """A classifier with its tokenizer, which can exit after any layer.
 
     Args:
-        model: The library's classifier, or one in layers.
+        model: A classifier of Transformers, or a `LayeredClassifier`.
         tokenizer: The model's own.
         device: Where to move the model; None leaves it where it is.
 
@@ -59,7 +59,7 @@ class DescentClassifier:
         self.model = model if isinstance(model, LayeredClassifier) else LayeredClassifier(model)
         if tokenizer.pad_token_id is None:
             raise InputError("the tokenizer has no token for padding; set its pad_token.")
-        if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what the library makes of a folder without one
+        if len(tokenizer) <= len(tokenizer.all_special_tokens):
             raise InputError(
                 "the tokenizer has no words, only special tokens. Give the one the model was trained with."
             )
@@ -94,7 +94,7 @@ class DescentClassifier:
         )
         try:
             tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
-        except Exception as error:  # the library of tokenizers has no kinds of errors
+        except Exception as error:  # tokenizers raises plain exceptions
             raise InputError(
                 f"can't load a classifier from {str(source)!r}: expected {expected}. {reason(error)}"
             ) from None
@@ -131,43 +131,41 @@ class DescentClassifier:
         Raises:
             InputError: If a text is empty or no text, or a setting is out of range.
         """
-        if exit_threshold is not None and not (isinstance(exit_threshold, int | float) and 0 < exit_threshold <= 1):
-            raise InputError(f"exit_threshold must be a number in (0, 1]; got {exit_threshold!r}.")
-        for name, value in (("exit_patience", exit_patience), ("batch_size", batch_size)):
-            if value is not None and not (isinstance(value, int) and value >= 1):
-                raise InputError(f"{name} must be a whole number of at least 1; got {value!r}.")
+        rule = ExitRule(exit_threshold, exit_patience)
+        if not (isinstance(batch_size, int) and batch_size >= 1):
+            raise InputError(f"batch_size must be a whole number of at least 1; got {batch_size!r}.")
         columns = _columns(texts)
         if not columns:
             return []
-        # A tokenizer that was saved with a run knows how long its texts were; one that does not says a huge number.
+        # A tokenizer saved with a run has its maximum length; others have a huge number.
         longest = min(self.model.limits.get("length", math.inf), self.tokenizer.model_max_length)
         cut = {"truncation": True, "max_length": int(longest)} if longest < 2**31 else {}
         encoded = self.tokenizer(*columns, **cut, verbose=False)
         samples = [dict(zip(encoded, values, strict=True)) for values in zip(*encoded.values(), strict=True)]
-        # Longest first, beside its like: little padding, and what is too large for the memory is told at once.
+        # Longest first: little padding, and a batch that is too large for the memory fails at once.
         order = sorted(range(len(samples)), key=lambda place: -len(samples[place]["input_ids"]))
         collate = DataCollatorWithPadding(self.tokenizer)
         network = self.model.eval().library
-        found: dict[int, Prediction] = {}
+        predictions: dict[int, Prediction] = {}
         for start in range(0, len(order), batch_size):
             places = order[start : start + batch_size]
             padded = collate([samples[place] for place in places])
             inputs = {name: value.to(network.device) for name, value in padded.items()}
-            if exit_threshold is None and exit_patience is None:
-                logits, layers = self.model(**inputs).logits, [self.model.depth] * len(places)
-            else:
-                logits, left = self.model.exits(inputs, _rule(exit_threshold, exit_patience))
+            if rule.early:
+                logits, left = self.model.exits(inputs, rule.leave())
                 layers = left.tolist()
-            sure, classes = _answers(logits)
+            else:
+                logits, layers = self.model(**inputs).logits, [self.model.depth] * len(places)
+            classes, sure = decide(logits)
             for place, index, confidence, layer in zip(places, classes.tolist(), sure.tolist(), layers, strict=True):
-                found[place] = Prediction(network.config.id2label[index], index, confidence, layer)
-        return [found[place] for place in range(len(samples))]
+                predictions[place] = Prediction(network.config.id2label[index], index, confidence, layer)
+        return [predictions[place] for place in range(len(samples))]
 
 
 def _columns(texts: Any) -> tuple[list[str], ...]:
-    """What a tokenizer is given: texts, or first and second texts; nothing for no texts."""
+    """The tokenizer's arguments: texts, or first and second texts; empty without texts."""
     given = [texts] if isinstance(texts, str) else texts
-    # A tuple is a pair: outside a list it could be meant as two texts too.
+    # Outside a list, a tuple could be a pair or two texts.
     if not isinstance(given, Sequence) or isinstance(given, tuple | bytes):
         raise InputError(f"expected a text, or a list of texts or of pairs of texts; got {type(texts).__name__}.")
     rows: list[Sequence[str]] = []
@@ -181,28 +179,3 @@ def _columns(texts: Any) -> tuple[list[str], ...]:
         if not all(part.strip() for part in rows[-1]):
             raise InputError(f"text {number} is empty. Leave it out.")
     return tuple(map(list, zip(*rows, strict=True)))
-
-
-def _answers(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The probability (R,) of the likeliest class, and the class (R,), of logits (R, C)."""
-    sure, classes = logits.float().softmax(-1).max(-1)
-    return sure, classes
-
-
-def _rule(threshold: float | None, patience: int | None) -> Callable[[int, Tensor, Tensor], Tensor]:
-    """What `LayeredClassifier.exits` asks of one batch."""
-    enough = math.inf if threshold is None else threshold
-    long = math.inf if patience is None else patience
-    last = kept = torch.empty(0)  # each row's class, and for how many layers it has kept it
-
-    def leave(layer: int, logits: Tensor, rows: Tensor) -> Tensor:
-        nonlocal last, kept
-        sure, classes = _answers(logits)
-        if layer == 1:  # all rows are here
-            last, kept = classes, torch.zeros_like(classes)
-        else:
-            kept[rows] = torch.where(classes == last[rows], kept[rows] + 1, 0)
-            last[rows] = classes
-        return (sure >= enough) | (kept[rows] >= long)
-
-    return leave

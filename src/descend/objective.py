@@ -200,9 +200,12 @@ class Objective(nn.Module):
         seen = LateNumbers(torch.stack(watched).sum(0)) if watched else ()
         return ExitLosses(lagrangian, LateNumbers(sums * uploaded(scales, sums)), count, first, seen)
 
-    def check_data(self, datasets: Mapping[str, Any], collate: Callable[[list[Any]], Any]) -> None:
+    def check_data(
+        self, datasets: Mapping[str, Any], collate: Callable[[list[Any]], Any], *, noise: bool | None = None
+    ) -> None:
         """Check that samples fit the model and the task, see `descend.contract.check_data`."""
-        check_data(self.model, self.task, datasets, collate, noise=self.noise is not None)
+        noisy = self.noise is not None if noise is None else noise
+        check_data(self.model, self.task, datasets, collate, noise=noisy)
 
     @property
     def sample_fields(self) -> list[str]:

@@ -15,6 +15,7 @@ from descend.evaluation.exits import COST, exit_layers, exits
 from descend.evaluation.layers import LayerLosses, measure
 from descend.evaluation.probes import fit_probes
 from descend.models import LayeredClassifier
+from descend.models.exit_rule import ExitRule
 from descend.records.schema import read_summary
 from descend.tasks.text import (
     Classification,
@@ -98,12 +99,12 @@ def test_a_decision_settles_where_it_last_changed():
 
 def test_exits_by_confidence_and_patience():
     sure = found([[0] * 5] * 4, [[1, 0.2, 0.9, 0.1, 0], [1, 0.8, 0, 0, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0.7, 1]])
-    assert exit_layers(sure, threshold=0.7).tolist() == [2, 1, 4, 3]
-    assert exit_layers(sure, threshold=0.95).tolist() == [4, 4, 4, 4]
+    assert exit_layers(sure, ExitRule(threshold=0.7)).tolist() == [2, 1, 4, 3]
+    assert exit_layers(sure, ExitRule(threshold=0.95)).tolist() == [4, 4, 4, 4]
     decided = found([[0, 1, 1, 1, 1], [1, 1, 0, 1, 1], [0, 1, 0, 1, 0], [1, 0, 0, 1, 1]])
-    assert exit_layers(decided, patience=1).tolist() == [2, 4, 4, 2]
-    assert exit_layers(decided, patience=2).tolist() == [3, 4, 4, 4]
-    assert exit_layers(decided, patience=3).tolist() == [4, 4, 4, 4]
+    assert exit_layers(decided, ExitRule(patience=1)).tolist() == [2, 4, 4, 2]
+    assert exit_layers(decided, ExitRule(patience=2)).tolist() == [3, 4, 4, 4]
+    assert exit_layers(decided, ExitRule(patience=3)).tolist() == [4, 4, 4, 4]
 
 
 def test_the_threshold_is_chosen_on_validation_and_reported_on_test(tokenizer, samples):
@@ -115,14 +116,14 @@ def test_the_threshold_is_chosen_on_validation_and_reported_on_test(tokenizer, s
     def share(layers, measured):
         return measured.scores.gather(1, layers[:, None]).mean().item()
 
-    layers = exit_layers(tried, threshold=chosen["threshold"])
+    layers = exit_layers(tried, ExitRule(threshold=chosen["threshold"]))
     assert share(layers, tried) >= tried.metrics[-1] - COST - 1e-9
     for point in report["confidence"]:
-        others = exit_layers(tried, threshold=point["threshold"])
+        others = exit_layers(tried, ExitRule(threshold=point["threshold"]))
         if share(others, tried) >= tried.metrics[-1] - COST:
             assert others.double().mean() >= layers.double().mean()
     held = measure(model, TASK, test, collate=collate)
-    at = exit_layers(held, threshold=chosen["threshold"])
+    at = exit_layers(held, ExitRule(threshold=chosen["threshold"]))
     assert chosen["accuracy"] == pytest.approx(share(at, held)) and report["full"] == pytest.approx(held.metrics[-1])
     assert chosen["layers"] == pytest.approx(at.double().mean().item())
     assert chosen["time_ratio"] > 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from descend.errors import InputError
 from descend.models import DUST, UT, DUSTConfig, UTConfig, dct_dictionary
-from descend.models.unrolled import code_kernel
+from descend.models.dust import code_kernel
 
 SIDE = 4  # of a patch; P = 16 pixels
 PIXELS = SIDE**2

@@ -1,19 +1,24 @@
 """Which runs a study is made of: the paper's grid at each scale, by rules that are stated beforehand."""
 
+import json
 from collections import defaultdict
-from dataclasses import replace
 
 import pytest
 
 from descend import InputError
 from descend.cli.parsing import levels, read_recipe
+from descend.cli.studies import flags
 from descend.paper.costs import Costs
-from descend.paper.grid import BASELINES, RECIPES, WANTED, cells, names, settings
+from descend.paper.grid import BASELINES, RECIPES, WANTED, cells, named, names, settings
 from descend.paper.published import table_3, table_4
 from descend.paper.scales import SCALES
 from descend.run import stored
 
 ALL = {scale: cells(names(["all"]), scale) for scale in SCALES}
+
+
+def changed(cell, **fields):
+    return named(**{name: value for name, value in {**dict(cell), **fields}.items() if name != "name"})
 
 
 def settings_of(found):
@@ -29,22 +34,25 @@ def settings_of(found):
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_name_is_that_of_one_run_and_one_run_has_one_name(scale):
     assert len({cell.name for cell in ALL[scale]}) == len(ALL[scale])
-    assert len({(cell.recipe, cell.flags) for cell in ALL[scale]}) == len(ALL[scale])
+    assert len({(cell.recipe, json.dumps(cell.settings)) for cell in ALL[scale]}) == len(ALL[scale])
     for cell in ALL[scale]:
         assert len(cell.name.encode()) < 200 and "/" not in cell.name and str(cell.seed) in cell.name
-        assert not any(flag.startswith("/") for flag in (*cell.flags, *cell.answer)), "a path of one machine"
+        values = [*cell.settings.values(), *cell.answer.values()]
+        assert not any(str(value).startswith("/") for value in values), "a path of one machine"
 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_variant_is_not_what_the_table_has_already(scale):
-    """Neither by its flags nor by what a recipe does without them."""
+    """Neither by its settings nor by the recipe's defaults."""
 
     def given(cell):
-        name, recipe, args, _ = read_recipe([cell.recipe, *cell.flags, "--out", "none"])
+        name, recipe, args, _ = read_recipe([cell.recipe, *flags(cell.settings), "--out", "none"])
         return name, recipe, stored(args)
 
     plain = next(cell for cell in ALL[scale] if cell.recipe == "text-roberta" and cell.arm == "constrained")
-    assert given(plain) == given(replace(plain, flags=(*plain.flags, *plain.flags[-2:]))), "it can be told"
+    usual = given(plain)[2]["learning_rate"]
+    same = changed(plain, settings={**plain.settings, "learning_rate": usual})
+    assert given(plain) == given(same), "an equal value is no change"
 
     first = [cell for cell in ALL[scale] if not cell.seed and cell.arm == "constrained"]
     table = {cell.recipe: [] for cell in first}
@@ -57,10 +65,11 @@ def test_a_variant_is_not_what_the_table_has_already(scale):
         assert given(cell) not in table[cell.recipe], cell.name
 
 
-def test_other_flags_are_another_cell():
+def test_other_settings_are_another_cell_in_whatever_order_they_stand():
     cell = ALL["small"][0]
-    assert replace(cell, flags=(*cell.flags, "--max-steps", "3")).name != cell.name
-    assert replace(cell, judge=("--noise", "0")).name != cell.name
+    assert changed(cell, settings={**cell.settings, "max_steps": 3}).name != cell.name
+    assert changed(cell, judge={"noise": [0]}).name != cell.name
+    assert changed(cell, settings=dict(reversed(cell.settings.items()))).name == cell.name
 
 
 def test_figures_share_their_cells():
@@ -115,28 +124,26 @@ def test_the_papers_scale_holds_every_cell_of_its_tables():
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_flags_are_those_that_the_command_line_takes(scale):
+def test_settings_are_those_that_the_command_line_takes(scale):
     """Through the real parser; of cells that differ in numbers alone one each."""
-    numbers = {"--seed", "--noise"}
     seen = set()
     for cell in ALL[scale]:
-        pairs = zip(cell.flags[::2], cell.flags[1::2], strict=True)
-        kind = (cell.recipe, tuple(pair for pair in pairs if pair[0] not in numbers))
+        kind = (cell.recipe, json.dumps({**cell.settings, "seed": 0, "noise": 0}))
         if kind in seen:
             continue
         seen.add(kind)
-        _, recipe, args, _ = read_recipe([cell.recipe, *cell.flags, "--out", "run"])
+        _, recipe, args, _ = read_recipe([cell.recipe, *flags(cell.settings), "--out", "run"])
         assert (recipe.depth, recipe.noise, args.seed) == (cell.depth, cell.gamma, cell.seed)
         assert args.method == ("erm" if cell.arm == "erm-clean" else cell.arm)
         args.problem(recipe.depth)
-    for judge in {cell.judge for cell in ALL[scale]}:
-        assert len(levels(judge[judge.index("--noise") + 1])) >= 3
+    for cell in ALL[scale]:
+        assert len(cell.judge["noise"]) >= 3 and levels(flags(cell.judge)[1]) == cell.judge["noise"]
 
 
 def test_a_variant_changes_one_thing():
     for cell in cells(["figure-5"], "small"):
         if cell.variant:
-            assert cell.arm == "constrained" and cell.flags[-2:] == ("--alpha", cell.variant.removeprefix("alpha="))
+            assert cell.arm == "constrained" and cell.settings["alpha"] == float(cell.variant.removeprefix("alpha="))
 
 
 def test_names_are_told_and_nearly_named_ones_offered():
@@ -169,14 +176,14 @@ def test_every_recipe_has_its_settings():
 
 def test_a_data_set_and_a_depth_have_their_own_settings(monkeypatch):
     rows = {
-        "every": "--a 1",
+        "every": {"a": 1},
         "strong": {
-            "both": "--b 2",
-            "3": {"erm": "--c 3"},
-            "avenue": {"both": "--d 4", "5": {"both": "--e 5", "constrained": "--f 6"}},
+            "both": {"b": 2},
+            "3": {"erm": {"c": 3}},
+            "avenue": {"both": {"d": 4}, "5": {"both": {"e": 5}, "constrained": {"f": 6}}},
         },
         "paper": {},
-        "data": {"shanghaitech": "--g 7"},
+        "data": {"shanghaitech": {"g": 7}},
     }
     monkeypatch.setitem(settings()["small"]["recipes"], "video-ut", rows)
     found = [cell for cell in cells(["table-3"], "small") if (cell.recipe, cell.regime) == ("video-ut", "strong")]
@@ -185,12 +192,12 @@ def test_a_data_set_and_a_depth_have_their_own_settings(monkeypatch):
     }
     for cell in found:
         if cell.data == "avenue":
-            own = ["--e", "5"] if cell.depth == 5 else ["--d", "4"]
-            own += ["--f", "6"] if (cell.depth, cell.arm) == (5, "constrained") else []
+            expected = {"e": 5} if cell.depth == 5 else {"d": 4}
+            expected |= {"f": 6} if (cell.depth, cell.arm) == (5, "constrained") else {}
         else:
-            own = ["--c", "3"] if cell.depth == 3 else ["--b", "2"]  # of plain training's where an arm has none
-        beside = ["--g", "7"] if cell.data == "shanghaitech" else []
-        assert list(cell.flags)[list(cell.flags).index("--a") :] == ["--a", "1", *own, *beside]
+            expected = {"c": 3} if cell.depth == 3 else {"b": 2}  # ERM's if an arm has none
+        expected |= {"g": 7} if cell.data == "shanghaitech" else {}
+        assert {name: value for name, value in cell.settings.items() if len(name) == 1} == {"a": 1, **expected}
 
 
 def test_costs_are_told_before_anything_runs_and_learned_from_what_ran():

@@ -11,10 +11,10 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
 from descend.errors import InputError
-from descend.paper.report import FIGURES, grid, write_study
-from descend.paper.report.cells import Run
-from descend.paper.report.grid import opened
+from descend.paper.report import FIGURES, heat_map, write_study
+from descend.paper.report.heat_map import opened
 from descend.paper.report.results import Results
+from descend.records.studies import parse_cell
 from tests.report.test_page import HOSTILE, Guarded, Visit, browser  # noqa: F401 (a fixture)
 from tests.report.test_report import fake_frames
 from tests.support.studies import line, small, write
@@ -80,26 +80,33 @@ def test_every_section_is_drawn_without_complaint_or_network(browser: Browser, w
     assert whole_file.stat().st_size < 15e6
 
 
-def test_claims_come_first_with_words_and_marks(study: Visit) -> None:
-    headline = study.page.locator(".verdict .headline").inner_text()
-    items = study.page.locator(".verdict .claims li")
+def test_the_page_opens_with_five_sentences_and_the_grid_and_folds_the_claims(study: Visit) -> None:
+    opening = study.page.locator(".verdict")
+    headline = opening.locator(".headline").inner_text()
+    sentences = re.split(r"(?<=[.])\s+", opening.locator("p").inner_text())
+    assert 2 <= len(sentences) <= 4 and "On video" in sentences[0] and "meet their constraints" in sentences[-1]
+    claims = study.page.locator("#claims")
+    grid, folded, first = (study.page.locator(name).bounding_box() for name in ("#grid .grid", "#claims", "#figure-1"))
+    assert grid["y"] + grid["height"] < 1200 and grid["y"] < folded["y"] < first["y"]
+    assert claims.get_attribute("open") is None
+    claims.locator("summary").click()
+    items = claims.locator(".claims li")
     words = items.locator(".word").all_inner_texts()
     counts = {said: words.count(said) for said in ("Held", "Undecided")}
     assert headline.endswith(f"{counts['Held']} held, {counts['Undecided']} undecided")
     assert counts["Held"] > 5 and counts["Undecided"] > 0 and sum(counts.values()) == items.count()
     marks = dict(zip(words, items.locator(".mark").all_inner_texts(), strict=False))
     assert len(set(marks.values())) == len(marks) > 1
-    top = study.page.locator(".verdict").bounding_box()["y"]
-    assert top < study.page.locator("#figure-1").bounding_box()["y"]
-    assert study.page.locator(".verdict a[href='#table-3']").count() == 3
+    assert claims.locator("a[href='#table-3']").count() == 3
+    claims.locator("summary").click()
 
 
 def test_a_figure_has_its_values_to_hover_over(study: Visit) -> None:
     near(study, "figure-2")
     places = {title: place for place, title in enumerate(study.page.locator("#figure-2 h3").all_inner_texts())}
     place = next(place for title, place in places.items() if title.startswith("ViT"))
-    (setting,) = Results(Run.read(one, "a line") for one in small()).where(model="ViT")
-    values = np.mean([run.view.values for run in setting.constrained], axis=0)
+    (setting,) = Results.of(parse_cell(one, "a line") for one in small()).where(model="ViT")
+    values = np.mean([run.summary.values for run in setting.constrained], axis=0)
     shown = in_plot(study, "figure-2", place, "plot.data.find(trace => trace.name === 'Constrained').y")
     assert shown == pytest.approx(values, rel=1e-6)
     point = study.page.locator("#figure-2 [data-plot='0'] .point").first
@@ -214,9 +221,9 @@ def test_it_fits_a_phone(browser: Browser, page_file: Path) -> None:  # noqa: F8
 
 
 def test_the_runs_of_a_large_study_are_thinned_until_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = Results(Run.read(one, "a line") for one in small())
+    many = Results.of(parse_cell(one, "a line") for one in small())
     whole = opened(many)
-    monkeypatch.setattr(grid, "BUDGET", 150_000)
+    monkeypatch.setattr(heat_map, "BUDGET", 150_000)
     thinned = opened(many)
     assert len(json.dumps(thinned)) < 200_000 < len(json.dumps(whole))
     (arm, *_) = (arm for arm in thinned["cells"][0]["arms"] if arm["name"] == "Constrained")

@@ -8,7 +8,7 @@ from scipy.stats import t as student
 
 from descend.errors import InputError
 from descend.paper import statistics
-from descend.paper.groups import Table
+from descend.paper.groups import GroupScores
 from descend.paper.statistics import Draws, combine, draws, wins
 
 NOISE = [0.0, 1.0, 3.0]
@@ -33,7 +33,7 @@ def told(found: Draws) -> Estimate:
 
 
 def resampled(runs, generator, statistic=mean) -> Draws:
-    return draws([Table.read(run) for run in runs], statistic, generator)
+    return draws([GroupScores.read(run) for run in runs], statistic, generator)
 
 
 def interval(runs, generator) -> Estimate:

@@ -1,13 +1,13 @@
 """Cells of a study carried out: each once, whoever is killed, stopped or at work in the same folder."""
 
 import json
+import math
 import multiprocessing
 import os
 import shutil
 import signal
 import threading
 import time
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -15,18 +15,23 @@ import pytest
 from descend import InputError, NonFiniteLossError
 from descend.cli import main
 from descend.paper import collected, grid
-from descend.paper.grid import Wanted, cells
+from descend.paper.grid import Wanted, cells, named
 from descend.paper.reproducing import Study
 from descend.paper.workers import Job, carry_out
 from descend.records import locked
+from descend.records.schema import Record
+from descend.records.studies import CELLS_FILE, parse_cell
+from tests.support import studies
 
 # The same for all: one server of forks imports these once.
 PRELOAD = ["descend.cli", "descend.run", "descend.recipes.video"]
+SUMMARY = studies.line("video", "UT", "scenes", 2, 0.8, "erm", 0)["summary"]
 VIDEO = [cell for cell in cells(["figure-3"], "smoke") if cell.model == "UT" and cell.depth == 2]
 
 
-def changed(cell, variant, *flags):
-    return replace(cell, variant=variant, flags=(*cell.flags, *flags))
+def changed(cell, variant, **settings):
+    fields = {**dict(cell), "variant": variant, "settings": {**cell.settings, **settings}}
+    return named(**{key: value for key, value in fields.items() if key != "name"})
 
 
 @pytest.fixture
@@ -56,8 +61,9 @@ def light(job: Job, seconds: float = 0.2) -> None:
         made.write(f"{job.cell.name} {os.getpid()}\n")
     time.sleep(seconds)
     job.folder.mkdir(exist_ok=True)
-    (job.folder / "config.json").write_text('{"seconds": 0.1}')
-    (job.folder / "summary.json").write_text('{"mean": 1.0}')
+    settings = {"recipe": job.cell.recipe, "method": "erm", "seed": 0, "model": "UT-2", "settings": {}, "training": {}}
+    (job.folder / "config.json").write_text(json.dumps({**settings, "seconds": 0.1}))
+    (job.folder / "summary.json").write_text(json.dumps(SUMMARY))
 
 
 def choosy(job: Job) -> None:
@@ -100,8 +106,9 @@ def test_whatever_becomes_of_a_cell_the_others_are_done(out):
     assert report.diverged == {names["diverged"]: "the loss of layer 1 is NaN."}
     lines = collected.read(out)
     assert lines.keys() == {names[each] for each in ("good", "stopped", "diverged")}
-    assert lines[names["diverged"]]["summary"] is None
-    assert lines[names["good"]]["summary"] == {"mean": 1.0} and lines[names["good"]]["seconds"] > 0
+    assert lines[names["diverged"]].summary is None and lines[names["diverged"]].diverged
+    good = lines[names["good"]]
+    assert good.summary.mean == pytest.approx(SUMMARY["mean"], rel=1e-5) and good.seconds > 0
     assert "expected better" in (out / "runs" / f"{names['bad']}.log").read_text()
     (found[0].folder / "model").mkdir()  # as an interrupt between its line and its tidying leaves it
     again = carry_out(found[:1] + found[2:3], choosy, workers=2, preload=PRELOAD)
@@ -112,7 +119,7 @@ def test_whatever_becomes_of_a_cell_the_others_are_done(out):
 def test_a_cell_whose_line_was_taken_away_is_run_again(out):
     jobs = jobs_of(out, 2)
     carry_out(jobs, light, workers=2, preload=PRELOAD)
-    file = out / collected.CELLS_FILE
+    file = out / CELLS_FILE
     file.write_text("".join(line for line in file.read_text().splitlines(True) if jobs[0].cell.name not in line))
     (jobs[0].folder / "old").touch()
     carry_out(jobs, light, workers=2, preload=PRELOAD)
@@ -180,9 +187,9 @@ def test_a_study_from_the_command_line(out, monkeypatch, capsys):
     """Two cells are trained, one after a kill; one diverges, one can't be run; then there is nothing to do."""
     erm, constrained = VIDEO[0], VIDEO[2]
     assert (erm.arm, constrained.arm) == ("erm", "constrained")
-    long = changed(constrained, "", "--max-steps", "40", "--save-steps", "5")
-    wild = changed(constrained, "wild", "--learning-rate", "1e30")
-    bad = changed(erm, "bad", "--window", "9999")
+    long = changed(constrained, "", max_steps=40, save_steps=5)
+    wild = changed(constrained, "wild", learning_rate=1e30)
+    bad = changed(erm, "bad", window=9999)
     study = {"figure-1": Wanted("some", lambda _: [long, erm, wild, bad])}
     monkeypatch.setattr(grid, "WANTED", study)
     words = ["reproduce", "figure-1", "--scale", "smoke", "--out", str(out), "--workers", "2"]
@@ -210,11 +217,11 @@ def test_a_study_from_the_command_line(out, monkeypatch, capsys):
     assert lines.keys() == {long.name, erm.name, wild.name}
     for cell in (long, erm):
         line = lines[cell.name]
-        assert line["cell"]["flags"] == list(cell.flags) and line["summary"]["method"] == cell.arm
-        assert line["curves"]["loss"]["steps"][-1] == line["validation"]["steps"][-1] == (40 if cell is long else 6)
-        assert str(out) not in json.dumps(line)
+        assert line.cell == cell and line.summary.method == cell.arm
+        assert line.curves["loss"].steps[-1] == line.validation["steps"][-1] == (40 if cell is long else 6)
+        assert str(out) not in line.model_dump_json()
         assert not (out / "runs" / cell.name / "model").exists() and (out / "runs" / cell.name / "frames.npz").exists()
-    assert lines[long.name]["curves"]["multiplier"]["steps"] == list(range(2, 41, 2)), "gone on, none twice"
+    assert lines[long.name].curves["multiplier"].steps == list(range(2, 41, 2)), "gone on, none twice"
     assert "training from the start" not in (out / "runs" / f"{long.name}.log").read_text()
 
     study["figure-1"] = Wanted("some", lambda _: [long, erm, wild])
@@ -237,7 +244,7 @@ def test_a_study_from_the_command_line(out, monkeypatch, capsys):
 
 
 def test_where_every_cell_fails_each_is_told_and_nothing_is_drawn(out, monkeypatch, capsys):
-    bad = changed(VIDEO[0], "bad", "--window", "9999")
+    bad = changed(VIDEO[0], "bad", window=9999)
     monkeypatch.setattr(grid, "WANTED", {"figure-1": Wanted("some", lambda _: [bad])})
     assert main(["reproduce", "figure-1", "--scale", "smoke", "--out", str(out), "--workers", "1"]) == 1
     said = capsys.readouterr().err
@@ -263,12 +270,12 @@ def test_a_study_is_refused_before_it_starts(out, tmp_path, capsys):
     with pytest.raises(InputError, match="holds a study at --scale small"):
         study.write()
     (out / "study.json").write_text('{"scale": "smoke", "what": 5}')
-    assert "is not that of a study" in refused("figure-3", "--scale", "smoke", "--out", str(out))
+    assert "what should be a valid list" in refused("figure-3", "--scale", "smoke", "--out", str(out))
     (out / "study.json").unlink()
-    for seconds in ({}, {"seconds": "3"}, {"seconds": None}):
+    for seconds in ({"seconds": "soon"}, {"seconds": None}):
         (out / "cells.jsonl").write_text(json.dumps(line_of(VIDEO[0].name, **seconds)) + "\n")
         said = refused("figure-3", "--scale", "smoke", "--out", str(out))
-        assert f"the line of {VIDEO[0].name} must have seconds, a number" in said and said.count("\n") == 1
+        assert "cells.jsonl, line 1," in said and "seconds" in said and said.count("\n") == 1
     other = json.dumps(line_of("of-another-scale", seconds=3.0)) + "\n"
     (out / "cells.jsonl").write_text(other)
     assert "has no cell of scale smoke, and nothing says of which it is" in refused(
@@ -281,24 +288,31 @@ def test_a_study_is_refused_before_it_starts(out, tmp_path, capsys):
 
 
 def line_of(name, **other):
-    return {"cell": {"name": name}, "summary": {"mean": 1 / 3}, **other}
+    content = studies.line("video", "UT", "scenes", 2, 0.8, "erm", 0)
+    content["cell"]["name"] = name
+    return content | other
+
+
+def append(out, name, **other):
+    collected.append(out, parse_cell(line_of(name, **other), "a line"))
 
 
 def test_a_line_that_was_cut_off_is_left_out_and_written_over(tmp_path):
-    collected.append(tmp_path, line_of("one"))
+    append(tmp_path, "one")
     with (tmp_path / "cells.jsonl").open("a") as file:
         file.write('{"cell": {"name": "two"}, "summ')
     assert collected.read(tmp_path).keys() == {"one"}
-    collected.append(tmp_path, line_of("three", values=[float("nan"), 12345678.9]))
+    append(tmp_path, "three", seconds=1 / 3, curves={"loss": {"steps": [1], "values": [[float("nan"), 12345678.9, 2]]}})
     found = collected.read(tmp_path)
     assert found.keys() == {"one", "three"}
-    assert found["three"]["summary"]["mean"] == 0.333333 and found["three"]["values"] == [None, 12345700.0]
+    (row,) = found["three"].curves["loss"].values
+    assert found["three"].seconds == 0.333333 and row[0] != row[0] and row[1:] == [12345700.0, 2.0]
     assert len((tmp_path / "cells.jsonl").read_text().splitlines()) == 2
 
 
 def test_a_line_without_a_cell_is_refused_before_anything_runs(tmp_path):
-    (tmp_path / "cells.jsonl").write_text('{"cell": {"name": "one"}}\n{"foo": 1}\n')
-    with pytest.raises(InputError, match=r"cells\.jsonl, line 2: expected a finished cell, with its name"):
+    (tmp_path / "cells.jsonl").write_text(json.dumps(line_of("one")) + '\n{"foo": 1}\n')
+    with pytest.raises(InputError, match=r"cells\.jsonl, line 2, .* lacks cell, seconds"):
         Study.of(["figure-1"], "smoke", tmp_path, None)
 
 
@@ -312,16 +326,16 @@ def test_a_dry_run_looks_for_the_data_where_it_is_told_to(tmp_path, capsys):
 
 def test_half_a_line_alone_and_a_long_one_are_dropped(tmp_path):
     (tmp_path / "cells.jsonl").write_text("{" + "x" * 200_000)
-    collected.append(tmp_path, line_of("one"))
+    append(tmp_path, "one")
     with (tmp_path / "cells.jsonl").open("a") as file:
         file.write("{" + "y" * 200_000)
-    collected.append(tmp_path, line_of("two"))
+    append(tmp_path, "two")
     assert list(collected.read(tmp_path)) == ["one", "two"]
 
 
 def test_lines_of_other_settings_are_put_aside(tmp_path):
     for name in ("one", "two", "three"):
-        collected.append(tmp_path, line_of(name))
+        append(tmp_path, name)
     assert collected.supersede(tmp_path, {"two"}) == 2
     assert list(collected.read(tmp_path)) == ["two"]
     assert len((tmp_path / "superseded.jsonl").read_text().splitlines()) == 2
@@ -329,24 +343,27 @@ def test_lines_of_other_settings_are_put_aside(tmp_path):
 
 def test_seeds_of_one_arm_with_other_settings_are_named(tmp_path, capsys):
     def add(arm, seed, **settings):
-        cell = {"name": f"{arm}-{seed}", "recipe": "video-ut", "flags": ["--method", arm, "--seed", str(seed), "--x"]}
-        collected.append(tmp_path, {"cell": cell, "summary": {"settings": settings}, "seconds": 1.0})
+        content = line_of(f"{arm}-{seed}")
+        content["cell"] |= {"seed": seed, "arm": arm, "settings": {"method": arm, "seed": seed, "x": 1}}
+        content["summary"]["settings"] = settings
+        collected.append(tmp_path, parse_cell(content, "a line"))
 
     for seed in range(3):
         add("erm", seed, max_steps=40, dropout=0.1)
     assert collected.mixed(tmp_path) == []
     for seed in range(3):
         add("constrained", seed, max_steps=50 if seed == 1 else 40)
-    collected.append(tmp_path, {"cell": {"name": "gone", "flags": 3}, "summary": None, "seconds": 1.0})
+    append(tmp_path, "gone", summary=None, diverged="loss is nan")
     (warning,) = collected.mixed(tmp_path)
-    assert warning.startswith("constrained-1: other settings than constrained-0 (max_steps), though the flags are")
-    assert main(["report", str(tmp_path)]) == 2  # these are no judged runs
+    assert warning.startswith("constrained-1: other settings than constrained-0 (max_steps)")
+    assert main(["report", str(tmp_path)]) == 2  # two lines of one seed
     assert f"WARNING: {warning}\n" in capsys.readouterr().err
 
 
 def test_a_curve_keeps_its_last_step_and_says_where_nothing_was_looked_at(tmp_path):
-    rows = [{"split": "train", "metric": "loss", "step": step, "layer": 2, "value": step} for step in range(1, 151)]
-    rows += [{"split": "train", "metric": "loss", "step": 150, "layer": layer, "value": 0.5} for layer in (0, 1)]
+    common = {"run": "r", "split": "train", "metric": "loss", "noise": 0.8}
+    rows = [Record(**common, step=step, layer=2, value=step) for step in range(1, 151)]
+    rows += [Record(**common, step=150, layer=layer, value=0.5) for layer in (0, 1)]
     curve = collected._curve(rows, "train", "loss")
-    assert len(curve["steps"]) <= 60 and curve["steps"][-1] == 150
-    assert curve["first"] == 0 and curve["values"][-1] == [0.5, 0.5, 150] and curve["values"][0][:2] == [None, None]
+    assert len(curve.steps) <= 60 and curve.steps[-1] == 150
+    assert curve.first == 0 and curve.values[-1] == [0.5, 0.5, 150] and all(map(math.isnan, curve.values[0][:2]))

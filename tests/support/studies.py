@@ -58,7 +58,7 @@ def line(
     shared = np.random.default_rng(sum(map(ord, data)))
     own = np.random.default_rng(sum(map(ord, where + arm + variant)) + 1000 * seed)
     name = "_".join(filter(None, [f"{cell['recipe']}-{depth}", data, f"{gamma:g}", regime, arm, variant, f"s{seed}"]))
-    cell |= {"name": name, "flags": ["--learning-rate", "3e-3"], "judge": []}
+    cell |= {"name": name, "settings": {"learning_rate": 3e-3}, "judge": {}}
     noise, higher = LEVELS[task], task != "video"
     constrained = arm == "constrained"
     gain = [effect(cell, level) if constrained else 0.0 for level in noise]

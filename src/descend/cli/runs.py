@@ -99,14 +99,14 @@ def report(words: Sequence[str]) -> None:
     parser = command_parser("report", "Write the page of an evaluated run, a comparison, a sweep or a study again.")
     parser.add_argument("folder", type=Path, help="folder of an evaluated run, a comparison, a sweep or a study")
     folder = parser.parse_args(words).folder
-    from descend.paper.collected import CELLS_FILE
     from descend.records.schema import read_comparison
+    from descend.records.studies import CELLS_FILE
 
     if (folder / CELLS_FILE).is_file():
         draw(folder)
         return
     if (folder / "sweep.json").is_file():
-        from descend.report import write_sweep
+        from descend.sweep.report.page import write_sweep
 
         print(write_sweep(folder))
         return

@@ -14,6 +14,7 @@ from descend.errors import InputError, StudyError
 
 if TYPE_CHECKING:
     from descend.paper.workers import Job
+    from descend.records.studies import Settings
 
 
 def reproduce(words: Sequence[str]) -> None:
@@ -30,9 +31,9 @@ def reproduce(words: Sequence[str]) -> None:
     parser.add_argument("--workers", type=int, help="processes at a time (default: one for each core)")
     parser.add_argument("--dry-run", action="store_true", help="say what would be run and what it takes, and end")
     options = parser.parse_args(words)
-    from descend.paper.collected import CELLS_FILE
     from descend.paper.grid import WANTED
     from descend.paper.reproducing import Study
+    from descend.records.studies import CELLS_FILE
 
     if options.what == ["list"]:
         print("\n".join(f"{name:10} {wanted.about}" for name, wanted in WANTED.items()))
@@ -74,14 +75,24 @@ def _carry_out(threads: int | None, job: "Job") -> None:
     if threads is not None:
         torch.set_num_threads(threads)
     folder, begun = str(job.folder), (job.folder / "config.json").is_file()
+    settings, judge, answer = map(job.resolved, (job.cell.settings, job.cell.judge, job.cell.answer))
     if not finished(job.folder):
-        train([job.cell.recipe, *map(job.resolved, job.cell.flags), "--out", folder, *(["--resume"] if begun else [])])
+        train([job.cell.recipe, *flags(settings), "--out", folder, *(["--resume"] if begun else [])])
     if not (job.folder / "summary.json").is_file():
-        print(line_of(judged([folder, *map(job.resolved, job.cell.judge)])[1]))
+        print(line_of(judged([folder, *flags(judge)])[1]))
     for gamma in answered(job.cell):
         file = job.folder / ANSWERS_FILE.format(gamma=gamma)
         if not file.is_file():
-            complete([folder, *map(job.resolved, job.cell.answer), "--noise", f"{gamma:g}", "--out", str(file)])
+            complete([folder, *flags(answer), "--noise", f"{gamma:g}", "--out", str(file)])
+
+
+def flags(settings: "Settings") -> list[str]:
+    """Settings as command-line flags."""
+    found = []
+    for name, value in settings.items():
+        words = ",".join(map(repr, value)) if isinstance(value, list) else str(value)
+        found += [f"--{name.replace('_', '-')}", words.lower() if isinstance(value, bool) else words]
+    return found
 
 
 def _convert(models: dict[Path, Path]) -> None:
@@ -139,9 +150,10 @@ def sweep(words: Sequence[str]) -> None:
         raise InputError("a sweep goes on by itself; leave out --resume.")
     check_recipe([options.recipe, *given])
     methods = [name for part in options.method or ["erm,constrained"] for name in part.split(",")]
-    from descend.report import write_sweep
-    from descend.sweep import read_ranges, sentences
-    from descend.sweep import sweep as search
+    from descend.sweep.report.page import write_sweep
+    from descend.sweep.results import sentences
+    from descend.sweep.space import read_ranges
+    from descend.sweep.worker import sweep as search
 
     def build(flags: list[str], folder: Path) -> tuple[str, Any, Any]:
         command = read_recipe([options.recipe, *flags, "--out", str(folder)])

@@ -1,1 +1,1 @@
-"""What a trained model does at every layer and noise level, and whether its constraints hold."""
+"""Evaluate a trained model at every layer and noise level, and decide whether its constraints hold."""

@@ -13,7 +13,7 @@ from descend.noise import Noise
 from descend.objective import Task
 
 MOST_SAMPLES = 32
-"""Samples it is measured on, taken evenly from a data set: a pass of its own, and an average that soon settles."""
+"""Samples to measure on, taken evenly: the average settles after few, and each needs another forward pass."""
 
 
 @torch.no_grad()
@@ -32,8 +32,8 @@ def energies(
 
     Args:
         model: A model whose layers descend an energy.
-        task: What makes a batch the model's inputs.
-        dataset: Samples, numbered by their place: their noise is that of all other judging.
+        task: Makes the model's inputs of a batch.
+        dataset: Samples, numbered by their place; their noise is the same as in all other evaluation.
         noise: As in `robustness`.
         levels: Levels γ.
         batch_size: Samples at a time.
@@ -44,7 +44,7 @@ def energies(
     count = min(size, MOST_SAMPLES)
     chosen = evenly(size, count)
     model.eval()
-    found: dict[str, list[float]] = {}
+    by_level: dict[str, list[float]] = {}
     for level in levels:
         total = torch.zeros(model.depth + 1, dtype=torch.float64)
         numbers = iter(chosen)
@@ -53,8 +53,8 @@ def energies(
         )
         for batch in loader:
             inputs = task.inputs(send_to_device(batch, device))
-            own = [next(numbers) for _ in range(len(inputs))]
-            with noise.at(level).on(model, indices=own):
+            indices = [next(numbers) for _ in range(len(inputs))]
+            with noise.at(level).on(model, indices=indices):
                 total += model.energies(inputs).double().sum(1).cpu()
-        found[str(level)] = (total / count).tolist()
-    return found
+        by_level[str(level)] = (total / count).tolist()
+    return by_level

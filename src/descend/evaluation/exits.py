@@ -1,8 +1,8 @@
-"""Leaving early: what accuracy is left where a model stops at the layer that is sure."""
+"""Early exits: the accuracy that is left if each sample stops at the first layer that is sure."""
 
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from accelerate.utils import send_to_device
@@ -10,34 +10,24 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from descend.evaluation.layers import LayerLosses, measure, metric_value
+from descend.models.exit_rule import ExitRule
 from descend.objective import Task
 
 COST = 0.005
-"""What leaving early may cost, in the metric: half a point of accuracy."""
+"""What early exits may cost, in the metric: half a point of accuracy."""
 
 THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
 
 
-def exit_layers(found: LayerLosses, *, threshold: float | None = None, patience: int | None = None) -> Tensor:
-    """The layer 1 … L at which each sample leaves, (S,): the last one where it is never sure.
+def exit_layers(measured: LayerLosses, rule: ExitRule) -> Tensor:
+    """The layer 1 … L at which each sample leaves, (S,).
 
     Args:
-        found: Decisions and confidences of every layer.
-        threshold: Leave at the first layer whose confidence is at least this.
-        patience: Leave where this many layers have agreed with the one before them, in a row (Zhou et al., 2020).
+        measured: Decisions and confidences of every layer.
+        rule: When a sample leaves.
     """
-    assert found.decisions is not None and found.confidences is not None
-    if threshold is not None:
-        sure = found.confidences[:, 1:] >= threshold
-    else:
-        agree = (found.decisions[:, 2:] == found.decisions[:, 1:-1]).long()
-        run, runs = torch.zeros(len(agree), dtype=torch.long), [torch.zeros(len(agree), dtype=torch.long)]
-        for same in agree.T:
-            run = (run + 1) * same
-            runs.append(run)
-        sure = torch.stack(runs, 1) >= cast(int, patience)
-    sure[:, -1] = True
-    return sure.long().argmax(1) + 1
+    assert measured.decisions is not None and measured.confidences is not None
+    return rule.layers(measured.decisions[:, 1:], measured.confidences[:, 1:])
 
 
 def exits(
@@ -52,8 +42,8 @@ def exits(
 ) -> dict[str, Any]:
     """The metric against the mean number of layers used, on clean inputs, by confidence and by patience.
 
-    The threshold to use is chosen on ``validation``: of those that cost at most `COST` there, the one with the fewest
-    layers. It is then held against the full depth on ``test``, where the time is that of layers really skipped.
+    The threshold is chosen on ``validation``: of those that cost at most `COST`, the one with the fewest layers. It is
+    then compared with full depth on ``test``; the time is measured with layers really skipped.
 
     Args:
         model: A classifier, a `LayeredModel` with `exits`.
@@ -70,39 +60,40 @@ def exits(
         the time against full depth.
     """
     settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "collate": collate}
-    tried, found = (measure(model, task, data, **settings) for data in (validation, test))
+    chosen_on, judged_on = (measure(model, task, data, **settings) for data in (validation, test))
     affordable = [
-        one for one in _curve(tried, task, "threshold") if _worse(one, tried.metrics[-1], task) <= COST + 1e-12
+        point for point in _by_threshold(chosen_on, task) if _worse(point, chosen_on.metrics[-1], task) <= COST + 1e-12
     ]
-    best = min(affordable, key=lambda one: one["layers"], default={"threshold": 1.0})
-    threshold = best["threshold"]
+    threshold = min(affordable, key=lambda point: point["layers"], default={"threshold": 1.0})["threshold"]
     return {
-        "full": found.metrics[-1],
+        "full": judged_on.metrics[-1],
         "depth": model.depth,
-        "confidence": _curve(found, task, "threshold"),
-        "patience": _curve(found, task, "patience"),
+        "confidence": _by_threshold(judged_on, task),
+        "patience": [
+            {"patience": patience, **_point(judged_on, task, ExitRule(patience=patience))}
+            for patience in range(1, judged_on.losses.shape[1] - 1)
+        ],
         "chosen": {
-            **_left(found, task, threshold=threshold),
+            **_point(judged_on, task, ExitRule(threshold)),
             "threshold": threshold,
-            "time_ratio": _time_ratio(model, task, test, threshold, **settings),
+            "time_ratio": _time_ratio(model, task, test, ExitRule(threshold), **settings),
         },
     }
 
 
-def _curve(found: LayerLosses, task: Task, kind: str) -> list[dict[str, float]]:
-    values = THRESHOLDS if kind == "threshold" else range(1, found.losses.shape[1] - 1)
-    return [{kind: value, **_left(found, task, **{kind: value})} for value in values]  # type: ignore[arg-type]
+def _by_threshold(measured: LayerLosses, task: Task) -> list[dict[str, float]]:
+    return [{"threshold": value, **_point(measured, task, ExitRule(value))} for value in THRESHOLDS]
 
 
-def _left(found: LayerLosses, task: Task, **how: Any) -> dict[str, float]:
-    layers = exit_layers(found, **how)
-    assert found.scores is not None
-    total = found.scores.gather(1, layers[:, None]).sum().item()
+def _point(measured: LayerLosses, task: Task, rule: ExitRule) -> dict[str, float]:
+    layers = exit_layers(measured, rule)
+    assert measured.scores is not None
+    total = measured.scores.gather(1, layers[:, None]).sum().item()
     return {"layers": layers.double().mean().item(), task.metric: metric_value(task, total, len(layers))}
 
 
-def _worse(one: dict[str, float], full: float, task: Task) -> float:
-    return (full - one[task.metric]) * (1 if task.higher_is_better else -1)
+def _worse(point: dict[str, float], full: float, task: Task) -> float:
+    return (full - point[task.metric]) * (1 if task.higher_is_better else -1)
 
 
 @torch.no_grad()
@@ -110,16 +101,13 @@ def _time_ratio(
     model: Any,
     task: Task,
     dataset: Dataset,
-    threshold: float,
+    rule: ExitRule,
     *,
     batch_size: int,
     device: torch.device | str,
     collate: Callable[[list[Any]], dict[str, Any]] | None,
 ) -> float:
-    """Seconds of leaving early over those of the model's own forward pass, batch by batch in turn."""
-
-    def leave(layer: int, logits: Tensor, rows: Tensor) -> Tensor:
-        return logits.float().softmax(-1).amax(-1) >= threshold
+    """Seconds with early exits over seconds of the whole forward pass, batch by batch in turn."""
 
     def finish() -> None:
         if torch.device(device).type == "cuda":
@@ -131,7 +119,7 @@ def _time_ratio(
         inputs = task.inputs(send_to_device(batch, device))
         runs = {
             "full": lambda inputs=inputs: model(**inputs),
-            "early": lambda inputs=inputs: model.exits(inputs, leave),
+            "early": lambda inputs=inputs: model.exits(inputs, rule.leave()),
         }
         if not turn:  # both are warm before they are timed
             for warm in runs.values():

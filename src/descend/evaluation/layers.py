@@ -15,13 +15,14 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm import tqdm
 
 from descend.errors import InputError
+from descend.models.modules import evaluating
 from descend.noise import Noise
 from descend.objective import Task
 
 
 @dataclass(frozen=True)
 class LayerLosses:
-    """What `measure` found.
+    """The result of `measure`.
 
     Attributes:
         losses: f_l of every target, (S, L+1), double, on the host: of a sample, or of a token of a text.
@@ -29,8 +30,8 @@ class LayerLosses:
             text, are not independent.
         metrics: The metric of each layer over the whole data set, L+1 numbers.
         scores: What the metric is made of, of each, (S, L+1), double.
-        decisions: What each layer decides for, (S, L+1), and how sure it is of it, both None where the
-            task has nothing to decide.
+        decisions: The class that each layer decides for, (S, L+1), and its probability; both None if the task has no
+            decisions.
         confidences: See ``decisions``.
         logits: Those of every layer, (S, L+1, C), and their targets, (S,), if they were asked for.
     """
@@ -61,7 +62,7 @@ class LayerLosses:
 
     @property
     def single(self) -> bool:
-        """Whether all samples are of one group."""
+        """Whether all samples belong to one group."""
         return len(self._named[0]) == 1
 
     def by_group(self, values: Tensor) -> Tensor:
@@ -115,7 +116,7 @@ def embedding_std(
 
     Args:
         model: A layered model; its training mode is left as it was.
-        task: What makes a batch the model's inputs.
+        task: Makes the model's inputs of a batch.
         dataset: Samples, numbered by their place.
         batch_size: Samples at a time.
         device: Where to compute.
@@ -133,17 +134,15 @@ def embedding_std(
         sums.add_(torch.stack([torch.tensor(values.numel()).double(), values.sum(), values.square().sum()]))
 
     chosen = Subset(dataset, evenly(len(dataset), MOST_FOR_SIGMA))
-    training = model.training
-    model.eval()
     handle = embedding.register_forward_hook(add)
     try:
-        for batch in DataLoader(chosen, batch_size=batch_size, generator=torch.Generator(), collate_fn=collate):
-            batch = send_to_device(batch, device)
-            mask = task.mask(batch)
-            next(iter(model.predictions(task.inputs(batch))))
+        with evaluating(model):
+            for batch in DataLoader(chosen, batch_size=batch_size, generator=torch.Generator(), collate_fn=collate):
+                batch = send_to_device(batch, device)
+                mask = task.mask(batch)
+                next(iter(model.predictions(task.inputs(batch))))
     finally:
         handle.remove()
-        model.train(training)
     count, total, squares = sums.tolist()
     return math.sqrt(max(squares / count - (total / count) ** 2, 0.0))
 
@@ -193,7 +192,8 @@ def measure(
         size = len(next(value for value in batch.values() if isinstance(value, Tensor)))
         numbers = range(seen, seen + size)
         layers: dict[str, list[Tensor]] = defaultdict(list)
-        with noise.on(model, mask=task.mask(batch), indices=numbers) if noise else nullcontext():
+        noisy = noise is not None and noise.level > 0
+        with noise.on(model, mask=task.mask(batch), indices=numbers) if noise and noisy else nullcontext():
             for prediction in model.predictions(inputs):
                 layers["losses"].append(task.losses(prediction, target))
                 layers["scores"].append(task.score(prediction, target))
@@ -218,14 +218,14 @@ def measure(
     model.train(training)
     if not any(len(part) for part in rows["losses"]):
         raise InputError("expected a data set with at least one target to measure; got none.")
-    found = {name: torch.cat(parts) for name, parts in rows.items()}
-    scores = found["scores"].double()
+    columns = {name: torch.cat(parts) for name, parts in rows.items()}
+    scores = columns["scores"].double()
     return LayerLosses(
-        losses=found["losses"].double(),
-        groups=found["groups"],
+        losses=columns["losses"].double(),
+        groups=columns["groups"],
         scores=scores,
         metrics=[metric_value(task, total, len(scores)) for total in scores.sum(0).tolist()],
-        decisions=found.get("decisions"),
-        confidences=found.get("confidences"),
-        logits=(found["logits"], found["targets"]) if keep_logits else None,
+        decisions=columns.get("decisions"),
+        confidences=columns.get("confidences"),
+        logits=(columns["logits"], columns["targets"]) if keep_logits else None,
     )

@@ -1,4 +1,4 @@
-"""Linear probes: what each layer of a classifier knows, whatever its own head can read of it."""
+"""Linear probes: the information in each layer of a classifier, whether or not its own head can read it."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,10 +21,10 @@ RIDGES = (1.0, 10.0, 100.0, 1000.0, 10000.0)
 
 
 class Probed(nn.Module):
-    """A classifier whose layers are read by linear probes in place of its head: no layered model, which shares one.
+    """A classifier whose layers are read by one linear probe each, in place of the shared head.
 
     Args:
-        classifier: What is probed.
+        classifier: The classifier.
         probes: One linear layer for each of h_0 … h_L, on what the head looks at.
     """
 
@@ -42,7 +42,7 @@ class Probed(nn.Module):
         return self.classifier.get_input_embeddings()
 
     def layer_outputs(self, inputs: Any) -> tuple[Tensor, ...]:
-        """What the classifier's head looks at in h_0 … h_L, each (B, H)."""
+        """The head's input at h_0 … h_L, each (B, H)."""
         mask = inputs.get("attention_mask")
         return tuple(self.classifier.family.pool(hidden, mask) for hidden in self.classifier.layer_outputs(inputs))
 
@@ -80,7 +80,7 @@ def fit_probes(
 
     @torch.no_grad()
     def features(dataset: Dataset) -> tuple[Tensor, Tensor]:
-        """What the head looks at, (L+1, S, H), and the targets (S,)."""
+        """The head's inputs, (L+1, S, H), and the targets (S,)."""
         some = Subset(dataset, range(min(MOST, len(dataset))))  # type: ignore[arg-type]
         pooled: list[Tensor] = []
         targets: list[Tensor] = []
@@ -96,14 +96,14 @@ def fit_probes(
     (fitted, target), (held, held_target) = features(train), features(validation)
     probes = []
     for layer, held_layer in zip(fitted, held, strict=True):
-        found = [_fit(layer, target, classifier.limits["labels"], ridge) for ridge in RIDGES]
-        losses = [F.cross_entropy(probe(held_layer), held_target).item() for probe in found]
-        probes.append(found[losses.index(min(losses))])
+        candidates = [_fit(layer, target, classifier.limits["labels"], ridge) for ridge in RIDGES]
+        losses = [F.cross_entropy(probe(held_layer), held_target).item() for probe in candidates]
+        probes.append(candidates[losses.index(min(losses))])
     return Probed(classifier, nn.ModuleList(probes).float().to(device))
 
 
 def _fit(features: Tensor, target: Tensor, classes: int, ridge: float) -> nn.Linear:
-    """A linear layer on features (S, H), found on standardised ones and written for those as they are."""
+    """A linear layer on features (S, H): fitted on standardised features, then expressed for the raw ones."""
     mean, spread = features.mean(0), features.std(0).clamp(min=1e-6)
     scaled = (features - mean) / spread
     weight = torch.zeros(classes, features.shape[1], dtype=features.dtype, requires_grad=True)

@@ -51,8 +51,8 @@ class Robustness:
             "auc": float(np.trapezoid(values, self.noise)) if len(values) > 1 else None,
             "train_noise": self.train_noise,
             "train_value": trained.metrics[-1],
-            "layer_losses": {str(level): found.losses.mean(0).tolist() for level, found in self.levels.items()},
-            "layer_metrics": {str(level): found.metrics for level, found in self.levels.items()},
+            "layer_losses": {str(level): measured.losses.mean(0).tolist() for level, measured in self.levels.items()},
+            "layer_metrics": {str(level): measured.metrics for level, measured in self.levels.items()},
             "violations": self.verdict.violations,
             "violation_intervals": self.verdict.intervals,
             "cap_violation": self.verdict.cap_violation,
@@ -80,10 +80,10 @@ class Robustness:
         What is judged on the same data has the same groups in the same order, and the same draws of noise: figures over
         several runs compare them pair by pair. The metric at a level is Σ scores / Σ counts, or the root of it.
         """
-        found = [self.levels[level] for level in self.noise]
+        measured = [self.levels[level] for level in self.noise]
         trained = self.levels[self.train_noise]
         ones = torch.ones(len(trained.losses), dtype=torch.int64)
-        scores = [each.by_group(each.scores[:, -1]) for each in found if each.scores is not None]
+        scores = [each.by_group(each.scores[:, -1]) for each in measured if each.scores is not None]
         return {
             "noise": self.noise,
             "root": task.root,
@@ -146,12 +146,12 @@ def _short(values: Tensor) -> list[float]:
     return [float(f"{value:.6g}") for value in values.tolist()]
 
 
-def _ratios(found: LayerLosses) -> dict[str, Any]:
+def _ratios(measured: LayerLosses) -> dict[str, Any]:
     """f_l / f_{l−1} over samples and layers, and at each layer 1 … L its quantiles and its histogram.
 
     A bin holds its lower edge; the first and the last also hold all that lies beyond. What is no number is in none.
     """
-    ratios = found.ratios
+    ratios = measured.ratios
     edges = torch.tensor(EDGES[1:-1], dtype=ratios.dtype)
     bins = torch.bucketize(ratios, edges, right=True)
     quantiles = torch.tensor(QUANTILES, dtype=ratios.dtype)
@@ -170,12 +170,12 @@ def _ratios(found: LayerLosses) -> dict[str, Any]:
     }
 
 
-def _settling(found: LayerLosses) -> dict[str, Any]:
+def _settling(measured: LayerLosses) -> dict[str, Any]:
     """At which layer decisions settle: the mean, and the share of samples at each layer 0 … L."""
-    settled = found.settled
+    settled = measured.settled
     if settled is None:
         return {}
-    shares = settled.bincount(minlength=found.losses.shape[1]) / len(settled)
+    shares = settled.bincount(minlength=measured.losses.shape[1]) / len(settled)
     return {"settled_layer": {"mean": settled.double().mean().item(), "shares": shares.tolist()}}
 
 
@@ -208,7 +208,7 @@ def pictures(
     chosen = evenly(size, count)
     batch = default_collate([Subset(dataset, chosen)[place] for place in range(len(chosen))])
     clean = task.inputs(batch)
-    model.eval()  # type: ignore[attr-defined]
+    model.eval()
     noisy, reconstruction = [], []
     for level in levels:
         inputs = noise.at(level)(clean, indices=chosen)

@@ -1,4 +1,4 @@
-"""Leaving early in generation: the first k layers draft, all of them check (Elhoushi et al., 2024)."""
+"""Self-speculative decoding: the first k layers draft, the whole model checks (Elhoushi et al., 2024)."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -19,9 +19,9 @@ PROMPTS, NEW_TOKENS = 16, 64
 def speculation(
     model: Any, dataset: "Dataset", ignored: int, *, device: torch.device | str = "cpu", prompts: int = PROMPTS
 ) -> dict[str, Any]:
-    """How many of the tokens that the first k layers draft the whole model accepts, and what that saves.
+    """The share of tokens drafted by the first k layers that the whole model accepts, and the time that saves.
 
-    The answers are those of the library's own ``generate(..., assistant_early_exit=k)``, greedy, on clean inputs; they
+    The answers are those of Transformers' ``generate(..., assistant_early_exit=k)``, greedy, on clean inputs; they
     are the whole model's own by construction.
 
     Args:
@@ -43,7 +43,7 @@ def speculation(
     calls = {"first": 0, "last": 0}
     handles = [_count(blocks[0], calls, "first"), _count(blocks[model.depth - 1], calls, "last")]
     verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # the library tells itself how to call itself
+    logging.set_verbosity_error()  # Transformers warns about arguments that it passes itself
     try:
         _answer(network, asked[:1], model.limits["length"])  # warm before it is timed
         written, seconds = _answer(network, asked, model.limits["length"])
@@ -52,11 +52,11 @@ def speculation(
             calls.update(first=0, last=0)
             drafted, spent = _answer(network, asked, model.limits["length"], assistant_early_exit=layer)
             # A check keeps what it accepts of a draft, and one token of its own.
-            drafts, kept = calls["first"] - calls["last"], drafted - calls["last"]
+            drafts, accepted = calls["first"] - calls["last"], drafted - calls["last"]
             layers.append(
                 {
                     "layer": layer,
-                    "acceptance": max(0.0, kept / drafts) if drafts else 0.0,
+                    "acceptance": max(0.0, accepted / drafts) if drafts else 0.0,
                     "speed": (drafted / spent) / (written / seconds),
                 }
             )

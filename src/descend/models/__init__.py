@@ -2,6 +2,7 @@
 
 from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier
+from descend.models.dust import DUST, DUSTConfig
 from descend.models.hooked import HookedModel, layered
 from descend.models.layered import LayeredModel, Reconstruction
 from descend.models.linear import (
@@ -11,7 +12,8 @@ from descend.models.linear import (
     RobertaLinearForSequenceClassification,
 )
 from descend.models.text_ut import TextUTConfig, TextUTForSequenceClassification
-from descend.models.unrolled import DUST, UT, DUSTConfig, UTConfig, dct_dictionary
+from descend.models.unrolled import dct_dictionary
+from descend.models.ut import UT, UTConfig
 from descend.models.vit import ViTDenoiser, ViTDenoiserConfig
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Causal language models of the library with every layer read by the model's own final norm and head."""
+"""Hugging Face causal language models, every layer read by the model's own final norm and head."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -52,7 +52,7 @@ class LayeredCausalLM(LibraryModel):
     """A Hugging Face causal language model, its every layer's output read by its own final norm and head.
 
     h_0 is what the first block is given and h_l the output of block l before the final norm, which belongs to the
-    readout: the library's ``output_hidden_states`` have the last one after it.
+    readout. In Transformers' ``output_hidden_states`` the last one comes after the norm.
 
     Args:
         network: A model of one of the families in `LOGITS`, such as `AutoModelForCausalLM` loads it; with adapters of
@@ -85,12 +85,12 @@ class LayeredCausalLM(LibraryModel):
 
     @property
     def layer_modules(self) -> Iterable[nn.Module]:
-        """The library's blocks."""
+        """The blocks of the Hugging Face model."""
         return self.library.base_model.layers
 
     @property
     def head(self) -> nn.ModuleList:
-        """What the readout is made of: the final norm and the head."""
+        """The parts of the readout: the final norm and the head."""
         return nn.ModuleList([self.library.base_model.norm, self.library.get_output_embeddings()])
 
     def probe(self) -> tuple[dict[str, Tensor], Tensor, Tensor]:

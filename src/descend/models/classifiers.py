@@ -16,7 +16,7 @@ from descend.models.text_ut import masked_mean
 
 
 class Family(NamedTuple):
-    """What there is no common name for in the library: a row of `FAMILIES`.
+    """What Transformers has no common name for: a row of `FAMILIES`.
 
     Attributes:
         pool: What of a hidden state (B, T, H) and its mask (B, T), or None, the head looks at: (B, H).
@@ -72,18 +72,18 @@ FAMILIES: dict[str, Family] = {
     RobertaLinearConfig.model_type: Family(_first, _score, "encoder.layer", _positions_after_padding),
     "descend-text-ut": Family(masked_mean, _text_ut, "layers", None),
 }
-"""By ``config.model_type``. The embeddings are the library's `get_input_embeddings`, the layers' outputs its hidden
-states; only heads and the blocks' place have no common name."""
+"""By ``config.model_type``. Embeddings and hidden states have common names in Transformers; heads and the place of the
+blocks do not."""
 
 
 class _EveryRowLeft(Exception):
-    """Stops a forward pass that no row of the batch needs any more."""
+    """Stop a forward pass when all rows of the batch have left."""
 
 
 class LayeredClassifier(LibraryModel):
     """A Hugging Face sequence classifier, its every layer's output read by its own head.
 
-    h_0 is the embedding output and h_l the output of block l, as the library's ``output_hidden_states`` gives them.
+    h_0 is the embedding output and h_l the output of block l, as Transformers' ``output_hidden_states`` gives them.
     What is trained and saved is the classifier itself, `network`.
 
     Args:
@@ -123,7 +123,7 @@ class LayeredClassifier(LibraryModel):
 
     @property
     def layer_modules(self) -> Iterable[nn.Module]:
-        """The library's blocks."""
+        """The blocks of the Hugging Face model."""
         return self.library.base_model.get_submodule(self.family.blocks)
 
     def probe(self) -> tuple[dict[str, Tensor], Tensor, Tensor]:
@@ -207,7 +207,7 @@ class LayeredClassifier(LibraryModel):
     ) -> tuple[Tensor, Tensor]:
         """The logits of a forward pass that rows leave early: nothing more is computed of a row that has left.
 
-        For inference, with eager or SDPA attention and in one thread at a time: it hooks the library's own blocks.
+        For inference, with eager or SDPA attention and in one thread at a time: it hooks the model's blocks.
 
         Args:
             inputs: As in `layer_outputs`, a batch of B rows.
@@ -226,7 +226,7 @@ class LayeredClassifier(LibraryModel):
             return value[rows] if whole and len(rows) < size else value
 
         def before(block: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            # The library hands every block the mask of the whole batch.
+            # Transformers gives every block the mask of the whole batch.
             return (args[0], *map(here, args[1:])), {name: here(value) for name, value in kwargs.items()}
 
         def after(block: nn.Module, args: Any, hidden: Tensor) -> Tensor:
@@ -234,10 +234,10 @@ class LayeredClassifier(LibraryModel):
             layer += 1  # a count of calls: a tied model has one block for all layers
             logits = self.readout(hidden, here(mask))
             leaves = leave(layer, logits, rows) if layer < self.depth else torch.ones_like(rows, dtype=torch.bool)
-            gone, kept = leaves.nonzero()[:, 0], (~leaves).nonzero()[:, 0]
+            gone, staying = leaves.nonzero()[:, 0], (~leaves).nonzero()[:, 0]
             if len(gone):
                 left.append((rows[gone], logits[gone], torch.full_like(gone, layer)))
-                rows, hidden = rows[kept], hidden[kept]
+                rows, hidden = rows[staying], hidden[staying]
             if not len(rows):
                 raise _EveryRowLeft
             return hidden

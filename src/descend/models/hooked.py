@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from descend.errors import InputError
 from descend.models.layered import LayeredModel
+from descend.models.modules import close, cuda_devices
 
 PAGE = "docs/own_model.md"
 
@@ -63,8 +64,8 @@ def layered(
     elif not callable(readout):
         raise InputError(f"readout must be a submodule, its dotted name or a function; got {type(readout).__name__}.")
     if embeddings is None:
-        found = getattr(module, "get_input_embeddings", None)
-        embeddings = found() if callable(found) else None
+        getter = getattr(module, "get_input_embeddings", None)
+        embeddings = getter() if callable(getter) else None
     place = None if embeddings is None else _name(module, embeddings, "embeddings")
     return HookedModel(module, names, readout, place, depth, first_layer)
 
@@ -90,7 +91,7 @@ class HookedModel(LayeredModel):
         self.first_layer = first_layer
         self._block_names, self._readout, self._embeddings = tuple(blocks), readout, embeddings
         self._verified = False
-        self.train(network.training)
+        self.training = network.training
 
     @property
     def depth(self) -> int:
@@ -205,22 +206,25 @@ class HookedModel(LayeredModel):
                 f"{', '.join(map(str, sorted(shapes)))}. Name blocks between which the shape stays."
             )
         for layer, (given, got) in enumerate(zip(record.inputs[1:], record.outputs, strict=False), start=1):
-            if given is not got and not _close(given, got):
+            if given is not got and not close(given, got):
                 raise InputError(
                     f"block {layer + 1} of {name} is not given what block {layer} returns. Each block's output must be "
                     f"the next one's input: compute what comes between, such as a residual sum, inside the block. See "
                     f"{PAGE}."
                 )
-        with torch.random.fork_rng(devices=_cuda_devices(self.network)):
+        with torch.random.fork_rng(devices=cuda_devices(self.network)):
             read, again = self.readout(record.outputs[-1]), self.readout(record.outputs[-1])
-        if self.network.training and not _close(read, again):
+        if self.network.training and not close(read, again):
             return  # dropout in the readout: verified in the first pass in eval mode
-        own = _prediction(output, read)
-        if own is None or not _close(read, own):
-            found = _kind(output) if own is None else f"values up to {(read - own).abs().max().item():.3g} apart"
+        output_tensor = _prediction(output, read)
+        if output_tensor is None or not close(read, output_tensor):
+            if output_tensor is None:
+                difference = _kind(output)
+            else:
+                difference = f"values up to {(read - output_tensor).abs().max().item():.3g} apart"
             raise InputError(
-                f"readout(h_L) must equal the output of {name} itself, shape {tuple(read.shape)}; got {found}. Let "
-                f"readout do all that {name} does after its last block, such as its final norm and pooling. See {PAGE}."
+                f"readout(h_L), shape {tuple(read.shape)}, must equal the output of {name} itself; got {difference}. "
+                f"Let readout do all that {name} does after its last block, such as a norm and pooling. See {PAGE}."
             )
         self._verified = True
 
@@ -293,19 +297,3 @@ def _prediction(output: Any, like: Tensor) -> Tensor | None:
 
 def _kind(output: Any) -> str:
     return f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
-
-
-def _close(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are equal but for rounding in the coarser of their types."""
-    if one.shape != other.shape:
-        return False
-    if not one.is_floating_point():
-        return torch.equal(one, other)
-    coarse = max(torch.finfo(each.dtype).eps for each in (one, other))
-    scale = float(other.detach().abs().max()) if other.numel() else 0.0
-    tolerance = max(coarse, 2**-23) ** 0.5 * 0.1
-    return torch.allclose(one.double(), other.double(), rtol=tolerance, atol=tolerance * max(scale, 1e-6))
-
-
-def _cuda_devices(module: nn.Module) -> list[int]:
-    return sorted({each.device.index or 0 for each in module.parameters() if each.device.type == "cuda"})

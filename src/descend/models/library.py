@@ -11,7 +11,7 @@ from transformers.utils import ModelOutput
 
 from descend.errors import InputError
 from descend.models.layered import LayeredModel
-from descend.models.modules import evaluating
+from descend.models.modules import close, cuda_devices, evaluating
 
 TRUSTED = ("transformers", "descend", "peft", "torch")
 """Packages whose forward passes are known to be backbone, then head, then cross-entropy."""
@@ -38,7 +38,7 @@ class LibraryModel(LayeredModel):
                 "expected adapters in the layers, such as LoRA's; got virtual tokens before the text, whose layers "
                 "can't be read by the head alone."
             )
-        self.train(network.training)  # unchanged: a loaded model is in evaluation mode
+        self.training = network.training  # a loaded model is in eval mode
 
     @property
     def library(self) -> Any:
@@ -95,25 +95,25 @@ class LibraryModel(LayeredModel):
         if not _overridden(network) or any(each.is_meta for each in network.parameters()):
             return
         name = type(network).__name__
-        with evaluating(self.network), torch.random.fork_rng(devices=[]):
+        with evaluating(self.network), torch.random.fork_rng(devices=cuda_devices(network)):
             inputs, labels, read = self.probe()
             try:
-                own = network(**inputs, labels=labels)
+                outputs = network(**inputs, labels=labels)
             except Exception as error:
                 raise InputError(
                     f"{name} overrides what its parent class computes, and can't be called with {', '.join(inputs)} "
                     f"and labels: {type(error).__name__}: {error}. Keep its parent's arguments, or use "
                     "descend.layered(model, ...)."
                 ) from error
-        logits, own_loss = _of(own, "logits"), _of(own, "loss")
-        if logits is None or logits.shape != read.shape or not _near(logits, read):
+        logits, own_loss = _of(outputs, "logits"), _of(outputs, "loss")
+        if logits is None or not close(logits, read):
             raise InputError(
                 f"{name} computes logits of its own: they differ from those that its head reads from the last layer's "
                 "output, which is how every layer is read. Move the change into the head, or use "
                 "descend.layered(model, ...) with a readout that does the same."
             )
         expected = self.cross_entropy(read, labels)
-        if loss and own_loss is not None and not _near(own_loss, expected):
+        if loss and own_loss is not None and not close(own_loss, expected):
             raise InputError(
                 f"{name} computes a loss of its own: {own_loss.item():.4g} on a probe where the cross-entropy is "
                 f"{expected.item():.4g}. Training uses the task's loss at every layer, so give yours as task=...: "
@@ -132,7 +132,3 @@ def _overridden(network: nn.Module) -> bool:
 
 def _of(output: Any, name: str) -> Tensor | None:
     return output.get(name) if isinstance(output, Mapping) else None
-
-
-def _near(one: Tensor, other: Tensor) -> bool:
-    return torch.allclose(one.float(), other.float(), rtol=1e-2, atol=1e-3 * float(other.float().abs().max()) + 1e-6)

@@ -113,7 +113,7 @@ def with_linear_readout(config: PreTrainedConfig, kind: type[PreTrainedConfig]) 
     return kind(**{name: value for name, value in config.to_dict().items() if name not in head})
 
 
-# So that Transformers' Auto classes know a saved folder, once this package is imported.
+# Let Transformers' Auto classes load a saved folder, once this package is imported.
 for _config, _model in (
     (DistilBertLinearConfig, DistilBertLinearForSequenceClassification),
     (RobertaLinearConfig, RobertaLinearForSequenceClassification),

@@ -1,4 +1,4 @@
-"""A llama2.c checkpoint becomes a model of the library's, with its tokenizer."""
+"""Convert a llama2.c checkpoint to a Hugging Face model with its tokenizer."""
 
 import math
 import struct
@@ -76,9 +76,9 @@ def read_model(path: Path) -> LlamaForCausalLM:
         count = math.prod(shape)
         if place + count > len(values):
             raise InputError(f"{path} ends early: {len(values)} numbers for a model that has more.")
-        found = torch.from_numpy(values[place : place + count].reshape(shape).copy())
+        tensor = torch.from_numpy(values[place : place + count].reshape(shape).copy())
         place += count
-        return found
+        return tensor
 
     def unrotate(weight: torch.Tensor, count: int) -> torch.Tensor:
         # llama2.c turns neighbouring pairs, transformers the two halves of a head.

@@ -1,4 +1,4 @@
-"""Models from folders and from the Hub: their sizes and their weights, no code and no pickles."""
+"""Load models from folders and the Hub: bounded sizes, safetensors only, no code, no pickles."""
 
 import json
 import struct
@@ -19,10 +19,10 @@ _LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth")
 
 
 def load_model(kind: Any, source: str | Path, what: str, expected: str, **settings: Any) -> Any:
-    """What a class's `from_pretrained` makes of a folder or a name on the Hub.
+    """Load a model by its class's `from_pretrained`, from a folder or the Hub.
 
     Args:
-        kind: The class, of the library or one's own.
+        kind: A class with ``from_pretrained``, such as an Auto class.
         source: The folder or the name.
         what: What to call it in an error, such as "a model".
         expected: What the folder must hold, in words.
@@ -34,13 +34,13 @@ def load_model(kind: Any, source: str | Path, what: str, expected: str, **settin
     """
     try:
         refuse_unsafe(source)
-        # Unless it is told not to, the library asks the terminal whether to run a folder's code.
+        # By default Transformers asks on the terminal whether to run a folder's code.
         return kind.from_pretrained(source, trust_remote_code=False, use_safetensors=True, **settings)
     except InputError:
         raise
-    # All exceptions: what is wrong in a config.json shows wherever its value is first used.
+    # Any exception: a wrong value in config.json fails wherever it is first used.
     except Exception as error:
-        raise InputError(f"can't load {what} from {str(source)!r}: expected {expected}. {_said(error)}") from None
+        raise InputError(f"can't load {what} from {str(source)!r}: expected {expected}. {_explained(error)}") from None
 
 
 def load_config(kind: Any, source: str | Path, expected: str) -> Any:
@@ -51,11 +51,11 @@ def load_config(kind: Any, source: str | Path, expected: str) -> Any:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"can't load a model from {str(source)!r}: expected {expected}. {_said(error)}") from None
+        raise InputError(f"can't load a model from {str(source)!r}: expected {expected}. {_explained(error)}") from None
 
 
 def refuse_unsafe(source: str | Path) -> None:
-    """Refuse a model before any of it is made: by what its ``config.json`` asks, and what its weights lie in.
+    """Refuse an unsafe model before any of it is built: by the sizes in its ``config.json`` and its weight files.
 
     Raises:
         InputError: If a size is none or of no model, or the weights are pickles, which can run code when opened.
@@ -115,5 +115,5 @@ def _tensors(file: Path) -> int:
         return 0
 
 
-def _said(error: Exception) -> str:
+def _explained(error: Exception) -> str:
     return reason(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {reason(error)}"

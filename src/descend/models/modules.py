@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -35,11 +36,11 @@ def save_module(
 
 
 def tied_names(module: nn.Module) -> set[str]:
-    """The names in a state dict that are second names of a tensor stored under an earlier one."""
-    first: dict[int, str] = {}
+    """The names in a state dict that are second names of a tensor stored under an earlier first."""
+    names: dict[int, str] = {}
     tied = set()
     for name, value in module.state_dict(keep_vars=True).items():
-        if first.setdefault(id(value), name) != name:
+        if names.setdefault(id(value), name) != name:
             tied.add(name)
     return tied
 
@@ -54,3 +55,19 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for each, mode in modes.items():
             each.training = mode
+
+
+def close(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors are equal except for rounding in the coarser of their types."""
+    if first.shape != second.shape:
+        return False
+    if not first.is_floating_point():
+        return torch.equal(first, second)
+    tolerance = 0.1 * max(torch.finfo(each.dtype).eps for each in (first, second)) ** 0.5
+    scale = float(second.detach().abs().max()) if second.numel() else 0.0
+    return torch.allclose(first.double(), second.double(), rtol=tolerance, atol=tolerance * max(scale, 1e-6))
+
+
+def cuda_devices(module: nn.Module) -> list[int]:
+    """The numbers of the CUDA devices that hold a module's parameters, as `torch.random.fork_rng` takes them."""
+    return sorted({each.device.index or 0 for each in module.parameters() if each.device.type == "cuda"})

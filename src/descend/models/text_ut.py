@@ -10,15 +10,15 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
 
 from descend.errors import InputError
-from descend.models.unrolled import symmetric_attention, symmetric_feedforward
+from descend.models.ut import symmetric_attention, symmetric_feedforward
 
 
 def masked_mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
     """The mean (B, H) over the tokens of ``hidden`` (B, T, H) that ``mask`` (B, T) keeps; over all for None."""
     if mask is None:
         return hidden.mean(1)
-    kept = mask.to(hidden.dtype)
-    return torch.einsum("bth,bt->bh", hidden, kept) / kept.sum(1, keepdim=True).clamp(min=1)
+    weights = mask.to(hidden.dtype)
+    return torch.einsum("bth,bt->bh", hidden, weights) / weights.sum(1, keepdim=True).clamp(min=1)
 
 
 class TextUTConfig(PreTrainedConfig):
@@ -80,7 +80,7 @@ class TextUTLayer(nn.Module):
 
 
 class TextUTPreTrainedModel(PreTrainedModel):
-    """What the library asks of a family."""
+    """What Transformers needs of a model family."""
 
     config_class = TextUTConfig
     base_model_prefix = "ut"
@@ -194,6 +194,6 @@ class TextUTForSequenceClassification(TextUTPreTrainedModel):
         )
 
 
-# So that the library's Auto classes know a saved folder.
+# Let Transformers' Auto classes load a saved folder.
 AutoConfig.register(TextUTConfig.model_type, TextUTConfig)
 AutoModelForSequenceClassification.register(TextUTConfig, TextUTForSequenceClassification)

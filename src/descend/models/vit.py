@@ -1,4 +1,4 @@
-"""Adapters of the library's own models: ViT as a denoiser of frames."""
+"""ViT of Transformers as a denoiser of video frames."""
 
 from math import isqrt
 from pathlib import Path
@@ -41,7 +41,7 @@ class ViTDenoiserConfig(ViTConfig):
     """
 
     model_type = "descend-vit"
-    attribute_map = {"depth": "num_hidden_layers"}  # noqa: RUF012 - as the library has it
+    attribute_map = {"depth": "num_hidden_layers"}  # noqa: RUF012 - as in Transformers
 
     hidden_size: int = 128
     num_hidden_layers: int = 7
@@ -178,7 +178,7 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
         return self.config.num_hidden_layers
 
     def get_input_embeddings(self) -> nn.Module:
-        """Where the patches come in as they are, before ViT's processor."""
+        """An identity on the input patches, before ViT's processor."""
         return self.input
 
     def forward(self, patches: Tensor, output_hidden_states: bool = False) -> Reconstruction:
@@ -196,7 +196,7 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
     def layer_outputs(self, inputs: Tensor) -> tuple[Tensor, ...]:
         """h_0 … h_L, each (B, T, tokens, hidden_size), of noisy patches (B, T, N, P); token 0 is [CLS]."""
         pixels = self.pixels(inputs)
-        # The library records what goes into and comes out of its blocks; its last is the one before the norm.
+        # Transformers records the input and output of every block; the last one is before the norm.
         outputs = self.vit(pixels.flatten(0, 1), output_hidden_states=True)
         return tuple(hidden.unflatten(0, pixels.shape[:2]) for hidden in outputs.hidden_states)
 

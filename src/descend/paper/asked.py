@@ -1,57 +1,35 @@
-"""``study.json``: what a study is of."""
+"""What a study was asked for."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from descend.errors import InputError
 from descend.paper.grid import cells, names
 from descend.paper.scales import SCALES
-from descend.reading import read_json
-
-STUDY_FILE = "study.json"
+from descend.records.studies import STUDY_FILE, StudyFile, read_study
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What was asked for in a study's folder, by all commands together.
+def asked(out: Path) -> StudyFile | None:
+    """What a folder's ``study.json`` says; None if it has none.
 
-    Attributes:
-        scale: Of its grid; empty where nothing says.
-        what: Figures and tables; ``all`` where nothing says.
-        versions: Of the packages that ran it.
+    Raises:
+        InputError: If it is damaged, or names a scale, figure or table that does not exist.
     """
-
-    scale: str = ""
-    what: list[str] = field(default_factory=lambda: ["all"])
-    versions: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, out: Path) -> "Asked | None":
-        """What a folder says; None where it says nothing.
-
-        Raises:
-            InputError: If its ``study.json`` is not that of a study.
-        """
-        path = out / STUDY_FILE
-        if not path.exists():
-            return None
-        found = read_json(path)
-        scale, what = (found.get("scale"), found.get("what")) if isinstance(found, dict) else (None, None)
-        if scale not in ("", *SCALES) or not isinstance(what, list) or not all(isinstance(name, str) for name in what):
-            raise InputError(
-                f"{path} is not that of a study: it must have a scale, one of {', '.join(SCALES)}, and a list of "
-                f"names, what; got {scale!r:.40} and {what!r:.60}."
-            )
-        try:
-            names(what)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
-        return cls(scale, what, found.get("versions") or {})
+    study = read_study(out)
+    if study is None:
+        return None
+    path = out / STUDY_FILE
+    if study.scale not in ("", *SCALES):
+        raise InputError(f"{path} must have a scale, one of {', '.join(SCALES)}; got {study.scale!r:.40}.")
+    try:
+        names(study.what)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return study
 
 
 def scale_of(known: Iterable[str]) -> str:
-    """The scale whose grid has most of some cells, by their names; empty where none has any."""
+    """The scale whose grid has most of some cells, by their names; empty if none has any."""
     known = set(known)
     shared = {scale: len(known & {cell.name for cell in cells(names(["all"]), scale)}) for scale in SCALES}
     most = max(shared, key=lambda scale: shared[scale])

@@ -4,16 +4,17 @@ import json
 import math
 import os
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from descend.errors import InputError, SaveError
-from descend.paper.grid import Cell
+from descend.errors import SaveError
 from descend.reading import json_lines, read_json
 from descend.records import locked, put
+from descend.records.schema import Record, read_config, read_groups, read_records, read_summary
+from descend.records.studies import CELLS_FILE, Answer, Cell, Curve, FinishedCell, Settings, parse_cell
 
-CELLS_FILE, OLD_FILE = "cells.jsonl", "superseded.jsonl"
+OLD_FILE = "superseded.jsonl"
 LOCK = "cells.lock"
 
 ANSWERS_FILE = "answers-{gamma:g}.json"
@@ -28,54 +29,33 @@ DIGITS = 6
 _TRAINED = ("multiplier", "loss", "violation", "weight", "slack")
 
 
-def read(out: Path) -> dict[str, dict[str, Any]]:
-    """The lines of a study's folder by the names of their cells, the first of each; none where there is no file.
+def read(out: Path) -> dict[str, FinishedCell]:
+    """The finished cells of a study's folder by name, the first of each; none if there is no file.
 
     A last line that was cut off is left out.
 
     Raises:
-        InputError: If another line is no JSON object, or has no cell with a name.
+        InputError: If another line is not a finished cell.
     """
     file = out / CELLS_FILE
-    if not file.exists():
-        return {}
-    found: dict[str, dict[str, Any]] = {}
-    for number, line in json_lines(file, appended=True):
-        cell = line.get("cell")
-        if not isinstance(cell, dict) or not isinstance(cell.get("name"), str):
-            raise InputError(f"{file}, line {number}: expected a finished cell, with its name. Remove the line.")
-        found.setdefault(cell["name"], line)
-    return found
-
-
-def seconds(out: Path, line: Mapping[str, Any]) -> float:
-    """What a cell took, by its line.
-
-    Raises:
-        InputError: If the line has no such number.
-    """
-    found = line.get("seconds")
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        raise InputError(
-            f"{out / CELLS_FILE}: the line of {line['cell']['name']} must have seconds, a number; got "
-            f"{str(found)[:60]!r}. Remove the line; it is run again."
-        )
+    found: dict[str, FinishedCell] = {}
+    for number, content in json_lines(file, appended=True) if file.exists() else ():
+        line = parse_cell(content, f"{file}, line {number},")
+        found.setdefault(line.cell.name, line)
     return found
 
 
 def mixed(out: Path) -> list[str]:
-    """A warning for each arm whose seeds were run with different settings though their flags are the same.
+    """A warning for each arm whose seeds ran with different settings though their cells ask for the same.
 
     Raises:
-        InputError: If a line is no JSON object, or has no cell with a name.
+        InputError: If a line is not a finished cell.
     """
-    arms: dict[str, dict[str, Mapping[str, Any]]] = {}
+    arms: dict[str, dict[str, Settings]] = {}
     for name, line in read(out).items():
-        flags, summary = line["cell"].get("flags"), line.get("summary")
-        if isinstance(flags, list) and isinstance(summary, dict) and isinstance(summary.get("settings"), dict):
-            place = flags.index("--seed") if "--seed" in flags else len(flags)
-            arm = json.dumps([line["cell"].get("recipe"), flags[:place], flags[place + 2 :]])
-            arms.setdefault(arm, {})[name] = summary["settings"]
+        if line.summary is not None:
+            arm = json.dumps([line.cell.recipe, {**line.cell.settings, "seed": None}], sort_keys=True)
+            arms.setdefault(arm, {})[name] = line.summary.settings
     warnings = []
     for runs in arms.values():
         (first, settings), *others = runs.items()
@@ -85,14 +65,14 @@ def mixed(out: Path) -> list[str]:
         if differing:
             names = ", ".join(name for name, other in others if other != settings)
             warnings.append(
-                f"{names}: other settings than {first} ({', '.join(sorted(differing))}), though the flags are the "
-                "same. A recipe's usual ones have changed: remove the older lines, and they are run again."
+                f"{names}: other settings than {first} ({', '.join(sorted(differing))}), though the study asks for the "
+                "same. The recipe's defaults have changed. Remove the older lines to run them again."
             )
     return warnings
 
 
-def append(out: Path, line: Mapping[str, Any]) -> None:
-    """Add a line, on the disk itself when this returns; processes that append at once wait for each other.
+def append(out: Path, line: FinishedCell) -> None:
+    """Add a line, synced to the disk when this returns; concurrent processes wait for each other.
 
     Raises:
         SaveError: If the disk takes no more.
@@ -102,7 +82,7 @@ def append(out: Path, line: Mapping[str, Any]) -> None:
         try:
             with file.open("a+b") as stream:
                 _drop_half_a_line(stream)
-                stream.write(_dumped(_rounded(line)))
+                stream.write(_dumped(line))
                 stream.flush()
                 os.fsync(stream.fileno())
         except OSError as error:
@@ -110,10 +90,10 @@ def append(out: Path, line: Mapping[str, Any]) -> None:
 
 
 def supersede(out: Path, known: Container[str]) -> int:
-    """Put lines of cells that are no longer asked for, as those of other settings, into `OLD_FILE`; returns how many.
+    """Move lines of cells that are no longer asked for into `OLD_FILE`; returns how many.
 
     Raises:
-        InputError: If a line is no JSON object, or has no cell with a name.
+        InputError: If a line is not a finished cell.
         SaveError: If the disk takes no more.
     """
     with locked(out, LOCK, wait=True):
@@ -128,7 +108,7 @@ def supersede(out: Path, known: Container[str]) -> int:
 
 
 def _drop_half_a_line(stream: Any) -> None:
-    """What a kill or a power cut has left behind the last whole line would spoil the next one."""
+    """Remove what a kill or a power cut left behind the last whole line."""
     end = place = stream.seek(0, os.SEEK_END)
     block = b""
     while place and b"\n" not in block:
@@ -140,80 +120,75 @@ def _drop_half_a_line(stream: Any) -> None:
         stream.truncate(kept)
 
 
-def line(cell: Cell, folder: Path, seconds: float, folders: Mapping[str, Path]) -> dict[str, Any]:
-    """What is kept of a judged run.
+def line(cell: Cell, folder: Path, seconds: float, folders: Mapping[str, Path]) -> FinishedCell:
+    """The line of an evaluated run.
 
     Args:
-        cell: The cell that it is of.
+        cell: The cell.
         folder: Its run folder.
-        seconds: What it took.
-        folders: What stands for which folder of this machine: a line names none of them.
+        seconds: The time it took.
+        folders: Placeholder → folder of this machine, which must not be in a line.
     """
-    rows = list(_rows(folder / "records.jsonl"))
-    groups = folder / "groups.json"
-    found = {
-        "cell": cell.told(),
-        "summary": read_json(folder / "summary.json"),
-        "groups": read_json(groups) if groups.exists() else None,
-        "curves": {metric: curve for metric in _TRAINED if (curve := _curve(rows, "train", metric))},
-        "validation": _validation(rows),
-        "kept": read_json(folder / "config.json").get("step"),
-        "completions": _completions(cell, folder),
-        "seconds": seconds,
-    }
-    return _portable(found, folders)
+    records = folder / "records.jsonl"
+    rows = list(read_records(records)) if records.exists() else []
+    found = FinishedCell(
+        cell=cell,
+        summary=read_summary(folder),
+        groups=read_groups(folder),
+        curves={metric: curve for metric in _TRAINED if (curve := _curve(rows, "train", metric))},
+        validation=_validation(rows),
+        kept=read_config(folder).step,
+        completions=_completions(cell, folder),
+        seconds=seconds,
+    )
+    return parse_cell(_portable(_rounded(found.content()), folders), str(folder))
 
 
-def diverged(cell: Cell, reason: str, seconds: float) -> dict[str, Any]:
-    """The line of a run whose loss was no number: a finding, which is counted and not tried again."""
-    return {"cell": cell.told(), "summary": None, "diverged": reason, "seconds": seconds}
+def diverged(cell: Cell, reason: str, seconds: float) -> FinishedCell:
+    """The line of a run that diverged. It counts as a result and is not tried again."""
+    return FinishedCell(cell=cell, summary=None, diverged=reason, seconds=seconds)
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
-    return [row for _, row in json_lines(file, appended=True)] if file.exists() else []
+def _curve(rows: Sequence[Record], split: str, metric: str) -> Curve | None:
+    """A metric's values by layer at up to `MOST_STEPS` steps, the last among them.
 
-
-def _curve(rows: list[dict[str, Any]], split: str, metric: str) -> dict[str, Any]:
-    """A metric's values by layer over the steps; of many steps every so many, and the last.
-
-    The first value is that of layer ``first``. A layer without a value at a step, as the inner ones of a step of plain
-    ERM, has null there.
+    A layer without a value at a step has NaN there, as inner layers have with plain ERM.
     """
-    by_step: dict[int, dict[int, float | None]] = {}
+    by_step: dict[int, dict[int, float]] = {}
     for row in rows:
-        if (row["split"], row["metric"]) == (split, metric):
-            by_step.setdefault(row["step"], {})[row["layer"]] = row["value"]
+        if (row.split, row.metric) == (split, metric):
+            by_step.setdefault(row.step, {})[row.layer] = row.value
     if not by_step:
-        return {}
+        return None
     steps = sorted(by_step)
     steps = steps[:: -math.ceil(len(steps) / MOST_STEPS)][::-1]
     layers = sorted({layer for values in by_step.values() for layer in values})
-    values = [[by_step[step].get(layer) for layer in layers] for step in steps]
-    return {"first": layers[0], "steps": steps, "values": values}
+    values = [[by_step[step].get(layer, math.nan) for layer in layers] for step in steps]
+    return Curve(first=layers[0], steps=[float(step) for step in steps], values=values)
 
 
-def _validation(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    metrics = dict.fromkeys(row["metric"] for row in rows if row["split"] == "validation")
-    curves = {metric: _curve(rows, "validation", metric) for metric in metrics}
-    steps: list[int] = next((curve["steps"] for curve in curves.values()), [])
-    return {"steps": steps, **{metric: curve["values"] for metric, curve in curves.items()}}
+def _validation(rows: Sequence[Record]) -> dict[str, list[Any]]:
+    metrics = dict.fromkeys(row.metric for row in rows if row.split == "validation")
+    curves = {metric: curve for metric in metrics if (curve := _curve(rows, "validation", metric))}
+    steps: list[float] = next((curve.steps for curve in curves.values()), [])
+    return {"steps": steps, **{metric: curve.values for metric, curve in curves.items()}}
 
 
-def _completions(cell: Cell, folder: Path) -> list[dict[str, Any]]:
+def _completions(cell: Cell, folder: Path) -> list[Answer]:
     return [
-        {"prompt": row["instruction"], "noise": gamma, "text": row["output"]}
+        Answer(prompt=row["instruction"], noise=gamma, text=row["output"])
         for gamma in answered(cell)
         for row in read_json(folder / ANSWERS_FILE.format(gamma=gamma))
     ]
 
 
 def answered(cell: Cell) -> list[float]:
-    """The levels γ at which a cell's language model is asked: none, and that of the training."""
+    """The levels γ at which a cell's language model completes prompts: 0 and that of the training."""
     return sorted({0.0, cell.gamma}) if cell.answer else []
 
 
 def _portable(content: Any, folders: Mapping[str, Path]) -> Any:
-    """Paths of this machine as they stand in a cell's flags."""
+    """Replace paths of this machine by their placeholders."""
     text = json.dumps(content)
     for mark, folder in sorted(folders.items(), key=lambda pair: -len(str(pair[1]))):  # the inner one first
         written = re.escape(json.dumps(str(folder))[1:-1])
@@ -221,12 +196,15 @@ def _portable(content: Any, folders: Mapping[str, Path]) -> Any:
     return json.loads(text)
 
 
-def _dumped(line: Mapping[str, Any]) -> bytes:
-    return json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+def _dumped(line: FinishedCell) -> bytes:
+    return (
+        json.dumps(_rounded(line.content()), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        + b"\n"
+    )
 
 
 def _rounded(content: Any) -> Any:
-    """Numbers of `DIGITS` digits, whole ones without a point, none for those that are not finite."""
+    """Round numbers to `DIGITS` digits; integral ones lose their point, and those that are not finite become None."""
     if isinstance(content, Mapping):
         return {key: _rounded(value) for key, value in content.items()}
     if isinstance(content, list | tuple):

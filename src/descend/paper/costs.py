@@ -7,7 +7,7 @@ from importlib.resources import files
 from statistics import median
 from typing import Any
 
-from descend.paper.grid import Cell
+from descend.records.studies import Cell
 
 
 @cache

@@ -2,20 +2,21 @@
 
 import hashlib
 import json
-import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 from descend.errors import InputError
 from descend.paper.scales import SCALES
+from descend.records.studies import Cell, Settings
 
 ROOT, OUT, HERE = "{root}", "{out}", "{here}"
-"""In a cell's flags: the folders of the data, of the study and of this package, so that a cell is the same anywhere."""
+"""Stand for the folders of the data, the study and this package, so that a cell is the same on every machine."""
+
 
 RECIPES = {
     "video": {"video-ut": "UT", "video-dust": "DUST", "video-vit": "ViT"},
@@ -28,50 +29,13 @@ COMPARED = ("erm", "constrained")
 BASELINES = {"video": ("erm-clean", "uniform", "linear"), "text": ("erm-clean", "uniform", "linear", "r-drop")}
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One run of a study: trained and judged once, whatever figures it is in.
-
-    Attributes:
-        task: ``video``, ``text`` or ``language``.
-        model: The paper's name of the model, ``UT`` …
-        data: The data set, ``ucsd`` …
-        depth: L, as it really is.
-        gamma: Training noise γ.
-        regime: ``paper`` for the paper's training noise, ``strong`` for more.
-        arm: Who is compared: ``constrained``, ``erm`` (at γ = 0 ``erm-clean``), ``uniform``, ``linear``, ``r-drop``.
-        variant: What an ablation changes, as ``alpha=0.1``; empty for a cell of a table.
-        seed: Of the run.
-        recipe: What ``descend train`` is given,
-        flags: and with which flags, `ROOT`, `OUT` and `HERE` standing for folders.
-        judge: Flags of ``descend evaluate``.
-        answer: Flags of ``descend complete``, at γ = 0 and the training noise; none of most cells.
-    """
-
-    task: str
-    model: str
-    data: str
-    depth: int
-    gamma: float
-    regime: str
-    arm: str
-    variant: str
-    seed: int
-    recipe: str
-    flags: tuple[str, ...]
-    judge: tuple[str, ...]
-    answer: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """What it is, and a hash of flags and of the settings' revision: a run of other settings is another cell."""
-        settings = json.dumps([revision(), self.flags, self.judge, self.answer])
-        what = [f"{self.recipe}-{self.depth}", self.data, f"{self.gamma:g}", self.arm, self.variant, f"s{self.seed}"]
-        return "_".join([*filter(None, what), hashlib.sha256(settings.encode()).hexdigest()[:8]])
-
-    def told(self) -> dict[str, Any]:
-        """As a line of ``cells.jsonl`` has it."""
-        return {"name": self.name, **asdict(self)}
+def named(**fields: Any) -> Cell:
+    """A cell with its name: what it is, and a hash of its settings and their revision."""
+    cell = Cell(name="", **fields)
+    settings = json.dumps([revision(), cell.settings, cell.judge, cell.answer], sort_keys=True)
+    what = [f"{cell.recipe}-{cell.depth}", cell.data, f"{cell.gamma:g}", cell.arm, cell.variant, f"s{cell.seed}"]
+    name = "_".join([*filter(None, what), hashlib.sha256(settings.encode()).hexdigest()[:8]])
+    return cell.model_copy(update={"name": name})
 
 
 @dataclass(frozen=True)
@@ -111,12 +75,12 @@ def cells(wanted: Sequence[str], scale: str) -> list[Cell]:
 
 @cache
 def settings() -> dict[str, Any]:
-    """``settings.json``: what the runs of each scale are given, by recipe and regime."""
+    """The content of ``settings.json``: the settings of each scale's runs, by recipe and regime."""
     return json.loads((files("descend.paper") / "settings.json").read_text(encoding="utf-8"))
 
 
 def revision() -> int:
-    """Of ``settings.json``: raised when runs change whose flags do not, by a recipe's usual settings for one."""
+    """The revision of ``settings.json``. Raise it when runs change though their settings do not."""
     return settings()["revision"]
 
 
@@ -137,9 +101,9 @@ class _Grid:
         regime: str | None = None,
         gamma: float | None = None,
         variant: str = "",
-        flags: str = "",
+        changes: Settings | None = None,
     ) -> Cell:
-        """One cell: at the middle depth, in the data set's first regime and at its last γ unless told otherwise."""
+        """One cell. The defaults are the middle depth, the data set's first regime and that regime's last γ."""
         task = next(task for task, recipes in RECIPES.items() if recipe in recipes)
         regimes = self.scale.gammas[task][data]
         regime = regime or next(iter(regimes))
@@ -154,16 +118,16 @@ class _Grid:
         row = rows[regime]
         for own in (data, str(depth)):
             row = row.get(own, row)
-        parts = [
-            f"--method {method} --depth {depth} --noise {gamma:g} --seed {seed}",
-            self.settings["data"][data],
-            rows["every"],
-            row.get("both", ""),
-            row.get(method, row.get("erm", "")),  # what has no settings of its own has plain training's
-            rows.get("data", {}).get(data, ""),
-            flags,
-        ]
-        return Cell(
+        settings = {
+            **{"method": method, "depth": depth, "noise": gamma, "seed": seed},
+            **self.settings["data"][data],
+            **rows["every"],
+            **row.get("both", {}),
+            **row.get(method, row.get("erm", {})),  # falls back to ERM's settings
+            **rows.get("data", {}).get(data, {}),
+            **(changes or {}),
+        }
+        return named(
             task=task,
             model=RECIPES[task][recipe],
             data=data,
@@ -174,13 +138,13 @@ class _Grid:
             variant=variant,
             seed=seed,
             recipe=recipe,
-            flags=tuple(flag for part in parts for flag in _split(part)),
-            judge=_split(self.settings["judge"][task][regime]),
-            answer=_split(self.settings["answer"]) if task == "language" and not seed else (),
+            settings=settings,
+            judge=self.settings["judge"][task][regime],
+            answer=self.settings["answer"] if task == "language" and not seed else {},
         )
 
     def seeds(self, recipe: str, data: str, arms: Sequence[str] = COMPARED, **other: Any) -> list[Cell]:
-        """Some arms of one setting, all seeds of each."""
+        """Some arms of one setting, with all seeds of each."""
         return [self.cell(recipe, data, arm, seed, **other) for arm in arms for seed in self.scale.seeds]
 
     def table(self, task: str) -> list[Cell]:
@@ -219,45 +183,34 @@ class _Grid:
         """A task's table with its baselines."""
         return self.table(task) + self.baselines(task)
 
-    def ablation(self, recipe: str, task: str, changes: Mapping[str, str]) -> list[Cell]:
-        """Constrained with another setting, by the variant's name, beside erm and constrained as they are.
+    def ablation(self, recipe: str, task: str, variants: Mapping[str, Settings]) -> list[Cell]:
+        """Constrained with other settings, by the variant's name, beside erm and constrained as they are.
 
-        A variant that changes nothing is the constrained cell itself.
+        A variant that changes nothing is left out: it is the constrained cell itself.
         """
         data = next(iter(self.scale.gammas[task]))
         found = self.seeds(recipe, data)
-        given = values(found[-1].flags)
-        for variant, flags in changes.items():
-            if not values(_split(flags)).items() <= given.items():
-                found += self.seeds(recipe, data, ["constrained"], variant=variant, flags=flags)
+        settings = found[-1].settings
+        for variant, changes in variants.items():
+            if any(settings.get(name) != value for name, value in changes.items()):
+                found += self.seeds(recipe, data, ["constrained"], variant=variant, changes=changes)
         return found
 
     def alphas(self) -> list[Cell]:
-        """α of RoBERTa."""
-        return self.ablation(
-            "text-roberta", "text", {f"alpha={one:g}": f"--alpha {one:g}" for one in self.scale.alphas}
-        )
+        """RoBERTa with several α."""
+        variants: dict[str, Settings] = {f"alpha={alpha:g}": {"alpha": alpha} for alpha in self.scale.alphas}
+        return self.ablation("text-roberta", "text", variants)
 
     def noises(self, *recipes: str) -> list[Cell]:
-        """Training noise of text recipes."""
+        """Text recipes at several levels of training noise."""
         data = next(iter(self.scale.gammas["text"]))
-        return [cell for recipe in recipes for one in self.scale.noises for cell in self.seeds(recipe, data, gamma=one)]
+        pairs = product(recipes, self.scale.noises)
+        return [cell for recipe, gamma in pairs for cell in self.seeds(recipe, data, gamma=gamma)]
 
     def dual_lrs(self) -> list[Cell]:
-        """η_λ of RoBERTa."""
-        changes = {f"dual_lr={one:g}": f"--dual-lr {one:g}" for one in self.scale.dual_lrs}
-        return self.ablation("text-roberta", "text", changes)
-
-
-@cache
-def _split(flags: str) -> tuple[str, ...]:
-    """Flags as a shell takes them apart."""
-    return tuple(shlex.split(flags))
-
-
-def values(flags: Sequence[str]) -> dict[str, str]:
-    """Flag → its value; of one that is given twice the last, which is the one that counts."""
-    return {flag: value for flag, value in pairwise(flags) if flag.startswith("--")}
+        """RoBERTa with several dual learning rates."""
+        variants: dict[str, Settings] = {f"dual_lr={rate:g}": {"dual_lr": rate} for rate in self.scale.dual_lrs}
+        return self.ablation("text-roberta", "text", variants)
 
 
 def _middle(depths: Sequence[int]) -> int:
@@ -286,7 +239,7 @@ WANTED: dict[str, Wanted] = {
     ),
     "figure-12": Wanted(
         "RoBERTa: ratios of single samples, with and without relaxation",
-        lambda grid: grid.ablation("text-roberta", "text", {"resilience=0": "--resilience 0"}),
+        lambda grid: grid.ablation("text-roberta", "text", {"resilience=0": {"resilience": 0}}),
     ),
     "figure-13": Wanted("loss by layer, all settings of texts", lambda grid: grid.table("text")),
     "figure-14": Wanted("accuracy against α at three levels of noise", _Grid.alphas),

@@ -10,12 +10,13 @@ from tqdm import tqdm
 
 from descend.errors import InputError
 from descend.paper import collected
-from descend.paper.asked import STUDY_FILE, Asked
+from descend.paper.asked import asked
 from descend.paper.costs import Costs
-from descend.paper.grid import OUT, ROOT, Cell, cells, names, settings
+from descend.paper.grid import OUT, ROOT, cells, names, settings
 from descend.paper.scales import SCALES
 from descend.paper.workers import RUNS, Job, Report, Work, carry_out
-from descend.records import locked, write_json
+from descend.records import locked
+from descend.records.studies import CELLS_FILE, STUDY_FILE, Cell, StudyFile
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Study:
         needed, done, costs = cells(wanted, scale), collected.read(out), Costs(scale)
         for cell in cells(names(["all"]), scale):
             if cell.name in done:
-                costs.learn(cell, collected.seconds(out, done[cell.name]))
+                costs.learn(cell, done[cell.name].seconds)
         return cls(wanted, scale, out, root, needed, [cell for cell in needed if cell.name not in done], costs)
 
     def told(self, workers: int) -> str:
@@ -75,7 +76,7 @@ class Study:
 
     def models(self) -> dict[Path, Path]:
         """Of the models that cells start from and that are to be converted first: where to → what from."""
-        used = {flag for cell in self.missing for flag in cell.flags}
+        used = {value for cell in self.missing for value in _words(cell)}
         pairs = settings()[self.scale].get("converted", {}).items()
         return {self._path(target): self._path(source) for target, source in pairs if target in used}
 
@@ -88,8 +89,8 @@ class Study:
         converted = settings()[self.scale].get("converted", {})
         needed: dict[str, set[str]] = {}
         for cell in self.missing:
-            for flag in (*cell.flags, *cell.answer):
-                path = converted.get(flag, flag)
+            for value in _words(cell):
+                path = converted.get(value, value)
                 if path.startswith(ROOT):
                     needed.setdefault(path, set()).add(cell.data)
         if needed and self.root is None:
@@ -98,8 +99,8 @@ class Study:
         if lacking:
             raise InputError(f"{self.root} must hold {_listed(lacking)}; it does not. Put them there, or link to them.")
 
-    def _path(self, flag: str) -> Path:
-        return Path(flag.replace(ROOT, str(self.root)).replace(OUT, str(self.out)))
+    def _path(self, value: str) -> Path:
+        return Path(value.replace(ROOT, str(self.root)).replace(OUT, str(self.out)))
 
     def carry_out(self, work: Work, *, workers: int, preload: Sequence[str]) -> Report:
         """Run what is missing.
@@ -121,22 +122,22 @@ class Study:
             before = _before(self.out, self.scale)  # again: another command may have begun
             if not before and (done := collected.read(self.out)) and known.isdisjoint(done):
                 raise InputError(
-                    f"{self.out / collected.CELLS_FILE} has no cell of scale {self.scale}, and nothing says of which "
+                    f"{self.out / CELLS_FILE} has no cell of scale {self.scale}, and nothing says of which "
                     "it is. Choose another folder with --out."
                 )
             what = names([*(before.what if before else []), *self.wanted])
             versions = {name: version(name) for name in ("descend", "torch", "transformers")}
             if before and not self.missing:  # drawn again, not run again
                 versions = before.versions or versions
-            write_json(self.out / STUDY_FILE, {"scale": self.scale, "what": what, "versions": versions})
+            StudyFile(scale=self.scale, what=what, versions=versions).write(self.out / STUDY_FILE)
         old = collected.supersede(self.out, known)
         if old:
             print(f"{old} cells of other settings are put aside, into {self.out / collected.OLD_FILE}.")
 
 
-def _before(out: Path, scale: str) -> Asked | None:
+def _before(out: Path, scale: str) -> StudyFile | None:
     """What was asked for in a folder before, which must be of the same scale."""
-    before = Asked.read(out)
+    before = asked(out)
     if before and before.scale != scale:
         raise InputError(
             f"{out} holds a study at --scale {before.scale}; got {scale}. Choose another folder with --out."
@@ -178,6 +179,11 @@ class _Progress:
             print(f"[{done}/{len(self.study.cells)}] {cell.name}; {left}{wrong}", file=sys.stderr, flush=True)
         self.bar.set_postfix_str(left + wrong, refresh=False)
         self.bar.update()
+
+
+def _words(cell: Cell) -> list[str]:
+    """The values of a cell's settings that are text; paths are among them."""
+    return [value for value in (*cell.settings.values(), *cell.answer.values()) if isinstance(value, str)]
 
 
 def _duration(seconds: float) -> str:

@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 from scipy.stats import t as student
 
 from descend.errors import InputError
-from descend.paper.groups import Statistic, Table
+from descend.paper.groups import GroupScores, Statistic
 
 CONFIDENCE = 0.95
 
@@ -60,7 +60,7 @@ class Draws:
         return self.value - width, self.value + width
 
 
-def draws(tables: Sequence[Table], statistic: Statistic, generator: np.random.Generator) -> Draws:
+def draws(tables: Sequence[GroupScores], statistic: Statistic, generator: np.random.Generator) -> Draws:
     """The mean over seeds of a statistic, and what it is in each resample.
 
     Two arms of as many seeds on the same data, with generators that stand alike, have the same resamples.
@@ -141,7 +141,7 @@ def wins(cells: Sequence[tuple[float, float]], *, higher_is_better: bool) -> Win
     return Wins(won, lost, len(ahead) - won - lost, p_sign)
 
 
-def _compare(tables: Sequence[Table]) -> None:
+def _compare(tables: Sequence[GroupScores]) -> None:
     """Refuse runs that do not compare."""
     if not tables:
         raise InputError("expected the groups of at least one run; got none.")
@@ -153,7 +153,7 @@ def _compare(tables: Sequence[Table]) -> None:
             )
 
 
-def _by_seed(tables: Sequence[Table], statistic: Statistic, weights: np.ndarray) -> np.ndarray:
+def _by_seed(tables: Sequence[GroupScores], statistic: Statistic, weights: np.ndarray) -> np.ndarray:
     """The statistic of each run, (S, K), under (K, N) weights of the groups."""
     with np.errstate(all="ignore"):  # what has diverged
         return np.stack([statistic(table.values(weights), table.noise) for table in tables])

@@ -21,9 +21,10 @@ from tqdm import tqdm
 
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError, StudyError, reason
 from descend.paper import collected
-from descend.paper.grid import HERE, OUT, ROOT, Cell
-from descend.reading import read_json
+from descend.paper.grid import HERE, OUT, ROOT
 from descend.records import locked
+from descend.records.schema import read_config
+from descend.records.studies import Cell, Settings
 
 RUNS = "runs"
 """In a study's folder: the folders of its runs, with their logs and claims beside them."""
@@ -56,15 +57,18 @@ class Job:
 
     @property
     def folders(self) -> dict[str, Path]:
-        """What stands for which folder in a cell's flags."""
+        """Placeholder in a cell's settings → the folder that it stands for."""
         found = {OUT: self.out.absolute(), HERE: Path(__file__).parent}
         return found | ({ROOT: self.root.absolute()} if self.root is not None else {})
 
-    def resolved(self, flag: str) -> str:
-        """A flag with this machine's folders."""
+    def resolved(self, settings: Settings) -> Settings:
+        """Settings with the folders of this machine."""
+        return {name: self._placed(value) if isinstance(value, str) else value for name, value in settings.items()}
+
+    def _placed(self, value: str) -> str:
         for mark, folder in self.folders.items():
-            flag = flag.replace(mark, str(folder))
-        return flag
+            value = value.replace(mark, str(folder))
+        return value
 
 
 Work = Callable[[Job], None]
@@ -257,7 +261,7 @@ def _tried(job: Job, work: Work) -> Ended:
                 line = collected.diverged(job.cell, ended.why, ended.seconds)
             else:
                 # Of a run that was taken up again, all its training counts.
-                trained = read_json(job.folder / "config.json")["seconds"]
+                trained = read_config(job.folder).seconds or 0.0
                 ended = Ended("done", seconds=max(time.monotonic() - began, trained))
                 line = collected.line(job.cell, job.folder, ended.seconds, job.folders)
             collected.append(job.out, line)

@@ -3,7 +3,6 @@
 from descend.report.completions import write_completions
 from descend.report.page import write_page
 from descend.report.runs import Arm, Group, RunView, group_runs
-from descend.report.sweep import write_sweep
 
 __all__ = [
     "Arm",
@@ -12,5 +11,4 @@ __all__ = [
     "group_runs",
     "write_completions",
     "write_page",
-    "write_sweep",
 ]

@@ -15,6 +15,7 @@ from descend.contract import resolve
 from descend.errors import InputError, reason
 from descend.evaluation.energy import energies
 from descend.evaluation.exits import exits
+from descend.evaluation.judgement import PLAIN_ALPHA, judge
 from descend.evaluation.layers import embedding_std, evenly, measure
 from descend.evaluation.probes import fit_probes
 from descend.evaluation.robustness import pictures, robustness
@@ -23,7 +24,7 @@ from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.models.unrolled import UnrolledModel
 from descend.recipes import RECIPES, SHIFTS, Data, PlainClassifier, Recipe, Restored, Workload
 from descend.records import put, read_json
-from descend.records.schema import GROUPS_FILE, SUMMARY_FILE, Groups, Summary
+from descend.records.schema import Summary
 from descend.run.training import CONFIG_FILE
 from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED
@@ -34,9 +35,6 @@ FRAMES_FILE = "frames.npz"
 
 EXECUTION = ("bf16", "fp16", "tf32", "deepspeed", "fsdp", "ddp_", "torch_compile", "accelerator", "parallelism")
 """What training arguments begin with that say how a run was carried out: it is judged on other machines, too."""
-
-PLAIN_ALPHA = 0.01
-"""What a model that Descend never trained is held to: does every layer lower the loss at all?"""
 
 _UNTRAINED = (
     "Judged as a model that was not trained by Descend: the losses of its inner layers are those of a head that was "
@@ -131,7 +129,7 @@ def evaluate(
     parts = cache(lambda: own or recipe.load(restored))  # read once, and only if needed
     objective_task, device = recipe.task(), args.device
     objective_task.check(samples, network.limits)
-    network.to(device)  # type: ignore[attr-defined]
+    network.to(device)
     collate, sigma = recipe.collate(restored.tokenizer), subject.sigma
     if sigma is None:
         sigma = embedding_std(network, objective_task, parts().train, collate=collate, device=device)
@@ -139,49 +137,41 @@ def evaluate(
     levels = noise or usual_levels(recipe, shift)
     problem = args.problem(network.depth, network.first_layer)
     settings: dict[str, Any] = {"batch_size": args.eval_batch_size, "device": device, "collate": collate}
-    found = robustness(network, objective_task, samples, problem, trained, levels=levels, **settings)
-    judged = f"the {'training' if split == 'train' else split} data"
-    summary = {
-        **subject.facts,
-        "dataset": name,
-        "split": split,
-        "shift": shift,
-        **found.summary(objective_task),
-        "alpha": list(problem.alpha or ()),
-        "target": "geometric" if problem.alpha is None else "step",
-        "strength": getattr(problem.target, "strength", None),
-        "certificate": found.verdict.certificate(),
-        "limits": problem.limits,
-        "first_layer": problem.first,
-        "cap": args.cap,
-        "depth": network.depth,
-        "sigma": sigma,
-    }
-    binding = subject.facts.get("binding", [])
-    words = found.verdict.sentence(judged)
-    if task is not None:
-        words = f"Held to {PLAIN_ALPHA:.0%} less loss at every layer, which its training did not ask: {words}"
-    summary["verdict"] = " ".join([words, *_binding(binding)])
+    judgement = judge(
+        network,
+        objective_task,
+        samples,
+        problem,
+        trained,
+        levels=levels,
+        name=name,
+        split=split,
+        shift=shift,
+        **settings,
+    )
+    summary = {**subject.facts, **judgement.entries}
+    summary["verdict"] = judgement.sentence(asked=task is None, binding=subject.facts.get("binding", []))
     if isinstance(network, LayeredClassifier) and (probe or exit):
         if probe:
             # Its own draws: those of the judged samples belong to their numbers too.
             fresh = trained.at(trained.level, seed=derived(Stream.PROBES, seed))
             probed = fit_probes(network, objective_task, parts().train, parts().validation, fresh, **settings)
-            judge = robustness(probed, objective_task, samples, problem, trained, levels=levels, **settings)
-            told = judge.summary(objective_task)
-            summary["probe"] = {key: told[key] for key in ("values", "layer_losses", "layer_metrics")}
+            probes = robustness(probed, objective_task, samples, problem, trained, levels=levels, **settings)
+            entries = probes.summary(objective_task)
+            summary["probe"] = {key: entries[key] for key in ("values", "layer_losses", "layer_metrics")}
         if exit:
             summary["exit"] = exits(network, objective_task, parts().validation, samples, **settings)
     if isinstance(network, LayeredCausalLM) and exit and network.depth > 1:
         summary["speculation"] = speculation(network, samples, IGNORED, device=device)  # type: ignore[arg-type]
     if isinstance(network, UnrolledModel):
-        summary["energy"] = energies(network, objective_task, samples, trained, levels=found.levels, **settings)
+        summary["energy"] = energies(
+            network, objective_task, samples, trained, levels=judgement.measured.levels, **settings
+        )
     if hasattr(objective_task, "picture"):
         shown = pictures(network, objective_task, samples, trained, levels=levels, count=frames, device=device)
         put(folder / FRAMES_FILE, lambda part: np.savez_compressed(part, **shown))  # type: ignore[arg-type]
-    Groups.model_validate(found.by_group(objective_task)).write(folder / GROUPS_FILE)
     typed = Summary.model_validate(summary)
-    typed.write(folder / SUMMARY_FILE)
+    judgement.write(folder, typed)
     return typed
 
 
@@ -242,7 +232,7 @@ def of_run(folder: Path, model: str) -> Subject:
         training = {name: value for name, value in config["training"].items() if not name.startswith(EXECUTION)}
         args = kind(output_dir=str(folder), **training, bf16=False, fp16=False)
         facts = {key: config[key] for key in ("recipe", "method", "seed", "model")}
-        told = _settings(config, args.idle)
+        told = settings_of(config["settings"] | config["training"], args.idle)
     except InputError:
         raise
     # All exceptions: a wrong value shows wherever the libraries first use it.
@@ -339,17 +329,8 @@ def _dual(path: Path, depth: int) -> dict[str, Any]:
         raise InputError(f"{path} can't be loaded: {reason(error)}. Train the run again.") from None
 
 
-def _binding(constraints: list[int]) -> list[str]:
-    """Which multipliers are at work, in words; nothing where none is."""
-    if not constraints:
-        return []
-    names = ", ".join("the cap" if layer == 0 else f"layer {layer}" for layer in constraints)
-    return [f"Binding (λ > 0): {names}."]
-
-
-def _settings(config: dict[str, Any], idle: set[str]) -> dict[str, Any]:
-    """All that may tell two runs on the same data apart but for their seeds, without settings that have no part."""
+def settings_of(every: dict[str, Any], idle: set[str]) -> dict[str, Any]:
+    """The settings that may tell two runs on the same data apart, other than seeds and those that have no effect."""
     alpha = {"alpha", "alpha_decay"}  # the summary's own ``alpha`` says what they come to
     apart = {"data", "cache_dir", "seed", "data_seed", "disable_tqdm", "dataloader_pin_memory", *alpha, *idle}
-    every = config["settings"] | config["training"]
     return {name: value for name, value in every.items() if name not in apart}

@@ -12,11 +12,18 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from descend.records import locked, write_json
+from descend.records import locked
+from descend.records.studies import (
+    SWEEP_FILE,
+    ChosenTrial,
+    MethodSearch,
+    Searched,
+    SweepFile,
+    Trial,
+    TrialCurve,
+)
 from descend.sweep.space import edges
 from descend.sweep.storage import DONE, SETTINGS, Search
-
-SWEEP_FILE = "sweep.json"
 
 RULE = (
     "For every method as many trials, finished or pruned. Chosen is the trial with the {better} mean {metric} over the "
@@ -27,7 +34,7 @@ RULE = (
 )
 
 
-def write(out: Path, facts: Mapping[str, Any], searches: Sequence[Search]) -> dict[str, Any]:
+def write(out: Path, facts: Mapping[str, Any], searches: Sequence[Search]) -> SweepFile:
     """Write ``sweep.json`` of a sweep's folder.
 
     Args:
@@ -38,59 +45,60 @@ def write(out: Path, facts: Mapping[str, Any], searches: Sequence[Search]) -> di
     better = "highest" if facts["higher_is_better"] else "lowest"
     levels = ", ".join(f"{level:g}" for level in facts["levels"])
     seeds = f" and over {facts['seeds']} seeds" if facts["seeds"] > 1 else ""
-    content = {
-        "descend": version("descend"),
+    content = SweepFile(
+        descend=version("descend"),
         **facts,
-        "rule": RULE.format(better=better, metric=facts["metric"], levels=levels, seeds=seeds),
-        # One that another worker has made a moment ago has no settings yet, and no trial.
-        "methods": {
-            search.method: _method(search, facts) for search in searches if SETTINGS in search.study.user_attrs
-        },
-    }
+        rule=RULE.format(better=better, metric=facts["metric"], levels=levels, seeds=seeds),
+        # A study that another worker has just created has no settings and no trials yet.
+        methods={search.method: _method(search, facts) for search in searches if SETTINGS in search.study.user_attrs},
+    )
     with locked(out, wait=True):  # workers may end at once
-        write_json(out / SWEEP_FILE, content)
+        content.write(out / SWEEP_FILE)
     return content
 
 
-def _method(search: Search, facts: Mapping[str, Any]) -> dict[str, Any]:
-    trials = [_told(trial) for trial in search.study.get_trials(deepcopy=False, states=DONE)]
+def _method(search: Search, facts: Mapping[str, Any]) -> MethodSearch:
+    trials = [_trial(trial) for trial in search.study.get_trials(deepcopy=False, states=DONE)]
     best = search.best
-    chosen = next((trial for trial in trials if best is not None and trial["number"] == best.number), None)
+    chosen = next((trial for trial in trials if best is not None and trial.number == best.number), None)
+    searched = search.study.user_attrs[SETTINGS]["searched"]
+    top = None
     if chosen is not None:
-        words = ["descend", "train", facts["recipe"], *facts["given"], "--method", search.method, *chosen["flags"]]
-        chosen = {**chosen, "command": shlex.join([*words, "--out", f"runs/{search.method}"])}
-    return {
-        "searched": search.study.user_attrs[SETTINGS]["searched"],
-        "counts": dict(Counter(trial["state"] for trial in trials)),
-        "best": chosen,
-        "edges": edges(chosen["settings"], search.study.user_attrs[SETTINGS]["searched"]) if chosen else [],
-        "importance": _importance(search.study),
-        "trials": trials,
-    }
+        words = ["descend", "train", facts["recipe"], *facts["given"], "--method", search.method, *chosen.flags]
+        command = shlex.join([*words, "--out", f"runs/{search.method}"])
+        top = ChosenTrial(**dict(chosen), command=command)
+    return MethodSearch(
+        searched={name: Searched(**kind) for name, kind in searched.items()},
+        counts=dict(Counter(trial.state for trial in trials)),
+        best=top,
+        edges=edges(chosen.settings, searched) if chosen else [],
+        importance=_importance(search.study),
+        trials=trials,
+    )
 
 
-def _told(trial: FrozenTrial) -> dict[str, Any]:
-    """A trial that is over, as JSON has it."""
+def _trial(trial: FrozenTrial) -> Trial:
+    """A trial that is over."""
     attributes = trial.user_attrs
     pruned = trial.state is TrialState.PRUNED
     words = attributes.get("flags", [])
     steps = sorted(trial.intermediate_values)
-    return {
-        "number": trial.number,
-        "state": "pruned" if pruned else "diverged" if "diverged" in attributes else "finished",
-        "value": None if pruned else trial.value,
-        "values": attributes.get("values"),
-        "feasible": attributes.get("feasible"),
-        "settings": {name.lstrip("-").replace("-", "_"): _number(value) for name, value in _pairs(words)},
-        "flags": words,
-        "curve": {"steps": steps, "values": [trial.intermediate_values[step] for step in steps]},
-        "noise": attributes.get("noise"),
-        "seconds": attributes.get("seconds"),
-        "folder": attributes.get("folder"),
-        "worker": attributes.get("worker"),
-        "why": attributes.get("diverged"),
-        "retries": len(trial.system_attrs.get("retry_history", ())),
-    }
+    return Trial(
+        number=trial.number,
+        state="pruned" if pruned else "diverged" if "diverged" in attributes else "finished",
+        value=None if pruned else trial.value,
+        values=attributes.get("values"),
+        feasible=attributes.get("feasible"),
+        settings={name.lstrip("-").replace("-", "_"): _number(value) for name, value in _pairs(words)},
+        flags=words,
+        curve=TrialCurve(steps=list(map(float, steps)), values=[trial.intermediate_values[step] for step in steps]),
+        noise=attributes.get("noise"),
+        seconds=attributes.get("seconds"),
+        folder=attributes.get("folder"),
+        worker=attributes.get("worker"),
+        why=attributes.get("diverged"),
+        retries=len(trial.system_attrs.get("retry_history", ())),
+    )
 
 
 def _pairs(words: Sequence[str]) -> list[tuple[str, str]]:
@@ -116,38 +124,38 @@ def _importance(study: optuna.Study) -> dict[str, float]:
 
 def tell(search: Search, trial: FrozenTrial, metric: str) -> str:
     """How a trial ended, in a line."""
-    words = _told(trial)
+    ended = _trial(trial)
     number = sum(other.state in DONE for other in search.study.get_trials(deepcopy=False))
     best = search.best
-    if words["state"] == "pruned":
-        end = f"pruned at step {words['curve']['steps'][-1]}"
-    elif words["state"] == "diverged":
-        end = f"diverged: {words['why'].split('. ')[0]}"
+    if ended.state == "pruned":
+        end = f"pruned at step {ended.curve.steps[-1]:g}"
+    elif ended.state == "diverged":
+        end = f"diverged: {(ended.why or '').split('. ')[0]}"
     elif not math.isfinite(trial.value or 0):
         end = f"mean {metric} not finite"
     else:
-        feasible = {True: ", feasible", False: ", infeasible"}.get(words["feasible"], "")
+        feasible = "" if ended.feasible is None else ", feasible" if ended.feasible else ", infeasible"
         end = f"mean {metric} {trial.value:.4g}{feasible if search.method == 'constrained' else ''}"
     ahead = f"; best {best.value:.4g} of trial {best.number}" if best is not None else ""
     what = f"{search.method} {number} of {search.trials}, trial {trial.number}"
-    return f"{what}: {end}{ahead} ({shlex.join(words['flags'])})"
+    return f"{what}: {end}{ahead} ({shlex.join(ended.flags)})"
 
 
-def sentences(content: Mapping[str, Any]) -> str:
+def sentences(content: SweepFile) -> str:
     """What a sweep found, for the terminal: the rule, a table, and what to type."""
     lines = [
-        content["rule"],
+        content.rule,
         "",
-        f"{'method':14}{'finished':>9}{'pruned':>8}{'diverged':>10}  best mean {content['metric']}",
+        f"{'method':14}{'finished':>9}{'pruned':>8}{'diverged':>10}  best mean {content.metric}",
     ]
     todo = []
-    for method, found in content["methods"].items():
-        counts, best = found["counts"], found["best"]
+    for method, found in content.methods.items():
+        counts, best = found.counts, found.best
         numbers = "".join(
             f"{counts.get(state, 0):>{width}}" for state, width in (("finished", 9), ("pruned", 8), ("diverged", 10))
         )
-        value = f"{best['value']:.4g} in {best['folder']}" if best else "none: no trial ended with a finite one"
+        value = f"{best.value:.4g} in {best.folder}" if best else "none: no trial ended with a finite one"
         lines.append(f"{method:14}{numbers}  {value}")
-        lines += [f"{'':14}at an end of its range, better may lie beyond: {edge}" for edge in found["edges"]]
-        todo += [best["command"]] if best else []
+        lines += [f"{'':14}at an end of its range, better may lie beyond: {edge}" for edge in found.edges]
+        todo += [best.command] if best else []
     return "\n".join([*lines, "", *todo])

@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,18 @@ import optuna
 from optuna.exceptions import ExperimentalWarning, TrialPruned
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import TrialState
+from torch import nn
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from descend import run
+from descend.contract import resolve
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError
 from descend.recipes import Recipe
 from descend.records import locked
 from descend.records.schema import Summary
-from descend.sweep.results import SWEEP_FILE, tell, write
+from descend.records.studies import SWEEP_FILE, SweepFile
+from descend.sweep.results import tell, write
 from descend.sweep.space import Ranges, described, draw, flags, own, space
 from descend.sweep.storage import LOST, Search, TooMany, lost, open_storage, studies
 from descend.training import steps_of_epoch
@@ -56,7 +58,7 @@ def sweep(
     storage: str | None = None,
     ranges: Ranges | None = None,
     levels: Sequence[float] | None = None,
-) -> dict[str, Any]:
+) -> SweepFile:
     """Search the settings of a recipe for each method, with as many trials for one as for the other.
 
     Any number of processes may call this at once with the same storage and the same ``out``; what was killed or
@@ -220,7 +222,12 @@ class _Worker:
         folder = self.out / TRIALS / f"{search.method}-{trial.number if begun is None else begun:03d}"
         trial.set_user_attr("flags", chosen)
         trial.set_user_attr("folder", f"{TRIALS}/{folder.name}")
-        glance = partial(run.mean_metric, self.recipe, data=self.data, args=args, most=GLANCED, levels=self.levels)
+
+        def glance(model: nn.Module) -> float:
+            network, _ = resolve(model, self.task, None)
+            common: Any = {"data": self.data, "args": args, "most": GLANCED, "levels": self.levels}
+            return run.mean_metric(self.recipe, network, **common)
+
         worst = -math.inf if self.task.higher_is_better else math.inf
         try:
             found = [self._judged(search.method, chosen, folder, 0, [_Pruning(trial, glance)])]
@@ -264,7 +271,7 @@ class _Worker:
                 elif path.name == "frames.npz":
                     path.unlink(missing_ok=True)
 
-    def write(self) -> dict[str, Any]:
+    def write(self) -> SweepFile:
         """Write ``sweep.json``."""
         facts = {
             "recipe": self.name,
@@ -295,7 +302,7 @@ class _Pruning(TrainerCallback):
 
     Args:
         trial: The trial.
-        glance: A model → what it would be chosen by, by and large.
+        glance: The user's model → about the value that it would be chosen by.
     """
 
     def __init__(self, trial: optuna.Trial, glance: Callable[[Any], float]):

@@ -1,11 +1,13 @@
-"""What the paper says of its figures, and whether it holds here."""
+"""Claims of the paper: how a row of the table becomes a verdict and a sentence."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from math import inf, isfinite, isinf, isnan
 from typing import Any, Generic, Literal, TypeVar
 
-from descend.paper.report.estimates import Interval, Number, share
+from descend.paper.report.cells import Run, data_name, few
+from descend.paper.report.estimates import Interval, Number
+from descend.paper.report.results import Results
 
 Held = Literal["held", "not held", "undecided", "not run"]
 Test = Callable[[Interval, float], Held]
@@ -16,14 +18,14 @@ _AGAINST: tuple[Held, ...] = ("held", "undecided", "not held")
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper, in our own words, and what our runs say of it.
+    """A claim of the paper in our own words, and what our runs say about it.
 
     Attributes:
-        figure: Of which figure or table.
-        claim: What is claimed.
-        held: ``held`` if the whole 95 % interval is on the claim's side, ``not held`` if it is wholly on the other,
+        figure: The figure or table it belongs to.
+        claim: The claim.
+        held: ``held`` if the whole 95 % interval lies on the claim's side, ``not held`` if it lies on the other side,
             ``undecided`` between, ``not run`` without the cells.
-        sentence: The number and its interval, and what they are of.
+        sentence: The number and its interval, and what they describe.
     """
 
     figure: str
@@ -32,13 +34,89 @@ class Claim:
     sentence: str
 
     def json(self) -> dict[str, Any]:
-        """As ``claims.json`` holds it."""
+        """An entry of ``claims.json``."""
         return asdict(self)
 
 
-def not_run(figure: str, claim: str, needs: str) -> Claim:
-    """A claim whose cells are not there."""
-    return Claim(figure, claim, "not run", f"Not run: it needs {needs}.")
+@dataclass(frozen=True)
+class Evidence:
+    """What a statistic found about a claim.
+
+    Attributes:
+        found: An interval for the row's test; several numbers by key, which must all pass it; pairs of an interval and
+            its own test, which must all hold; or a verdict.
+        words: Values that the row's sentence names.
+        unit: The unit of ``found``, with its leading space.
+        label: Names a key of ``found`` in the sentence.
+        constrained: Runs the claim is about. One that diverged refutes it.
+        partial: Some of the cells are missing, so the claim can't be held yet.
+    """
+
+    found: Interval | Mapping[Any, Number] | Sequence[tuple[Interval, Test]] | Held
+    words: Mapping[str, object] = field(default_factory=dict)
+    unit: str = ""
+    label: Callable[[Any], str] = str
+    constrained: Sequence[Run] = ()
+    partial: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table of claims.
+
+    Attributes:
+        figure: The figure or table it belongs to.
+        claim: The claim. ``{imdb}`` and ``{ucsd}`` stand for the names of these data sets, or of what replaces them.
+        needs: The cells it needs, in words.
+        cells: Selects these cells; nothing if they were not run.
+        statistic: Computes the evidence from them; None if they do not suffice.
+        sentence: A template. ``{found}`` is the interval; for several numbers ``{worst}`` names the strongest
+            counter-evidence, ``{end}`` is its interval and ``{ends}`` lists all of them.
+        test: What is asked of each interval.
+        bound: The bound or margin of the test.
+    """
+
+    figure: str
+    claim: str
+    needs: str
+    cells: Callable[[Results], Any]
+    statistic: Callable[[Any], Evidence | None]
+    sentence: str
+    test: Test
+    bound: float = 0.0
+
+    def judge(self, results: Results) -> Claim:
+        """The verdict on this claim."""
+        names = {data: data_name(results.known(data)) for data in ("imdb", "ucsd")}
+        claim, needs = self.claim.format(**names), self.needs.format(**names)
+        cells = self.cells(results)
+        evidence = self.statistic(cells) if cells else None
+        if evidence is None:
+            return Claim(self.figure, claim, "not run", f"Not run: it needs {needs}.")
+        verdict, words = _judge(evidence, self.test, self.bound)
+        if evidence.partial and verdict == "held":
+            verdict = "undecided"
+        sentence = self.sentence.format(**names, **evidence.words, **words)
+        sentence = f"{sentence[:1].upper()}{sentence[1:]}".strip()
+        diverged = gone(evidence.constrained)
+        if diverged:
+            verdict, sentence = "not held", f"{diverged} {sentence}"
+        return Claim(self.figure, claim, verdict, sentence)
+
+
+def _judge(evidence: Evidence, test: Test, bound: float) -> tuple[Held, dict[str, str]]:
+    """The verdict, and the intervals for the sentence."""
+    found = evidence.found
+    if isinstance(found, str):
+        return found, {}
+    if isinstance(found, Interval):
+        return test(found, bound), {"found": ranged(found, evidence.unit)}
+    if isinstance(found, Mapping):
+        judged = every(found, test, bound)
+        ends = [f"{evidence.label(key)} {ranged(end, evidence.unit)}" for key, end in judged.ends.items()]
+        words = {"worst": evidence.label(judged.worst), "end": ranged(judged.end, evidence.unit)}
+        return judged.held, {**words, "ends": "; ".join(ends)}
+    return joint([own(interval, 0.0) for interval, own in found]), {}
 
 
 def above(estimate: Interval, bound: float = 0.0) -> Held:
@@ -54,7 +132,7 @@ def below(estimate: Interval, bound: float = 0.0) -> Held:
 
 
 def within(estimate: Interval, margin: float) -> Held:
-    """Whether a number is as good as 0: no further from it than a margin that was named beforehand."""
+    """Whether a number is equivalent to 0: no further from it than a margin named beforehand."""
     if not estimate.known:
         return "undecided"
     if max(abs(estimate.low), abs(estimate.high)) <= margin:
@@ -63,20 +141,20 @@ def within(estimate: Interval, margin: float) -> Held:
 
 
 def joint(verdicts: Sequence[Held]) -> Held:
-    """A claim with several parts: it falls with one, and is undecided with one."""
+    """A claim with several parts fails with one of them, and is undecided with one of them."""
     return "not held" if "not held" in verdicts else "undecided" if "undecided" in verdicts else "held"
 
 
 @dataclass(frozen=True)
 class Every(Generic[Key]):
-    """What is said of all of some numbers.
+    """A claim about all of some numbers.
 
     Attributes:
-        held: Held where each one is. Not held where one is not by an interval that allows for how many were looked
-            at (Bonferroni): of sixty true claims one or two would fall by chance.
+        held: Held if every number passes the test. Not held if one fails it by an interval that is corrected for the
+            number of comparisons (Bonferroni): of sixty true claims one or two would fail by chance.
         ends: The intervals that this rests on.
-        worst: The one that speaks most against it: of those that refute it, where there are any, else of those that
-            leave it undecided, else of all.
+        worst: The strongest counter-evidence: among the numbers that refute the claim, else among those that leave it
+            undecided, else among all.
     """
 
     held: Held
@@ -90,7 +168,7 @@ class Every(Generic[Key]):
 
 
 def every(parts: Mapping[Key, Number], test: Test, bound: float = 0.0) -> Every[Key]:
-    """Judge a claim on all of some: that each lies `above` or `below` a bound, or `within` it."""
+    """Test that each of some numbers lies `above` or `below` a bound, or `within` it."""
 
     def against(key: Key) -> float:
         value = parts[key].value
@@ -110,11 +188,20 @@ def every(parts: Mapping[Key, Number], test: Test, bound: float = 0.0) -> Every[
     return Every("not held" if "not held" in verdicts else "undecided", ends, worst)
 
 
-def most(count: int, total: int) -> tuple[Held, str]:
-    """Whether a count of cells is more than half beyond chance, and the words for it."""
-    found = share(count, total)
-    words = f"{count} of {total} ({percent(found.value)}, 95 % interval {percent(found.low)} to {percent(found.high)})"
-    return above(found, 0.5), words
+def gone(runs: Sequence[Run]) -> str:
+    """Names the runs that diverged; empty if none did."""
+    names = [run.name for run in runs if run.diverged]
+    return f"Diverged: {few(names)}." if names else ""
+
+
+def with_note(claim: Claim, note: str) -> Claim:
+    """The claim with a sentence more, if its cells were run."""
+    return claim if claim.held == "not run" else replace(claim, sentence=f"{claim.sentence} {note}".strip())
+
+
+def counted(count: int, total: int, end: Interval) -> str:
+    """A share of cells in words."""
+    return f"{count} of {total} ({percent(end.value)}, 95 % interval {percent(end.low)} to {percent(end.high)})"
 
 
 def percent(part: float, digits: int = 0) -> str:
@@ -123,7 +210,7 @@ def percent(part: float, digits: int = 0) -> str:
 
 
 def number(value: float) -> str:
-    """A number as a sentence has it."""
+    """A number in a sentence."""
     if not isfinite(value):
         return "unknown" if isnan(value) else "∞" if value > 0 else "−∞"
     digits = f"{value + 0.0:.3g}" if abs(value) < 1000 else f"{value:.4g}"  # −0 is 0

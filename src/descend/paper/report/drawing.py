@@ -3,63 +3,86 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from descend.paper.asked import Asked, scale_of
+from descend.paper.asked import asked, scale_of
 from descend.paper.grid import cells
-from descend.paper.report import ablations, feasibility, language, papers, text, theory, trained, video
+from descend.paper.report import (
+    classifier_figures,
+    language_figures,
+    method_figures,
+    paper_tables,
+    theory_figures,
+    video_figures,
+)
 from descend.paper.report.cells import data_name, few
-from descend.paper.report.claims import Claim
+from descend.paper.report.chart import Chart
+from descend.paper.report.claim_table import judge
+from descend.paper.report.claims import Claim, with_note
+from descend.paper.report.matplotlib_charts import print_chart
 from descend.paper.report.parts import Shown
-from descend.paper.report.printed import print_chart
 from descend.paper.report.results import Results
+from descend.paper.report.tables import Table
 from descend.paper.scales import SCALES
+from descend.records.studies import StudyFile
 from descend.report.rendering import put
 
-FIGURES: dict[str, Callable[[Results], Shown]] = {
-    "figure-1": text.figure_1,
-    "figure-2": video.figure_2,
-    "figure-3": video.figure_3,
-    "figure-4": text.figure_4,
-    "figure-5": ablations.figure_5,
-    "figure-6": language.figure_6,
-    "figure-7": video.figure_7,
-    "figure-8": video.figure_8,
-    "figure-9": trained.figure_9,
-    "figure-10": trained.figure_10,
-    "figure-11": feasibility.figure_11,
-    "figure-12": feasibility.figure_12,
-    "figure-13": text.figure_13,
-    "figure-14": ablations.figure_14,
-    "figure-15": ablations.figure_15,
-    "figure-16": language.figure_16,
-    "table-1": papers.table_1,
-    "table-2": papers.table_2,
-    "table-3": papers.mean_rmse,
-    "table-4": papers.areas,
-    "table-5": papers.table_5,
-    "theory-1": theory.theory_1,
-    "theory-2": theory.theory_2,
-    "theory-3": theory.theory_3,
+_DRAWN: dict[str, Callable[[Results], Chart | Table]] = {
+    "figure-1": classifier_figures.figure_1,
+    "figure-2": video_figures.figure_2,
+    "figure-3": video_figures.figure_3,
+    "figure-4": classifier_figures.figure_4,
+    "figure-5": method_figures.figure_5,
+    "figure-6": language_figures.figure_6,
+    "figure-7": video_figures.figure_7,
+    "figure-8": video_figures.figure_8,
+    "figure-9": classifier_figures.figure_9,
+    "figure-10": classifier_figures.figure_10,
+    "figure-11": method_figures.figure_11,
+    "figure-12": method_figures.figure_12,
+    "figure-13": classifier_figures.figure_13,
+    "figure-14": method_figures.figure_14,
+    "figure-15": method_figures.figure_15,
+    "figure-16": language_figures.figure_16,
+    "table-1": paper_tables.table_1,
+    "table-2": paper_tables.table_2,
+    "table-3": paper_tables.mean_rmse,
+    "table-4": paper_tables.areas,
+    "table-5": paper_tables.table_5,
+    "theory-1": theory_figures.theory_1,
+    "theory-2": theory_figures.theory_2,
+    "theory-3": theory_figures.theory_3,
 }
-"""Name → what draws it, in the order of the paper."""
+
+FIGURES: dict[str, Callable[[Results], Shown]] = {}
+"""Name → draws it and judges its claims, in the paper's order."""
+
+
+def _show(name: str, results: Results) -> Shown:
+    drawn = _DRAWN[name](results)
+    claims = judge(name, results)
+    return Shown(claims, chart=drawn) if isinstance(drawn, Chart) else Shown(claims, table=drawn)
+
+
+FIGURES.update({name: partial(_show, name) for name in _DRAWN})
 
 CLAIMS_FILE = "claims.json"
 
 
-def asked_of(out: Path, results: Results) -> Asked:
+def asked_of(out: Path, results: Results) -> StudyFile:
     """What a study's folder asks for; of which scale its cells are where it does not say.
 
     Raises:
         InputError: If its ``study.json`` is not that of a study.
     """
-    asked = Asked.read(out) or Asked()
-    return replace(asked, scale=asked.scale or scale_of(run.name for run in results.runs))
+    study = asked(out) or StudyFile(what=["all"])
+    return study.model_copy(update={"scale": study.scale or scale_of(run.name for run in results.runs)})
 
 
-def shown(asked: Asked, results: Results) -> dict[str, Shown]:
+def shown(study: StudyFile, results: Results) -> dict[str, Shown]:
     """Figures and tables that are asked for, by name."""
-    return {name: _drawn(name, results, asked.scale) for name in FIGURES if not {name, "all"}.isdisjoint(asked.what)}
+    return {name: _drawn(name, results, study.scale) for name in FIGURES if not {name, "all"}.isdisjoint(study.what)}
 
 
 def _drawn(name: str, results: Results, scale: str) -> Shown:
@@ -68,11 +91,7 @@ def _drawn(name: str, results: Results, scale: str) -> Shown:
     own = results.of_cells(wanted) if scale else results
     found = FIGURES[name](own)
     more = " ".join(_besides(own, wanted, scale))
-    judged = [
-        claim if claim.held == "not run" else replace(claim, sentence=f"{claim.sentence} {more}".strip())
-        for claim in found.claims
-    ]
-    return replace(found, claims=judged)
+    return replace(found, claims=[with_note(claim, more) for claim in found.claims])
 
 
 def _besides(own: Results, wanted: Sized, scale: str) -> Iterator[str]:

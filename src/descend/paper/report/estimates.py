@@ -15,8 +15,9 @@ from scipy.stats import binomtest
 from scipy.stats import t as student
 
 from descend.errors import InputError
-from descend.paper.groups import Table
+from descend.paper.groups import GroupScores
 from descend.paper.report.cells import Run
+from descend.paper.report.results import Setting
 from descend.paper.statistics import CONFIDENCE, RESAMPLES, Draws, combine, draws
 
 
@@ -172,7 +173,7 @@ def robust(runs: tuple[Run, ...], most: int = 0) -> Robust:
         most: How many seeds there would be, were none left out.
     """
     higher = runs[0].higher
-    known = [dict(zip(run.view.noise, run.view.values, strict=True)) for run in runs]
+    known = [dict(zip(run.summary.noise, run.summary.values, strict=True)) for run in runs]
     noise = sorted(level for level in known[0] if all(level in values for values in known))
     if not noise:
         names = ", ".join(run.name for run in runs)
@@ -199,14 +200,18 @@ def along(runs: tuple[Run, ...], level: float, most: int = 0) -> list[Number]:
     return rows_along([run.losses(level) or unknown for run in runs], [run.layers.get(level) for run in runs], most)
 
 
-def rows_along(rows: Sequence[Sequence[float]], tables: Sequence[Table | None] = (), most: int = 0) -> list[Number]:
+def rows_along(
+    rows: Sequence[Sequence[float]], tables: Sequence[GroupScores | None] = (), most: int = 0
+) -> list[Number]:
     """A quantity along the layers, from a row for each seed and, where all have one, its table of groups."""
     layers = range(min(map(len, rows), default=0))
     found = [table for table in tables if table and set(layers) <= set(table.noise.tolist())]
     grouped = len(found) == len(rows) and all(table.like(found[0]) for table in found[1:])
     groups = len(found[0].counts) if grouped and found else 0
     if not grouped:  # two groups that are alike vary by nothing: what varies is the seeds
-        found = [Table(np.array(layers), False, np.ones(2), np.array([[row[i]] * 2 for i in layers])) for row in rows]
+        found = [
+            GroupScores(np.array(layers), False, np.ones(2), np.array([[row[i]] * 2 for i in layers])) for row in rows
+        ]
     by_seeds, by_groups = _resampled(found, layers)
     means = [np.float64(np.mean([row[i] for row in rows])) for i in layers]
     single = grouped and any(table.single for table in found)
@@ -216,7 +221,7 @@ def rows_along(rows: Sequence[Sequence[float]], tables: Sequence[Table | None] =
     ]
 
 
-def _resampled(tables: Sequence[Table | None], levels: Sequence[float]) -> list[np.ndarray]:
+def _resampled(tables: Sequence[GroupScores | None], levels: Sequence[float]) -> list[np.ndarray]:
     """(RESAMPLES, levels) over seeds, and over groups; NaN where there is too little to resample."""
     unknown = np.full((RESAMPLES, len(levels)), nan)
     told = [table for table in tables if table and set(levels) <= set(table.noise.tolist())]
@@ -231,6 +236,34 @@ def _resampled(tables: Sequence[Table | None], levels: Sequence[float]) -> list[
     found = draws(told, every, np.random.default_rng(0))
     parts = (found.over_seeds, found.over_groups)
     return [part if part.ndim == 2 else unknown for part in parts]
+
+
+def advantage(ours: Number, theirs: Number, higher: bool) -> Number:
+    """How much better ours is: of accuracies in points of a hundred, of errors in per cent of theirs."""
+    return (ours - theirs).times(100) if higher else ahead(ours, theirs, higher)
+
+
+def unit(higher: bool) -> str:
+    """The unit of `advantage`."""
+    return " points" if higher else " %"
+
+
+def by_level(ours: Sequence[Run], theirs: Sequence[Run], upto: float = inf) -> dict[float, Number]:
+    """The `advantage` at each level of test noise up to one."""
+    one, other = together(ours, theirs)
+    return {level: advantage(one.at(level), other.at(level), one.higher) for level in one.noise if level <= upto}
+
+
+def outside(ours: Sequence[Run], theirs: Sequence[Run], beyond: float) -> Number:
+    """The `advantage` averaged over test noise stronger than a level."""
+    one, other = together(ours, theirs)
+    return advantage(one.mean(above=beyond), other.mean(above=beyond), one.higher)
+
+
+def gain(setting: Setting) -> Number:
+    """How much better constrained is than ERM in the number of the paper's tables, in per cent of ERM's."""
+    ours, theirs = together(setting.constrained, setting.plain)
+    return ahead(ours.summary(setting.reach), theirs.summary(setting.reach), ours.higher)
 
 
 def over_seeds(values: Sequence[float], over: str = "over seeds alone") -> Interval:

@@ -1,23 +1,30 @@
-"""The page of a study: one file, no network. Claims, figures, tables, the grid and its runs, pictures and answers."""
+"""The page of a study: one file, no network.
+
+It opens with a few sentences and the grid of gains. Folded claims, figures, tables, pictures and answers follow.
+"""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from descend.errors import InputError
-from descend.paper.report.cells import Answer, arm_name
+from descend.paper.grid import cells
+from descend.paper.report.cells import arm_name
 from descend.paper.report.chart import Chart, Series
 from descend.paper.report.claims import Claim, Held
 from descend.paper.report.drawing import asked_of, put_figures, shown
-from descend.paper.report.grid import heat_map, opened
-from descend.paper.report.language import answers
+from descend.paper.report.estimates import gain
+from descend.paper.report.evidence import mean_gain, win_counts
+from descend.paper.report.heat_map import heat_map, opened
 from descend.paper.report.parts import Shown
-from descend.paper.report.plotted import plot_panel
+from descend.paper.report.plotly_charts import plot_panel
 from descend.paper.report.results import Results, Setting
+from descend.paper.report.selections import answered, table_regimes
 from descend.paper.scales import SCALES
+from descend.records.studies import Answer
 from descend.report.figures import plain_layout
 from descend.report.page import put_page
 from descend.report.viewer import slider, viewer
@@ -27,6 +34,7 @@ FRAMES_BUDGET = 4_500_000
 
 MOST_PROMPTS = 12
 
+_TABLES = {"video": "table-3", "text": "table-4", "language": "table-5"}
 _MARKS: dict[Held, tuple[str, str]] = {
     "held": ("✔", "Held"),
     "not held": ("✘", "Not held"),
@@ -77,17 +85,17 @@ def put_study_page(out: Path, results: Results, drawn: Mapping[str, Shown], scal
         sections.append(f'<section id="{ident}" data-section="{number}"><h2>{escape(heading)}</h2>{html}</section>')
         data.append({"state": {"log": True}, "plots": {}, "frames": None, **more})
 
+    add("grid", "What constraints gain", f'{heat_map(results)}<p class="words">{_GRID}</p>')
     for name, one in drawn.items():
         html, plots = _shown(one)
         title = next(part.title for part in (one.chart, one.table) if part)
         add(name, f"{_named(name)}: {title}", html, plots=plots)
-    add("grid", "The grid", f'<p class="words">{_GRID}</p>{heat_map(results)}')
     for place, (setting, frames) in enumerate(_pictured(results)):
         number, budget = len(data), FRAMES_BUDGET // 3
         pictures, html = viewer(number, frames, setting.gamma, budget, note=" Shown is the first seed of each method.")
         state = {"noise": setting.gamma, "layer": setting.depth, "clip": 0, "log": True}
         add(f"frames-{place}", f"Pictures: {setting.words}", html, frames=pictures, state=state, train=setting.gamma)
-    for place, (setting, told_by) in enumerate(answers(results)):
+    for place, (setting, told_by) in enumerate(answered(results)):
         html, level = _answers(len(data), told_by)
         add(f"answers-{place}", f"Answers: {setting.words}", html, state={"noise": level, "log": True})
     claims = [claim for one in drawn.values() for claim in one.claims]
@@ -95,9 +103,9 @@ def put_study_page(out: Path, results: Results, drawn: Mapping[str, Shown], scal
         out,
         title="The paper, reproduced" + (f" at scale {scale}" if scale else ""),
         subtitle=escape(_extent(results, scale)),
-        verdict=_claims(claims),
-        table=_contents(sections),
-        sections=[*sections, _dialog()],
+        verdict=_opening(results, drawn, scale),
+        table="",
+        sections=[sections[0], _claims(claims) + _contents(sections), *sections[1:], _dialog()],
         data=data,
         more={"layout": plain_layout("", "").to_plotly_json(), **opened(results)},
         css=_asset("study.css"),
@@ -117,16 +125,53 @@ def _extent(results: Results, scale: str) -> str:
     return f"{words}in ablations; {seconds / 3600:.1f} hours of computing{about}"
 
 
-def _claims(claims: Sequence[Claim]) -> str:
+def _opening(results: Results, drawn: Mapping[str, Shown], scale: str) -> str:
+    """What was found, in at most five sentences."""
+    claims = [claim for one in drawn.values() for claim in one.claims]
+    tables = {
+        task: results.of_cells(cells([name], scale)) if scale else results
+        for task, name in _TABLES.items()
+        if name in drawn
+    }
+    sentences = [_warning(scale), *(_gains(task, table) for task, table in tables.items()), _feasible(tables.values())]
+    words = escape(" ".join(filter(None, sentences))).replace(" %", "&nbsp;%")
+    return f'<div class="verdict"><h2 class="headline">{_counts(claims)}</h2><p>{words}</p></div>'
+
+
+def _counts(claims: Sequence[Claim]) -> str:
     counts = Counter(claim.held for claim in claims)
     words = ", ".join(f"{counts[held]} {said.lower()}" for held, (_, said) in _MARKS.items() if counts[held])
+    return f"The paper’s claims: {words}" if claims else "No claim of the paper was asked for"
+
+
+def _warning(scale: str) -> str:
+    return "" if not scale or SCALES[scale].telling else f"Scale {scale} says nothing about the method."
+
+
+def _gains(task: str, table: Results) -> str:
+    """In how many of a table's settings constrained training is better than ERM, and by how much on average."""
+    settings = next(iter(table_regimes(table, task).values()), [])
+    if not settings:
+        return ""
+    wins = win_counts(settings)
+    return (
+        f"On {task}, constrained training beats ERM over test noise in {wins.wins} of {len(settings)} settings and "
+        f"loses in {wins.losses}; {mean_gain([gain(setting) for setting in settings])}."
+    )
+
+
+def _feasible(tables: Iterable[Results]) -> str:
+    found = {run.name: run for table in tables for run in table.runs}
+    runs = [run for run in found.values() if run.arm == "constrained" and not run.variant]
+    met = sum(run.summary.feasible is True for run in runs)
+    return f"{met} of {len(runs)} constrained runs of the tables meet their constraints on test data." if runs else ""
+
+
+def _claims(claims: Sequence[Claim]) -> str:
     items = "".join(_claim(claim, link=True) for claim in claims)
     if not claims:
         return ""
-    return (
-        f'<div class="verdict"><h2 class="headline">The paper’s claims: {words}</h2>'
-        f'<ul class="claims">{items}</ul></div>'
-    )
+    return f'<details id="claims"><summary>All {len(claims)} claims</summary><ul class="claims">{items}</ul></details>'
 
 
 def _claim(claim: Claim, *, link: bool) -> str:

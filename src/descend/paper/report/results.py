@@ -2,31 +2,40 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from descend.errors import InputError
-from descend.paper.collected import CELLS_FILE
-from descend.paper.grid import Cell, values
+from descend.paper.published import AREA_REACH
 from descend.paper.report.cells import DATA, Place, Run, data_name, metric_name
 from descend.reading import json_lines
 from descend.records.schema import Ratios, Summary
+from descend.records.studies import CELLS_FILE, Cell, FinishedCell, parse_cell
 from descend.report.frames import Frames
 from descend.report.runs import METHOD_NAMES
 
 _GENERATED = {"imdb": "generated", "ucsd": "scenes"}
 
 _METRICS = {"video": ("rmse", False), "text": ("accuracy", True), "language": ("token_accuracy", True)}
-_ENTRIES: Any = {
-    **{"recipe": "", "method": "", "seed": 0, "model": "", "dataset": "", "metric": "loss", "higher_is_better": False},
-    **{"noise": [0.0], "values": [nan], "mean": nan, "train_noise": 0.0, "layer_losses": {}, "depth": 0},
-}
-_UNKNOWN = Summary.model_construct(**_ENTRIES)
+_UNKNOWN = Summary(
+    recipe="",
+    method="",
+    seed=0,
+    model="",
+    dataset="",
+    metric="loss",
+    higher_is_better=False,
+    noise=[0.0],
+    values=[nan],
+    mean=nan,
+    train_noise=0.0,
+    layer_losses={0.0: [nan, nan]},
+)
 
 MODELS = ("UT", "DUST", "ViT", "DistilBERT", "RoBERTa", "Llama")
 
@@ -68,10 +77,15 @@ class Setting:
         return bool(self.plain and self.constrained)
 
     @property
+    def reach(self) -> float:
+        """The highest test noise of an area: the paper's for texts in its own regime, otherwise all that was judged."""
+        return AREA_REACH if self.task == "text" and self.regime in ("", "paper") else inf
+
+    @property
     def unbound(self) -> bool:
         """Whether no multiplier of any constrained run ever left 0, at the steps that are kept of it."""
-        rows = [run.curves.get("multiplier", {}).get("values") for run in self.constrained if not run.diverged]
-        return bool(rows) and all(of_run and not np.any(of_run) for of_run in rows)
+        curves = [run.curves.get("multiplier") for run in self.constrained if not run.diverged]
+        return bool(curves) and all(curve and curve.values and not np.any(curve.values) for curve in curves)
 
     @property
     def words(self) -> str:
@@ -106,26 +120,25 @@ class Results:
         path = out / CELLS_FILE
         if not path.is_file():
             raise InputError(f"{out} holds no study: expected {CELLS_FILE} in it. Run `descend reproduce` first.")
-        return cls.of(((line, f"{path}, line {number}") for number, line in json_lines(path, appended=True)), out)
+        lines = json_lines(path, appended=True)
+        return cls.of((parse_cell(line, f"{path}, line {number},") for number, line in lines), out)
 
     @classmethod
-    def of(cls, lines: Iterable[tuple[Mapping[str, Any], str]], folder: Path | None = None) -> "Results":
-        """From the lines of a ``cells.jsonl``, each with where it is from; of two of one name the first counts.
+    def of(cls, lines: Iterable[FinishedCell], folder: Path | None = None) -> "Results":
+        """From the lines of a ``cells.jsonl``; of two with one name the first counts.
 
         Raises:
-            InputError: If a line is no finished cell, or two are of one seed.
+            InputError: If two are of one seed.
         """
         runs: dict[str, Run] = {}
         failed = []
-        for line, source in lines:
-            if line.get("summary") is None and "diverged" in line:
-                failed.append((line, source))
+        for line in lines:
+            if line.summary is None:
+                failed.append(line)
             else:
-                run = Run.read(line, source)
-                runs.setdefault(run.name, run)
-        for line, source in failed:
-            run = _diverged(line, runs.values(), source)
-            runs.setdefault(run.name, run)
+                runs.setdefault(line.cell.name, Run.of(line, line.summary))
+        for line in failed:
+            runs.setdefault(line.cell.name, Run.of(line, _without_numbers(line, runs.values())))
         seeds: dict[tuple[Any, ...], str] = {}
         for run in runs.values():
             other = seeds.setdefault(_key(run), run.name)
@@ -215,60 +228,35 @@ def _order(setting: Setting) -> tuple[Any, ...]:
     )
 
 
-def _diverged(line: Mapping[str, Any], runs: Iterable[Run], source: str) -> Run:
-    """A run that training gave up: it has no numbers, and where they are asked for it is worse than any other."""
-    run = Run.read({**line, "summary": {}, "groups": None}, source, _UNKNOWN)
-    pattern, same = _alike(run, runs)
-    levels = {*pattern.layer_losses, run.gamma}
-    changed: Any = {
-        **{
-            "seed": run.seed,
-            "depth": run.depth,
-            "values": [nan] * len(pattern.noise),
-            "mean": nan,
-            "auc": nan,
-            "train_value": nan,
-        },
-        **{"layer_losses": dict.fromkeys(levels, [nan] * (run.depth + 1)), "layer_metrics": {}},
-        **{"violations": [], "violation_intervals": [], "violated": [], "feasible": False, "certain": True},
-        "limits": pattern.limits if same else [],
-        **{"bounds": [], "certified": [], "certificate": ""},
-        "settings": pattern.settings if same else _flagged(line["cell"].get("flags")),
-        **{"ratios": Ratios(), "descending_share": None},
-        "verdict": f"Diverged: {line['diverged']}",
-    }
-    return replace(run, view=pattern.model_copy(update=changed))
+def _without_numbers(line: FinishedCell, runs: Iterable[Run]) -> Summary:
+    """The summary of a run that diverged. It has no numbers, and counts as worse than any other.
 
-
-def _flagged(flags: Any) -> dict[str, Any]:
-    """The settings that a cell's flags give, as a summary has them."""
-    found: dict[str, Any] = {}
-    for flag, value in values([*map(str, flags)] if isinstance(flags, list) else []).items():
-        name = flag.removeprefix("--").replace("-", "_")
-        try:
-            found[name] = float(value)
-        except ValueError:
-            found[name] = value
-    return found
-
-
-def _alike(gone: Run, runs: Iterable[Run]) -> tuple[Summary, bool]:
-    """How a run that diverged would have been judged: as the one of its task that has most in common with it.
-
-    Where nothing of the task has numbers, the task tells its metric: a run that diverged is never left out.
-
-    Returns:
-        That one's view, and whether both are seeds of one arm, with the same settings.
+    All else is as in the run of its task that has most in common with it. Without one the task says its metric: a run
+    that diverged is never left out.
     """
+    cell = line.cell
 
     def shared(run: Run) -> list[bool]:
         names = ("model", "data", "regime", "depth", "gamma", "arm", "variant")
-        return [getattr(run, name) == getattr(gone, name) for name in names]
+        return [getattr(run, name) == getattr(cell, name) for name in names]
 
-    beside = [run for run in runs if run.task == gone.task and not run.diverged]
-    if beside:
-        nearest = max(beside, key=shared)
-        return nearest.view, all(shared(nearest))
-    metric, higher = _METRICS.get(gone.task, ("loss", False))
-    known = {"metric": metric, "higher_is_better": higher, "noise": [gone.gamma], "train_noise": gone.gamma}
-    return _UNKNOWN.model_copy(update=known), False
+    beside = [run for run in runs if run.task == cell.task and not run.diverged]
+    nearest = max(beside, key=shared, default=None)
+    same = nearest is not None and all(shared(nearest))
+    if nearest is not None:
+        pattern = nearest.summary
+    else:
+        metric, higher = _METRICS.get(cell.task, ("loss", False))
+        changed = {"metric": metric, "higher_is_better": higher, "noise": [cell.gamma], "train_noise": cell.gamma}
+        pattern = _UNKNOWN.model_copy(update=changed)
+    levels = {*pattern.layer_losses, cell.gamma}
+    unknown: dict[str, Any] = {
+        **{"seed": cell.seed, "values": [nan] * len(pattern.noise), "mean": nan, "auc": None, "train_value": nan},
+        **{"layer_losses": dict.fromkeys(levels, [nan] * (cell.depth + 1)), "layer_metrics": {}, "ratios": Ratios()},
+        **{"violations": [], "violation_intervals": [], "violated": [], "feasible": False, "certain": True},
+        **{"bounds": [], "certified": [], "certificate": "", "descending_share": None, "energy": {}, "cap": None},
+        "limits": pattern.limits if same else [],
+        "settings": pattern.settings if same else cell.settings,
+        "verdict": f"Diverged: {line.diverged}",
+    }
+    return pattern.model_copy(update=unknown)

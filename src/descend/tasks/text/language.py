@@ -1,4 +1,4 @@
-"""The language modelling task: each next token is told, its loss and its metric."""
+"""The language modelling task: predict each next token."""
 
 from typing import Any
 
@@ -12,31 +12,31 @@ from descend.tasks.text.logits import LogitTask
 from descend.tasks.text.tokens import column, fields, refuse_rows, row_lengths, stored
 
 IGNORED = -100
-"""The label of a token that is not to be told, as the library has it."""
+"""The label of a token without a loss, as in Transformers."""
 
 
 class NextToken(LogitTask):
-    """Tell the next token, where the labels ask for it.
+    """Predict the next token wherever its label is not ignored.
 
-    A target is a token, and a loss a sum over target tokens divided by their number. The loss is the cross-entropy;
-    the metric is the share of target tokens that are told, in [0, 1], each after the true ones before it.
+    A target is a token. The loss is the cross-entropy, averaged over target tokens; the metric is the share of target
+    tokens that are predicted right, in [0, 1], each given the true tokens before it.
     """
 
     metric = "token_accuracy"
 
     def inputs(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """What a collator gives but the labels, and ``places`` (B, T): where the next token is to be told."""
+        """The batch without its labels, and ``places`` (B, T): where the next token is a target."""
         labels = batch["labels"]
         places = F.pad(labels[:, 1:] != IGNORED, (0, 1))  # nothing follows the last
         return {name: value for name, value in batch.items() if name != "labels"} | {"places": places}
 
     def target(self, batch: dict[str, Any]) -> Tensor:
-        """The tokens to tell, (N,), of one text after the other."""
+        """The target tokens, (N,), one text after the other."""
         following = batch["labels"][:, 1:]
         return following[following != IGNORED]
 
     def owners(self, batch: dict[str, Any]) -> Tensor:
-        """Which text of the batch each target belongs to, (N,)."""
+        """The text of the batch that each target belongs to, (N,)."""
         labels, positions = batch["labels"], batch.get("position_ids")
         if positions is None:
             texts = torch.arange(len(labels), device=labels.device)[:, None].expand_as(labels)
@@ -53,7 +53,7 @@ class NextToken(LogitTask):
             limits: The model's ``vocabulary`` and its greatest ``length`` in tokens.
 
         Raises:
-            InputError: If there are no tokens, none is to be told, or one is out of range, naming the sample.
+            InputError: If there are no tokens, there is no target, or one is out of range, naming the sample.
         """
         if not (stored(dataset) or isinstance(dataset, list)) or not len(dataset):
             return
@@ -69,8 +69,8 @@ class NextToken(LogitTask):
             place = int(wrong.argmax())
             sample = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
             raise InputError(
-                f"sample {sample} has label {labels[place]}; expected {IGNORED} for a token that is not to be told, or "
+                f"sample {sample} has label {labels[place]}; expected {IGNORED} for a token without a loss, or "
                 f"0 … {limits['vocabulary'] - 1}."
             )
         if not (labels != IGNORED).any():
-            raise InputError(f"no token of {len(dataset)} samples is to be told: every label is {IGNORED}.")
+            raise InputError(f"there is no target in {len(dataset)} samples: every label is {IGNORED}.")

@@ -124,12 +124,13 @@ def load_tokenizer(source: str | Path, *, padding: bool = True) -> PreTrainedTok
             )
     except InputError:
         raise
-    except Exception as error:  # the library of tokenizers has no kinds of errors
+    except Exception as error:  # tokenizers raises plain exceptions
         raise InputError(
             f"can't load a tokenizer from {str(source)!r}: expected a folder with tokenizer.json or vocab.txt, or a "
             f"name on the Hub, which needs a network at first. {reason(error)}"
         ) from None
-    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what the library makes of a folder without words
+    # Transformers makes such a tokenizer of a folder without words.
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise InputError(f"the tokenizer of {source} has no words, only special tokens.")
     if padding and tokenizer.pad_token_id is None:
         raise InputError(f"the tokenizer of {source} has no token for padding; set its pad_token and save it again.")
@@ -139,8 +140,8 @@ def load_tokenizer(source: str | Path, *, padding: bool = True) -> PreTrainedTok
 def learn_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     """A tokenizer of words in lower case, the most frequent ones of the training texts; the rest are unknown.
 
-    Words, because the vocabulary must be the same every time: the library's learning of word pieces breaks ties as its
-    hash tables fall.
+    Words and not word pieces: tokenizers breaks ties between word pieces in the order of its hash tables, so that the
+    vocabulary would differ between runs.
     """
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     counts = Counter(word for text in texts for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))

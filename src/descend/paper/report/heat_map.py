@@ -8,8 +8,7 @@ from typing import Any
 from descend.paper.report.cells import DATA, Run, arm_name, data_name
 from descend.paper.report.chart import arm_style
 from descend.paper.report.claims import above, below, ranged
-from descend.paper.report.estimates import Interval
-from descend.paper.report.parts import gain
+from descend.paper.report.estimates import Interval, gain
 from descend.paper.report.results import MODELS, Results, Setting
 from descend.report.figures import layer_colours
 
@@ -103,16 +102,21 @@ def _cell(setting: Setting, steps: int, seeds: int) -> dict[str, Any]:
 def _run(run: Run, most: int) -> dict[str, Any]:
     curves = {}
     for name, curve in run.curves.items():
-        stride = -(-len(curve["steps"]) // most)
-        kept = [*range(0, len(curve["steps"]) - 1, stride), len(curve["steps"]) - 1] if curve["steps"] else []
-        rows = [curve["values"][place] for place in kept]
+        stride = -(-len(curve.steps) // most)
+        kept = [*range(0, len(curve.steps) - 1, stride), len(curve.steps) - 1] if curve.steps else []
+        rows = [curve.values[place] for place in kept]
         curves[name] = {
-            "first": curve["first"],
-            "steps": [curve["steps"][place] for place in kept],
+            "first": curve.first,
+            "steps": [curve.steps[place] for place in kept],
             "values": [[_short(value) for value in column] for column in zip(*rows, strict=True)],
         }
     ratios = {"edges": [_short(edge) for edge in run.edges], "shares": [_parts(row) for row in run.shares]}
-    return {"seed": run.seed, "verdict": run.view.verdict, "curves": curves, "ratios": ratios if run.shares else None}
+    return {
+        "seed": run.seed,
+        "verdict": run.summary.verdict,
+        "curves": curves,
+        "ratios": ratios if run.shares else None,
+    }
 
 
 def _parts(counts: Sequence[float]) -> list[float | None]:

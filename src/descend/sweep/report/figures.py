@@ -6,10 +6,11 @@ from math import isfinite
 
 import plotly.graph_objects as go
 
+from descend.records.studies import Trial
 from descend.report.figures import GRID, MUTED, layer_colours, plain_layout, plain_text
 from descend.report.runs import Style
-from descend.report.sweep.found import Range, Searched, Trial
 from descend.report.tables import number
+from descend.sweep.report.searched import Method, Range
 
 FAR = 4.0
 """How much further off than the middle one a value may lie to be on the axis."""
@@ -46,7 +47,7 @@ def _cut(figure: go.Figure, values: Iterable[float], higher: bool) -> None:
         )
 
 
-def history(methods: list[Searched], metric: str, higher: bool, styles: Mapping[str, Style]) -> go.Figure:
+def history(methods: list[Method], metric: str, higher: bool, styles: Mapping[str, Style]) -> go.Figure:
     """Finished trials in their order, and the best so far, of every method."""
     figure = go.Figure(layout=plain_layout("trials so far", f"mean {plain_text(metric)} over noise, validation"))
     figure.update_layout(hovermode="closest")
@@ -80,13 +81,13 @@ def history(methods: list[Searched], metric: str, higher: bool, styles: Mapping[
     return figure
 
 
-def importance(methods: list[Searched], styles: Mapping[str, Style]) -> go.Figure:
+def importance(methods: list[Method], styles: Mapping[str, Style]) -> go.Figure:
     """The share of every setting, the largest on top."""
     figure = go.Figure(layout=plain_layout("importance", ""))
     figure.update_layout(hovermode="closest", barmode="group")
     for each in methods:
-        if len(each.importance) > 1:
-            shares = sorted(each.importance.items(), key=lambda pair: pair[1])
+        if len(each.search.importance) > 1:
+            shares = sorted(each.search.importance.items(), key=lambda pair: pair[1])
             figure.add_bar(
                 x=[share for _, share in shares],
                 y=[plain_text(name) for name, _ in shares],
@@ -100,17 +101,17 @@ def importance(methods: list[Searched], styles: Mapping[str, Style]) -> go.Figur
     return figure
 
 
-def curves(searched: Searched, metric: str, higher: bool, style: Style) -> go.Figure:
+def curves(searched: Method, metric: str, higher: bool, style: Style) -> go.Figure:
     """What validation said while the trials ran."""
     figure = go.Figure(layout=plain_layout("training step", f"mean {plain_text(metric)}, few samples"))
     figure.update_layout(hovermode="closest", showlegend=False)
     for trial in searched.trials:
         ended, chosen = trial.state == "finished", trial.number == searched.best
         colours = style[:2] if ended else PALE
-        last = ["circle"] * (len(trial.steps) - 1) + ["x" if trial.state == "pruned" else "circle"]
+        last = ["circle"] * (len(trial.curve.steps) - 1) + ["x" if trial.state == "pruned" else "circle"]
         figure.add_scatter(
-            x=trial.steps,
-            y=trial.curve,
+            x=trial.curve.steps,
+            y=trial.curve.values,
             mode="lines+markers",
             line={"color": colours[0], "width": 4 if chosen else 1.5, "dash": "solid" if ended else "dot"},
             marker={"color": colours[0], "size": 6, "symbol": last},
@@ -119,13 +120,13 @@ def curves(searched: Searched, metric: str, higher: bool, style: Style) -> go.Fi
             name=f"trial {trial.number}",
             hovertemplate=f"trial {trial.number}, step %{{x}}: %{{y:.4g}}<br>{_settings(trial)}<extra></extra>",
         )
-    _cut(figure, [value for trial in searched.trials for value in trial.curve], higher)
+    _cut(figure, [value for trial in searched.trials for value in trial.curve.values], higher)
     return figure
 
 
-def parallel(searched: Searched, metric: str, higher: bool) -> go.Figure:
+def parallel(searched: Method, metric: str, higher: bool) -> go.Figure:
     """A line for every trial through all settings, the most important first, to its value."""
-    names = sorted(searched.ranges, key=lambda name: -searched.importance.get(name, 0))
+    names = sorted(searched.ranges, key=lambda name: -searched.search.importance.get(name, 0))
     values = sorted({trial.value for trial in searched.trials if trial.value is not None}, reverse=higher)
     axes = {name: searched.ranges[name] for name in names}
     if values:

@@ -8,13 +8,13 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 from descend.errors import InputError, reason
-from descend.reading import read_json
+from descend.records.studies import SWEEP_FILE, SweepFile, read_sweep
 from descend.report.rendering import write_interactive
 from descend.report.runs import Style
-from descend.report.sweep import figures
-from descend.report.sweep.found import Searched, styles
 from descend.report.tables import number
 from descend.report.views import Body, Cell, FigureView, Row, Sentence, Span, Table, VerdictView
+from descend.sweep.report import figures
+from descend.sweep.report.searched import Method, styles
 
 _HISTORY = """Every trial that came to its end, in the order in which they began, and the best so far. Gaps are trials
 that were pruned or diverged."""
@@ -39,26 +39,21 @@ def write_sweep(folder: Path) -> Path:
     Raises:
         InputError: If ``sweep.json`` is missing or damaged.
     """
-    path = folder / "sweep.json"
-    if not path.is_file():
-        raise InputError(f"{folder} has no sweep.json; run descend sweep with this --out.")
-    content = read_json(path)
+    sweep = read_sweep(folder)
+    methods = [Method.of(method, search) for method, search in sweep.methods.items()]
     try:
-        facts = {name: str(content[name]) for name in ("recipe", "model", "metric", "rule")}
-        higher = bool(content["higher_is_better"])
-        methods = [Searched.of(str(method), found) for method, found in content["methods"].items()]
-        plots = _plots(methods, facts["metric"], higher)
-    except (TypeError, ValueError, AttributeError, KeyError, OverflowError) as error:
-        raise InputError(f"{path} is not that of a sweep: {type(error).__name__}: {reason(error)}.") from error
+        plots = _plots(methods, sweep.metric, sweep.higher_is_better)
+    except (ValueError, KeyError, OverflowError) as error:  # a trial's setting that lies in no range
+        raise InputError(f"{folder / SWEEP_FILE} can't be drawn: {reason(error)}. Run the sweep again.") from None
     return write_interactive(
         folder,
         "sweep.html",
         title=f"Descend: sweep {folder.absolute().name}",
-        subtitle=f"{facts['model']}, {facts['recipe']}: settings chosen on validation data",
-        verdict=_verdict(methods, facts),
-        table=_methods_table(methods, styles(methods), facts["metric"]),
+        subtitle=f"{sweep.model}, {sweep.recipe}: settings chosen on validation data",
+        verdict=_verdict(methods, sweep),
+        table=_methods_table(methods, styles(methods), sweep.metric),
         figures=[FigureView(key, heading, words, wide=wide) for key, (_, heading, words, wide) in plots.items()],
-        commands="\n".join(each.command for each in methods if each.command),
+        commands="\n".join(each.search.best.command for each in methods if each.search.best),
         data=[
             {
                 "state": {"log": True},
@@ -68,10 +63,10 @@ def write_sweep(folder: Path) -> Path:
     )
 
 
-def _plots(methods: list[Searched], metric: str, higher: bool) -> dict[str, tuple[go.Figure, str, str, bool]]:
+def _plots(methods: list[Method], metric: str, higher: bool) -> dict[str, tuple[go.Figure, str, str, bool]]:
     looks = styles(methods)
     plots = {"history": (figures.history(methods, metric, higher, looks), "Trial by trial", _HISTORY, False)}
-    if any(len(each.importance) > 1 for each in methods):
+    if any(len(each.search.importance) > 1 for each in methods):
         plots["importance"] = figures.importance(methods, looks), "What mattered", _IMPORTANCE, False
     for each in methods:
         key = f"curves-{each.method}"
@@ -88,7 +83,7 @@ def _plots(methods: list[Searched], metric: str, higher: bool) -> dict[str, tupl
     return plots
 
 
-def _verdict(methods: list[Searched], facts: Mapping[str, str]) -> VerdictView:
+def _verdict(methods: list[Method], sweep: SweepFile) -> VerdictView:
     equal = len({len(each.trials) for each in methods}) <= 1
     best = ", ".join(f"{each.name} {number(each.chosen.value if each.chosen else None)}" for each in methods)
     lines: list[Sentence] = []
@@ -96,18 +91,18 @@ def _verdict(methods: list[Searched], facts: Mapping[str, str]) -> VerdictView:
         words = "The methods have had different numbers of trials: they do not compare."
         lines.append([Span(words, bold=True)])
     lines += [
-        [Span(f"{each.name} chose at a range's end, better may lie beyond: {', '.join(each.edges)}.")]
+        [Span(f"{each.name} chose at a range's end, better may lie beyond: {', '.join(each.search.edges)}.")]
         for each in methods
-        if each.edges
+        if each.search.edges
     ]
-    lines.append([Span(facts["rule"])])
+    lines.append([Span(sweep.rule)])
     words = "A best of many trials is better than it will be on other data: judge what was chosen on test data, with "
     lines.append([Span(words + "other seeds.")])
-    headline = f"Best mean {facts['metric']} on validation data: {best}"
+    headline = f"Best mean {sweep.metric} on validation data: {best}"
     return VerdictView("open" if equal else "tentative", "", headline, lines)
 
 
-def _methods_table(methods: list[Searched], looks: Mapping[str, Style], metric: str) -> Table:
+def _methods_table(methods: list[Method], looks: Mapping[str, Style], metric: str) -> Table:
     rows = []
     for each in methods:
         counts, best = Counter(trial.state for trial in each.trials), each.chosen

@@ -1,0 +1,1 @@
+"""The page of a sweep, from its ``sweep.json`` alone."""

@@ -1,0 +1,137 @@
+"""`descend.evaluate`: any model judged from Python, with the files of ``descend evaluate``."""
+
+import json
+
+import pytest
+import torch
+from transformers import DataCollatorWithPadding
+
+import descend
+from descend import cli
+from descend.errors import InputError
+from descend.records.schema import read_summary
+from tests.support.networks import QUIET, network
+from tests.support.own import Classes, layers, mlp, samples
+
+
+def trained(folder, method="constrained", noise=0.5, **settings):
+    args = descend.DescentConfig(
+        str(folder), method=method, max_steps=6, per_device_train_batch_size=8, **QUIET, **settings
+    )
+    trainer = descend.DescentTrainer(
+        layers(), args, task=Classes(), noise=noise, train_dataset=samples(64), eval_dataset=samples(16, 1)
+    )
+    trainer.train()
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    trainers = {method: trained(folder / method, method) for method in ("erm", "constrained")}
+    return folder, trainers, {name: descend.evaluate(each, samples(40, 2)) for name, each in trainers.items()}
+
+
+def test_a_trainers_run_gets_the_files_and_the_page(runs):
+    folder, _, summaries = runs
+    for method, summary in summaries.items():
+        assert {"summary.json", "groups.json", "report.html"} <= {path.name for path in (folder / method).iterdir()}
+        assert json.dumps(read_summary(folder / method).content()) == json.dumps(summary.content())
+        assert (summary.method, summary.model, summary.depth, summary.samples) == (method, "ResidualMLP-3", 3, 40)
+        assert len(summary.noise) == 8 and summary.noise[-1] == pytest.approx(3.5 * 0.5)
+        assert summary.train_noise == 0.5 and summary.verdict
+    assert summaries["constrained"].multipliers and summaries["constrained"].sigma > 0
+
+
+def test_the_losses_are_those_of_a_loop_by_hand(runs):
+    _, trainers, _ = runs
+    model = trainers["erm"].objective.model.eval()
+    summary = descend.evaluate(model, samples(40, 2), task=Classes())
+    network = model.saved
+    x, labels = (torch.stack([torch.as_tensor(each[name]) for each in samples(40, 2)]) for name in ("x", "labels"))
+    state, expected = network.embed(x), []
+    for block in [*network.blocks, None]:
+        logits = network.head(network.norm(state))
+        expected.append(torch.nn.functional.cross_entropy(logits, labels).item())
+        state = state if block is None else block(state)
+    assert summary.layer_losses[0.0] == pytest.approx(expected, rel=1e-5)
+    assert summary.noise == [0.0] and summary.method == "plain" and summary.alpha == [0.01] * 3
+
+
+def test_a_model_without_a_trainer_writes_only_where_it_is_told(runs, tmp_path, monkeypatch):
+    _, trainers, _ = runs
+    monkeypatch.chdir(tmp_path)
+    descend.evaluate(trainers["erm"].objective.model, samples(8), task=Classes())
+    assert list(tmp_path.iterdir()) == []
+    descend.evaluate(trainers["erm"].objective.model, samples(8), task=Classes(), out="there", noise=(0, 1))
+    assert (tmp_path / "there" / "report.html").is_file()
+
+
+def test_another_folder_takes_the_records_along(runs, tmp_path):
+    _, trainers, _ = runs
+    trainer = trainers["constrained"]
+    before = json.loads((trainer.args.folder / "summary.json").read_text())
+    descend.evaluate(trainer, samples(40, 2), out=tmp_path / "elsewhere")
+    assert json.loads((tmp_path / "elsewhere" / "summary.json").read_text()) == before
+    records = (tmp_path / "elsewhere" / "records.jsonl").read_text()
+    assert records == (trainer.args.folder / "records.jsonl").read_text()
+
+
+def test_compare_takes_the_folders(runs, tmp_path, capsys):
+    folder, _, _ = runs
+    assert cli.main(["compare", *(str(folder / name) for name in ("erm", "constrained")), "--out", str(tmp_path)]) == 0
+    content = json.loads((tmp_path / "summary.json").read_text())
+    assert [each["method"] for each in content["runs"]] == ["erm", "constrained"]
+    assert "ResidualMLP-3" in (tmp_path / "report.html").read_text()
+
+
+def test_a_classifier_of_transformers_needs_no_task(tmp_path):
+    rows = [{"input_ids": [5 + place, 6, 7][: 2 + place % 2], "label": place % 3} for place in range(12)]
+
+    class Tokenizer:
+        def pad(self, samples, **_):
+            longest = max(len(each["input_ids"]) for each in samples)
+            padded = [each["input_ids"] + [0] * (longest - len(each["input_ids"])) for each in samples]
+            mask = [[1] * len(each["input_ids"]) + [0] * (longest - len(each["input_ids"])) for each in samples]
+            return {
+                "input_ids": torch.tensor(padded),
+                "attention_mask": torch.tensor(mask),
+                "label": torch.tensor([each["label"] for each in samples]),
+            }
+
+    collate = DataCollatorWithPadding(Tokenizer())
+    collate.tokenizer.deprecation_warnings = {}
+    summary = descend.evaluate(network("bert"), rows, collate=collate, noise=(0, 0.5), out=tmp_path)
+    assert summary.metric == "accuracy" and summary.model == "BertForSequenceClassification-3"
+    assert summary.settled_layer is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ({"task": None}, "descend.Task"),
+        ({"model": mlp()}, "descend.layered"),
+        ({"model": "bert"}, "str"),
+        ({"dataset": samples(1)}, "2 samples.*1"),
+        ({"noise": ()}, "noise"),
+        ({"noise": (-1,)}, "-1"),
+        ({"split": "dev"}, "split.*'dev'"),
+        ({"model": layers(embeddings=None), "noise": (0, 1)}, "embeddings"),
+        ({"dataset": [{"y": torch.rand(4), "labels": 1}] * 4}, "ResidualMLP.*'x'"),
+    ],
+)
+def test_what_can_not_be_judged(tmp_path, change, names):
+    given = {"model": layers(), "dataset": samples(8), "task": Classes()} | change
+    with pytest.raises(InputError, match=names):
+        descend.evaluate(given.pop("model"), given.pop("dataset"), out=tmp_path, **given)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trainer_has_its_task(runs):
+    with pytest.raises(InputError, match="task"):
+        descend.evaluate(runs[1]["erm"], samples(8), task=Classes())
+
+
+def test_without_noise_a_trainer_is_judged_on_clean_inputs(tmp_path):
+    summary = descend.evaluate(trained(tmp_path, noise=None), samples(20, 3))
+    assert summary.noise == [0.0] and summary.train_noise == 0.0

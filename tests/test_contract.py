@@ -1,0 +1,282 @@
+"""Model, task, noise and data are checked as a whole, before the first step."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.nn import functional as F
+from transformers import BertForSequenceClassification, LlamaForCausalLM
+
+from descend import DescentConfig, DescentTrainer, GaussianNoise, Task
+from descend.errors import InputError
+from descend.models import LayeredModel
+from descend.objective import Objective
+from descend.tasks.text import Classification
+from tests.support.networks import QUIET, causal, network
+from tests.support.own import Classes, ResidualMLP, layers, mlp, samples
+
+
+def trainer(folder, model=None, task=None, data=None, noise=0.5, held_out=None, **settings):
+    args = DescentConfig(str(folder), **{"max_steps": 3, "per_device_train_batch_size": 8, **QUIET, **settings})
+    data = samples(32) if data is None else data
+    model = layers() if model is None else model
+    held_out = samples(16, 1) if held_out is None else held_out
+    return DescentTrainer(model, args, task=task or Classes(), noise=noise, train_dataset=data, eval_dataset=held_out)
+
+
+# --- the seven attempts of the first user who brought a model and a task of their own
+
+
+def test_the_smallest_task_trains_measures_and_saves(tmp_path):
+    """`check`, `sigma`, `owners`, `decide` and `save_pretrained` were each an AttributeError after some steps."""
+    ours = trainer(tmp_path, save_strategy="steps", save_steps=2, eval_strategy="steps", eval_steps=2)
+    ours.train()
+    metrics = ours.evaluate()
+    assert np.isfinite(metrics["eval_loss"]) and metrics["eval_feasible"] in (0.0, 1.0)
+    assert ours.sigma > 0
+    ours.save_model(str(tmp_path / "saved"))
+    saved = ResidualMLP()
+    saved.load_state_dict(load_file(tmp_path / "saved" / "model.safetensors"))
+    for one, other in zip(saved.parameters(), ours.objective.model.saved.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_resumed_run_of_ones_own_model_is_bit_identical(tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+    whole = trainer(tmp_path / "whole", **settings)
+    whole.train()
+    again = trainer(tmp_path / "whole", **settings)
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    for one, other in zip(whole.objective.parameters(), again.objective.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(whole.dual.multipliers, again.dual.multipliers)
+
+
+def test_tied_weights_of_ones_own_model_are_stored_once_and_loaded(tmp_path):
+    model = mlp()
+    model.blocks[1].linear.weight = model.blocks[0].linear.weight
+    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 2}
+    trainer(tmp_path, layers(model), **settings).train()
+    names = load_file(tmp_path / "checkpoint-2" / "model.safetensors").keys()
+    assert "blocks.0.linear.weight" in names and "blocks.1.linear.weight" not in names
+    again = mlp()
+    again.blocks[1].linear.weight = again.blocks[0].linear.weight
+    trainer(tmp_path, layers(again), **(settings | {"max_steps": 3})).train(
+        resume_from_checkpoint=str(tmp_path / "checkpoint-2")
+    )
+
+
+def test_blocks_in_self_blocks_are_all_trained(tmp_path):
+    ours = trainer(tmp_path)
+    before = [each.clone() for each in ours.objective.model.saved.blocks.parameters()]
+    ours.train()
+    assert ours.objective.model.depth == 3
+    after = ours.objective.model.saved.blocks.parameters()
+    assert all(not torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+# --- one message for all that is missing
+
+
+def test_all_that_is_missing_is_named_at_once(tmp_path):
+    class Loose:
+        def losses(self, prediction, target):
+            return prediction
+
+    args = DescentConfig(str(tmp_path), **QUIET)
+    with pytest.raises(InputError) as error:
+        DescentTrainer(mlp(), args, task=Loose(), noise="loud", train_dataset=samples(4))
+    for word in ("ResidualMLP", "descend.layered", "descend.Task", "Loose", "'loud'", "docs/own_model.md"):
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("task", "names"),
+    [(None, "task.*descend.Task"), (Classes, "Classes.*call it"), (3, "descend.Task.*int")],
+)
+def test_a_task_that_is_none(task, names):
+    with pytest.raises(InputError, match=names):
+        Objective(layers(), task)
+
+
+def test_noise_without_a_place_is_refused_before_any_step(tmp_path):
+    with pytest.raises(InputError, match="embeddings"):
+        trainer(tmp_path, layers(embeddings=None))
+    assert trainer(tmp_path, layers(embeddings=None), noise=None).sigma is None
+
+
+def wrong(**methods):
+    return type("Wrong", (Classes,), methods)()
+
+
+@pytest.mark.parametrize(
+    ("methods", "names"),
+    [
+        ({"losses": lambda self, p, t: F.cross_entropy(p, t)}, r"Wrong.losses.*\(2,\).*reduction='none'.*\(\)"),
+        ({"score": lambda self, p, t: p}, r"Wrong.score.*\(2,\).*\(2, 3\)"),
+        ({"target": lambda self, batch: batch["clean"]}, "Wrong.target.*'clean'.*x, labels.*Wrong.fields"),
+        ({"owners": lambda self, batch: torch.arange(3)}, "Wrong.owners.*2.*3"),
+        ({"decide": lambda self, p: (p.argmax(-1)[:1], p.amax(-1))}, "Wrong.decide.*2"),
+        ({"inputs": lambda self, batch: {"y": batch["x"]}}, "ResidualMLP.*TypeError.*'x'"),
+        ({"metric": 3}, "metric.*3"),
+    ],
+)
+def test_a_task_that_does_not_fit_is_refused_before_any_step(tmp_path, methods, names):
+    with pytest.raises(InputError, match=names):
+        trainer(tmp_path, task=wrong(**methods))
+
+
+def test_several_faults_of_a_task_come_together(tmp_path):
+    faults = wrong(losses=lambda self, p, t: p.mean(), decide=lambda self, p: (p, p[:1]))
+    with pytest.raises(InputError, match=r"(?s)2 things.*losses.*decide.*own_model.md"):
+        trainer(tmp_path, task=faults)
+
+
+@pytest.mark.parametrize("data", [[{"x": torch.rand(4)}], [{"labels": 1}], [torch.rand(4), torch.rand(4)]])
+def test_samples_that_do_not_fit(tmp_path, data):
+    with pytest.raises(InputError):
+        trainer(tmp_path, data=data)
+
+
+def test_a_field_that_the_task_names_is_not_dropped(tmp_path):
+    class Restored(Task):
+        fields = ("clean",)
+
+        def target(self, batch):
+            return batch["clean"]
+
+        def losses(self, prediction, target):
+            return (prediction - target).square().mean(-1)
+
+    data = [{"x": torch.rand(4), "clean": torch.rand(3), "name": 3} for _ in range(16)]
+    ours = trainer(tmp_path, task=Restored(), data=data, held_out=data)
+    ours.train()
+    assert np.isfinite(ours.evaluate()["eval_loss"])
+
+
+def test_checking_draws_no_random_number_and_leaves_the_model_as_it_was(tmp_path):
+    class Drawing(list):
+        def __getitem__(self, place):
+            random.random(), np.random.rand(), torch.rand(3)
+            return super().__getitem__(place)
+
+    model = layers().train()
+    model.saved.head.eval()
+    objective = Objective(model, Classes(), GaussianNoise(0.5))
+    states = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
+    collate = torch.utils.data.default_collate
+    objective.check_data({"data": Drawing(samples(4))}, collate)
+    assert random.getstate() == states[0] and (np.random.get_state()[1] == states[1]).all()
+    assert torch.equal(torch.get_rng_state(), states[2])
+    assert model.training and model.saved.embed.training and not model.saved.head.training
+    assert objective.noise._generator is None
+
+
+def test_a_subclass_without_depth_or_readout():
+    class Bare(LayeredModel):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def get_input_embeddings(self):
+            return self.linear
+
+        def layer_outputs(self, inputs):
+            return (self.linear(inputs["x"]),)
+
+    with pytest.raises(InputError, match=r"(?s)Bare.depth.*Bare.readout"):
+        Objective(Bare(), Classes())
+
+
+def test_a_stream_is_not_read_before_training(tmp_path):
+    class Stream(torch.utils.data.IterableDataset):
+        begun = 0
+
+        def __iter__(self):
+            Stream.begun += 1
+            yield from samples(64)
+
+    ours = trainer(tmp_path, data=Stream())
+    assert Stream.begun == 0
+    ours.train()
+
+
+# --- subclasses of supported models with outputs of their own
+
+
+class Weighted(BertForSequenceClassification):
+    """Class weights in the loss, as many notebooks have it."""
+
+    def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
+        found = super().forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+        if labels is not None:
+            found["loss"] = F.cross_entropy(found.logits, labels, weight=torch.tensor([1.0, 1.0, 5.0]))
+        return found
+
+
+class Scaled(BertForSequenceClassification):
+    def forward(self, *args, **kwargs):
+        found = super().forward(*args, **kwargs)
+        found.logits = found.logits / 2
+        return found
+
+
+class Same(BertForSequenceClassification):
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
+
+
+class Smoothed(LlamaForCausalLM):
+    @property
+    def loss_function(self):
+        return lambda logits, labels, **others: 2 * F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def bert(kind):
+    torch.manual_seed(0)
+    return kind(network("bert").config)
+
+
+def test_a_loss_of_a_subclass_is_refused_unless_a_task_is_given():
+    with pytest.raises(InputError, match=r"Weighted.*loss.*task="):
+        Objective(bert(Weighted))
+
+    class Own(Classification):
+        def losses(self, prediction, target):
+            return F.cross_entropy(prediction, target, weight=torch.tensor([1.0, 1.0, 5.0]), reduction="none")
+
+    assert Objective(bert(Weighted), Own()).model.depth == 3
+
+
+def test_logits_of_a_subclass_are_refused_whatever_the_task():
+    for task in (None, Classification()):
+        with pytest.raises(InputError, match=r"Scaled.*logits"):
+            Objective(bert(Scaled), task)
+
+
+def test_a_loss_function_of_a_language_model_is_refused():
+    with pytest.raises(InputError, match=r"Smoothed.*loss"):
+        Objective(Smoothed(causal().config))
+    model = causal()
+    model.loss_function = lambda logits, labels, **others: logits.sum()
+    with pytest.raises(InputError, match=r"Llama.*loss"):
+        Objective(model)
+
+
+def test_a_subclass_that_changes_nothing_is_taken_and_draws_nothing():
+    model = bert(Same).train()
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    objective = Objective(model)
+    assert torch.equal(torch.get_rng_state(), before) and model.training and objective.model.depth == 3
+    assert Objective(network("bert")).model.depth == Objective(causal()).model.depth == 3
+
+
+def test_records_of_ones_own_run_are_those_of_any_other(tmp_path):
+    trainer(tmp_path, logging_steps=1).train()
+    rows = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    assert {row["layer"] for row in rows if row["metric"] == "loss"} == {0, 1, 2, 3}
