@@ -22,7 +22,8 @@ from PIL import Image
 from descend import reading
 from descend.errors import InputError
 from descend.reading import FOLLOW_LINKS, json_lines, parse_json, read_json, read_text, refuse_ways_out
-from descend.report import RunView, write_completions
+from descend.records.schema import Record, parse, parse_summary
+from descend.report import write_completions
 from descend.report.frames import Frames
 from descend.report.runs import multiplier_history
 from descend.run.completing import _prompts
@@ -154,11 +155,15 @@ def test_no_review_and_no_pair_gets_past(tmp_path_factory, review, rows):
 
 
 @quick
-@given(st.dictionaries(st.sampled_from(["layer", "step", "value", "split", "metric"]), trees))
+@given(st.dictionaries(st.sampled_from(["layer", "step", "value", "split", "metric", "noise", "run"]), trees))
 def test_no_record_gets_past(row):
-    refused_or(
-        multiplier_history, [{"split": "train", "metric": "multiplier", "layer": 1, "step": 1, "value": 0} | row]
-    )
+    whole = {"run": "a", "step": 1, "split": "train", "layer": 1, "noise": 0.1, "metric": "multiplier", "value": 0}
+
+    def history(content):
+        return multiplier_history([parse(Record, content, "records.jsonl", "Remove it.")], depth=2)
+
+    assert history(whole) == {1: ([1.0], [0.0])}
+    refused_or(history, whole | row)
 
 
 SUMMARY = {
@@ -172,8 +177,8 @@ SUMMARY = {
 @quick
 @given(st.dictionaries(st.sampled_from([*SUMMARY, "ratios", "probe", "settled_layer"]), trees))
 def test_no_summary_gets_past(damage):
-    assert RunView.from_summary(SUMMARY).depth == 2
-    refused_or(RunView.from_summary, SUMMARY | damage)
+    assert parse_summary(SUMMARY).depth == 2
+    refused_or(parse_summary, SUMMARY | damage)
 
 
 def frames_file(**arrays) -> bytes:

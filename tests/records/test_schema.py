@@ -8,6 +8,7 @@ import pytest
 
 from descend.errors import InputError
 from descend.records import write_json
+from descend.records.rows import Records
 from descend.records.schema import (
     REQUIRED,
     SCHEMA,
@@ -164,3 +165,21 @@ def test_rows_of_records_are_read_one_by_one(tmp_path: Path) -> None:
     path.write_text(json.dumps(row | {"step": "late"}) + "\n")
     with pytest.raises(InputError, match=r"line 1, .*step"):
         list(read_records(path))
+
+
+def test_rows_are_written_once_and_cut_back_for_a_resumed_run(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    records = Records(path, "a")
+    for step in (1, 2):
+        records.rows({"loss": [1.0, math.nan]}, step=step, split="train", noise=0.5)
+    records.rows({"loss": [9.0]}, step=2, split="train", noise=0.5)  # there already
+    with path.open("a") as file:
+        file.write('{"run": "a", "st')
+    assert [(row.step, row.layer) for row in read_records(path)] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    assert '"value": null' in path.read_text().splitlines()[1]
+    again = Records(path, "a")
+    again.truncate_after(1)
+    again.rows({"loss": [3.0], "metric": [4.0]}, step=1, split="train", noise=0.5)
+    assert [(row.step, row.metric, row.layer) for row in read_records(path)] == [
+        *((1, "loss", 0), (1, "loss", 1), (1, "metric", 0))
+    ]

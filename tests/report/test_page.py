@@ -282,15 +282,15 @@ def test_a_classifiers_page_has_its_own_figures(browser: Browser, tmp_path: Path
         headings = visit.page.locator("figure h3").all_inner_texts()
         assert headings == [
             *("Loss along the layers", "Accuracy against noise", "Accuracy along the layers"),
-            *("Descent of single samples", "Where answers settle", "Leaving early"),
+            *("Descent of single samples", "Where answers settle", "Early exits"),
             *("Multipliers", "Constraints on held-out data"),
         ]
         words = visit.page.locator(".verdict").inner_text()
         assert "Not trained by <Descend>." in words
         assert "a mean Accuracy of 0.665 against ERM’s 0.665" in words and "The area under it over γ is 0.99" in words
-        assert "Constrained: a layer changes the loss of a single sample by a factor of 0.95 in the mean" in words
+        assert "Constrained: on average a layer multiplies the loss of a single sample by 0.95;" in words
         assert (
-            "Leaving at a confidence of 0.9, chosen on validation data, uses 5.00 of 7 layers on average and 0.80"
+            "Early exits at a confidence of 0.9, chosen on validation data, use 5.00 of 7 layers on average and 0.80"
             in words
         )
         # Eight layers at γ = 0.15, then at the noise that the slider of the losses is moved to.

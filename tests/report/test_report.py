@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from html import escape
 from itertools import combinations, count
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import numpy as np
 import pytest
 
 from descend.errors import InputError
+from descend.records.schema import REQUIRED, parse_summary
 from descend.report import RunView, figures, group_runs, write_page
 from descend.report.frames import Frames, embed
-from descend.report.runs import METHOD_NAMES, REQUIRED, SPARE_STYLES, STYLES
-from descend.report.tables import group_name, verdict
+from descend.report.rendering import macro
+from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, group_name
+from descend.report.verdict import verdict
 from descend.training.config import METHODS
 
 NOISE = [0.0, 0.15, 0.3, 0.6, 1.0, 1.5]
@@ -169,26 +172,32 @@ def test_figures_stand_alone(runs: list[Path]) -> None:
     (group,) = group_runs([RunView.read(folder) for folder in runs])
     erm, constrained = group.runs
     losses = figures.layer_losses(group, noise=NOISE[-1])
-    assert list(losses.data[0].y) == erm.layer_losses[NOISE[-1]]
+    assert list(losses.data[0].y) == erm.summary.layer_losses[NOISE[-1]]
     assert [frame.name for frame in losses.frames] == [str(level) for level in NOISE]
     limits = losses.data[2].y
-    assert limits == pytest.approx([0.9 * loss for loss in constrained.layer_losses[NOISE[-1]][:-1]])
-    assert list(figures.error_by_noise(group).data[1].y) == constrained.values
+    assert limits == pytest.approx([0.9 * loss for loss in constrained.summary.layer_losses[NOISE[-1]][:-1]])
+    assert list(figures.error_by_noise(group).data[1].y) == constrained.summary.values
     lines = figures.multipliers(constrained).data
     assert [line.name for line in lines] == [str(layer) for layer in range(1, 8)]
     assert len(lines[0].x) <= figures.MOST_POINTS + 1 and lines[0].x[-1] == 1999
     marks = figures.violations(group).data
     assert marks[0].line.color == marks[1].line.color is None
     assert marks[0].marker.color != marks[1].marker.color
-    judged = figures.violations(*group_runs([replace(constrained, violated=[0, 2])])).data[0].marker.symbol
+    judged = (
+        figures.violations(
+            *group_runs([replace(constrained, summary=constrained.summary.model_copy(update={"violated": [0, 2]}))])
+        )
+        .data[0]
+        .marker.symbol
+    )
     assert [layer for layer, symbol in enumerate(judged, start=1) if symbol == "x"] == [2]
 
 
 def test_limits_are_those_that_the_run_was_judged_by(runs: list[Path], tmp_path: Path) -> None:
     def bars(**entries):
-        (run,) = group_runs([RunView.from_summary(summary | entries)])[0].runs
+        (run,) = group_runs([RunView(parse_summary(summary | entries))])[0].runs
         traces = figures.layer_losses(*group_runs([run])).data
-        return run.layer_losses[0.15], [trace for trace in traces if trace.name == "had to reach"]
+        return run.summary.layer_losses[0.15], [trace for trace in traces if trace.name == "had to reach"]
 
     summary = json.loads((runs[1] / "summary.json").read_text())
     losses, (later,) = bars(limits=[None, None, 0.7, None, 0.8, 0.8, 0.8, 0.5])
@@ -200,8 +209,8 @@ def test_limits_are_those_that_the_run_was_judged_by(runs: list[Path], tmp_path:
     words, others = "must land on or below its short bar", "Without α the bars are shown at the training noise alone."
     page = write_page(runs, tmp_path / "report.html", "Limits").read_text()
     assert words in page and others not in page
-    assert words not in write_page([RunView.from_summary(summary)], tmp_path / "report.html", "None").read_text()
-    page = write_page([RunView.from_summary(summary | geometric())], tmp_path / "report.html", "Bounds").read_text()
+    assert words not in write_page([RunView(parse_summary(summary))], tmp_path / "report.html", "None").read_text()
+    page = write_page([RunView(parse_summary(summary | geometric()))], tmp_path / "report.html", "Bounds").read_text()
     assert words in page and others in page
 
 
@@ -245,7 +254,7 @@ def test_a_table_has_what_each_layer_had_to_reach_and_what_is_certain(runs: list
     summary = json.loads((runs[1] / "summary.json").read_text())
     losses = dict(summary["layer_losses"], **{"0.15": [9.0, 6.5, 5.4, 4.7, 3.9, 3.3, 2.8, 2.4]})
     entries = geometric(layer_losses=losses, violations=[0, -0.1, 0.1, 0, 0, 0, 0], violated=[3])
-    view = RunView.from_summary(summary | entries)
+    view = RunView(parse_summary(summary | entries))
     page = write_page([view], tmp_path / "report.html", "One").read_text().split("<script")[0]
     assert "<details open><summary>Layer by layer</summary>" in page
     for head in ("Loss", "Had to reach", "Violation", "Lowers the loss by at least"):
@@ -260,21 +269,21 @@ def test_a_table_has_what_each_layer_had_to_reach_and_what_is_certain(runs: list
     # An older summary, and one in the ratio form, whose bounds are shares of the loss before.
     page = write_page([runs[1]], tmp_path / "report.html", "Older").read_text().split("<script")[0]
     assert [row[-1] for row in cells(page)] == ["–"] * 7
-    ratio = RunView.from_summary(summary | {"layer_losses": losses, "bounds": [0.9] * 7})
+    ratio = RunView(parse_summary(summary | {"layer_losses": losses, "bounds": [0.9] * 7}))
     page = write_page([ratio], tmp_path / "report.html", "Ratio").read_text().split("<script")[0]
     assert cells(page)[1][2] == "5.85"
-    other = RunView.from_summary(summary | entries | {"alpha": [0.2]})
+    other = RunView(parse_summary(summary | entries | {"alpha": [0.2]}))
     both = write_page([runs[0], view, other], tmp_path / "report.html", "Both").read_text().split("<script")[0]
     assert both.count("<summary>Layer by layer (Constrained, α = ") == both.count("<details>") == 2
 
 
 def test_the_certificate_stands_beside_the_verdict(runs: list[Path], tmp_path: Path) -> None:
     summary = json.loads((runs[1] / "summary.json").read_text())
-    view = RunView.from_summary(summary | geometric(certificate="Layer 1 by 54.7% & more."))
-    html = verdict(group_runs([view]))
+    view = RunView(parse_summary(summary | geometric(certificate="Layer 1 by 54.7% & more.")))
+    html = macro("verdict", verdict(group_runs([view])))
     assert "<p>All 7 constraints hold; layers 2 and 5 bind. Layer 1 by 54.7% &amp; more.</p>" in html
     assert "<p>What each layer had to reach follows from the losses, at a strength of 0.7.</p>" in html
-    html = verdict(group_runs([RunView.from_summary(summary)]))
+    html = macro("verdict", verdict(group_runs([RunView(parse_summary(summary))])))
     assert "<p>All 7 constraints hold; layers 2 and 5 bind.</p>" in html and "strength" not in html
 
 
@@ -297,10 +306,10 @@ def test_the_certificate_stands_beside_the_verdict(runs: list[Path], tmp_path: P
 def test_the_headline_claims_no_more_than_the_data(runs: list[Path], states: list, state: str, headline: str) -> None:
     summary = json.loads((runs[1] / "summary.json").read_text())
     views = [
-        RunView.from_summary(summary | {"feasible": feasible, "certain": certain, "seed": seed})
+        RunView(parse_summary(summary | {"feasible": feasible, "certain": certain, "seed": seed}))
         for seed, (feasible, certain) in enumerate(states)
     ]
-    html = verdict(group_runs(views))
+    html = macro("verdict", verdict(group_runs(views)))
     assert html.startswith(f'<div class="verdict {state}">') and f"{headline}</h2>" in html
 
 
@@ -308,7 +317,7 @@ def test_each_verdict_is_said_once_and_by_whom(runs: list[Path], tmp_path: Path)
     summary = json.loads((runs[1] / "summary.json").read_text())
     words = {(0.1, 0): "One & all hold.", (0.1, 1): "Layer 3 fails.", (0.2, 0): "Layer 3 fails."}
     views = [
-        RunView.from_summary(summary | {"alpha": alpha, "seed": seed, "verdict": said})
+        RunView(parse_summary(summary | {"alpha": alpha, "seed": seed, "verdict": said}))
         for (alpha, seed), said in words.items()
     ]
     page = write_page(views, tmp_path / "report.html", "Verdicts").read_text().split("<script")[0]
@@ -327,18 +336,18 @@ def test_runs_judged_on_other_data_or_models_are_kept_apart(tmp_path: Path) -> N
     ]
     groups = group_runs([RunView.read(folder) for folder in folders])
     assert [(group.split, group.checkpoint) for group in groups] == judged
-    base = "UT-7 on ped2&lt;b&gt;, trained at γ = 0.15"
+    base = "UT-7 on ped2<b>, trained at γ = 0.15"
     names = [
         base,
         f"{base}, judged on the validation split",
         f"{base}, best feasible checkpoint",
-        f"{base}, judged on the tr&lt;i&gt;n split, best feasible checkpoint",
+        f"{base}, judged on the tr<i>n split, best feasible checkpoint",
     ]
     assert [group_name(group) for group in groups] == names
     page = write_page(folders, tmp_path / "report.html", "Four").read_text()
-    assert all(f"<h2>{name}</h2>" in page for name in names)
+    assert all(f"<h2>{escape(name)}</h2>" in page for name in names)
     page = write_page(folders[1:2], tmp_path / "report.html", "One").read_text()
-    assert f'<p class="subtitle">{names[1]}</p>' in page and "Constraints on validation data" in page
+    assert f'<p class="subtitle">{escape(names[1])}</p>' in page and "Constraints on validation data" in page
 
 
 def test_other_alphas_are_other_arms(tmp_path: Path) -> None:
@@ -411,13 +420,17 @@ def test_only_seeds_share_an_arm_and_labels_say_what_differs(tmp_path: Path) -> 
     ]
     folders.append(fake_run(tmp_path / "list", "constrained", frames=False, settings=settings[0], alpha=0.2))
     (group,) = group_runs([RunView.read(folder) for folder in folders])
-    assert {arm.label: [run.seed for run in arm.runs] for arm in group.arms} == {
+    assert {arm.label: [run.summary.seed for run in arm.runs] for arm in group.arms} == {
         "Constrained, α = 0.1, first_layer 0, form ratio": [0, 1],
         "Constrained, α = 0.1, first_layer 1, form ratio": [2],
         "Constrained, α = 0.1, first_layer 1, form difference": [3],
         "Constrained, α = 0.2, first_layer 0, form ratio": [0],
     }
-    lists = [replace(group.runs[0], alpha=alpha) for alpha in ((0.3, 0.2, 0.1), (0.3, 0.1, 0.1))]
+    first = group.runs[0]
+    lists = [
+        replace(first, summary=first.summary.model_copy(update={"alpha": alpha}))
+        for alpha in ([0.3, 0.2, 0.1], [0.3, 0.1, 0.1])
+    ]
     assert len(group_runs(lists)[0].arms) == 2
 
 
@@ -426,7 +439,7 @@ def test_a_layer_of_which_nothing_is_asked_has_no_constraint_to_show(tmp_path: P
     run = RunView.read(fake_run(tmp_path / "run", "constrained", limits=limits, violated=[4]))
     (trace,) = figures.violations(*group_runs([run])).data
     assert [point[0] for point in trace.customdata] == [2, 3, 4, 5, 6, 7]
-    assert list(trace.y) == run.violations[1:]
+    assert list(trace.y) == run.summary.violations[1:]
     assert [symbol == "x" for symbol in trace.marker.symbol] == [False, False, True, False, False, False]
     assert [line.name for line in figures.multipliers(run).data] == ["2", "3", "4", "5", "6", "7"]
     page = write_page([run], tmp_path / "report.html", "One").read_text().split("<script")[0]
@@ -439,6 +452,7 @@ def test_a_layer_of_which_nothing_is_asked_has_no_constraint_to_show(tmp_path: P
 
 def test_errors_say_what_to_do(runs: list[Path], tmp_path: Path) -> None:
     numbers = count()
+    row = '{"run": "a", "step": 1, "split": "train", "layer": 1, "noise": 0.1, "metric": "multiplier", "value": 1}'
 
     def message(damage) -> str:
         folder = fake_run(tmp_path / str(next(numbers)), "erm", frames=False)
@@ -455,12 +469,15 @@ def test_errors_say_what_to_do(runs: list[Path], tmp_path: Path) -> None:
         write_page([], tmp_path / "report.html", "None")
     assert "descend evaluate" in message(lambda folder: (folder / "summary.json").unlink())
     assert "line 2" in message(lambda folder: (folder / "summary.json").write_text('{"a": 1,\n oops}'))
-    assert "lacks recipe, method" in message(lambda folder: (folder / "summary.json").write_text("[]"))
-    assert "line 3" in message(lambda folder: (folder / "records.jsonl").write_text('{}\n\n{"step": 1\n'))
+    assert "JSON object" in message(lambda folder: (folder / "summary.json").write_text("[]"))
+    assert "line 3" in message(lambda folder: (folder / "records.jsonl").write_text(f'{row}\n\n{{"step": 1\n'))
+    assert "line 1" in message(lambda folder: (folder / "records.jsonl").write_text("{}\n"))
+    deep = row.replace('"layer": 1', '"layer": 8')
+    assert "layers 0 to 7" in message(lambda folder: (folder / "records.jsonl").write_text(deep + "\n"))
     assert "frames.npz is damaged" in message(lambda folder: (folder / "frames.npz").write_bytes(b"PK no"))
     assert "one value per noise level" in message(lambda folder: change(folder, values=[1.0]))
     assert "training noise 9.0" in message(lambda folder: change(folder, train_noise=9))
-    assert "9 limits but 8 layer losses" in message(lambda folder: change(folder, limits=[None] * 9))
-    assert "others in bounds" in message(lambda folder: change(folder, bounds=[1.0] * 8))
-    assert "others in certified" in message(lambda folder: change(folder, certified=[0.1] * 8))
-    assert "wrong type" in message(lambda folder: change(folder, noise="loud"))
+    assert "limits must have one entry per layer" in message(lambda folder: change(folder, limits=[None] * 9))
+    assert "bounds must have one entry per layer" in message(lambda folder: change(folder, bounds=[1.0] * 8))
+    assert "certified must have one entry per layer" in message(lambda folder: change(folder, certified=[0.1] * 8))
+    assert "noise should be a valid list" in message(lambda folder: change(folder, noise="loud"))

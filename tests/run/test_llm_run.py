@@ -60,7 +60,7 @@ def test_a_run_is_judged_with_all_that_a_classifier_is(run, capsys):
     assert [one["layer"] for one in found["speculation"]["layers"]] == [1, 2]
     assert all(0 <= one["acceptance"] <= 1 and one["speed"] > 0 for one in found["speculation"]["layers"])
     page = (run / "report.html").read_text()
-    assert "Leaving early in generation" in page and "Token accuracy" in page
+    assert "Early exits in generation" in page and "Token accuracy" in page
     training = read_json(run / "config.json")["training"]
     assert training["exit_share"] == 0.25 and training["max_length"] == 60
 

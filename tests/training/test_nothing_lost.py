@@ -547,13 +547,12 @@ def test_a_disk_that_knows_no_locks_is_told_of_once(tmp_path, monkeypatch, caplo
     def without_locks(*args):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("fcntl.lockf", without_locks)
+    monkeypatch.setattr("fcntl.flock", without_locks)
     for _ in range(2):
         with locked(tmp_path):
-            assert (tmp_path / ".lock").read_text() == f"{os.getpid()} on {os.uname().nodename}\n"
-    assert caplog.messages == [
-        f"{tmp_path} can't be locked (No locks available): see to it yourself that no other process writes there."
-    ]
+            pass
+    (message,) = caplog.messages
+    assert str(tmp_path) in message and "No locks available" in message
 
 
 @pytest.mark.parametrize("content", ['{"a": 1}', "[]", '{"settings": 3, "training": {}, "recipe": "x"}'])

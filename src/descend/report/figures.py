@@ -1,11 +1,10 @@
-"""The figures, each a plotly `Figure` of its own, made from runs as `descend.report.runs` reads them.
+"""The figures, each a plotly `Figure` of its own, made from runs as `descend.report.runs` groups them.
 
-Two things ride along for the page, which no other viewer need know: a trace's ``meta`` is its colour on
-light and on dark ground, and ``figure.frames`` are the noise levels (named by γ) that a slider steps through.
+Two entries are for the page alone: a trace's ``meta`` is its colour on a light and on a dark ground, and
+``figure.frames`` are the noise levels, named by γ, that a slider steps through.
 """
 
 from collections.abc import Callable, Sequence
-from html import escape
 from itertools import accumulate
 from math import ceil, floor, inf, log10
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
+from descend.records.schema import ByLevel, Summary
 from descend.report.runs import Arm, Group, RunView, Style
 
 INK, GRID, MUTED = "#1d1c1a", "#e4e0d8", "#77726a"
@@ -44,12 +44,13 @@ def ratios(group: Group) -> go.Figure:
     """How f_l / f_{l−1} spreads over samples at each layer: the median, half of the samples, and nine in ten."""
     figure = go.Figure(layout=plain_layout("layer", "f<sub>l</sub> / f<sub>l−1</sub> of a sample"))
     figure.update_layout(hovermode="closest")
-    shown = [(arm, run) for arm in group.arms for run in arm.runs[:1] if run.ratios]
+    shown = [(arm, run) for arm in group.arms for run in arm.runs[:1] if run.summary.ratios.by_layer]
     for place, (arm, run) in enumerate(shown):
         offset = 0.5 * ((place + 0.5) / len(shown) - 0.5)
-        layers = [layer + offset for layer in range(1, len(run.ratios) + 1)]
+        rows, quantiles = run.summary.ratios.by_layer, run.summary.ratios.quantiles
+        layers = [layer + offset for layer in range(1, len(rows) + 1)]
         for low, high, width in ((0, -1, 1.5), (1, -2, 6)):
-            pairs = [(row[low], row[high]) for row in run.ratios]
+            pairs = [(row[low], row[high]) for row in rows]
             figure.add_scatter(
                 x=[x for layer in layers for x in (layer, layer, None)],
                 y=[y for pair in pairs for y in (*pair, None)],
@@ -60,15 +61,15 @@ def ratios(group: Group) -> go.Figure:
                 hoverinfo="skip",
                 meta=arm.style[:2],
             )
-        middle = len(run.quantiles) // 2
+        middle = len(quantiles) // 2
         figure.add_scatter(
             x=layers,
-            y=[row[middle] for row in run.ratios],
+            y=[row[middle] for row in rows],
             name=plain_text(arm.label),
             legendgroup=arm.label,
             mode="markers",
             marker={"color": arm.style.light, "size": 9, "symbol": arm.style.symbol},
-            customdata=[[layer, row[1], row[-2], row[0], row[-1]] for layer, row in enumerate(run.ratios, start=1)],
+            customdata=[[layer, row[1], row[-2], row[0], row[-1]] for layer, row in enumerate(rows, start=1)],
             meta=arm.style[:2],
             hovertemplate="%{fullData.name}, layer %{customdata[0]}: median %{y:.3g}<br>"
             "half from %{customdata[1]:.3g} to %{customdata[2]:.3g}, "
@@ -83,7 +84,8 @@ def settled(group: Group) -> go.Figure:
     """The share of samples whose decision has settled by each layer: from there on it does not change."""
     figure = go.Figure(layout=plain_layout("layer (0 is the input)", "share of samples settled"))
     for arm in group.arms:
-        rows = [list(accumulate(run.settled)) for run in arm.runs if run.settled]
+        settling = [run.summary.settled_layer for run in arm.runs if run.summary.settled_layer]
+        rows = [list(accumulate(layers.shares)) for layers in settling if layers.shares]
         if rows:
             by_layer = [list(shares) for shares in zip(*rows, strict=False)]
             figure.add_traces(_line_with_band(arm, list(range(len(by_layer))), by_layer))
@@ -93,32 +95,37 @@ def settled(group: Group) -> go.Figure:
 
 
 def exits(group: Group) -> go.Figure:
-    """The metric against the mean number of layers used, where samples leave early; the chosen threshold is larger."""
+    """The metric against the mean number of layers used by early exits; the chosen threshold's mark is larger."""
     figure = go.Figure(layout=plain_layout("layers used, on average", plain_text(group.metric)))
     figure.update_layout(hovermode="closest")
     for arm in group.arms:
-        run = next((run for run in arm.runs if run.exit), None)
-        if run is None:
+        exits = next((run.summary.exit for run in arm.runs if run.summary.exit), None)
+        if exits is None:
             continue
-        for kind, dash in (("confidence", "solid"), ("patience", "dot")):
-            points = sorted(run.exit[kind], key=lambda point: point["layers"])
-            setting = "threshold" if kind == "confidence" else kind
+        confidence = [(point.threshold, point) for point in exits.confidence]
+        patience = [(float(point.patience or 0), point) for point in exits.patience]
+        curves = (
+            ("confidence", "threshold", "solid", confidence),
+            ("patience", "patience", "dot", patience),
+        )
+        for kind, setting, dash, points in curves:
+            points.sort(key=lambda pair: pair[1].layers)
             figure.add_scatter(
-                x=[point["layers"] for point in points],
-                y=[point[run.metric] for point in points],
+                x=[point.layers for _, point in points],
+                y=[point.value for _, point in points],
                 name=f"{plain_text(arm.label)}, {kind}",
                 mode="lines+markers",
                 line={"color": arm.style.light, "width": 2, "dash": dash},
                 marker={"color": arm.style.light, "size": 6, "symbol": arm.style.symbol},
-                customdata=[point[setting] for point in points],
+                customdata=[value for value, _ in points],
                 meta=arm.style[:2],
                 hovertemplate=f"{setting} %{{customdata:g}}: %{{y:.3f}} with %{{x:.2f}} layers<extra></extra>",
             )
-        chosen = run.exit["chosen"]
+        chosen = exits.chosen
         figure.add_scatter(
-            customdata=[f"threshold {chosen['threshold']:g}", "full depth"],
-            x=[chosen["layers"], run.exit["depth"]],
-            y=[chosen[run.metric], run.exit["full"]],
+            customdata=[f"threshold {chosen.threshold:g}", "full depth"],
+            x=[chosen.layers, exits.depth],
+            y=[chosen.value, exits.full],
             name=f"{plain_text(arm.label)}, chosen and full depth",
             mode="markers",
             marker={"color": arm.style.light, "size": 13, "symbol": arm.style.symbol},
@@ -132,18 +139,17 @@ def speculation(group: Group) -> go.Figure:
     """The share of drafted tokens that the whole model accepts, against the number of layers that draft."""
     figure = go.Figure(layout=plain_layout("layers that draft", "accepted share of drafted tokens"))
     for arm in group.arms:
-        run = next((run for run in arm.runs if run.speculation), None)
-        if run is None:
+        drafting = next((run.summary.speculation for run in arm.runs if run.summary.speculation), None)
+        if drafting is None:
             continue
-        points = run.speculation["layers"]
         figure.add_scatter(
-            x=[point["layer"] for point in points],
-            y=[point["acceptance"] for point in points],
+            x=[point.layer for point in drafting.layers],
+            y=[point.acceptance for point in drafting.layers],
             name=plain_text(arm.label),
             mode="lines+markers",
             line={"color": arm.style.light, "width": 2},
             marker={"color": arm.style.light, "size": 8, "symbol": arm.style.symbol},
-            customdata=[point["speed"] for point in points],
+            customdata=[point.speed for point in drafting.layers],
             meta=arm.style[:2],
             hovertemplate="%{x} layers: %{y:.2f} accepted, %{customdata:.2f} of the plain speed<extra></extra>",
         )
@@ -152,12 +158,12 @@ def speculation(group: Group) -> go.Figure:
 
 def error_by_noise(group: Group) -> go.Figure:
     """The last layer's error against the noise level γ, with the training noise marked."""
-    better = "higher" if group.runs[0].higher_is_better else "lower"
+    better = "higher" if group.runs[0].summary.higher_is_better else "lower"
     figure = go.Figure(layout=plain_layout("noise level γ", f"{plain_text(group.metric)} ({better} is better)"))
     for arm in group.arms:
         table: dict[float, list[float]] = {}
         for run in arm.runs:
-            for level, value in zip(run.noise, run.values, strict=True):
+            for level, value in zip(run.summary.noise, run.summary.values, strict=True):
                 table.setdefault(level, []).append(value)
         levels = sorted(table)
         figure.add_traces(_line_with_band(arm, levels, [table[level] for level in levels]))
@@ -174,7 +180,7 @@ def multipliers(run: RunView) -> go.Figure:
     depth = max(run.history, default=0)
     every = -(-depth // MOST_LEGEND_ENTRIES)
     for layer, (steps, values) in run.history.items():
-        if not any(values) if layer == 0 else not run.asks(layer):
+        if not any(values) if layer == 0 else not run.summary.asks(layer):
             continue
         colours = layer_colours(layer, depth) if layer else (MUTED, "#a8a29a")
         stride = -(-len(steps) // MOST_POINTS)
@@ -200,14 +206,15 @@ def violations(group: Group) -> go.Figure:
     """
     figure = go.Figure(layout=plain_layout("layer", "violation (above 0: broken)"))
     figure.update_layout(hovermode="closest")
-    shown = [(arm, run) for arm in group.arms for run in arm.runs if run.violations]
+    shown = [(arm, run) for arm in group.arms for run in arm.runs if run.summary.violations]
     for place, (arm, run) in enumerate(shown):
+        summary = run.summary
         offset = 0.5 * ((place + 0.5) / len(shown) - 0.5)
-        layers = [layer for layer in range(1, len(run.violations) + 1) if run.asks(layer)]
-        values = [run.violations[layer - 1] for layer in layers]
-        intervals = run.violation_intervals or [[value, value] for value in run.violations]
+        layers = [layer for layer in range(1, summary.depth + 1) if summary.asks(layer)]
+        values = [summary.violations[layer - 1] for layer in layers]
+        intervals = summary.violation_intervals or [(value, value) for value in summary.violations]
         pairs = [intervals[layer - 1] for layer in layers]
-        broken = [layer in run.violated for layer in layers]
+        broken = [layer in summary.violated for layer in layers]
         figure.add_scatter(
             x=[layer + offset for layer in layers],
             y=values,
@@ -231,7 +238,7 @@ def violations(group: Group) -> go.Figure:
             },
             customdata=[[layer, *pair] for layer, pair in zip(layers, pairs, strict=True)],
             meta=arm.style[:2],
-            hovertemplate=f"%{{fullData.name}}, seed {run.seed}, layer %{{customdata[0]}}<br>"
+            hovertemplate=f"%{{fullData.name}}, seed {summary.seed}, layer %{{customdata[0]}}<br>"
             "%{y:.3g} (from %{customdata[1]:.3g} to %{customdata[2]:.3g})<extra></extra>",
         )
     figure.update_xaxes(_layer_ticks(1, group.depth))
@@ -253,10 +260,15 @@ def _metric_traces(group: Group, level: float) -> list[go.Scatter]:
         trace
         for arm in group.arms
         for trace in (
-            *_layer_line(arm, [run.layer_metrics[level] for run in arm.runs if level in run.layer_metrics]),
-            *_probe_line(arm, [run.probe_metrics[level] for run in arm.runs if level in run.probe_metrics]),
+            *_layer_line(arm, _rows(arm, level, lambda summary: summary.layer_metrics)),
+            *_probe_line(arm, _rows(arm, level, lambda summary: summary.probe.layer_metrics)),
         )
     ]
+
+
+def _rows(arm: Arm, level: float, entry: Callable[[Summary], ByLevel]) -> list[list[float]]:
+    """The seeds' values by layer at a noise level, of those that have it."""
+    return [entry(run.summary)[level] for run in arm.runs if level in entry(run.summary)]
 
 
 def _layer_line(arm: Arm, rows: Sequence[list[float]]) -> list[go.Scatter]:
@@ -287,8 +299,8 @@ def _loss_traces(group: Group, level: float) -> list[go.Scatter]:
     traces: list[go.Scatter] = []
     with_bars = [arm for arm in group.arms if arm.losses_to_reach(group.train_noise)]
     for arm in group.arms:
-        traces += _layer_line(arm, [run.layer_losses[level] for run in arm.runs if level in run.layer_losses])
-        traces += _probe_line(arm, [run.probe_losses[level] for run in arm.runs if level in run.probe_losses])
+        traces += _layer_line(arm, _rows(arm, level, lambda summary: summary.layer_losses))
+        traces += _probe_line(arm, _rows(arm, level, lambda summary: summary.probe.layer_losses))
         if arm in with_bars:  # at every level, without marks where none are known: the page pairs traces by place
             to_reach = arm.losses_to_reach(level)
             bars = go.Scatter(
@@ -343,7 +355,7 @@ def band(x: Sequence[Any], low: Sequence[float], high: Sequence[float], style: S
 
 def plain_text(words: str) -> str:
     """Words for plotly, whose text has tags too; of HTML's entities it knows those of <, > and & alone."""
-    return escape(words, quote=False)
+    return words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -365,7 +377,7 @@ def _log_ticks(group: Group) -> list[float]:
     """Round numbers over all losses, as many per decade as the widest level leaves room for."""
     spans = []
     for level in group.noise_levels:
-        losses = [loss for run in group.runs for loss in run.layer_losses.get(level, ()) if 0 < loss < inf]
+        losses = [loss for run in group.runs for loss in run.summary.layer_losses.get(level, ()) if 0 < loss < inf]
         spans += [(min(losses), max(losses))] if losses else []
     if not spans:
         return []

@@ -14,6 +14,8 @@ from PIL import Image
 
 from descend.errors import InputError
 
+FRAMES_FILE = "frames.npz"
+
 # WebP at this quality keeps a noisy 160×160 frame near 12 kB and cannot be told from the original by eye.
 QUALITY = 80
 
@@ -42,17 +44,17 @@ class Frames:
             InputError: If the file is damaged or its arrays do not fit together.
         """
         try:
-            clean, noisy, reconstruction, found = _arrays(path)
-            noise = [float(level) for level in found]
+            clean, noisy, reconstruction, levels = _arrays(path)
+            noise = [float(level) for level in levels]
         except InputError:
             raise
         # All exceptions: numpy's and zipfile's readers meet damage with a dozen kinds, depending on where it is.
         except Exception as error:
             raise InputError(f"{path} is damaged; run `descend evaluate` again.") from error
-        levels = len(noise)
+        count = len(noise)
         if (
             clean.ndim != 3
-            or noisy.shape != (levels, *clean.shape)
+            or noisy.shape != (count, *clean.shape)
             or reconstruction.ndim != 5
             or reconstruction.shape[:1] + reconstruction.shape[2:] != noisy.shape
             or any(array.dtype != np.uint8 for array in (clean, noisy, reconstruction))
@@ -62,7 +64,7 @@ class Frames:
         ):
             raise InputError(
                 f"{path} must hold uint8 clean (K,H,W), noisy (G,K,H,W) and reconstruction (G,L+1,K,H,W), "
-                f"G = {levels} noise levels, none empty and no side above {MOST_SIDE}; got {clean.shape}, "
+                f"G = {count} noise levels, none empty and no side above {MOST_SIDE}; got {clean.shape}, "
                 f"{noisy.shape} and {reconstruction.shape}. Run `descend evaluate` again."
             )
         return cls(noise, clean, noisy, reconstruction)

@@ -1,21 +1,21 @@
 """One page, one file, no network: the verdict, the figures and the frames of some runs."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
-from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
-from plotly.offline import get_plotlyjs
+import plotly.graph_objects as go
+from markupsafe import Markup
 
 from descend.errors import InputError
 from descend.report import figures
-from descend.report.runs import Arm, Group, RunView, alphas, group_runs
-from descend.report.tables import group_name, layers_table, runs_table, verdict
-from descend.report.viewer import slider, viewer
+from descend.report.rendering import write_interactive
+from descend.report.runs import Arm, Group, RunView, alphas, group_name, group_runs
+from descend.report.tables import layers_table, runs_tables
+from descend.report.verdict import verdict
+from descend.report.viewer import pictures_view
+from descend.report.views import FigureView, PicturesView, SectionView, Slider
 
 # With plotly.js (5 MB) beside them, the page stays below 12 MB.
 FRAMES_BUDGET = 6_000_000
@@ -69,17 +69,18 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str) -> P
     groups = group_runs(views)
     sections, data = [], []
     for index, group in enumerate(groups):
-        html, values = _section(index, group, alone=len(groups) == 1, budget=FRAMES_BUDGET // len(groups))
-        sections.append(html)
+        section, values = _section(index, group, alone=len(groups) == 1, budget=FRAMES_BUDGET // len(groups))
+        sections.append(section)
         data.append(values)
-    return put_page(
+    return write_interactive(
         out,
+        "runs.html",
+        data=data,
         title=title,
         subtitle=group_name(groups[0]) if len(groups) == 1 else f"{len(views)} runs in {len(groups)} settings",
         verdict=verdict(groups),
-        table=runs_table(groups),
+        tables=runs_tables(groups),
         sections=sections,
-        data=data,
     )
 
 
@@ -110,76 +111,36 @@ def put_page(
         css: On top of the page's.
         js: The same.
     """
-    page = Template(_asset("page.html")).substitute(
-        title=escape(title),
-        css=_asset("page.css") + css,
-        js=_asset("page.js") + js,
-        plotly=get_plotlyjs(),
-        subtitle=subtitle,
-        verdict=verdict,
-        table=table,
-        sections="".join(sections),
-        data=_json({"sections": data, **(more or {})}),
+    return write_interactive(
+        out,
+        "html.html",
+        data=data,
+        more=more,
+        css=css,
+        js=js,
+        title=title,
+        subtitle=Markup(subtitle),
+        verdict=Markup(verdict),
+        table=Markup(table),
+        sections=Markup("".join(sections)),
     )
-    path = out / "report.html" if out.is_dir() else out
-    path.parent.mkdir(parents=True, exist_ok=True)
-    put(path, page.encode(errors="replace"))  # a folder's name need not be UTF-8
-    return path
 
 
-def put(path: Path, content: bytes) -> None:
-    """Write a file aside and rename it: two commands may write it at once, and one may be stopped."""
-    part = path.with_name(f"{path.name}.{os.getpid()}")
-    part.write_bytes(content)
-    part.replace(path)
-
-
-def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[str, dict[str, Any]]:
-    runs = group.runs
-    plots = {"losses": figures.layer_losses(group), "error": figures.error_by_noise(group)}
-    with_bars = [arm for arm in group.arms if arm.losses_to_reach(group.train_noise)]
-    words = _LOSSES + (_BARS if with_bars else "")
-    words += _AT_TRAINING_NOISE if any(not alphas(arm.limits) for arm in with_bars) else ""
-    words += _PROBES if any(run.probe_losses for run in runs) else ""
-    blocks = [
-        figure_block("losses", "Loss along the layers", words, _loss_controls(index, group)),
-        figure_block("error", f"{group.metric if runs[0].higher_is_better else 'Error'} against noise", _ERROR),
-    ]
-    # A metric that is an error follows the loss; one that counts decisions does not.
-    if any(run.layer_metrics and run.higher_is_better for run in runs):
-        plots["metrics"] = figures.layer_metrics(group)
-        blocks.append(figure_block("metrics", f"{group.metric} along the layers", _METRICS))
-    if any(run.ratios for run in runs):
-        plots["ratios"] = figures.ratios(group)
-        blocks.append(figure_block("ratios", "Descent of single samples", _RATIOS))
-    if any(run.settled for run in runs):
-        plots["settled"] = figures.settled(group)
-        blocks.append(figure_block("settled", "Where answers settle", _SETTLED))
-    if any(run.exit for run in runs):
-        plots["exits"] = figures.exits(group)
-        blocks.append(figure_block("exits", "Leaving early", _EXITS))
-    if any(run.speculation for run in runs):
-        plots["speculation"] = figures.speculation(group)
-        blocks.append(figure_block("speculation", "Leaving early in generation", _SPECULATION))
-    for arm in group.arms:
-        run = next((run for run in arm.runs if run.history), None)
-        if run and run.constrained:
-            key = f"multipliers-{arm.label}"
-            plots[key] = figures.multipliers(run)
-            blocks.append(figure_block(key, f"Multipliers{_of(run, arm, group)}", _MULTIPLIERS))
-    if any(run.violations for run in group.runs):
-        plots["violations"] = figures.violations(group)
-        blocks.append(figure_block("violations", f"Constraints on {_DATA.get(group.split, group.split)}", _VIOLATIONS))
-    judged = [arm for arm in group.arms if arm.runs[0].constrained and arm.runs[0].violations]
-    layers = [
+def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[SectionView, dict[str, Any]]:
+    plots, views = _figures(index, group)
+    judged = [arm for arm in group.arms if arm.runs[0].summary.constrained and arm.runs[0].summary.violations]
+    tables = [
         layers_table(arm.runs[0], f"Layer by layer{_of(arm.runs[0], arm, group)}", opened=len(judged) == 1)
         for arm in judged
     ]
-    frames, frames_html = _frames(index, group, budget)
-    head = "" if alone else f"<h2>{group_name(group)}</h2>{verdict([group], heading='h3')}"
-    html = (
-        f'<section id="group-{index}" data-section="{index}">{head}'
-        f'<div class="plots">{"".join(blocks)}</div>{"".join(layers)}{frames_html}</section>'
+    frames, pictures = _frames(index, group, budget)
+    section = SectionView(
+        index,
+        name="" if alone else group_name(group),
+        verdict=None if alone else verdict([group]),
+        figures=views,
+        tables=tables,
+        pictures=pictures,
     )
     data = {
         "train": group.train_noise,
@@ -187,50 +148,74 @@ def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[str
         "plots": {key: json.loads(figure.to_json()) for key, figure in plots.items()},
         "frames": frames,
     }
-    return html, data
+    return section, data
+
+
+def _figures(index: int, group: Group) -> tuple[dict[str, go.Figure], list[FigureView]]:
+    """The plots that a group's runs have numbers for, and their place on the page."""
+    summaries = [run.summary for run in group.runs]
+    counts = summaries[0].higher_is_better
+    plots: dict[str, go.Figure] = {}
+    views: list[FigureView] = []
+
+    def add(key: str, figure: go.Figure, heading: str, words: str, **controls: Any) -> None:
+        plots[key] = figure
+        views.append(FigureView(key, heading, words, **controls))
+
+    heading = "Loss along the layers"
+    add("losses", figures.layer_losses(group), heading, _loss_words(group), **_loss_controls(index, group))
+    error = f"{group.metric if counts else 'Error'} against noise"
+    add("error", figures.error_by_noise(group), error, _ERROR)
+    # A metric that is an error follows the loss; one that counts decisions does not.
+    if any(summary.layer_metrics and summary.higher_is_better for summary in summaries):
+        add("metrics", figures.layer_metrics(group), f"{group.metric} along the layers", _METRICS)
+    if any(summary.ratios.by_layer for summary in summaries):
+        add("ratios", figures.ratios(group), "Descent of single samples", _RATIOS)
+    if any(summary.settled_layer and summary.settled_layer.shares for summary in summaries):
+        add("settled", figures.settled(group), "Where answers settle", _SETTLED)
+    if any(summary.exit for summary in summaries):
+        add("exits", figures.exits(group), "Early exits", _EXITS)
+    if any(summary.speculation for summary in summaries):
+        add("speculation", figures.speculation(group), "Early exits in generation", _SPECULATION)
+    for arm in group.arms:
+        run = next((run for run in arm.runs if run.history), None)
+        if run and run.summary.constrained:
+            heading = f"Multipliers{_of(run, arm, group)}"
+            add(f"multipliers-{arm.label}", figures.multipliers(run), heading, _MULTIPLIERS)
+    if any(summary.violations for summary in summaries):
+        heading = f"Constraints on {_DATA.get(group.split, group.split)}"
+        add("violations", figures.violations(group), heading, _VIOLATIONS)
+    return plots, views
+
+
+def _loss_words(group: Group) -> str:
+    with_bars = [arm for arm in group.arms if arm.losses_to_reach(group.train_noise)]
+    words = _LOSSES + (_BARS if with_bars else "")
+    words += _AT_TRAINING_NOISE if any(not alphas(arm.limits) for arm in with_bars) else ""
+    return words + (_PROBES if any(run.summary.probe.layer_losses for run in group.runs) else "")
+
+
+def _loss_controls(index: int, group: Group) -> dict[str, Any]:
+    if len(group.noise_levels) == 1:
+        return {"controls": True, "note": f"at the training noise, γ = {group.train_noise:g}"}
+    slider = Slider(f"losses-noise-{index}", "noise", "Noise γ", group.noise_levels, group.train_noise)
+    return {"controls": True, "slider": slider}
 
 
 def _of(run: RunView, arm: Arm, group: Group) -> str:
     """Whose multipliers or layers these are, where that is not plain."""
-    words = [arm.label] if sum(other.runs[0].constrained for other in group.arms) > 1 else []
-    words += [f"seed {run.seed}"] if len(arm.runs) > 1 else []
+    words = [arm.label] if sum(other.runs[0].summary.constrained for other in group.arms) > 1 else []
+    words += [f"seed {run.summary.seed}"] if len(arm.runs) > 1 else []
     return f" ({', '.join(words)})" if words else ""
 
 
-def figure_block(key: str, heading: str, words: str, controls: str = "", *, wide: bool = False) -> str:
-    """The place of a plot, with its heading and its words."""
-    name = escape(heading)
-    plot = f'<div class="plot" role="img" aria-label="Plot: {name}" data-plot="{escape(key)}"></div>'
-    head = '<figure class="wide">' if wide else "<figure>"
-    return f"{head}<h3>{name}</h3>{plot}{controls}<figcaption>{words}</figcaption></figure>"
-
-
-def _loss_controls(index: int, group: Group) -> str:
-    log = '<label class="check"><input type="checkbox" data-control="log" checked> log scale</label>'
-    if len(group.noise_levels) > 1:
-        noise = slider(f"losses-noise-{index}", "noise", "Noise γ", group.noise_levels, group.train_noise)
-    else:
-        noise = f'<span class="note">at the training noise, γ = {group.train_noise:g}</span>'
-    return f'<div class="controls">{noise}{log}</div>'
-
-
-def _frames(index: int, group: Group, budget: int) -> tuple[dict[str, Any] | None, str]:
+def _frames(index: int, group: Group, budget: int) -> tuple[dict[str, Any] | None, PicturesView | None]:
     pictures = {}
     for arm in group.arms:
         frames = next((run.frames for run in arm.runs if run.frames), None)
         if frames:
             pictures[arm.label] = frames
     if not pictures:
-        return None, ""
+        return None, None
     note = "" if len(group.runs) == len(group.arms) else " Shown is the first seed of each method."
-    return viewer(index, pictures, group.train_noise, budget, "The frames", note)
-
-
-def _json(data: Any) -> str:
-    """JSON that cannot end the script element that holds it."""
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.replace("<", "\\u003c")
-
-
-def _asset(name: str) -> str:
-    return files("descend.report").joinpath(name).read_text(encoding="utf-8")
+    return pictures_view(index, pictures, group.train_noise, budget, "The frames", note)

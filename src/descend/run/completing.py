@@ -1,4 +1,4 @@
-"""Completing prompts: what a run's language model answers, in AlpacaEval's own form."""
+"""Complete prompts with a run's language model, in AlpacaEval's format."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from descend.seeds import Stream, derived
 from descend.tasks.text import encode_prompt, prompt
 
 PARTIAL = ".partial"
-"""Of an output file that is not finished: its settings, then one answer on each line."""
+"""Suffix of an unfinished output file: its settings, then one answer on each line."""
 
 
 def complete(
@@ -34,10 +34,10 @@ def complete(
     batch_size: int = 8,
     seed: int = 0,
 ) -> dict[str, int]:
-    """Write a run's answers to prompts; one that was interrupted goes on where it stopped.
+    """Write a run's answers to prompts; the same call resumes an interrupted one.
 
-    The noise is on the embedding of every token, the model's own answer too. Answers are those of the greatest
-    probability, so that they change with the noise alone.
+    The noise is on the embedding of every token, of the prompt and of the answer. Decoding is greedy, so answers change
+    with the noise alone.
 
     Args:
         folder: The run, of a language model.
@@ -47,8 +47,8 @@ def complete(
         noise: γ; that of the training unless given.
         model: The run's model: ``model`` or ``best_feasible``.
         max_new_tokens: The longest answer.
-        limit: Only the first so many prompts.
-        batch_size: Prompts at a time. With noise it belongs to what an answer depends on.
+        limit: The number of prompts to answer, from the first.
+        batch_size: Prompts at a time. With noise, answers depend on it.
         seed: Of the noise.
 
     Returns:
@@ -89,7 +89,7 @@ def complete(
     longest = subject.restored.model.limits["length"]
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out):
-        _refuse_existing(out)  # once more, now that no other command can write it
+        _refuse_existing(out)  # again, now that no other command can write it
         done = _begun(partial, settings)
         with partial.open("a", encoding="utf-8") as file, tqdm(total=len(rows), unit="prompt", disable=None) as bar:
             if not file.tell():
@@ -103,27 +103,27 @@ def complete(
                 ]
                 room = [place for place, ids in enumerate(asked) if len(ids) < longest]
                 answers: list[str | None] = [None] * len(batch)
-                # Noise of this batch alone: a run that goes on draws what it would have drawn.
-                own = derived(Stream.COMPLETIONS, seed, start)
-                shaken = subject.recipe.corruption(subject.sigma, own).at(level)
-                for place, told in zip(
+                # Seeded by the batch, so that a resumed run draws the same noise.
+                batch_seed = derived(Stream.COMPLETIONS, seed, start)
+                shaken = subject.recipe.corruption(subject.sigma, batch_seed).at(level)
+                for place, text in zip(
                     room,
                     _answers(
                         network, tokenizer, [asked[place] for place in room], shaken, max_new_tokens, longest, device
                     ),
                     strict=True,
                 ):
-                    answers[place] = told
+                    answers[place] = text
                 for row, answer in zip(batch, answers, strict=True):
                     entry = None if answer is None else _entry(row, answer, generator)
                     file.write(json.dumps(entry, ensure_ascii=False) + "\n")
                     done.append(entry)
                 file.flush()
                 bar.update(len(batch))
-        kept = [one for one in done if one is not None]
-        write_json(out, kept)
+        written = [entry for entry in done if entry is not None]
+        write_json(out, written)
         partial.unlink()
-    return {"written": len(kept), "skipped": len(done) - len(kept)}
+    return {"written": len(written), "skipped": len(done) - len(written)}
 
 
 @torch.no_grad()
@@ -139,7 +139,7 @@ def _answers(
     if not asked:
         return []
     width = max(map(len, asked))
-    # Each has the room that its own prompt leaves: its neighbours' are no matter, since padding takes no positions.
+    # Padding takes no positions, so each answer has the room that its own prompt leaves.
     rooms = [min(max_new_tokens, longest - len(each)) for each in asked]
     ids = torch.full((len(asked), width), tokenizer.pad_token_id, device=device)
     mask = torch.zeros_like(ids)
@@ -147,7 +147,7 @@ def _answers(
         ids[place, width - len(each) :] = torch.tensor(each, device=device)
         mask[place, width - len(each) :] = 1
     with noise.on(network):
-        told = network.generate(
+        generated = network.generate(
             input_ids=ids,
             attention_mask=mask,
             max_new_tokens=max(rooms),
@@ -155,7 +155,7 @@ def _answers(
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.eos_token_id,
         )
-    answers = [each[width : width + room] for each, room in zip(told, rooms, strict=True)]
+    answers = [each[width : width + room] for each, room in zip(generated, rooms, strict=True)]
     return [text.strip() for text in tokenizer.batch_decode(answers, skip_special_tokens=True)]
 
 
@@ -174,8 +174,8 @@ def _prompts(path: Path) -> Iterator[dict[str, Any]]:
         raise InputError(f"{path} must hold a JSON list of prompts, as alpaca_eval.json; got {type(rows).__name__}.")
     for number, row in enumerate(rows):
         texts = row if isinstance(row, dict) else {}
-        told = [texts.get("instruction"), texts.get("input") or "", texts.get("dataset") or ""]
-        if not all(map(plain_text, told)) or not texts["instruction"].strip():
+        strings = [texts.get("instruction"), texts.get("input") or "", texts.get("dataset") or ""]
+        if not all(map(plain_text, strings)) or not texts["instruction"].strip():
             raise InputError(
                 f"{path}, row {number}, must be an object with the text 'instruction', and 'input' and 'dataset' as "
                 f"texts if there are any; got {repr(row)[:60]}."
@@ -193,7 +193,7 @@ def _digest(path: Path) -> str:
 
 
 def _begun(partial: Path, settings: dict[str, Any]) -> list[dict[str, str] | None]:
-    """The answers that an interrupted run has written, a half-written last line dropped."""
+    """The answers that an interrupted run has written, without a half-written last line."""
     if not partial.exists():
         return []
     lines = read_text(partial).split("\n")[:-1]
@@ -202,7 +202,7 @@ def _begun(partial: Path, settings: dict[str, Any]) -> list[dict[str, str] | Non
         return []
     try:
         before, *entries = map(parse_json, lines)
-        whole = isinstance(before, dict) and all(one is None or isinstance(one, dict) for one in entries)
+        whole = isinstance(before, dict) and all(entry is None or isinstance(entry, dict) for entry in entries)
     except ValueError:
         whole = False
     if not whole:
@@ -214,7 +214,7 @@ def _begun(partial: Path, settings: dict[str, Any]) -> list[dict[str, str] | Non
             if before.get(name) != value
         )
         raise InputError(f"{partial} was begun with other settings: {differing}. Give the same command, or remove it.")
-    # Noise is drawn by batch: only whole ones are kept.
+    # Noise is drawn by batch, so only whole batches count.
     if len(entries) < settings["prompts"]:
         entries = entries[: len(entries) // settings["batch_size"] * settings["batch_size"]]
     partial.write_text("\n".join(lines[: 1 + len(entries)]) + "\n", "utf-8")

@@ -1,4 +1,4 @@
-"""Training: a recipe carried out in a folder, so that it can be repeated and resumed."""
+"""Train a recipe in a folder, so that the run can be repeated and resumed."""
 
 import logging
 import math
@@ -33,7 +33,7 @@ from descend.training.preset import paper
 if is_datasets_available():
     import datasets
 
-# Loading and saving a small model is no news; training and evaluation have bars of their own.
+# Loading and saving need no progress bar; training and evaluation have bars of their own.
 transformers_logging.disable_progress_bar()
 if is_datasets_available():
     datasets.disable_progress_bars()
@@ -48,22 +48,22 @@ def train(
     callbacks: Sequence[TrainerCallback] = (),
     loaded: Data | None = None,
 ) -> DescentMixin:
-    """Carry out a recipe in ``args.output_dir``.
+    """Train a recipe in ``args.output_dir``.
 
     Args:
         name: The recipe's name.
         recipe: Its settings.
         args: Its training arguments.
-        resume: Go on from the folder's last whole checkpoint; from the start if it has none.
-        callbacks: Who else listens to the training loop.
-        loaded: What this very recipe has loaded already, where several runs share it.
+        resume: Resume from the folder's newest whole checkpoint, or from the start if it has none.
+        callbacks: Further callbacks of the training loop.
+        loaded: The recipe's data, if they are loaded already.
 
     Raises:
-        InputError: If the folder holds a run (without ``resume``), or one of other settings that has come to a
-            checkpoint (with it), or another process writes there.
+        InputError: If the folder holds a run and ``resume`` is False, if it holds a checkpoint of other settings, or
+            if another process writes there.
         Interrupted: On Ctrl-C or SIGTERM, after a checkpoint was saved.
         KeyboardInterrupt: On the same where there is nothing new to save.
-        SaveError: If the disk takes no more.
+        SaveError: If the disk is full or fails.
     """
     with _StopOnSignal() as stop:
         return _train(name, recipe, args, resume, stop, callbacks, loaded)
@@ -78,7 +78,7 @@ def _train(
     callbacks: Sequence[TrainerCallback],
     loaded: Data | None,
 ) -> DescentMixin:
-    out, first = args.folder, args.should_save
+    out, main = args.folder, args.should_save
     recipe = recipe.completed()
     if args.resume_from_checkpoint:
         raise InputError("resume_from_checkpoint must be left out; --resume goes on from the newest whole checkpoint.")
@@ -93,7 +93,7 @@ def _train(
     # What one process of a machine decodes, or has made into tokens, the others read. All have looked at the folder.
     with args.main_process_first(desc="reading the data"):
         data = loaded or recipe.load()
-    for note in data.notes if first else ():
+    for note in data.notes if main else ():
         tqdm.write(f"{data.name}: {note}", file=sys.stderr)
     args.warmup(*_steps(args, len(data.train)))  # type: ignore[arg-type]
     setup = recipe.resolve(args, data)
@@ -126,12 +126,12 @@ def _train(
         trainer.add_callback(_Bar)
     out.mkdir(parents=True, exist_ok=True)
     console = logging_redirect_tqdm([logging.getLogger("descend")])
-    with locked(out) if first else nullcontext(), console:
-        if first:
+    with locked(out) if main else nullcontext(), console:
+        if main:
             _claim(out, resume)  # once more, now that no other can
             config.write(out / CONFIG_FILE)
         checkpoint = trainer.last_checkpoint() if resume else None
-        if resume and checkpoint is None and first:
+        if resume and checkpoint is None and main:
             tqdm.write(f"{out} has no whole checkpoint to go on from: training from the start.", file=sys.stderr)
         try:
             trainer.train(resume_from_checkpoint=checkpoint, calibrate=False)
@@ -148,11 +148,11 @@ def _train(
                 raise
             raise Unsaved("interrupted after the last step; there is no checkpoint to go on from.") from None
         # On all processes: each may hold a part of the model.
-        with aside(out / "model") if first else nullcontext(out / "model") as folder:
+        with aside(out / "model") if main else nullcontext(out / "model") as folder:
             trainer.save_pretrained(folder)
         trainer.save_dual(out / DUAL_FILE)
         sigma = trainer.sigma
-        if first:
+        if main:
             ended = {
                 "sigma": sigma,
                 "seconds": round(trainer.seconds, 1),
@@ -164,7 +164,7 @@ def _train(
 
 
 def _overridden(name: str, recipe: Recipe, args: DescentConfig) -> list[str]:
-    """Which settings of the preset were chosen otherwise; none without a preset."""
+    """The preset's settings that were overridden; empty without a preset."""
     if args.preset is None:
         return []
     chosen = paper(name, args.method, getattr(recipe, "dataset", "imdb"))
@@ -172,50 +172,55 @@ def _overridden(name: str, recipe: Recipe, args: DescentConfig) -> list[str]:
 
 
 def finished(folder: Path) -> bool:
-    """Whether a folder holds a run that came to its end."""
+    """Whether a folder holds a finished run."""
     return (folder / CONFIG_FILE).is_file() and read_config(folder).finished
 
 
 def _claim(out: Path, resume: bool) -> None:
-    """Refuse a folder that a new run would spoil, or that holds no run to go on with."""
-    left = {LOCK_FILE, PART, f"config{PART}.json"}  # by a run that was killed before it wrote anything
+    """Refuse a folder that a new run would overwrite, or that holds no run to resume."""
+    left = {LOCK_FILE, PART, f"config{PART}.json"}  # files of a run that was killed early
     if not out.exists() or (out.is_dir() and {path.name for path in out.iterdir()} <= left):
         return
     if resume:
         read_config(out)
     elif (out / CONFIG_FILE).is_file() and not _begun(out):
         raise InputError(
-            f"the output folder {out} holds a run that came to no checkpoint; start it over, with these settings or "
-            "others, by --resume, or choose another with --out."
+            f"the output folder {out} holds a run without a checkpoint; start it over with --resume, with these "
+            "settings or others, or choose another with --out."
         )
     else:
-        raise InputError(f"the output folder {out} exists; choose another with --out, or go on with --resume.")
+        raise InputError(f"the output folder {out} exists; choose another with --out, or resume the run with --resume.")
 
 
 def _begun(out: Path) -> bool:
-    """Whether a run has come to anything that other settings would spoil."""
-    kept = [out / "model", out / FEASIBLE_FOLDER, *out.glob(f"{DAMAGED}*"), *out.glob(f"{STOPPED}*"), *checkpoints(out)]
-    return any(path.exists() for path in kept)
+    """Whether a run has saved something that a run of other settings would overwrite."""
+    saved = [
+        out / "model",
+        out / FEASIBLE_FOLDER,
+        *out.glob(f"{DAMAGED}*"),
+        *out.glob(f"{STOPPED}*"),
+        *checkpoints(out),
+    ]
+    return any(path.exists() for path in saved)
 
 
 def _steps(args: DescentConfig, windows: int) -> tuple[int, int]:
-    """How many steps a run will take, and how many an epoch has."""
+    """The number of steps of a run, and of an epoch."""
     step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     epoch = math.ceil(windows / step)
     return args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * windows / step), epoch
 
 
 def stored(args: DescentConfig) -> dict[str, Any]:
-    """The training arguments as JSON has them: all of Descend's own, and transformers' where they were changed."""
-    # Of the library's state of devices there is one in a process. To make arguments sets it up anew, and a model would
-    # be trained elsewhere than its data are: these take the state that is there, whatever they say of a CPU, on which
-    # every default can be had.
-    there: dict[str, Any] = {"use_cpu": True, "accelerator_config": {"use_configured_state": True}}
-    defaults = type(args)(output_dir=args.output_dir, **there).to_dict() | {"use_cpu": False}
-    own = {one.name for one in fields(args)} - {one.name for one in fields(args.library)}
-    keep = {one.name for one in fields(args) if one.init} - {"output_dir", "resume_from_checkpoint"}
-    changed = {key for key, value in args.to_dict().items() if key in keep and value != defaults[key]}
-    return {key: value for key, value in args.to_dict().items() if key in own | changed}
+    """The training arguments for JSON: all of Descend's, and those of Transformers that differ from their defaults."""
+    # `TrainingArguments` resets Accelerate's global state, and with it the device, so reuse the existing state. The CPU
+    # supports every default.
+    reuse: dict[str, Any] = {"use_cpu": True, "accelerator_config": {"use_configured_state": True}}
+    defaults = type(args)(output_dir=args.output_dir, **reuse).to_dict() | {"use_cpu": False}
+    ours = {each.name for each in fields(args)} - {each.name for each in fields(args.library)}
+    settable = {each.name for each in fields(args) if each.init} - {"output_dir", "resume_from_checkpoint"}
+    changed = {key for key, value in args.to_dict().items() if key in settable and value != defaults[key]}
+    return {key: value for key, value in args.to_dict().items() if key in ours | changed}
 
 
 def _same_run(folder: Path, config: RunConfig) -> None:
@@ -229,7 +234,7 @@ def _same_run(folder: Path, config: RunConfig) -> None:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], free: set[str] | frozenset[str] = frozenset()) -> str:
-    """In words what of a run's settings differs and matters; nothing where all that does is ``free`` to differ."""
+    """The settings of two runs that differ, as text; empty if only those in ``free`` do."""
     free = free | {"disable_tqdm", "dataloader_pin_memory"}
     differing = sorted(key for key in (old.keys() | new.keys()) - free if old.get(key) != new.get(key))
     return ", ".join(f"{key} (was {old.get(key)}, now {new.get(key)})" for key in differing)
@@ -238,8 +243,8 @@ def differences(old: dict[str, Any], new: dict[str, Any], free: set[str] | froze
 class _StopOnSignal(TrainerCallback):
     """On the first Ctrl-C or SIGTERM finish the step or the evaluation, save and stop; on the second stop at once.
 
-    At once, too, where there is nothing new to save: before the first step and after the last. Of several processes
-    all stop after the same step, whichever was asked.
+    Before the first step and after the last there is nothing new to save, so the first signal stops at once. All
+    processes stop after the same step, whichever of them got the signal.
     """
 
     def __init__(self) -> None:
@@ -264,7 +269,7 @@ class _StopOnSignal(TrainerCallback):
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.stopping = self.asked
         if args.world_size > 1:
-            # `asked` stays this process's own: its second signal is the second one that it was sent.
+            # `asked` counts the signals of this process alone.
             asked = torch.tensor(float(self.asked), device=args.device)
             distributed.all_reduce(asked, distributed.ReduceOp.MAX)
             self.stopping = bool(asked)
@@ -277,7 +282,7 @@ class _StopOnSignal(TrainerCallback):
         control.should_training_stop |= self.stopping
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self.stopping and (state.epoch or 0) % 1:  # not at its end: what is measured there is not due
+        if self.stopping and (state.epoch or 0) % 1:  # stopped within the epoch
             control.should_log = control.should_evaluate = control.should_save = False
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -285,7 +290,7 @@ class _StopOnSignal(TrainerCallback):
 
 
 class _Bar(ProgressCallback):
-    """The trainer's progress bar, with the loss beside it in place of a line per log."""
+    """The trainer's progress bar, with the loss beside it instead of a line per log."""
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         shown = {name: logs[name] for name in ("loss", "eval_loss", "eval_violation") if name in (logs or {})}

@@ -4,12 +4,11 @@ from descend.evaluation.satisfaction import preferred
 from descend.training.config import DescentConfig
 from descend.training.measuring import DUAL_FILE, FEASIBLE_FOLDER
 from descend.training.saving import STATE_FILE
-from descend.training.trainer import RECORDS_FILE, DescentMixin, DescentTrainer, steps_of_epoch
+from descend.training.trainer import DescentMixin, DescentTrainer, steps_of_epoch
 
 __all__ = [
     "DUAL_FILE",
     "FEASIBLE_FOLDER",
-    "RECORDS_FILE",
     "STATE_FILE",
     "DescentConfig",
     "DescentMixin",

@@ -20,7 +20,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from descend.core import Outlook, PrimalDual
 from descend.errors import InputError, NonFiniteLossError, SaveError
 from descend.models.modules import save_module, tied_names
-from descend.records import PART, Records, aside, of_disk
+from descend.records import PART, aside, of_disk
+from descend.records.rows import Records
 from descend.training.checkpoints import DAMAGED, damage, load_state, newest_whole, rotate, save_state, seal, step_of
 from descend.training.config import DescentConfig
 from descend.training.hf_hooks import TrainerHooks

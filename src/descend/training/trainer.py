@@ -25,7 +25,8 @@ from descend.core import Outlook
 from descend.errors import InputError, NonFiniteLossError
 from descend.noise import GaussianNoise, Noise
 from descend.objective import ExitLosses, Objective, Task
-from descend.records import Records
+from descend.records.rows import Records
+from descend.records.schema import RECORDS_FILE
 from descend.training.checkpoints import STOPPED
 from descend.training.config import DescentConfig
 from descend.training.measuring import FEASIBLE_FOLDER, Measuring
@@ -35,7 +36,6 @@ from descend.training.stopping import EarlyStopping
 
 logger = logging.getLogger(__name__)
 
-RECORDS_FILE = "records.jsonl"
 IDLE = "idle"  # marks a micro-batch that counts nothing
 
 

@@ -26,7 +26,7 @@ from descend.paper.report.results import Results
 from descend.paper.report.tables import Table
 from descend.paper.scales import SCALES
 from descend.records.studies import StudyFile
-from descend.report.page import put
+from descend.report.rendering import put
 
 _DRAWN: dict[str, Callable[[Results], Chart | Table]] = {
     "figure-1": classifier_figures.figure_1,

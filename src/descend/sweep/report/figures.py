@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from descend.records.studies import Trial
 from descend.report.figures import GRID, MUTED, layer_colours, plain_layout, plain_text
 from descend.report.runs import Style
-from descend.report.tables import _number
+from descend.report.tables import number
 from descend.sweep.report.searched import Method, Range
 
 FAR = 4.0
@@ -151,7 +151,7 @@ def parallel(searched: Method, metric: str, higher: bool) -> go.Figure:
             opacity=1 if chosen else 0.7,
             meta=colours,
             name=f"trial {trial.number}",
-            hovertemplate=f"trial {trial.number}, {trial.state} {_number(trial.value)}<br>"
+            hovertemplate=f"trial {trial.number}, {trial.state} {number(trial.value)}<br>"
             f"{_settings(trial)}<extra></extra>",
         )
     for place, kind in enumerate(axes.values()):

@@ -3,16 +3,16 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
-from html import escape
 from pathlib import Path
 
 import plotly.graph_objects as go
 
 from descend.errors import InputError, reason
 from descend.records.studies import SWEEP_FILE, SweepFile, read_sweep
-from descend.report.page import figure_block, put_page
+from descend.report.rendering import write_interactive
 from descend.report.runs import Style
-from descend.report.tables import _number, _row, _table
+from descend.report.tables import number
+from descend.report.views import Body, Cell, FigureView, Row, Sentence, Span, Table, VerdictView
 from descend.sweep.report import figures
 from descend.sweep.report.searched import Method, styles
 
@@ -45,17 +45,15 @@ def write_sweep(folder: Path) -> Path:
         plots = _plots(methods, sweep.metric, sweep.higher_is_better)
     except (ValueError, KeyError, OverflowError) as error:  # a trial's setting that lies in no range
         raise InputError(f"{folder / SWEEP_FILE} can't be drawn: {reason(error)}. Run the sweep again.") from None
-    looks = styles(methods)
-    blocks = "".join(figure_block(key, heading, words, wide=wide) for key, (_, heading, words, wide) in plots.items())
-    commands = "\n".join(escape(each.search.best.command) for each in methods if each.search.best)
-    todo = f"<h3>What was chosen, to type</h3><pre><code>{commands}</code></pre>" if commands else ""
-    return put_page(
+    return write_interactive(
         folder,
+        "sweep.html",
         title=f"Descend: sweep {folder.absolute().name}",
-        subtitle=escape(f"{sweep.model}, {sweep.recipe}: settings chosen on validation data"),
+        subtitle=f"{sweep.model}, {sweep.recipe}: settings chosen on validation data",
         verdict=_verdict(methods, sweep),
-        table=_methods_table(methods, looks, sweep.metric),
-        sections=[f'<section data-section="0"><div class="plots">{blocks}</div>{todo}</section>'],
+        table=_methods_table(methods, styles(methods), sweep.metric),
+        figures=[FigureView(key, heading, words, wide=wide) for key, (_, heading, words, wide) in plots.items()],
+        commands="\n".join(each.search.best.command for each in methods if each.search.best),
         data=[
             {
                 "state": {"log": True},
@@ -85,36 +83,35 @@ def _plots(methods: list[Method], metric: str, higher: bool) -> dict[str, tuple[
     return plots
 
 
-def _verdict(methods: list[Method], sweep: SweepFile) -> str:
-    numbers = [len(each.trials) for each in methods]
-    equal = len(set(numbers)) <= 1
-    found = ", ".join(f"{escape(each.name)} {_number(each.chosen.value if each.chosen else None)}" for each in methods)
-    warning = "" if equal else "<p><b>The methods have had different numbers of trials: they do not compare.</b></p>"
-    warning += "".join(
-        f"<p>{escape(each.name)} chose at the end of a range, better values may lie beyond: "
-        f"{escape(', '.join(each.search.edges))}.</p>"
+def _verdict(methods: list[Method], sweep: SweepFile) -> VerdictView:
+    equal = len({len(each.trials) for each in methods}) <= 1
+    best = ", ".join(f"{each.name} {number(each.chosen.value if each.chosen else None)}" for each in methods)
+    lines: list[Sentence] = []
+    if not equal:
+        words = "The methods have had different numbers of trials: they do not compare."
+        lines.append([Span(words, bold=True)])
+    lines += [
+        [Span(f"{each.name} chose at a range's end, better may lie beyond: {', '.join(each.search.edges)}.")]
         for each in methods
         if each.search.edges
-    )
-    return (
-        f'<div class="verdict {"open" if equal else "tentative"}"><h2 class="headline">Best mean '
-        f"{escape(sweep.metric)} on validation data: {found}</h2>{warning}<p>{escape(sweep.rule)}</p>"
-        "<p>A best of many trials is better than it will be on other data: judge what was chosen on test data, with "
-        "other seeds.</p></div>"
-    )
+    ]
+    lines.append([Span(sweep.rule)])
+    words = "A best of many trials is better than it will be on other data: judge what was chosen on test data, with "
+    lines.append([Span(words + "other seeds.")])
+    headline = f"Best mean {sweep.metric} on validation data: {best}"
+    return VerdictView("open" if equal else "tentative", "", headline, lines)
 
 
-def _methods_table(methods: list[Method], looks: Mapping[str, Style], metric: str) -> str:
-    heads = ("Method", "Finished", "Pruned", "Diverged", f"Best mean {escape(metric)}", "Feasible")
+def _methods_table(methods: list[Method], looks: Mapping[str, Style], metric: str) -> Table:
     rows = []
     for each in methods:
         counts, best = Counter(trial.state for trial in each.trials), each.chosen
         feasible = {True: "yes", False: "no"}.get(best.feasible, "–") if best and best.feasible is not None else "–"
-        cells = [
-            escape(each.name),
+        words = [
+            each.name,
             *(str(counts[state]) for state in ("finished", "pruned", "diverged")),
-            _number(best.value if best else None),
+            number(best.value if best else None),
             feasible,
         ]
-        rows.append(_row(heads, cells, looks[each.method]))
-    return _table(heads, f"<tbody>{''.join(rows)}</tbody>")
+        rows.append(Row([Cell(word) for word in words], looks[each.method]))
+    return Table(("Method", "Finished", "Pruned", "Diverged", f"Best mean {metric}", "Feasible"), [Body(rows)])

@@ -1,0 +1,78 @@
+"""The rows of ``records.jsonl``, appended while a run trains."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from descend.errors import SaveError
+from descend.records.folder import flush, put
+from descend.records.schema import Record
+
+
+class Records:
+    """Append-only rows in a run's ``records.jsonl``.
+
+    Args:
+        path: The file; the first row makes it.
+        run: The run's name, the same in every row.
+    """
+
+    def __init__(self, path: Path, run: str):
+        self.path, self.run = path, run
+        self._written: set[tuple[int, str, str]] = set()  # (step, split, metric) of the last step
+
+    def rows(
+        self, values: Mapping[str, Iterable[float]], *, step: int, split: str, noise: float | None, first: int = 0
+    ) -> None:
+        """Append one row per metric and layer, unless the metric has rows at this step and split already.
+
+        Args:
+            values: For each metric its values by layer.
+            step: The training step.
+            split: ``train``, ``validation``, ``validation NAME`` or ``test``.
+            noise: γ.
+            first: The layer of each metric's first value.
+
+        Raises:
+            SaveError: If the file can't be written.
+        """
+        if self._written and step > next(iter(self._written))[0]:
+            self._written.clear()  # steps only grow
+        lines = []
+        for metric, series in values.items():
+            if (step, split, metric) in self._written:
+                continue
+            self._written.add((step, split, metric))
+            for layer, value in enumerate(series, start=first):
+                row = Record(
+                    run=self.run, step=step, split=split, layer=layer, noise=noise, metric=metric, value=float(value)
+                )
+                lines.append(row.line())
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.writelines(lines)
+        except OSError as error:
+            raise SaveError.at(self.path, error) from error
+
+    def truncate_after(self, step: int) -> None:
+        """Drop rows later than ``step``, which a resumed run measures again, and a half-written last line."""
+        self._written.clear()
+        if not self.path.exists():
+            return
+        lines = []
+        for line in self.path.read_bytes().split(b"\n"):
+            try:
+                row = Record.model_validate_json(line)
+            except ValidationError:
+                continue
+            if row.step <= step:
+                lines.append(line + b"\n")
+                if row.step == step:
+                    self._written.add((step, row.split, row.metric))
+        put(self.path, lambda part: part.write_bytes(b"".join(lines)))
+
+    def flush(self) -> None:
+        """Bring the rows to the disk itself, before a checkpoint that counts on them."""
+        if self.path.exists():
+            flush(self.path)

@@ -1,0 +1,82 @@
+"""The files of a run as typed objects: ``config.json``, ``summary.json``, ``groups.json``, rows of ``records.jsonl``.
+
+Every writer builds one of these models and every reader gets one, so a key is spelled in one place. A file says which
+version of this schema it follows by the key ``schema``. A file without that key is from before it existed and is read
+if its entries fit. Keys that this version does not know are kept when a file is written again.
+"""
+
+from descend.records.schema.base import (
+    CONFIG_FILE,
+    GROUPS_FILE,
+    RECORDS_FILE,
+    SCHEMA,
+    SUMMARY_FILE,
+    ByLevel,
+    File,
+    Number,
+    Numbers,
+    OptionalNumbers,
+    Part,
+    parse,
+)
+from descend.records.schema.config import RunConfig, read_config
+from descend.records.schema.findings import (
+    ChosenExit,
+    Drafts,
+    ExitPoint,
+    Exits,
+    Histogram,
+    Probes,
+    Ratios,
+    SettledLayer,
+    Speculation,
+)
+from descend.records.schema.groups import Groups, LayerGroups, read_groups
+from descend.records.schema.records import Record, read_records
+from descend.records.schema.summary import (
+    REQUIRED,
+    Comparison,
+    Measured,
+    Summary,
+    parse_summary,
+    read_comparison,
+    read_summary,
+)
+
+__all__ = [
+    "CONFIG_FILE",
+    "GROUPS_FILE",
+    "RECORDS_FILE",
+    "REQUIRED",
+    "SCHEMA",
+    "SUMMARY_FILE",
+    "ByLevel",
+    "ChosenExit",
+    "Comparison",
+    "Drafts",
+    "ExitPoint",
+    "Exits",
+    "File",
+    "Groups",
+    "Histogram",
+    "LayerGroups",
+    "Measured",
+    "Number",
+    "Numbers",
+    "OptionalNumbers",
+    "Part",
+    "Probes",
+    "Ratios",
+    "Record",
+    "RunConfig",
+    "SettledLayer",
+    "Speculation",
+    "Summary",
+    "parse",
+    "parse_summary",
+    "read_comparison",
+    "read_config",
+    "read_groups",
+    "read_records",
+    "read_summary",
+]

@@ -1,0 +1,137 @@
+"""What all files of a run have in common: the version of the schema, numbers, and one error for a damaged file."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from descend.errors import InputError
+from descend.records.folder import write_json
+
+SCHEMA = 1
+"""The version that this code writes, and the newest that it reads."""
+
+CONFIG_FILE = "config.json"
+SUMMARY_FILE = "summary.json"
+GROUPS_FILE = "groups.json"
+RECORDS_FILE = "records.jsonl"
+
+MOST_SHOWN = 60
+"""Characters of a wrong value in an error."""
+
+
+def nan_for_null(value: Any) -> Any:
+    """Null in JSON stands for a number that is not finite."""
+    return math.nan if value is None else value
+
+
+def empty_for_null(value: Any) -> Any:
+    """Null in JSON stands for an empty list."""
+    return [] if value is None else value
+
+
+Number = Annotated[float, BeforeValidator(nan_for_null)]
+"""A number; in JSON null stands for one that is not finite, such as the loss of a diverged model."""
+
+Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
+Flag = Annotated[bool, BeforeValidator(lambda value: False if value is None else value)]
+
+Numbers = Annotated[list[Number], BeforeValidator(empty_for_null)]
+OptionalNumbers = Annotated[list[float | None], BeforeValidator(empty_for_null)]
+"""A list with None where there is nothing to say, for example where a layer has no constraint."""
+
+ByLevel = dict[float, list[Number]]
+"""Noise level γ → one number for each layer 0 … L."""
+
+
+class Part(BaseModel):
+    """A part of a file. Immutable; change a copy with ``model_copy(update=…)``."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", validate_by_name=True, validate_by_alias=True)
+
+
+class File(Part):
+    """The whole content of a JSON file, with the version of its schema."""
+
+    schema_version: int = Field(default=SCHEMA, alias="schema", ge=1, le=SCHEMA)
+
+    @model_validator(mode="after")
+    def _always_write_the_version(self) -> Self:
+        self.model_fields_set.add("schema_version")
+        return self
+
+    def content(self) -> dict[str, Any]:
+        """The file's content in JSON types: what was set, under the keys of the file."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
+
+    def write(self, path: Path) -> None:
+        """Write the file in one piece.
+
+        Raises:
+            SaveError: If it can't be written; an older file is as it was.
+        """
+        write_json(path, self.content())
+
+
+F = TypeVar("F", bound=BaseModel)
+
+
+def parse(kind: type[F], content: Any, source: str, todo: str) -> F:
+    """Check what a file holds and give its entries their types.
+
+    Args:
+        kind: What it should be.
+        content: The file's content, as `read_json` gives it.
+        source: The file's name, for an error.
+        todo: What to do about a damaged file, a full sentence.
+
+    Raises:
+        InputError: If an entry is missing, of the wrong type or does not fit the others, or if a newer version of
+            Descend wrote the file.
+    """
+    if isinstance(content, kind):
+        return content
+    version = content.get("schema") if isinstance(content, Mapping) else None
+    if isinstance(version, int) and version > SCHEMA:
+        raise InputError(
+            f"{source} follows schema {version}; this version of descend reads up to {SCHEMA}. Upgrade descend."
+        )
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise InputError(f"{source} must hold {_name(kind)}; {_problem(error)}. {todo}") from None
+    except (OverflowError, RecursionError) as error:
+        raise InputError(f"{source} must hold {_name(kind)}; got a value that is too large ({error}). {todo}") from None
+
+
+def _name(kind: type[BaseModel]) -> str:
+    return (kind.__doc__ or kind.__name__).split(".")[0].split("\n")[0].replace("``", "").lower()
+
+
+def _problem(error: ValidationError) -> str:
+    """The entries that are missing, else the first that is wrong: what was expected and what was got."""
+    errors = error.errors(include_url=False)
+    missing = [_place(each["loc"]) for each in errors if each["type"] == "missing"]
+    if missing:
+        return f"it lacks {', '.join(missing)}"
+    first = errors[0]
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if first["type"] == "model_type":
+        message = "should be a JSON object"
+    if first["type"] == "value_error" and not first["loc"]:
+        return message
+    place = _place(first["loc"]) or "it"
+    return f"{place} {message[:1].lower()}{message[1:]}; got {repr(first['input'])[:MOST_SHOWN]}"
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, loc))

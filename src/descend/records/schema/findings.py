@@ -1,0 +1,102 @@
+"""The parts of a summary: ratios, early exits, speculation, probes."""
+
+import math
+
+from descend.records.schema.base import ByLevel, Number, Part
+
+
+class Histogram(Part):
+    """Counts of samples, one row per layer 1 … L. The first and the last bin hold all that lies beyond."""
+
+    edges: list[float]
+    counts: list[list[int]]
+
+
+class Ratios(Part):
+    """How f_l / f_{l−1} spreads over samples: over all layers, and its ``quantiles`` at each layer 1 … L."""
+
+    mean: float | None = None
+    median: float | None = None
+    quantiles: list[float] = []
+    by_layer: list[list[Number]] = []
+    histogram: Histogram | None = None
+
+
+class SettledLayer(Part):
+    """From which layer on decisions do not change: the mean, and the share of samples at each layer 0 … L."""
+
+    mean: Number = math.nan
+    shares: list[Number] = []
+
+
+class ExitPoint(Part):
+    """The metric's ``value`` and the mean number of ``layers`` used, by one rule for exits.
+
+    In the file the value's key is the name of the summary's metric.
+    """
+
+    layers: Number
+    value: Number
+    threshold: float | None = None
+    patience: int | None = None
+
+
+class ChosenExit(ExitPoint):
+    """The threshold chosen on validation data, with its time as a share of full depth's."""
+
+    threshold: float
+    time_ratio: Number
+
+
+class Exits(Part):
+    """Early exits: the metric at ``full`` depth, and the curves by confidence threshold and by patience."""
+
+    full: Number
+    depth: int
+    confidence: list[ExitPoint]
+    patience: list[ExitPoint]
+    chosen: ChosenExit
+
+    def sentence(self, metric: str) -> str:
+        """What early exits cost and save."""
+        chosen = self.chosen
+        return (
+            f"Early exits at a confidence of {chosen.threshold:g}, chosen on validation data, use {chosen.layers:.2f} "
+            f"of {self.depth} layers on average and {chosen.time_ratio:.2f} of the time: {metric} {chosen.value:.3f} "
+            f"against {self.full:.3f} at full depth, on clean inputs."
+        )
+
+
+class Drafts(Part):
+    """Drafting by the first ``layer`` layers: the share of drafted tokens kept, and the speed against full depth."""
+
+    layer: int
+    acceptance: Number
+    speed: Number
+
+
+class Speculation(Part):
+    """Self-speculative decoding, one entry in ``layers`` for each number of drafting layers 1 … L−1."""
+
+    prompts: int | None = None
+    tokens_per_second: float | None = None
+    layers: list[Drafts]
+
+    def sentence(self, depth: int) -> str:
+        """What drafting by the first layers is worth."""
+        if not self.layers:
+            return "No prompt leaves room for an answer to draft."
+        best = max(self.layers, key=lambda drafts: drafts.speed)
+        rate = "" if self.tokens_per_second is None else f" ({self.tokens_per_second:.0f})"
+        return (
+            f"Drafting by the first {best.layer} of {depth} layers writes {best.speed:.2f} times the tokens per second "
+            f"of full depth{rate}, with the same answers: {100 * best.acceptance:.0f} % of the draft is kept."
+        )
+
+
+class Probes(Part):
+    """What linear probes reach: the metric at the last layer by noise level, and losses and metrics by layer."""
+
+    values: list[Number] = []
+    layer_losses: ByLevel = {}
+    layer_metrics: ByLevel = {}

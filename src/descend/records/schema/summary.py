@@ -1,0 +1,313 @@
+"""What was found of an evaluated run: ``summary.json``, of one run or of a comparison."""
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from descend.errors import InputError
+from descend.records.folder import read_json
+from descend.records.schema.base import (
+    MOST_SHOWN,
+    SUMMARY_FILE,
+    ByLevel,
+    File,
+    Flag,
+    Number,
+    Numbers,
+    OptionalNumbers,
+    Text,
+    empty_for_null,
+    nan_for_null,
+    parse,
+)
+from descend.records.schema.findings import Exits, Probes, Ratios, SettledLayer, Speculation
+
+MOST_LEVELS, MOST_LAYERS = 1000, 1024
+"""What a summary may hold, so that a page can show it."""
+
+
+def _listed(value: Any) -> Any:
+    return [] if value is None else [value] if isinstance(value, int | float) else value
+
+
+class Measured(File):
+    """What an evaluation measures, before it is known which run it belongs to.
+
+    Attributes:
+        metric: The metric's name.
+        higher_is_better: Whether more of it is better.
+        noise: Levels γ of the robustness curve, G numbers.
+        values: The last layer's metric at each level, G numbers.
+        mean: The plain mean of ``values``.
+        auc: The area under ``values`` over γ; None with a single level.
+        train_noise: γ of the training, where the verdict is taken.
+        train_value: The last layer's metric there.
+        layer_losses: γ → the losses f_0 … f_L.
+        layer_metrics: γ → the metric at each layer.
+        violations: Each descent constraint's, L numbers, ≤ 0 where it holds.
+        violation_intervals: A (low, high) of each.
+        cap_violation: The cap's.
+        bounds: The loss that each layer had to reach, L numbers; None where no constraint is in force.
+        certified: The share by which each layer lowers the loss at least, L numbers.
+        feasible: No constraint is broken.
+        certain: No constraint is broken or undecided.
+        violated: Broken constraints by layer; 0 stands for the cap.
+        undecided: Constraints whose interval reaches above 0.
+        verdict: The verdict in a sentence.
+        descending_share: How often a layer lowers a sample's loss.
+        ratios: f_l / f_{l−1} over samples.
+        settled_layer: Where a classifier's decisions settle.
+        samples: How many samples were judged.
+        groups: How many independent groups of them the intervals rest on.
+        depth: L, the number of layers.
+    """
+
+    metric: str
+    higher_is_better: bool
+    noise: list[float]
+    values: list[Number]
+    mean: Number
+    auc: float | None = None
+    train_noise: float
+    train_value: Annotated[float | None, BeforeValidator(nan_for_null)] = None
+    layer_losses: ByLevel
+    layer_metrics: Annotated[ByLevel, BeforeValidator(lambda rows: rows or {})] = {}
+    violations: Numbers = []
+    violation_intervals: Annotated[list[tuple[Number, Number]], BeforeValidator(empty_for_null)] = []
+    cap_violation: float | None = None
+    bounds: OptionalNumbers = []
+    certified: Numbers = []
+    feasible: bool | None = None
+    certain: Flag = False
+    violated: Annotated[list[int], BeforeValidator(empty_for_null)] = []
+    undecided: Annotated[list[int], BeforeValidator(empty_for_null)] = []
+    verdict: Text = ""
+    descending_share: float | None = None
+    ratios: Ratios = Ratios()
+    settled_layer: SettledLayer | None = None
+    samples: int | None = None
+    groups: int | None = None
+    depth: int = Field(default_factory=lambda known: max(map(len, known["layer_losses"].values()), default=0) - 1)
+
+    @model_validator(mode="after")
+    def _entries_fit(self) -> Self:
+        """Entries that belong together have the same lengths, so that no reader need ask."""
+        self._levels_fit()
+        depth = self.depth
+        if not 1 <= depth <= MOST_LAYERS:
+            raise ValueError(f"layer_losses must have 2 to {MOST_LAYERS + 1} layers; got {depth + 1}")
+        for name, length in self._lengths(depth):
+            if length:
+                raise ValueError(f"{name} must have one entry per layer, of {depth} layers; got {length}")
+        return self
+
+    def _levels_fit(self) -> None:
+        if not self.noise or len(self.noise) != len(self.values):
+            raise ValueError(
+                f"expected one value per noise level; got {len(self.noise)} noise levels but {len(self.values)} values"
+            )
+        levels = [self.train_noise, *self.noise, *(level for rows in self._rows().values() for level in rows)]
+        if not all(map(math.isfinite, levels)) or len(set(levels)) > MOST_LEVELS:
+            raise ValueError(f"noise levels must be finite, at most {MOST_LEVELS}; got {str(levels)[:MOST_SHOWN]}")
+        if self.train_noise not in self.layer_losses:
+            raise ValueError(f"layer_losses must contain the training noise {self.train_noise}")
+
+    def _rows(self) -> dict[str, ByLevel]:
+        return {"layer_losses": self.layer_losses, "layer_metrics": self.layer_metrics}
+
+    def _lengths(self, depth: int) -> Iterator[tuple[str, int]]:
+        """The entries with one number per layer, each with its length where that is wrong, 0 else."""
+        for name, rows in self._rows().items():
+            yield name, next((max(len(row), 1) for row in rows.values() if len(row) != depth + 1), 0)
+        for name in ("violations", "violation_intervals", "bounds", "certified"):
+            length = len(getattr(self, name))
+            yield name, length if length not in (0, depth) else 0
+        quantiles, by_layer = self.ratios.quantiles, self.ratios.by_layer
+        fits = len(by_layer) == depth and len(quantiles) >= 2 and all(len(row) == len(quantiles) for row in by_layer)
+        yield "ratios", len(by_layer) if by_layer and not fits else 0
+        shares = self.settled_layer.shares if self.settled_layer else []
+        yield "settled_layer", len(shares) if len(shares) not in (0, depth + 1) else 0
+
+
+class Summary(Measured):
+    """The summary of an evaluated run.
+
+    Beside what was measured it says which run, data and constraints that was.
+
+    Attributes:
+        recipe: The recipe's name, or the task of a model that Descend did not train.
+        method: As in `RunConfig`; ``plain`` for a model that Descend did not train.
+        seed: The run's seed.
+        model: The model's label.
+        dataset: The name of the data judged on.
+        split: ``test``, ``validation`` or ``train``.
+        checkpoint: Which of the run's models: ``model`` or ``best_feasible``.
+        shift: The kind of noise.
+        settings: All settings that may tell two runs on the same data apart, but for their seeds.
+        multipliers: λ of each layer, L numbers.
+        cap_multiplier: The cap's.
+        slack: Each layer's slack, L numbers.
+        binding: The constraints with λ > 0, by layer; 0 stands for the cap.
+        alpha: α of each layer, or a single one for all; empty with a geometric target.
+        target: ``geometric`` or ``step``.
+        strength: The geometric target's.
+        certificate: ``certified`` in a sentence.
+        limits: For each layer 0 … L the share of the loss before that it may keep; None where nothing is asked.
+        first_layer: The first layer under a constraint.
+        cap: The cap on the last layer's loss.
+        sigma: σ_x of the noise.
+        seconds: Training time.
+        note: What a reader should know of the run.
+        probe: Linear probes.
+        exit: Early exits.
+        speculation: Self-speculative decoding.
+        energy: γ → the mean energy of h_0 … h_L, of unrolled models.
+    """
+
+    recipe: str
+    method: str
+    seed: int
+    model: str
+    dataset: str
+    split: str = "test"
+    checkpoint: str = "model"
+    shift: str = "gaussian"
+    settings: dict[str, JsonValue] = {}
+    multipliers: Numbers = []
+    cap_multiplier: float | None = None
+    slack: Numbers = []
+    binding: Annotated[list[int], BeforeValidator(empty_for_null)] = []
+    alpha: Annotated[list[float], BeforeValidator(_listed)] = []
+    target: str | None = None
+    strength: float | None = None
+    certificate: Text = ""
+    limits: OptionalNumbers = []
+    first_layer: int | None = None
+    cap: float | None = None
+    sigma: float | None = None
+    seconds: float | None = None
+    note: Text = ""
+    probe: Probes = Probes()
+    exit: Exits | None = None
+    speculation: Speculation | None = None
+    energy: ByLevel = {}
+
+    @property
+    def constrained(self) -> bool:
+        """Whether the run was trained under constraints."""
+        return self.method == "constrained"
+
+    def asks(self, layer: int) -> bool:
+        """Whether a constraint is in force at a layer 1 … L; at all of them where the summary does not say."""
+        if self.bounds:
+            return self.bounds[layer - 1] is not None
+        return not self.limits or self.limits[layer] is not None
+
+    def losses_to_reach(self, level: float) -> dict[int, float]:
+        """The loss that each layer under a constraint had to reach, by layer.
+
+        A limit is a share of the loss before and applies at every noise level. Bounds of a geometric target follow from
+        the losses and are known at the training noise alone.
+
+        Args:
+            level: The noise level γ.
+        """
+        limits = {layer: limit for layer, limit in enumerate(self.limits) if layer and limit is not None}
+        if limits and level in self.layer_losses:
+            return {layer: limit * self.layer_losses[level][layer - 1] for layer, limit in limits.items()}
+        if level != self.train_noise:
+            return {}
+        return {layer: bound for layer, bound in enumerate(self.bounds, start=1) if bound is not None}
+
+    def _rows(self) -> dict[str, ByLevel]:
+        probe = {"probe.layer_losses": self.probe.layer_losses, "probe.layer_metrics": self.probe.layer_metrics}
+        return super()._rows() | probe | {"energy": self.energy}
+
+    def _lengths(self, depth: int) -> Iterator[tuple[str, int]]:
+        yield from super()._lengths(depth)
+        yield "limits", len(self.limits) if len(self.limits) not in (0, depth + 1) else 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_exit_values(cls, content: Any) -> Any:
+        """In the file an exit's value has the metric's name."""
+        if not isinstance(content, Mapping):
+            return content
+        exits, metric = content.get("exit"), content.get("metric")
+        if not isinstance(exits, Mapping) or not isinstance(metric, str):
+            return content if exits or "exit" not in content else {**content, "exit": None}
+        return {**content, "exit": _renamed(exits, metric, "value") or None}
+
+    @model_serializer(mode="wrap")
+    def _name_exit_values_again(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content = dump(self)
+        if content.get("exit"):
+            content["exit"] = _renamed(content["exit"], "value", self.metric)
+        return content
+
+
+REQUIRED = tuple(name for name, field in Summary.model_fields.items() if field.is_required())
+"""The entries that a summary can't do without."""
+
+
+def _renamed(exits: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
+    """Early exits with another key for the metric's value."""
+
+    def point(entry: Any) -> Any:
+        return (
+            {new if key == old else key: each for key, each in entry.items()} if isinstance(entry, Mapping) else entry
+        )
+
+    def value(entry: Any) -> Any:
+        return [point(each) for each in entry] if isinstance(entry, list) else point(entry)
+
+    return {key: value(entry) for key, entry in exits.items()}
+
+
+def read_summary(folder: Path) -> Summary:
+    """Read the ``summary.json`` of an evaluated run's folder.
+
+    Raises:
+        InputError: If the run has not been evaluated, or the file is damaged or something else.
+    """
+    path = folder / SUMMARY_FILE
+    if not path.is_file():
+        state = f"has no {SUMMARY_FILE}" if folder.is_dir() else "is not a run folder"
+        raise InputError(f"{folder} {state}; run `descend evaluate {folder} --data PATH` first.")
+    return parse_summary(read_json(path), str(path))
+
+
+def parse_summary(content: Any, source: str = "summary") -> Summary:
+    """Check the content of a ``summary.json``.
+
+    Args:
+        content: What the file holds.
+        source: Where it is from, for an error.
+
+    Raises:
+        InputError: If it is not the summary of one evaluated run.
+    """
+    return parse(Summary, content, source, "Evaluate the run again.")
+
+
+class Comparison(File):
+    """A comparison of evaluated runs: their summaries, and their folders relative to the comparison's."""
+
+    runs: list[Summary]
+    folders: list[str]
+
+
+def read_comparison(folder: Path) -> Comparison | None:
+    """Read the ``summary.json`` of a comparison; None if it is not one.
+
+    Raises:
+        InputError: If there is none, or it is damaged.
+    """
+    path = folder / SUMMARY_FILE
+    content = read_json(path)
+    if not isinstance(content, Mapping) or "folders" not in content:
+        return None
+    return parse(Comparison, content, str(path), "Compare the runs again.")

@@ -1,0 +1,146 @@
+"""The verdict at the top of the page: whether the constraints hold, in plain words."""
+
+from collections.abc import Sequence
+from math import isfinite
+from statistics import fmean
+
+from descend.report.runs import Arm, Group, RunView, alphas, group_name
+from descend.report.tables import number
+from descend.report.views import GroupLink, Sentence, Span, VerdictView
+
+_MARKS = {"holds": "✓", "tentative": "≈", "broken": "✕", "open": "–"}
+
+
+def verdict(groups: Sequence[Group]) -> VerdictView:
+    """Whether the constraints hold in some groups of runs; for a single group with the details of its arms."""
+    runs = [run for group in groups for run in group.runs if run.summary.constrained]
+    state = _state(runs)
+    lines = _details(groups[0]) if len(groups) == 1 else []
+    links = _links(groups) if len(groups) > 1 else []
+    return VerdictView(state, _MARKS[state], _headline(runs), lines, links)
+
+
+def _state(runs: Sequence[RunView]) -> str:
+    known = [run.summary.feasible for run in runs]
+    if any(feasible is False for feasible in known):
+        return "broken"
+    if not runs or not all(known):
+        return "open"
+    return "holds" if all(run.summary.certain for run in runs) else "tentative"
+
+
+def _headline(runs: Sequence[RunView]) -> str:
+    if not runs:
+        return "Trained without constraints: nothing is promised about the layers"
+    total, feasible = len(runs), sum(run.summary.feasible is True for run in runs)
+    certain = sum(run.summary.certain for run in runs)
+    scope = f", in all {total} runs" if total > 1 else ""
+    match _state(runs):
+        case "holds":
+            return f"Feasible: every layer lowers the loss as asked{scope}"
+        case "tentative":
+            return f"Feasible as far as the data can tell{scope}" + (f"; beyond doubt in {certain}" if certain else "")
+        case "broken" if total == 1:
+            return "Not feasible: the constraints do not hold"
+        case "broken":
+            return f"Not feasible in {total - feasible} of {total} runs: there the constraints do not hold"
+        case _:
+            return "Not judged: whether the constraints hold was not measured"
+
+
+def _details(group: Group) -> list[Sentence]:
+    arms = [arm for arm in group.arms if arm.runs[0].summary.constrained] or group.arms
+    seeds: dict[str, dict[str, list[int]]] = {}  # sentence → arm → its seeds
+    for arm in arms:
+        for run in arm.runs:
+            words = " ".join(filter(None, (run.summary.verdict, run.summary.certificate)))
+            seeds.setdefault(words, {}).setdefault(arm.label, []).append(run.summary.seed)
+    lines: list[Sentence] = []
+    for words, by_arm in seeds.items():
+        who = "; ".join(
+            (f"{label}, seed" if len(arms) > 1 else "Seed") + f"{'s' * (len(each) > 1)} {_listed(each)}"
+            for label, each in by_arm.items()
+        )
+        if words:
+            lines.append([Span(f"{who}.", bold=True), Span(f" {words}")] if len(seeds) > 1 else [Span(words)])
+    notes = dict.fromkeys(run.summary.note for run in group.runs if run.summary.note)
+    measured = [words for arm in arms for words in _measured(arm, group)]
+    asked = dict.fromkeys(words for arm in arms if (words := _asked(arm)))
+    return [*lines, *([Span(words)] for words in (*notes, *measured, *asked)), *_gain(group)]
+
+
+def _measured(arm: Arm, group: Group) -> list[str]:
+    """Further findings on an arm's first run."""
+    summary, who = arm.runs[0].summary, f"{arm.label}: " if len(group.arms) > 1 else ""
+    words = []
+    if summary.ratios.mean is not None and summary.ratios.median is not None:
+        words.append(
+            f"{who}{'on' if who else 'On'} average a layer multiplies the loss of a single sample by "
+            f"{number(summary.ratios.mean)}; the median is {number(summary.ratios.median)}."
+        )
+    if summary.exit:
+        words.append(who + summary.exit.sentence(summary.metric))
+    if len(group.arms) == 1 and summary.higher_is_better and summary.auc is not None:
+        words.append(f"The area under the {group.metric.lower()} over γ is {number(summary.auc)}.")
+    return words
+
+
+def _asked(arm: Arm) -> str:
+    """What the constraints ask for; empty where it is not known."""
+    steps, strength = alphas(arm.limits), arm.runs[0].summary.strength
+    if not steps:
+        words = "What each layer had to reach follows from the losses, at a strength of"
+        return f"{words} {strength:g}." if arm.runs[0].summary.constrained and strength is not None else ""
+    first, last = min(steps), max(steps)
+    layers = f"layers {first} to {last}" if last > first else f"layer {first}"
+    sizes = [f"{100 * step:.2g}" for step in steps.values()]
+    listed = sizes[0] if len(set(sizes)) == 1 else f"{', '.join(sizes[:-1])} and {sizes[-1]}"
+    return f"Asked of {layers}: a loss lower than that of the layer before by {listed} %."
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _gain(group: Group) -> list[Sentence]:
+    plain = next((arm for arm in group.arms if arm.method == "erm"), None)
+    if plain is None or len(group.arms) == 1:
+        return []
+    if any(run.summary.noise != plain.runs[0].summary.noise for run in group.runs):
+        return [[Span("The runs were evaluated at different noise levels, so their means do not compare.")]]
+    lines: list[Sentence] = []
+    before = fmean(run.summary.mean for run in plain.runs)
+    for arm in group.arms:
+        if arm is plain:
+            continue
+        after = fmean(run.summary.mean for run in arm.runs)
+        change = (after - before) / before if before else float("nan")
+        words = f": {abs(change):.1%} {'higher' if change > 0 else 'lower'}" if isfinite(change) else ""
+        lines.append(
+            [
+                Span(f"Over all noise levels, {arm.label} has a mean {group.metric} of "),
+                Span(number(after), bold=True),
+                Span(" against ERM’s "),
+                Span(number(before), bold=True),
+                Span(f"{words}.{_areas(arm, plain)}"),
+            ]
+        )
+    return lines
+
+
+def _areas(arm: Arm, plain: Arm) -> str:
+    """The area under the metric over γ, which papers on accuracy report; empty for errors."""
+    pairs = [[run.summary.auc for run in each.runs if run.summary.auc is not None] for each in (arm, plain)]
+    if not arm.runs[0].summary.higher_is_better or not all(pairs):
+        return ""
+    ours, theirs = map(fmean, pairs)
+    return f" The area under it over γ is {number(ours)} against {number(theirs)}."
+
+
+def _links(groups: Sequence[Group]) -> list[GroupLink]:
+    states = [_state([run for run in group.runs if run.summary.constrained]) for group in groups]
+    return [
+        GroupLink(state, _MARKS[state], f"#group-{index}", group_name(group))
+        for index, (state, group) in enumerate(zip(states, groups, strict=True))
+    ]

@@ -1,0 +1,106 @@
+"""Locks: one process at a time, and a lock that ends with its process."""
+
+import multiprocessing
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from descend.errors import InputError
+from descend.records import LOCK_FILE, locked
+
+fork = multiprocessing.get_context("fork")
+
+
+def hold(place: Path, held, children=None) -> None:
+    with locked(place):
+        if children is not None:
+            child = fork.Process(target=time.sleep, args=(600,))
+            child.start()
+            children.put(child.pid)
+        held.set()
+        time.sleep(600)
+
+
+def holder_of(place: Path, children=None):
+    held = fork.Event()
+    process = fork.Process(target=hold, args=(place, held, children))
+    process.start()
+    assert held.wait(60)
+    return process
+
+
+def test_a_lock_names_its_holder_and_leaves_no_file(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        assert (tmp_path / LOCK_FILE).read_text() == f"{os.getpid()} on {platform.node()}\n"
+    assert not (tmp_path / LOCK_FILE).exists()
+
+
+def test_another_process_is_refused_and_told_who_holds_the_lock(tmp_path: Path) -> None:
+    holder = holder_of(tmp_path)
+    try:
+        with pytest.raises(InputError, match=f"process {holder.pid} on {platform.node()}"), locked(tmp_path):
+            pass
+    finally:
+        holder.kill()
+        holder.join()
+    with locked(tmp_path):
+        pass
+
+
+def test_a_killed_process_holds_nothing_though_a_process_forked_from_it_lives(tmp_path: Path) -> None:
+    children = fork.Queue()
+    holder = holder_of(tmp_path, children)
+    child = children.get(timeout=60)
+    holder.kill()
+    holder.join()
+    try:
+        with locked(tmp_path):
+            pass
+    finally:
+        os.kill(child, 9)
+
+
+def test_a_lock_is_waited_for(tmp_path: Path) -> None:
+    holder = holder_of(tmp_path)
+    threading.Timer(0.5, holder.kill).start()
+    began = time.monotonic()
+    with locked(tmp_path, wait=True):
+        assert time.monotonic() - began > 0.3
+    holder.join()
+
+
+def test_many_processes_take_turns_and_lose_nothing(tmp_path: Path) -> None:
+    """Each reads a number and writes the next one; the lock's file is removed and made again all the time."""
+    number = tmp_path / "number"
+    number.write_text("0")
+
+    def count() -> None:
+        for _ in range(20):
+            with locked(number, wait=True):
+                number.write_text(str(int(number.read_text()) + 1))
+
+    processes = [fork.Process(target=count) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert number.read_text() == "80" and [file.name for file in tmp_path.iterdir()] == ["number"]
+
+
+def test_a_place_that_can_not_be_written_is_an_error_and_not_a_disk_without_locks(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError) as error, locked(tmp_path / "file" / "run"):
+        pass
+    assert error.value.filename is not None
+
+
+def test_locks_need_nothing_that_windows_lacks() -> None:
+    """The room imports where there is no fcntl."""
+    code = "import sys; sys.modules['fcntl'] = None; import descend.records; import descend.records.schema"
+    subprocess.run([sys.executable, "-c", code], check=True)
