@@ -250,7 +250,7 @@ def test_alpha_may_be_any_kind_of_number(alpha, expected):
     assert found == expected and {type(each) for each in found} == {float}
 
 
-@pytest.mark.parametrize("alpha", ["0.1", ["0.1", "0.2", "0.3"], [[0.1], [0.2], [0.3]], {}], ids=repr)
+@pytest.mark.parametrize("alpha", ["0.1", ["0.1", "0.2", "0.3"], [[0.1], [0.2], [0.3]], 1j], ids=repr)
 def test_alpha_of_another_type(alpha):
     with pytest.raises(InputError, match=r"alpha must be one number or one per layer; got "):
         DescentProblem(3, alpha)
