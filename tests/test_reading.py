@@ -30,8 +30,7 @@ from descend.run.completing import _prompts
 from descend.run.judging import _dual
 from descend.tasks.text import read_imdb, read_instructions, read_mnli
 from descend.tasks.video import Clip, find_clips
-from tests.tasks.test_text_sources import imdb, mnli
-from tests.tasks.test_video_sources import write_frames, write_video
+from tests.support.sources import imdb, mnli, write_frames, write_video
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 brief = settings(quick, max_examples=25)

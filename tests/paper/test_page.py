@@ -15,8 +15,8 @@ from descend.paper.report import FIGURES, heat_map, write_study
 from descend.paper.report.heat_map import opened
 from descend.paper.report.results import Results
 from descend.records.studies import parse_cell
-from tests.report.test_page import HOSTILE, Guarded, Visit, browser  # noqa: F401 (a fixture)
-from tests.report.test_report import fake_frames
+from tests.support.browser import HOSTILE, Guarded, Visit
+from tests.support.pages import fake_frames
 from tests.support.studies import line, small, write
 
 SHOWN = ["figure-1", "figure-2", "figure-3", "table-3", "theory-3"]
@@ -41,7 +41,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def study(browser: Browser, page_file: Path) -> Iterator[Visit]:  # noqa: F811
+def study(browser: Browser, page_file: Path) -> Iterator[Visit]:
     """One visit for many tests: each leaves the page as it found it."""
     with Visit(browser, page_file, viewport={"width": 1280, "height": 900}) as visit:
         yield visit
@@ -69,7 +69,7 @@ def violations(visit: Visit, within: str = "html", only: list[str] | None = None
     return [f"{one['id']}: {one['nodes'][0]['html'][:160]}" for one in found]
 
 
-def test_every_section_is_drawn_without_complaint_or_network(browser: Browser, whole_file: Path) -> None:  # noqa: F811
+def test_every_section_is_drawn_without_complaint_or_network(browser: Browser, whole_file: Path) -> None:
     with Visit(browser, whole_file, viewport={"width": 1280, "height": 1600}) as visit:
         visit.page.evaluate("dispatchEvent(new Event('beforeprint'))")  # for print all are drawn at once
         plots = visit.page.locator("[data-plot]")
@@ -205,7 +205,7 @@ def test_plots_follow_dark_mode(study: Visit) -> None:
     study.page.emulate_media(color_scheme="light")
 
 
-def test_it_fits_a_phone(browser: Browser, page_file: Path) -> None:  # noqa: F811
+def test_it_fits_a_phone(browser: Browser, page_file: Path) -> None:
     with Visit(browser, page_file, viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True) as visit:
         page = visit.page
         for name in ("figure-3", "table-3", "grid", "frames-0", "answers-0"):
@@ -233,7 +233,7 @@ def test_the_runs_of_a_large_study_are_thinned_until_they_fit(monkeypatch: pytes
     assert len(steps[1]) < len(steps[0]) and steps[1][-1] == steps[0][-1] == 400
 
 
-def test_whatever_words_are_in_a_study_they_are_text(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+def test_whatever_words_are_in_a_study_they_are_text(browser: Browser, tmp_path: Path) -> None:
     hostile = " ".join(HOSTILE)
     lines = []
     for arm in ("erm", "constrained", hostile):

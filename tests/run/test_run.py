@@ -7,80 +7,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from accelerate import PartialState
-from PIL import Image
 from safetensors.torch import load_file
 
-from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, InputError, run
+from descend import UT, DescentConfig, GaussianNoise, InputError, run
 from descend.cli import main
 from descend.evaluation.layers import measure
 from descend.recipes import RECIPES
 from descend.run.training import stored
 from descend.tasks.video import VideoDenoising, load_test, load_video
-from descend.training.checkpoints import load_state
 from descend.training.config import DescentArguments
 from descend.training.sft import DescentSFTConfig
-
-# 18 windows in steps of 6: three steps an epoch.
-SETTINGS = """--depth 2 --window 2 --stride 10 --per-device-train-batch-size 6 --use-cpu --dual-warmup-steps 0
-    --alpha 0.6 --logging-steps 2 --eval-steps 3 --save-total-limit 9"""
-TINY = ["video-ut", *SETTINGS.split()]
-
-
-def train(out: Path, *flags: str, steps: int = 8, every: int = 3) -> int:
-    return main(["train", *TINY, "--out", str(out), "--max-steps", str(steps), "--save-steps", str(every), *flags])
-
-
-def rows(out: Path) -> list[str]:
-    return (out / "records.jsonl").read_text().splitlines()
-
-
-def assert_same(one, other) -> None:
-    """Equal to the last bit, tensors within containers too; the seconds that a run took apart."""
-    assert type(one) is type(other)
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key in one.keys() - {"seconds"}:
-            assert_same(one[key], other[key])
-    elif isinstance(one, list | tuple):
-        for pair in zip(one, other, strict=True):
-            assert_same(*pair)
-    else:
-        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
-
-
-def assert_same_end(one: Path, other: Path, last: str = "checkpoint-8") -> None:
-    """Bit-equal: parameters, multipliers and slack, both optimisers, the noise, and every row."""
-    for name in ("model/model.safetensors", "dual.safetensors", f"{last}/model.safetensors"):
-        first, second = load_file(one / name), load_file(other / name)
-        assert first.keys() == second.keys()
-        assert all(torch.equal(first[key], second[key]) for key in first), name
-    for name in ("optimizer.pt", "scheduler.pt"):
-        first, second = (torch.load(folder / last / name, weights_only=True) for folder in (one, other))
-        assert_same(first, second)
-    assert_same(*(load_state(folder / last / "descent_0.safetensors") for folder in (one, other)))
-    assert rows(one) == rows(other)
-    keys = [(row["step"], row["split"], row["layer"], row["metric"]) for row in map(json.loads, rows(one))]
-    assert set(Counter(keys).values()) == {1}
-    assert (one / "best_feasible").exists() == (other / "best_feasible").exists()
-
-
-def stop_after(monkeypatch, step: int) -> None:
-    """A real Ctrl-C while a step is being taken."""
-    original, signals = DescentTrainer.compute_loss, [signal.SIGINT]
-
-    def interrupted(self, *args, **kwargs):
-        if self.dual.steps + 1 == step and signals:
-            signal.raise_signal(signals.pop())
-        return original(self, *args, **kwargs)
-
-    monkeypatch.setattr(DescentTrainer, "compute_loss", interrupted)
+from tests.support.runs import SETTINGS, TINY, assert_same_end, rows, stop_after, train
+from tests.support.sources import clips
 
 
 @pytest.fixture(scope="module")
@@ -314,17 +258,6 @@ def test_a_longer_run_may_go_on(finished, tmp_path):
 
 
 # --- judging
-
-
-def clips(folder: Path, count: int = 4, frames: int = 8, shade: int = 255) -> Path:
-    """Folders of frames, unlike the generated scenes."""
-    generator = np.random.default_rng(0)
-    for clip in range(count):
-        (folder / f"clip{clip}").mkdir(parents=True)
-        for frame in range(frames):
-            pixels = generator.integers(0, shade, (160, 160), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / f"clip{clip}" / f"{frame:03}.png")
-    return folder
 
 
 def test_other_data_are_judged_with_the_sigma_and_noise_of_the_run(finished, tmp_path, monkeypatch):

@@ -11,32 +11,7 @@ from PIL import Image
 from descend.errors import InputError
 from descend.tasks.video import SIZE, Clip, find_clips, has_sides
 from descend.tasks.video.sources import natural
-
-
-def write_video(file: Path, frames: int = 12, *, size: tuple[int, int] = (64, 48), **options: str) -> Path:
-    """A video whose frame k is grey of level 20·k (mod 256) above textured rows that don't compress away."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(0)
-    with av.open(str(file), "w", options=options) as container:
-        stream = container.add_stream("mpeg4", rate=25)
-        stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
-        for k in range(frames):
-            picture = rng.integers(0, 256, (size[1], size[0], 3), np.uint8)
-            picture[: size[1] // 2] = 20 * k % 256
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        container.mux(stream.encode(None))
-    return file
-
-
-def write_frames(
-    folder: Path, frames: int = 3, *, suffix: str = ".jpg", size: tuple[int, int] = (24, 16), **options: str
-) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(0)
-    for k in range(frames):
-        picture = Image.fromarray(rng.integers(0, 256, (size[1], size[0]), np.uint8))
-        picture.save(folder / f"{k}{suffix}", **options)
-    return folder
+from tests.support.sources import write_frames, write_video
 
 
 def cut(file: Path, share: float) -> None:

@@ -27,7 +27,8 @@ from descend.records import locked
 from descend.tasks.video import VideoDenoising, cache, load_video
 from descend.training import DescentMixin
 from descend.training.checkpoints import damage, load_state, rotate, save_state, seal
-from tests.run.test_run import TINY, assert_same_end, rows, stop_after, train
+from tests.support.runs import TINY, assert_same_end, rows, stop_after, train
+from tests.support.sources import clips
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads()), "CUDA_VISIBLE_DEVICES": ""}
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -259,8 +260,6 @@ def test_nothing_is_pickled_but_what_the_library_reads_as_tensors(finished):
 
 
 def test_a_signal_while_videos_are_decoded_leaves_nothing_and_says_how_to_go_on(tmp_path, monkeypatch, capsys):
-    from tests.run.test_run import clips
-
     data = clips(tmp_path / "clips")
     write = cache._write
 
