@@ -99,6 +99,15 @@ def test_every_room_is_in_the_plan_and_every_planned_room_has_its_arrows():
     assert not unknown, f"not in docs/architecture.md: {sorted(unknown)}"
 
 
+def test_the_page_has_the_same_arrows():
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`.*) \| (.*) \|$", page.split("\n## Imports\n")[1].split("\n## ")[0], re.M)
+    printed = {room: set(re.findall(r"`(\w+)`", may)) for names, may in rows for room in re.findall(r"`(\w+)`", names)}
+    assert {room: rooms for room, rooms in printed.items() if room not in EVERYWHERE} == {
+        room: rooms for room, rooms in ARROWS.items() if room not in EVERYONES
+    }
+
+
 def test_nothing_is_called_utils():
     assert [file for file in PACKAGE.rglob("*") if file.stem in ("utils", "util", "helpers", "common")] == []
 
