@@ -264,5 +264,5 @@ def test_a_study_of_one_figure_has_a_page_of_one(tmp_path: Path) -> None:
     )
     page = write_study(tmp_path)[1].read_text()
     assert page.count("<section id=") == 2 and '<section id="figure-2"' in page and "at scale smoke" in page
-    with pytest.raises(InputError, match="holds no study"):
+    with pytest.raises(InputError, match="no study"):
         write_study(tmp_path / "elsewhere")

@@ -222,11 +222,11 @@ def test_what_does_not_compare_is_refused():
     runs = drawn(rng(), 2, 5, own=1)
     other = [table([[1.0] * 5], noise=[2.0]), table([[1.0] * 6], noise=[1.0]), table([[1.0] * 5], [2] * 5, noise=[1.0])]
     for each in other:
-        with pytest.raises(InputError, match="same data and noise levels"):
+        with pytest.raises(InputError, match=r"data.*noise"):
             interval([*runs, each], rng())
     with pytest.raises(InputError, match="at least one run"):
         interval([], rng())
-    with pytest.raises(InputError, match="wins are counted over cells"):
+    with pytest.raises(InputError, match="cells"):
         wins([], higher_is_better=True)
 
 
@@ -242,7 +242,7 @@ def test_what_does_not_compare_is_refused():
     ],
 )
 def test_what_is_no_table_of_groups_is_refused(wrong):
-    with pytest.raises(InputError, match=r"table of groups|scores must be one for each"):
+    with pytest.raises(InputError, match=r"groups|scores"):
         interval([table([[1.0, 2.0]] * 3) | wrong], rng())
-    with pytest.raises(InputError, match="table of groups"):
+    with pytest.raises(InputError, match="groups"):
         interval([{key: value for key, value in table([[1.0, 2.0]] * 3).items() if key not in wrong}], rng())

@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 
 from descend import UT, DescentConfig, GaussianNoise, InputError, run
 from descend.cli import main
-from descend.evaluation.layers import measure
+from descend.evaluation.energy import MOST_SAMPLES
+from descend.evaluation.layers import evenly, measure
 from descend.recipes import RECIPES
 from descend.run.training import stored
 from descend.tasks.video import VideoDenoising, load_test, load_video
@@ -88,11 +89,12 @@ def test_the_summary_has_what_the_plan_says(finished):
 
 
 def test_the_summary_has_the_energy_along_the_layers(finished):
-    """That of clean inputs by hand: no sample is left out of so few."""
+    """That of clean inputs by hand, on the samples that are measured."""
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["energy"].keys() == summary["layer_losses"].keys()
     model = UT.from_pretrained(finished / "model").eval()
-    clean = torch.stack([torch.as_tensor(sample["patches"]) for sample in load_video(None, window=2).test])
+    test = load_video(None, window=2).test
+    clean = torch.stack([torch.as_tensor(test[place]["patches"]) for place in evenly(len(test), MOST_SAMPLES)])
     projection, mixer = model.weights()[0]
     with torch.no_grad():
         for layer, hidden in enumerate(model.layer_outputs(clean)):
@@ -350,7 +352,7 @@ def test_the_best_feasible_model_is_judged_when_asked_for(tmp_path):
     assert best.feasible
     assert (worse.checkpoint, best.checkpoint) == ("model", "best_feasible")
     (out / "best_feasible" / "dual.safetensors").unlink()  # its own, not that of the run's end
-    with pytest.raises(InputError, match=r"best_feasible.dual\.safetensors can't be loaded"):
+    with pytest.raises(InputError, match=r"best_feasible.dual\.safetensors"):
         run.evaluate(out, noise=[0.8], model="best_feasible")
 
 
@@ -378,7 +380,7 @@ def test_an_edited_depth_is_refused(finished, tmp_path):
     config = json.loads((finished / "config.json").read_text())
     config["settings"]["depth"] = 5
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match=r"has 2 layers, but .*config.json says depth 5"):
+    with pytest.raises(InputError, match=r"2 layers.*config.json.*depth 5"):
         run.evaluate(tmp_path / "run")
 
 
@@ -409,16 +411,16 @@ def test_a_damaged_model_is_one_clear_line(finished, tmp_path, name, damage, cap
 
 @pytest.mark.parametrize("frames", [0, -1])
 def test_a_page_without_frames_is_refused(finished, frames):
-    with pytest.raises(InputError, match=f"frames must be at least 1; got {frames}"):
+    with pytest.raises(InputError, match=rf"frames.*got {frames}"):
         run.evaluate(finished, frames=frames)
 
 
 def test_an_unfinished_run_is_refused(finished, tmp_path):
     shutil.copytree(finished, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "model")
-    with pytest.raises(InputError, match="has no model; finish the run first: the same descend train with --resume"):
+    with pytest.raises(InputError, match=r"model.*--resume"):
         run.evaluate(tmp_path / "run")
-    with pytest.raises(InputError, match="has no best_feasible"):
+    with pytest.raises(InputError, match="best_feasible"):
         run.evaluate(tmp_path / "run", model="best_feasible")
 
 
@@ -432,7 +434,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, content):
 
 
 def test_a_models_own_folder_is_no_run(finished):
-    with pytest.raises(InputError, match="not that of a run"):
+    with pytest.raises(InputError, match=r"model.config\.json"):
         run.evaluate(finished / "model")
 
 

@@ -231,7 +231,7 @@ def test_a_range_of_ones_own_takes_the_place_of_the_usual():
 
 @pytest.mark.parametrize("word", ["cap=", "cap=5:1", "cap=0:1", "cap=1:inf", "cap=a:b", "cap=1:2:3", "alpha=1:2"])
 def test_what_is_no_range_is_refused(word):
-    with pytest.raises(InputError, match=r"--range must be NAME=LOW:HIGH with 0 < LOW < HIGH.*got"):
+    with pytest.raises(InputError, match=r"--range.*NAME=LOW:HIGH.*got"):
         read_ranges([word])
 
 
