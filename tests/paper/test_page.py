@@ -12,7 +12,9 @@ from playwright.sync_api import Browser, expect
 
 from descend.errors import InputError
 from descend.paper.report import FIGURES, heat_map, write_study
+from descend.paper.report.drawing import asked_of, shown
 from descend.paper.report.heat_map import opened
+from descend.paper.report.page import put_study_page
 from descend.paper.report.results import Results
 from descend.records.studies import parse_cell
 from tests.support.browser import HOSTILE, Guarded, Visit
@@ -23,10 +25,17 @@ SHOWN = ["figure-1", "figure-2", "figure-3", "table-3", "theory-3"]
 PICTURED = "video-ut-5_ucsd_0.8_strong_"
 
 
+def write_page(out: Path) -> Path:
+    """The page of a study's folder, without the printed figures beside it."""
+    results = Results.read(out)
+    asked = asked_of(out, results)
+    return put_study_page(out, results, shown(asked, results), asked.scale)
+
+
 @pytest.fixture(scope="module")
 def whole_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything that can be drawn."""
-    return write_study(write(tmp_path_factory.mktemp("whole"), small()))[1]
+    return write_page(write(tmp_path_factory.mktemp("whole"), small()))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +46,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder = out / "runs" / f"{PICTURED}{arm}_s0"
         folder.mkdir(parents=True)
         np.savez_compressed(folder / "frames.npz", **fake_frames(5, left))
-    return write_study(out)[1]
+    return write_page(out)
 
 
 @pytest.fixture(scope="module")
