@@ -4,8 +4,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
+
+# A busy machine is no failure.
+hypothesis.settings.register_profile("descend", deadline=None)
+hypothesis.settings.load_profile("descend")
 
 # Failures in shared helpers show values, as in test files.
 pytest.register_assert_rewrite("tests.support")

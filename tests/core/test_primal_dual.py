@@ -378,7 +378,7 @@ EXPLICIT = {"slack": "explicit", "resilience": 0.1}
         ({"resilience": math.nan}, r"resilience.*nan"),
         ({"slack": "both"}, r"slack.*'implicit'.*'explicit'.*'both'"),
         ({"slack": "explicit"}, r"resilience.*0\.0.*slack='implicit'"),
-        (EXPLICIT | {"slack_lr": 0.0}, r"slack.*0\.0"),
+        (EXPLICIT | {"slack_lr": 0.0}, r"learning rate.*0\.0"),
         (EXPLICIT | {"slack_optimizer": "lion"}, r"sgd, adam, nupi, price.*'lion'"),
         ({"warmup": -1}, r"warmup.*-1"),
         ({"warmup": math.inf}, r"warmup.*inf"),
