@@ -10,6 +10,8 @@ from descend.errors import InputError
 from descend.paper import statistics
 from descend.paper.groups import GroupScores
 from descend.paper.statistics import Draws, combine, draws, wins
+from descend.records.schema.base import parse
+from descend.records.schema.groups import Groups
 
 NOISE = [0.0, 1.0, 3.0]
 
@@ -33,7 +35,8 @@ def told(found: Draws) -> Estimate:
 
 
 def resampled(runs, generator, statistic=mean) -> Draws:
-    return draws([GroupScores.read(run) for run in runs], statistic, generator)
+    parsed = [parse(Groups, run, "groups.json", "Evaluate the run again") for run in runs]
+    return draws([GroupScores.of(groups) for groups in parsed], statistic, generator)
 
 
 def interval(runs, generator) -> Estimate:
@@ -238,7 +241,6 @@ def test_what_does_not_compare_is_refused():
         {"scores": [["a", 2.0]] * 3},
         {"counts": [1, 0]},
         {"counts": None},
-        {"noise": [], "scores": []},
     ],
 )
 def test_what_is_no_table_of_groups_is_refused(wrong):
