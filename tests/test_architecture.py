@@ -26,7 +26,7 @@ ARROWS: dict[str, set[str]] = {
     "transfer": set(),
     "objective": {"contract", "models", "tasks", "noise", "tiles", "transfer"},
     "training": {"core", "evaluation", "models", "noise", "objective", "records", "seeds", "tiles"},
-    "evaluation": {"objective", "core", "models", "noise", "records"},
+    "evaluation": {"objective", "core", "models", "noise", "records", "tiles"},
     "inference": {"models"},
     "records": set(),
     "paper": {"records", "report"},
