@@ -24,6 +24,8 @@ from descend.transfer import LateNumbers, uploaded
 
 TOGETHER = 2**26
 """Bytes of exits that are read in one batch, 64 MiB; above it their copies would cost more than launches do."""
+TOGETHER_ON_CPU = 0
+"""The same on a CPU, which waits for memory and not for launches: a batch doubled UT's memory."""
 
 
 class ExitLosses(NamedTuple):
@@ -160,7 +162,8 @@ class Objective(nn.Module):
             return
         one_by_one = iter(model.predictions(inputs))
         held = [next(one_by_one)]
-        if held[0].nbytes * len(weights) > TOGETHER:
+        most = TOGETHER_ON_CPU if held[0].device.type == "cpu" else TOGETHER
+        if held[0].nbytes * len(weights) > most:
             for exit, prediction in enumerate(chain(held, one_by_one)):
                 yield [exit], (prediction if weights[exit] else prediction.detach())[None]
             return
