@@ -39,13 +39,24 @@ def outcome(model, weights, batch):
 @pytest.mark.parametrize("weights", [WEIGHTS, (0.1, 0.2, 0.3, 0.4), (0.0, 0.0, 0.0, 1.0)])
 def test_exits_of_video_in_one_batch(monkeypatch, kind, config, weights):
     model, batch = video(kind, config)
+    monkeypatch.setattr(objective, "TOGETHER_ON_CPU", objective.TOGETHER)
     together, gradients = outcome(model, weights, batch)
-    monkeypatch.setattr(objective, "TOGETHER", 0)
+    monkeypatch.setattr(objective, "TOGETHER_ON_CPU", 0)
     apart, expected = outcome(model, weights, batch)
     assert list(together.sums) == list(apart.sums)
     torch.testing.assert_close(together.lagrangian, apart.lagrangian)
     for one, other in zip(gradients, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_cpu_reads_the_exits_of_video_one_by_one(monkeypatch):
+    model, batch = video(UT, UTConfig)
+    sizes, losses = [], VideoDenoising.losses
+    monkeypatch.setattr(
+        VideoDenoising, "losses", lambda self, *given: sizes.append(len(given[0])) or losses(self, *given)
+    )
+    outcome(model, WEIGHTS, batch)
+    assert sizes == [2] * 4
 
 
 @pytest.mark.parametrize("name", ["distilbert", "bert", "roberta"])

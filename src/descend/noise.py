@@ -85,13 +85,16 @@ class Noise:
         Noise.__init__(other, level, sigma, seed, self.noise_is)
         return other
 
-    def __call__(self, clean: Tensor, keep: Tensor | None = None, indices: Sequence[int] | None = None) -> Tensor:
+    def __call__(
+        self, clean: Tensor, keep: Tensor | None = None, indices: "Sequence[int] | SampleDraws | None" = None
+    ) -> Tensor:
         """The data with noise.
 
         Args:
             clean: x, shape (B, …, H).
             keep: Where noise goes, bool (B, T) over the first dimensions of x; False is padding.
-            indices: The samples' numbers, for noise that belongs to them; new draws unless given.
+            indices: The samples' numbers, for noise that belongs to them, or their draws, to reuse at every level; new
+                draws unless given.
 
         Raises:
             InputError: If noise is to belong to samples and σ_x is not known: it would depend on their batch.
@@ -103,19 +106,19 @@ class Noise:
                 raise InputError(
                     "noise that belongs to samples needs a sigma, measured on the whole data set; got none."
                 )
-            return torch.stack(
-                [
-                    self._of_sample(sample, self.sigma, int(index), None if keep is None else keep[place])
-                    for place, (sample, index) in enumerate(zip(clean, indices, strict=True))
-                ]
-            )
+            draws = indices if isinstance(indices, SampleDraws) else SampleDraws(indices)
+            return self._of_samples(clean, self.sigma, keep, draws)
         std = self.std(_std(clean.detach(), keep)) if self.sigma is None else self.std(self.sigma)
         noisy = self.corrupt(clean, std, self._on(clean.device))
         return noisy if keep is None else torch.where(keep[..., None], noisy, clean)
 
     @contextmanager
     def on(
-        self, model: nn.Module, *, mask: Tensor | None = None, indices: Sequence[int] | None = None
+        self,
+        model: nn.Module,
+        *,
+        mask: Tensor | None = None,
+        indices: "Sequence[int] | SampleDraws | None" = None,
     ) -> Iterator[None]:
         """Inside the ``with`` block the output of the model's input embedding is corrupted.
 
@@ -167,6 +170,15 @@ class Noise:
         """Restore what `state_dict` gave."""
         self._generator, self._state = None, state["generator"]
 
+    def _of_samples(self, clean: Tensor, sigma: float, keep: Tensor | None, draws: "SampleDraws") -> Tensor:
+        """A batch in which each sample has its own draw."""
+        return torch.stack(
+            [
+                self._of_sample(sample, sigma, int(index), None if keep is None else keep[place])
+                for place, (sample, index) in enumerate(zip(clean, draws.indices, strict=True))
+            ]
+        )
+
     def _of_sample(self, clean: Tensor, sigma: float, index: int, keep: Tensor | None) -> Tensor:
         """One sample with its own draw, which depends on neither the device nor the padding."""
         generator = torch.Generator("cpu").manual_seed(of_sample(self.seed, index))
@@ -194,35 +206,111 @@ class Noise:
         return self._generator
 
 
-class GaussianNoise(Noise):
+class ScaledNoise(Noise):
+    """Noise whose draw does not depend on its level: a sample's draw is made once for all levels."""
+
+    def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw for x of the shape, type and device of ``like``.
+
+        A subclass defines it.
+        """
+        raise NotImplementedError
+
+    def applied(self, clean: Tensor, drawn: Tensor, std: Tensor | float) -> Tensor:
+        """x̃ for a draw, which is left as it is.
+
+        A subclass defines it.
+        """
+        raise NotImplementedError
+
+    def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
+        """x̃ for a new draw."""
+        return self.applied(clean, self.draw(clean, generator), std)
+
+    def _of_samples(self, clean: Tensor, sigma: float, keep: Tensor | None, draws: "SampleDraws") -> Tensor:
+        if type(self).corrupt is not ScaledNoise.corrupt:  # a subclass with a corruption of its own
+            return super()._of_samples(clean, sigma, keep, draws)
+        noisy = self.applied(clean.float(), draws.on(self, clean, keep), self.std(sigma)).to(clean)
+        return noisy if keep is None else torch.where(keep[..., None], noisy, clean)
+
+
+class SampleDraws:
+    """The draws that belong to the samples of one batch, kept so that all levels of noise share them.
+
+    Args:
+        indices: The samples' numbers.
+    """
+
+    def __init__(self, indices: Sequence[int]):
+        self.indices = indices
+        self._kept: dict[tuple[type, int, torch.Size, torch.device], Tensor] = {}
+
+    def on(self, noise: ScaledNoise, clean: Tensor, keep: Tensor | None) -> Tensor:
+        """The draws (B, …) in single precision on the device of x, with 0 at padding.
+
+        They are drawn on the CPU, so that they depend on neither the device nor the padding.
+
+        Args:
+            noise: Draws them, by its seed.
+            clean: x, (B, …, H).
+            keep: Where noise goes, bool (B, T); None for everywhere.
+        """
+        key = type(noise), noise.seed, clean.shape, clean.device
+        if key not in self._kept:
+            places = None if keep is None else keep.cpu()
+            rows = []
+            for row, index in enumerate(self.indices):
+                generator = torch.Generator("cpu").manual_seed(of_sample(noise.seed, int(index)))
+                if places is None:
+                    rows.append(noise.draw(torch.empty(clean.shape[1:]), generator))
+                    continue
+                drawn = noise.draw(torch.empty(int(places[row].sum()), *clean.shape[2:]), generator)
+                rows.append(drawn.new_zeros(clean.shape[1], *drawn.shape[1:]).index_put((places[row],), drawn))
+            batch = torch.stack(rows)
+            if clean.device.type == "cuda":
+                batch = batch.pin_memory()
+            self._kept[key] = batch.to(clean.device, non_blocking=True)
+        return self._kept[key]
+
+
+class GaussianNoise(ScaledNoise):
     """x̃ = x + ε, ε ~ N(0, s² I) with the standard deviation s of `std`: γσ_x, or √(γσ_x)."""
 
-    def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
+    def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """ε of standard deviation 1."""
+        return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+
+    def applied(self, clean: Tensor, drawn: Tensor, std: Tensor | float) -> Tensor:
         """x + ε."""
-        draw = torch.randn(clean.shape, generator=generator, device=clean.device, dtype=clean.dtype)
-        return draw.mul_(std).add_(clean)
+        return drawn.mul(std).add_(clean)
 
 
-class UniformNoise(Noise):
+class UniformNoise(ScaledNoise):
     """x̃ = x + ε, ε uniform with the standard deviation of `std`."""
 
-    def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
+    def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """Uniform numbers from −½ to ½."""
+        return torch.rand(like.shape, generator=generator, device=like.device, dtype=like.dtype).sub_(0.5)
+
+    def applied(self, clean: Tensor, drawn: Tensor, std: Tensor | float) -> Tensor:
         """x + ε."""
-        draw = torch.rand(clean.shape, generator=generator, device=clean.device, dtype=clean.dtype)
-        return draw.sub_(0.5).mul_(math.sqrt(12) * std).add_(clean)
+        return drawn.mul(math.sqrt(12) * std).add_(clean)
 
 
-class LaplaceNoise(Noise):
+class LaplaceNoise(ScaledNoise):
     """x̃ = x + ε, ε from the Laplace distribution with the standard deviation of `std`."""
 
-    def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
-        """x + ε: a random sign times an exponential draw of mean std / √2."""
-        size = torch.empty_like(clean).exponential_(generator=generator)
-        sign = torch.randint(2, clean.shape, generator=generator, device=clean.device) * 2 - 1
-        return clean + size * sign * (std / math.sqrt(2))
+    def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A random sign times an exponential draw of mean 1."""
+        size = torch.empty_like(like).exponential_(generator=generator)
+        return size * (torch.randint(2, like.shape, generator=generator, device=like.device) * 2 - 1)
+
+    def applied(self, clean: Tensor, drawn: Tensor, std: Tensor | float) -> Tensor:
+        """x + ε: the draw times std / √2."""
+        return clean + drawn * (std / math.sqrt(2))
 
 
-class TokenDropout(Noise):
+class TokenDropout(ScaledNoise):
     """x̃ has each token's embedding, with probability γ, at 0; neither σ_x nor ``noise_is`` matters."""
 
     def __init__(self, level: float, sigma: float | None = 1.0, seed: int = 0, noise_is: str = "std"):
@@ -233,10 +321,13 @@ class TokenDropout(Noise):
         if level > 1:
             raise InputError(f"the level of token dropout is a probability, at most 1; got {level}.")
 
-    def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
+    def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A uniform number from 0 to 1 for each token."""
+        return torch.rand(like.shape[:-1], generator=generator, device=like.device)
+
+    def applied(self, clean: Tensor, drawn: Tensor, std: Tensor | float) -> Tensor:
         """x with some tokens at 0."""
-        stays = torch.rand(clean.shape[:-1], generator=generator, device=clean.device) >= self.level
-        return clean * stays[..., None]
+        return clean * (drawn >= self.level)[..., None]
 
 
 class Corruption(Noise):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from descend.compiled import CompiledExits, compiled_exits
 from descend.contract import check_data, resolve
 from descend.errors import InputError
 from descend.models.causal import LayeredCausalLM
@@ -23,6 +24,8 @@ from descend.transfer import LateNumbers, uploaded
 
 TOGETHER = 2**26
 """Bytes of exits that are read in one batch, 64 MiB; above it their copies would cost more than launches do."""
+TOGETHER_ON_CPU = 0
+"""The same on a CPU, which waits for memory and not for launches: a batch doubled UT's memory."""
 
 
 class ExitLosses(NamedTuple):
@@ -83,6 +86,7 @@ class Objective(nn.Module):
         self.sample = sample
         self.r_drop = r_drop
         self.disagreement = disagreement
+        self._compiled: CompiledExits | None = None
         self.watch: Callable[[Tensor, Tensor], Tensor] | None = None
         """Sums over a language model's last logits (N, V) and its tokens (N,): a vector (K,); None for none."""
 
@@ -99,15 +103,30 @@ class Objective(nn.Module):
         if passes == 2:  # side by side: dropout and noise draw anew for every row
             batch = {name: torch.cat([value, value]) for name, value in batch.items()}
         inputs, target = self.task.inputs(batch), self.task.target(batch)
+        if self._compiled is not None and not _has_embeddings(inputs):
+            given = inputs, target, weights, self.noise, self.task.mask(batch)
+            sums, lagrangian, prediction = self._compiled(*given)
+            return self._of_passes(passes, sums, lagrangian, prediction, len(target))
         with self.noise.on(self.model, mask=self.task.mask(batch)) if self.noise else nullcontext():
             if isinstance(self.model, LayeredCausalLM):
                 return self._through_wide_head(self.model, inputs, target, weights, inner)
             sums, lagrangian, prediction = self._losses(inputs, target, weights)
+        return self._of_passes(passes, sums, lagrangian, prediction, len(target))
+
+    def compile(self, **options: Any) -> None:  # type: ignore[override]
+        """Compile the exits' losses from now on, by the options of `torch.compile`; noise stays outside the graph.
+
+        A model that can't be compiled stays as it is, with a warning, see `descend.compiled.can_compile`.
+        """
+        self._compiled = compiled_exits(self.model, self.task, **options)
+
+    def _of_passes(self, passes: int, sums: Tensor, lagrangian: Tensor, prediction: Tensor, targets: int) -> ExitLosses:
+        """The losses of one pass, or the means of R-Drop's two with its divergence."""
         if passes == 2:
             sums, lagrangian = sums / passes, lagrangian / passes
         if self.r_drop is not None and self.disagreement is not None:
             lagrangian = lagrangian + self.r_drop * _summed(self.disagreement(*prediction.chunk(2)))
-        return ExitLosses(lagrangian, LateNumbers(sums), len(target) // passes)
+        return ExitLosses(lagrangian, LateNumbers(sums), targets // passes)
 
     def _losses(self, inputs: Any, target: Tensor, weights: Sequence[float]) -> tuple[Tensor, Tensor, Tensor]:
         """The exits' losses summed over the targets (L+1,), their weighted sum, and the last exit's prediction."""
@@ -143,7 +162,8 @@ class Objective(nn.Module):
             return
         one_by_one = iter(model.predictions(inputs))
         held = [next(one_by_one)]
-        if held[0].nbytes * len(weights) > TOGETHER:
+        most = TOGETHER_ON_CPU if held[0].device.type == "cpu" else TOGETHER
+        if held[0].nbytes * len(weights) > most:
             for exit, prediction in enumerate(chain(held, one_by_one)):
                 yield [exit], (prediction if weights[exit] else prediction.detach())[None]
             return
@@ -234,6 +254,11 @@ class Objective(nn.Module):
     def aside(self, look: Callable[[], None]) -> None:
         """Call something that reads the model outside its forward pass; FSDP2 registers this as a forward method."""
         look()
+
+
+def _has_embeddings(inputs: Any) -> bool:
+    """Whether a batch brings embeddings of its own in place of tokens."""
+    return isinstance(inputs, Mapping) and inputs.get("inputs_embeds") is not None
 
 
 def check_r_drop(task: Task) -> Callable[[Tensor, Tensor], Tensor]:

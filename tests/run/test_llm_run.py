@@ -58,7 +58,9 @@ def test_a_run_is_judged_with_all_that_a_classifier_is(run, capsys):
     assert found["groups"] == 250 < found["samples"]  # texts are independent, their tokens are not
     assert len(found["violations"]) == 3 and found["ratios"]["by_layer"] and found["settled_layer"]
     assert [one["layer"] for one in found["speculation"]["layers"]] == [1, 2]
-    assert all(0 <= one["acceptance"] <= 1 and one["speed"] > 0 for one in found["speculation"]["layers"])
+    assert all(0 <= one["acceptance"] <= 1 for one in found["speculation"]["layers"])
+    (speed,) = (one["speed"] for one in found["speculation"]["layers"] if one["speed"] is not None)
+    assert speed > 0
     page = (run / "report.html").read_text()
     assert "Early exits in generation" in page and "Token accuracy" in page
     training = read_json(run / "config.json")["training"]

@@ -36,6 +36,7 @@ def exits(
     validation: Dataset,
     test: Dataset,
     *,
+    judged: LayerLosses | None = None,
     batch_size: int = 16,
     device: torch.device | str = "cpu",
     collate: Callable[[list[Any]], dict[str, Any]] | None = None,
@@ -50,6 +51,7 @@ def exits(
         task: Its loss and metric.
         validation: Samples to choose the threshold on.
         test: Samples to report.
+        judged: What `measure` gives of ``test`` on clean inputs, if it is known; measured here if not.
         batch_size: Samples at a time.
         device: Where to compute.
         collate: How samples become a batch; torch's way unless given.
@@ -60,7 +62,8 @@ def exits(
         the time against full depth.
     """
     settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "collate": collate}
-    chosen_on, judged_on = (measure(model, task, data, **settings) for data in (validation, test))
+    chosen_on = measure(model, task, validation, **settings)
+    judged_on = measure(model, task, test, **settings) if judged is None else judged
     affordable = [
         point for point in _by_threshold(chosen_on, task) if _worse(point, chosen_on.metrics[-1], task) <= COST + 1e-12
     ]

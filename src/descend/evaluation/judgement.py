@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import Dataset
 
 from descend.core import DescentProblem
+from descend.evaluation.probes import Probed
 from descend.evaluation.robustness import Robustness, robustness
 from descend.models.layered import LayeredModel
 from descend.noise import Noise
@@ -101,6 +102,7 @@ def judge(
     batch_size: int = 16,
     device: torch.device | str = "cpu",
     collate: Callable[[list[Any]], dict[str, Any]] | None = None,
+    probed: Probed | None = None,
 ) -> Judgement:
     """Measure every layer at every noise level, and take the verdict at the training noise.
 
@@ -117,6 +119,7 @@ def judge(
         batch_size: Samples at a time.
         device: Where to compute.
         collate: How samples become a batch; torch's way unless given.
+        probed: Linear probes of the model's layers, see `robustness`.
     """
     measured = robustness(
         model,
@@ -128,5 +131,6 @@ def judge(
         batch_size=batch_size,
         device=device,
         collate=collate,
+        probed=probed,
     )
     return Judgement(measured, problem, task, name, split, shift, noise.sigma)

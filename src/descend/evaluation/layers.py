@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,8 +15,11 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm import tqdm
 
 from descend.errors import InputError
+from descend.evaluation.probes import Probed
+from descend.evaluation.readings import Readings, WatchRows, read_language_model, read_predictions
+from descend.models.causal import LayeredCausalLM
 from descend.models.modules import evaluating
-from descend.noise import Noise
+from descend.noise import Noise, SampleDraws
 from descend.objective import Task
 
 
@@ -147,7 +150,10 @@ def embedding_std(
     return math.sqrt(max(squares / count - (total / count) ** 2, 0.0))
 
 
-@torch.no_grad()
+Watch = Callable[[dict[str, Any], Tensor | None, Tensor], None]
+"""Called with a batch, the last exit's prediction (None for a language model) and its losses."""
+
+
 def measure(
     model: Any,
     task: Task,
@@ -157,9 +163,9 @@ def measure(
     batch_size: int = 16,
     device: torch.device | str = "cpu",
     collate: Callable[[list[Any]], dict[str, Any]] | None = None,
-    watch: Callable[[dict[str, Any], Tensor, Tensor], None] | None = None,
+    watch: Watch | None = None,
+    watch_rows: WatchRows | None = None,
     keep_logits: bool = False,
-    progress: tqdm | None = None,
 ) -> LayerLosses:
     """Measure every layer on every sample of a data set, in one forward pass.
 
@@ -174,58 +180,127 @@ def measure(
         batch_size: Samples at a time.
         device: Where to compute.
         collate: How samples become a batch; torch's way unless given.
-        watch: Called with each batch, the last layer's prediction and its losses, while the batch's noise is on.
+        watch: Called with each batch, while the batch's noise is on.
+        watch_rows: Called with the last exit's logits of a language model, tile by tile.
         keep_logits: Give every layer's predictions, of a task whose predictions are logits (N, C).
-        progress: A bar to advance by one per sample.
+
+    Raises:
+        InputError: If there is no sample, or none of them has a target.
+    """
+    ((measured, _),) = measure_levels(
+        model,
+        task,
+        dataset,
+        [noise],
+        batch_size=batch_size,
+        device=device,
+        collate=collate,
+        watch=watch,
+        watch_rows=watch_rows,
+        keep_logits=keep_logits,
+    )
+    return measured
+
+
+@torch.no_grad()
+def measure_levels(
+    model: Any,
+    task: Task,
+    dataset: Dataset,
+    noises: Sequence[Noise | None],
+    *,
+    batch_size: int = 16,
+    device: torch.device | str = "cpu",
+    collate: Callable[[list[Any]], dict[str, Any]] | None = None,
+    probed: Probed | None = None,
+    watch: Watch | None = None,
+    watch_rows: WatchRows | None = None,
+    keep_logits: bool = False,
+    progress: tqdm | None = None,
+) -> list[tuple[LayerLosses, LayerLosses | None]]:
+    """Measure every layer at several noise levels, in one forward pass for each.
+
+    A batch is loaded once, and a sample's noise is drawn once for all levels.
+
+    Args:
+        model: As in `measure`, like all other arguments that are not described here.
+        task: See `measure`.
+        dataset: See `measure`.
+        noises: The noise of each level; None for clean inputs.
+        batch_size: See `measure`.
+        device: See `measure`.
+        collate: See `measure`.
+        probed: Linear probes of the model's layers, to be measured in the same forward passes.
+        watch: See `measure`.
+        watch_rows: See `measure`.
+        keep_logits: See `measure`.
+        progress: A bar to advance by one per sample and level.
+
+    Returns:
+        For each level the layers' losses, and those of the probes or None.
 
     Raises:
         InputError: If there is no sample, or none of them has a target.
     """
     training = model.training
     model.eval()
-    rows: dict[str, list[Tensor]] = defaultdict(list)
+    columns: list[tuple[_Columns, _Columns]] = [(defaultdict(list), defaultdict(list)) for _ in noises]
+    all_groups: list[Tensor] = []
+    targets: list[Tensor] = []
     seen = 0
     # A generator of its own: a loader draws a seed from the global one, which is the training's.
     for batch in DataLoader(dataset, batch_size=batch_size, generator=torch.Generator(), collate_fn=collate):
         batch = send_to_device(batch, device)
-        inputs, target, owners = task.inputs(batch), task.target(batch), task.owners(batch).cpu()
+        inputs, target, mask = task.inputs(batch), task.target(batch), task.mask(batch)
+        owners = task.owners(batch).cpu()
         size = len(next(value for value in batch.values() if isinstance(value, Tensor)))
-        numbers = range(seen, seen + size)
-        layers: dict[str, list[Tensor]] = defaultdict(list)
-        noisy = noise is not None and noise.level > 0
-        with noise.on(model, mask=task.mask(batch), indices=numbers) if noise and noisy else nullcontext():
-            for prediction in model.predictions(inputs):
-                layers["losses"].append(task.losses(prediction, target))
-                layers["scores"].append(task.score(prediction, target))
-                if keep_logits:
-                    layers["logits"].append(prediction)
-                decided = task.decide(prediction)
-                if decided is not None:
-                    layers["decisions"].append(decided[0])
-                    layers["confidences"].append(decided[1])
-            if watch is not None:
-                watch(batch, prediction, layers["losses"][-1])
-        for name, values in layers.items():
-            rows[name].append(torch.stack(values, 1).cpu())
+        draws = SampleDraws(range(seen, seen + size))
+        for noise, (by_head, by_probe) in zip(noises, columns, strict=True):
+            noisy = noise is not None and noise.level > 0
+            with noise.on(model, mask=mask, indices=draws) if noise and noisy else nullcontext():
+                if isinstance(model, LayeredCausalLM) and "places" in inputs:
+                    readings = read_language_model(model, inputs, task, target, watch_rows)
+                elif probed is not None:
+                    predictions, probes = probed.beside_head(inputs)
+                    readings = read_predictions(predictions, task, target, keep_logits=keep_logits)
+                    _add(by_probe, read_predictions(probes, task, target))
+                else:
+                    readings = read_predictions(model.predictions(inputs), task, target, keep_logits=keep_logits)
+                _add(by_head, readings)
+                if watch is not None:
+                    watch(batch, readings.last, readings.losses[:, -1])
+            if progress is not None:
+                progress.update(size)
         groups = task.groups(batch)
-        rows["groups"].append(seen + owners if groups is None else groups.cpu()[owners])
+        all_groups.append(seen + owners if groups is None else groups.cpu()[owners])
+        targets.append(target.cpu() if keep_logits else target[:0].cpu())
         # Of packed texts there are more than rows.
         seen += max(size, int(owners.max()) + 1 if len(owners) else 0)
-        if keep_logits:
-            rows["targets"].append(target.cpu())
-        if progress is not None:
-            progress.update(size)
     model.train(training)
-    if not any(len(part) for part in rows["losses"]):
+    if not any(len(part) for part in all_groups):
         raise InputError("expected a data set with at least one target to measure; got none.")
-    columns = {name: torch.cat(parts) for name, parts in rows.items()}
-    scores = columns["scores"].double()
+    shared = torch.cat(all_groups), torch.cat(targets)
+    return [(_whole(task, head, *shared), _whole(task, probe, *shared) if probe else None) for head, probe in columns]
+
+
+_Columns = dict[str, list[Tensor]]
+
+
+def _add(columns: _Columns, readings: Readings) -> None:
+    for name, values in readings.columns().items():
+        columns[name].append(values)
+
+
+def _whole(task: Task, columns: _Columns, groups: Tensor, targets: Tensor) -> LayerLosses:
+    """The batches of one level, put together."""
+    whole = {name: torch.cat(parts) for name, parts in columns.items()}
+    scores = whole["scores"].double()
     return LayerLosses(
-        losses=columns["losses"].double(),
-        groups=columns["groups"],
+        losses=whole["losses"].double(),
+        groups=groups,
         scores=scores,
         metrics=[metric_value(task, total, len(scores)) for total in scores.sum(0).tolist()],
-        decisions=columns.get("decisions"),
-        confidences=columns.get("confidences"),
-        logits=(columns["logits"], columns["targets"]) if keep_logits else None,
+        decisions=whole.get("decisions"),
+        confidences=whole.get("confidences"),
+        logits=(whole["logits"], targets) if "logits" in whole else None,
     )

@@ -50,6 +50,15 @@ class Probed(nn.Module):
         """Each layer's logits (B, C), by its own probe."""
         return (probe(pooled) for probe, pooled in zip(self.probes, self.layer_outputs(inputs), strict=True))
 
+    def beside_head(self, inputs: Any) -> tuple[Iterator[Tensor], Iterator[Tensor]]:
+        """Each layer's logits (B, C) by the classifier's head and by its own probe, from one forward pass."""
+        mask, states = inputs.get("attention_mask"), self.classifier.layer_outputs(inputs)
+        pooled = [self.classifier.family.pool(hidden, mask) for hidden in states]
+        return (
+            (self.classifier.readout(hidden, mask) for hidden in states),
+            (probe(each) for probe, each in zip(self.probes, pooled, strict=True)),
+        )
+
 
 def fit_probes(
     classifier: LayeredClassifier,

@@ -11,7 +11,8 @@ from torch.utils.data import Dataset, Subset, default_collate
 from tqdm import tqdm
 
 from descend.core import DescentProblem
-from descend.evaluation.layers import LayerLosses, evenly, measure
+from descend.evaluation.layers import LayerLosses, evenly, measure_levels
+from descend.evaluation.probes import Probed
 from descend.evaluation.satisfaction import Verdict, verdict
 from descend.models.layered import LayeredModel
 from descend.noise import Noise
@@ -31,12 +32,16 @@ numbers, and what is independent is so in blocks too."""
 
 @dataclass(frozen=True)
 class Robustness:
-    """What `robustness` measured: one `LayerLosses` per noise level, and the verdict at the training noise."""
+    """What `robustness` measured: one `LayerLosses` per noise level, and the verdict at the training noise.
+
+    ``probed`` is the same of the layers' linear probes, if there are some.
+    """
 
     noise: list[float]
     train_noise: float
     levels: dict[float, LayerLosses]
     verdict: Verdict
+    probed: "Robustness | None" = None
 
     def summary(self, task: Task) -> dict[str, Any]:
         """The measured part of a run's ``summary.json``."""
@@ -111,6 +116,7 @@ def robustness(
     batch_size: int = 16,
     device: torch.device | str = "cpu",
     collate: Callable[[list[Any]], dict[str, Any]] | None = None,
+    probed: Probed | None = None,
 ) -> Robustness:
     """Measure every layer at every noise level, and at the training noise, where the verdict is taken.
 
@@ -125,14 +131,19 @@ def robustness(
         batch_size: Samples at a time.
         device: Where to compute.
         collate: How samples become a batch; torch's way unless given.
+        probed: Linear probes of the model's layers, measured in the same forward passes.
     """
     wanted = sorted({*map(float, levels), float(noise.level)})
     total = len(wanted) * len(dataset)  # type: ignore[arg-type]
     settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "collate": collate}
     with tqdm(total=total, desc="evaluating", unit="sample", disable=None) as bar:
-        measured = {level: measure(model, task, dataset, noise.at(level), progress=bar, **settings) for level in wanted}
-    trained = float(noise.level)
-    return Robustness(sorted(set(map(float, levels))), trained, measured, verdict(problem, measured[trained]))
+        noises = [noise.at(level) for level in wanted]
+        measured = measure_levels(model, task, dataset, noises, progress=bar, probed=probed, **settings)
+    shown, trained = sorted(set(map(float, levels))), float(noise.level)
+    heads = {level: head for level, (head, _) in zip(wanted, measured, strict=True)}
+    probes = {level: probe for level, (_, probe) in zip(wanted, measured, strict=True) if probe is not None}
+    by_probe = Robustness(shown, trained, probes, verdict(problem, probes[trained])) if probes else None
+    return Robustness(shown, trained, heads, verdict(problem, heads[trained]), by_probe)
 
 
 def _blocks(sums: Tensor) -> Tensor:

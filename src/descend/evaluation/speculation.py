@@ -4,10 +4,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.utils import logging
 
 from descend.evaluation.layers import evenly
+from descend.models.causal import LayeredCausalLM
+from descend.tiles import rows_per_tile
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -17,54 +19,85 @@ PROMPTS, NEW_TOKENS = 16, 64
 
 @torch.no_grad()
 def speculation(
-    model: Any, dataset: "Dataset", ignored: int, *, device: torch.device | str = "cpu", prompts: int = PROMPTS
+    model: LayeredCausalLM,
+    dataset: "Dataset",
+    ignored: int,
+    *,
+    device: torch.device | str = "cpu",
+    prompts: int = PROMPTS,
 ) -> dict[str, Any]:
-    """The share of tokens drafted by the first k layers that the whole model accepts, and the time that saves.
+    """The share of tokens on which the first k layers agree with the whole model, and the time that drafting saves.
 
-    The answers are those of Transformers' ``generate(..., assistant_early_exit=k)``, greedy, on clean inputs; they
-    are the whole model's own by construction.
+    The whole model answers some prompts greedily, on clean inputs. One forward pass over each answer reads the tokens
+    that every exit would have drafted. Drafting is timed at the depth that promises most, by Transformers'
+    ``generate(..., assistant_early_exit=k)``, whose answers are the whole model's own by construction.
 
     Args:
         model: A causal language model in layers.
-        dataset: Tokenized samples with ``input_ids`` and ``labels``; what comes before the first token to be told is
-            the prompt.
-        ignored: The label of a token that is not to be told.
+        dataset: Tokenized samples with ``input_ids`` and ``labels``; what comes before the first target is the prompt.
+        ignored: The label of a token that is no target.
         device: Where the model is.
         prompts: How many samples to answer, evenly chosen.
 
     Returns:
         ``tokens_per_second`` at full depth; and for every k = 1 … L−1 in ``layers`` its ``acceptance``, the share of
-        drafted tokens that are kept, and ``speed``, the tokens per second against full depth.
+        the answers' tokens that exit k predicts from the tokens before them. ``speed``, the tokens per second against
+        full depth, is measured for the k of the greatest expected speed, see `expected_speed`, and None for others.
     """
     chosen = [dataset[place] for place in evenly(len(dataset), prompts)]
     asked = [_prompt(sample, ignored, device) for sample in chosen]
-    network = model.saved.eval()
-    blocks = model.library.base_model.layers
-    calls = {"first": 0, "last": 0}
-    handles = [_count(blocks[0], calls, "first"), _count(blocks[model.depth - 1], calls, "last")]
+    model.saved.eval()
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # Transformers warns about arguments that it passes itself
     try:
-        _answer(network, asked[:1], model.limits["length"])  # warm before it is timed
-        written, seconds = _answer(network, asked, model.limits["length"])
-        layers = []
-        for layer in range(1, model.depth if written else 1):
-            calls.update(first=0, last=0)
-            drafted, spent = _answer(network, asked, model.limits["length"], assistant_early_exit=layer)
-            # A check keeps what it accepts of a draft, and one token of its own.
-            drafts, accepted = calls["first"] - calls["last"], drafted - calls["last"]
-            layers.append(
-                {
-                    "layer": layer,
-                    "acceptance": max(0.0, accepted / drafts) if drafts else 0.0,
-                    "speed": (drafted / spent) / (written / seconds),
-                }
-            )
+        _answers(model, asked[:1])  # warm before it is timed
+        answers, seconds = _answers(model, asked)
+        written = _length(answers, asked)
+        agreed = sum((agreements(model, *each) for each in zip(answers, asked, strict=True)), torch.zeros(()))
+        layers: list[dict[str, Any]] = [
+            {"layer": layer, "acceptance": share, "speed": None}
+            for layer, share in enumerate((agreed / max(written, 1)).tolist() if written else [], start=1)
+        ]
+        if layers:
+            best = max(layers, key=lambda each: expected_speed(each["layer"] / model.depth, each["acceptance"]))
+            drafted, spent = _answers(model, asked, assistant_early_exit=best["layer"])
+            best["speed"] = (_length(drafted, asked) / spent) / (written / seconds)
     finally:
         logging.set_verbosity(verbosity)
-        for handle in handles:
-            handle.remove()
     return {"prompts": len(asked), "tokens_per_second": written / seconds, "layers": layers}
+
+
+def expected_speed(cost: float, acceptance: float) -> float:
+    """Tokens for the time of one whole forward pass, where drafts stop at the first token that is not accepted.
+
+    Every token of the answer is drafted once, and every token that is not accepted costs a check.
+
+    Args:
+        cost: Of a drafted token, in whole forward passes.
+        acceptance: The share of drafted tokens that are accepted.
+    """
+    return 1 / (cost + 1 - acceptance)
+
+
+def agreements(model: LayeredCausalLM, answer: Tensor, prompt: Tensor) -> Tensor:
+    """On how many tokens of an answer each exit 1 … L−1 agrees with the whole model, (L−1,), from one forward pass.
+
+    Args:
+        model: The model.
+        answer: The prompt and the tokens that the whole model wrote, (1, P + N).
+        prompt: The prompt, (1, P).
+    """
+    count = torch.zeros(model.depth - 1, dtype=torch.float64)
+    start, written = prompt.shape[1], answer[0, prompt.shape[1] :]
+    if not len(written):
+        return count
+    tokens = answer[:, :-1]
+    states = model.layer_outputs({"input_ids": tokens, "attention_mask": torch.ones_like(tokens)})
+    size = rows_per_tile(model.limits["vocabulary"])
+    for layer, hidden in enumerate(states[1:-1]):
+        for rows, right in zip(hidden[0, start - 1 :].split(size), written.split(size), strict=True):
+            count[layer] += (model.readout(rows).argmax(-1) == right).sum().item()
+    return count
 
 
 def _prompt(sample: dict[str, Any], ignored: int, device: torch.device | str) -> Tensor:
@@ -73,21 +106,19 @@ def _prompt(sample: dict[str, Any], ignored: int, device: torch.device | str) ->
     return torch.tensor([ids[: max(1, start)]], device=device)
 
 
-def _answer(network: Any, asked: list[Tensor], longest: int, **how: Any) -> tuple[int, float]:
-    """Tokens written, and seconds."""
-    written, began = 0, time.perf_counter()
+def _answers(model: LayeredCausalLM, asked: list[Tensor], **how: Any) -> tuple[list[Tensor], float]:
+    """Each prompt with what was written after it, and seconds."""
+    answers, began = [], time.perf_counter()
     for ids in asked:
-        room = min(NEW_TOKENS, longest - ids.shape[1])
-        if room > 1:
-            settings = {"max_new_tokens": room, "do_sample": False, "attention_mask": torch.ones_like(ids), **how}
-            written += network.generate(input_ids=ids, **settings).shape[1] - ids.shape[1]
+        room = min(NEW_TOKENS, model.limits["length"] - ids.shape[1])
+        settings = {"max_new_tokens": room, "do_sample": False, "attention_mask": torch.ones_like(ids), **how}
+        network: Any = model.saved
+        answers.append(network.generate(input_ids=ids, **settings) if room > 1 else ids)
     if asked[0].device.type == "cuda":
         torch.cuda.synchronize()
-    return written, time.perf_counter() - began
+    return answers, time.perf_counter() - began
 
 
-def _count(block: nn.Module, calls: dict[str, int], name: str) -> Any:
-    def called(*_: Any) -> None:
-        calls[name] += 1
-
-    return block.register_forward_hook(called)
+def _length(answers: list[Tensor], asked: list[Tensor]) -> int:
+    """How many tokens were written."""
+    return sum(answer.shape[1] - ids.shape[1] for answer, ids in zip(answers, asked, strict=True))

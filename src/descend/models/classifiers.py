@@ -143,6 +143,17 @@ class LayeredClassifier(LibraryModel):
         """h_0 … h_L, each (B, T, H), of a tokenizer's ``input_ids``, ``attention_mask`` and what else it gives."""
         return self.library.base_model(**inputs, output_hidden_states=True).hidden_states
 
+    def embedded(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The inputs of the same forward pass with words' embeddings, ``inputs_embeds``, in place of ``input_ids``."""
+        others = {name: value for name, value in inputs.items() if name != "input_ids"}
+        if "input_ids" not in inputs:
+            return others
+        ids, base = inputs["input_ids"], self.library.base_model
+        places = getattr(getattr(base, "embeddings", None), "create_position_ids_from_input_ids", None)
+        if places is not None and "position_ids" not in others:  # RoBERTa counts what is no padding
+            others["position_ids"] = places(ids, base.embeddings.padding_idx)
+        return others | {"inputs_embeds": self.get_input_embeddings()(ids)}
+
     def readout(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """The logits (B, C) that the classifier's head reads from one layer's output (B, T, H).
 

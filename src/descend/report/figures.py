@@ -136,8 +136,8 @@ def exits(group: Group) -> go.Figure:
 
 
 def speculation(group: Group) -> go.Figure:
-    """The share of drafted tokens that the whole model accepts, against the number of layers that draft."""
-    figure = go.Figure(layout=plain_layout("layers that draft", "accepted share of drafted tokens"))
+    """The share of tokens that the whole model accepts from a draft, against the number of layers that draft."""
+    figure = go.Figure(layout=plain_layout("layers that draft", "share of tokens accepted"))
     for arm in group.arms:
         drafting = next((run.summary.speculation for run in arm.runs if run.summary.speculation), None)
         if drafting is None:
@@ -149,9 +149,11 @@ def speculation(group: Group) -> go.Figure:
             mode="lines+markers",
             line={"color": arm.style.light, "width": 2},
             marker={"color": arm.style.light, "size": 8, "symbol": arm.style.symbol},
-            customdata=[point.speed for point in drafting.layers],
+            customdata=[
+                "" if point.speed is None else f", {point.speed:.2f} of the plain speed" for point in drafting.layers
+            ],
             meta=arm.style[:2],
-            hovertemplate="%{x} layers: %{y:.2f} accepted, %{customdata:.2f} of the plain speed<extra></extra>",
+            hovertemplate="%{x} layers: %{y:.2f} accepted%{customdata}<extra></extra>",
         )
     return figure
 

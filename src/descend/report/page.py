@@ -34,7 +34,7 @@ _EXITS = """Accuracy left where a sample stops at the first layer that is sure e
 the same for some layers (dotted), on clean inputs. Large marks: the threshold chosen on validation data, and full
 depth."""
 _SPECULATION = """The first layers draft an answer and the whole network checks it, which changes nothing in the
-answer: how much of a draft is kept."""
+answer: on how many of its tokens they agree."""
 _BARS = """ A layer under a constraint must land on or below its short bar."""
 _AT_TRAINING_NOISE = """ Without α the bars are shown at the training noise alone."""
 _ERROR = """The last layer’s answer as the input gets noisier. To the right of the dashed line lies stronger

@@ -18,7 +18,7 @@ from descend.evaluation.exits import exits
 from descend.evaluation.judgement import PLAIN_ALPHA, judge
 from descend.evaluation.layers import embedding_std, evenly, measure
 from descend.evaluation.probes import fit_probes
-from descend.evaluation.robustness import pictures, robustness
+from descend.evaluation.robustness import pictures
 from descend.evaluation.speculation import speculation
 from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.models.unrolled import UnrolledModel
@@ -137,6 +137,11 @@ def evaluate(
     levels = noise or usual_levels(recipe, shift)
     problem = args.problem(network.depth, network.first_layer)
     settings: dict[str, Any] = {"batch_size": args.eval_batch_size, "device": device, "collate": collate}
+    probed = None
+    if probe and isinstance(network, LayeredClassifier):
+        # Its own draws: those of the judged samples belong to their numbers too.
+        fresh = trained.at(trained.level, seed=derived(Stream.PROBES, seed))
+        probed = fit_probes(network, objective_task, parts().train, parts().validation, fresh, **settings)
     judgement = judge(
         network,
         objective_task,
@@ -147,20 +152,17 @@ def evaluate(
         name=name,
         split=split,
         shift=shift,
+        probed=probed,
         **settings,
     )
     summary = {**subject.facts, **judgement.entries}
     summary["verdict"] = judgement.sentence(asked=task is None, binding=subject.facts.get("binding", []))
-    if isinstance(network, LayeredClassifier) and (probe or exit):
-        if probe:
-            # Its own draws: those of the judged samples belong to their numbers too.
-            fresh = trained.at(trained.level, seed=derived(Stream.PROBES, seed))
-            probed = fit_probes(network, objective_task, parts().train, parts().validation, fresh, **settings)
-            probes = robustness(probed, objective_task, samples, problem, trained, levels=levels, **settings)
-            entries = probes.summary(objective_task)
-            summary["probe"] = {key: entries[key] for key in ("values", "layer_losses", "layer_metrics")}
-        if exit:
-            summary["exit"] = exits(network, objective_task, parts().validation, samples, **settings)
+    if judgement.measured.probed is not None:
+        entries = judgement.measured.probed.summary(objective_task)
+        summary["probe"] = {key: entries[key] for key in ("values", "layer_losses", "layer_metrics")}
+    if isinstance(network, LayeredClassifier) and exit:
+        clean = judgement.measured.levels.get(0.0)
+        summary["exit"] = exits(network, objective_task, parts().validation, samples, judged=clean, **settings)
     if isinstance(network, LayeredCausalLM) and exit and network.depth > 1:
         summary["speculation"] = speculation(network, samples, IGNORED, device=device)  # type: ignore[arg-type]
     if isinstance(network, UnrolledModel):

@@ -4,10 +4,12 @@ Transformers and TRL promise nothing about them. ``tests/training/test_hf_hooks.
 for which versions; a release that changes one fails there, by name.
 """
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import DynamoBackend
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer
@@ -45,8 +47,30 @@ class TrainerHooks(Trainer):
         def around(each: Any) -> Any:
             return self.objective if each is self.model else each
 
-        accelerator.prepare = lambda *objects, **options: prepare(*map(around, objects), **options)
-        accelerator.prepare_model = lambda model, **options: prepare_model(around(model), **options)
+        plugin = accelerator.state.dynamo_plugin
+        compiles = plugin.backend != DynamoBackend.NO and not plugin.use_regional_compilation
+        if compiles:
+            self.objective.compile(**plugin.to_kwargs())
+
+        @contextmanager
+        def uncompiled() -> Iterator[None]:
+            """Keep Accelerate from compiling the whole objective, whose weights change at every step."""
+            backend = plugin.backend
+            plugin.backend = DynamoBackend.NO if compiles else backend
+            try:
+                yield
+            finally:
+                plugin.backend = backend
+
+        def prepare_objects(*objects: Any, **options: Any) -> Any:
+            with uncompiled():
+                return prepare(*map(around, objects), **options)
+
+        def prepare_around(model: nn.Module, **options: Any) -> Any:
+            with uncompiled():
+                return prepare_model(around(model), **options)
+
+        accelerator.prepare, accelerator.prepare_model = prepare_objects, prepare_around
 
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: DataLoader | None = None) -> Any:
         if not training:

@@ -16,7 +16,8 @@ from transformers.utils import is_datasets_available
 
 from descend.errors import InputError
 from descend.evaluation.calibration import TEMPERATURES, at_temperature, temperature
-from descend.evaluation.layers import LayerLosses, embedding_std, measure
+from descend.evaluation.layers import LayerLosses, Watch, embedding_std, measure
+from descend.evaluation.readings import WatchRows
 from descend.evaluation.satisfaction import TOLERANCE, Verdict, verdict
 from descend.models import LayeredCausalLM
 from descend.records import aside, put
@@ -30,9 +31,6 @@ logger = logging.getLogger(__name__)
 
 DUAL_FILE = "dual.safetensors"
 FEASIBLE_FOLDER = "best_feasible"
-
-Watch = Callable[[dict[str, Any], Tensor, Tensor], None] | None
-"""Of `measure`."""
 
 
 class Measuring(Resumable):
@@ -216,20 +214,25 @@ class Measuring(Resumable):
                 collate=self.evaluation_collator(),
                 device=self.args.device,
                 watch=self._watch(None if self._calibrates else predictions),
+                watch_rows=self._watch_rows(),
                 keep_logits=self._calibrates,
             )
         )
 
-    def _watch(self, predictions: Predictions | None) -> Watch:
+    def _watch(self, predictions: Predictions | None) -> Watch | None:
         """What looks at the last exit of each batch that is measured; None for nothing."""
         if predictions is None:
             return None
 
-        def watch(batch: dict[str, Any], prediction: Tensor, losses: Tensor) -> None:
-            whole = self._of_causal(batch) if isinstance(self.objective.model, LayeredCausalLM) else prediction
+        def watch(batch: dict[str, Any], prediction: Tensor | None, losses: Tensor) -> None:
+            whole = self._of_causal(batch) if prediction is None else prediction
             predictions.add(whole, self._labels(batch), losses)
 
         return watch
+
+    def _watch_rows(self) -> WatchRows | None:
+        """What looks at the last exit's logits of a language model, tile by tile; None for nothing."""
+        return None
 
     @property
     def _calibrates(self) -> bool:

@@ -15,6 +15,7 @@ from trl.trainer.utils import create_model_from_path
 
 from descend.errors import InputError, reason
 from descend.evaluation.layers import LayerLosses
+from descend.evaluation.readings import WatchRows
 from descend.evaluation.satisfaction import Verdict
 from descend.models import LayeredCausalLM
 from descend.models.loading import refuse_unsafe
@@ -24,7 +25,6 @@ from descend.tiles import TargetSample
 from descend.training import DescentMixin
 from descend.training.config import DescentArguments
 from descend.training.hf_hooks import SFTHooks
-from descend.training.measuring import Watch
 from descend.training.metrics import Predictions
 
 
@@ -105,17 +105,10 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
         right, entropy, targets, _ = sums.tolist()
         return _of_trl(right / max(targets, 1), entropy / max(targets, 1), self.sums.logged[3].item())
 
-    def _watch(self, predictions: Predictions | None) -> Watch:
-        """Sum up the entropy of the last exit, too."""
-        gather = super()._watch(predictions)
+    def _watch_rows(self) -> WatchRows | None:
+        """Keep the entropy of the last exit."""
         self._entropy: list[Tensor] = []
-
-        def watch(batch: dict[str, Any], prediction: Tensor, losses: Tensor) -> None:
-            self._entropy.append(_entropies(prediction).double().cpu())
-            if gather is not None:
-                gather(batch, prediction, losses)
-
-        return watch
+        return lambda logits: self._entropy.append(_entropies(logits).double().cpu())
 
     def _named_metrics(
         self, layers: LayerLosses, judged: Verdict, prefix: str, predictions: Predictions | None

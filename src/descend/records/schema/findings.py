@@ -68,11 +68,14 @@ class Exits(Part):
 
 
 class Drafts(Part):
-    """Drafting by the first ``layer`` layers: the share of drafted tokens kept, and the speed against full depth."""
+    """Drafting by the first ``layer`` layers: the share of tokens accepted, and the speed against full depth.
+
+    The speed is measured at one depth, and None at others.
+    """
 
     layer: int
     acceptance: Number
-    speed: Number
+    speed: float | None = None
 
 
 class Speculation(Part):
@@ -86,11 +89,14 @@ class Speculation(Part):
         """What drafting by the first layers is worth."""
         if not self.layers:
             return "No prompt leaves room for an answer to draft."
-        best = max(self.layers, key=lambda drafts: drafts.speed)
+        best = max(self.layers, key=lambda drafts: -math.inf if drafts.speed is None else drafts.speed)
+        if best.speed is None:
+            best = max(self.layers, key=lambda drafts: drafts.acceptance)
+            return f"The first {best.layer} of {depth} layers agree with {100 * best.acceptance:.0f} % of the answers."
         rate = "" if self.tokens_per_second is None else f" ({self.tokens_per_second:.0f})"
         return (
             f"Drafting by the first {best.layer} of {depth} layers writes {best.speed:.2f} times the tokens per second "
-            f"of full depth{rate}, with the same answers: {100 * best.acceptance:.0f} % of the draft is kept."
+            f"of full depth{rate}, with the same answers: {100 * best.acceptance:.0f} % of their tokens are accepted."
         )
 
 

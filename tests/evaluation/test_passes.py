@@ -1,0 +1,215 @@
+"""How often evaluation runs the model, and that its shortcuts give what plain passes over each level give."""
+
+import math
+
+import pytest
+import torch
+from transformers import default_data_collator
+
+from descend import UT, DescentProblem, UTConfig
+from descend.evaluation import readings
+from descend.evaluation.exits import exits
+from descend.evaluation.judgement import judge
+from descend.evaluation.layers import measure, measure_levels
+from descend.evaluation.probes import Probed
+from descend.evaluation.speculation import agreements, expected_speed, speculation
+from descend.models import LayeredCausalLM, LayeredClassifier
+from descend.noise import GaussianNoise, LaplaceNoise, Noise, SampleDraws, TokenDropout, UniformNoise
+from descend.seeds import of_sample
+from descend.tasks.text import Classification, NextToken
+from descend.tasks.text.language import IGNORED
+from descend.tasks.video import VideoDenoising
+from tests.support.networks import causal, network
+
+LEVELS = [0.0, 0.5, 1.0, 2.0]
+
+
+def texts(count=13, length=12):
+    ids = torch.randint(5, 40, (count, length), generator=torch.Generator().manual_seed(0)).tolist()
+    return [{"input_ids": row, "attention_mask": [1] * length, "labels": [IGNORED] * 4 + row[4:]} for row in ids]
+
+
+def labelled():
+    return [row | {"labels": place % 3} for place, row in enumerate(texts())]
+
+
+def windows():
+    return [{"patches": row} for row in torch.rand(13, 3, 4, 256, generator=torch.Generator().manual_seed(0))]
+
+
+CASES = {
+    "UT": lambda: (UT(UTConfig(depth=3)), VideoDenoising(), windows()),
+    "classifier": lambda: (LayeredClassifier(network("distilbert")), Classification(), labelled()),
+    "language model": lambda: (LayeredCausalLM(causal()), NextToken(), texts()),
+}
+
+
+class Count:
+    """Samples that went through a model's input embedding."""
+
+    def __init__(self, model):
+        self.samples = 0
+        model.get_input_embeddings().register_forward_hook(self._add)
+
+    def _add(self, module, args, output):
+        self.samples += len(output)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_layers_at_all_levels_take_one_forward_pass_for_each_level(name):
+    model, task, data = CASES[name]()
+    count = Count(model)
+    judge(
+        model,
+        task,
+        data,
+        DescentProblem(3, 0.1),
+        GaussianNoise(0.5, 0.3),
+        levels=LEVELS,
+        name=name,
+        batch_size=4,
+        collate=default_data_collator,
+    )
+    assert count.samples <= 1.1 * len(LEVELS) * len(data)
+
+
+def test_probes_and_exits_take_no_pass_of_their_own_over_the_judged_samples():
+    model, task, data = CASES["classifier"]()
+    probes = torch.nn.ModuleList(torch.nn.Linear(16, 3) for _ in range(4))
+    probed, noise, problem = Probed(model, probes), GaussianNoise(0.5, 0.3), DescentProblem(3, 0.1)
+    settings = {"batch_size": 4, "collate": default_data_collator}
+    alone = {level: measure(probed, task, data, noise.at(level), **settings) for level in LEVELS}
+    count = Count(model)
+    judged = judge(model, task, data, problem, noise, levels=LEVELS, name="x", probed=probed, **settings).measured
+    assert count.samples <= 1.1 * len(LEVELS) * len(data)
+    for level in LEVELS:
+        assert torch.equal(judged.probed.levels[level].losses, alone[level].losses)
+        assert judged.probed.levels[level].metrics == alone[level].metrics
+    before = count.samples
+    known = exits(model, task, data[:5], data, judged=judged.levels[0.0], **settings)
+    timed = 2 * len(data) + 2 * 4  # with and without leaving, the first batch of each twice
+    assert count.samples - before <= 5 + timed
+    unknown = exits(model, task, data[:5], data, **settings)
+    assert known["confidence"] == unknown["confidence"] and known["full"] == unknown["full"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_several_levels_at_once_are_what_each_is_alone(name):
+    model, task, data = CASES[name]()
+    noises = [None, *(GaussianNoise(level, 0.3, seed=5) for level in LEVELS)]
+    settings = {"batch_size": 4, "collate": default_data_collator}
+    together = measure_levels(model, task, data, noises, **settings)
+    for noise, (measured, probed) in zip(noises, together, strict=True):
+        alone = measure(model, task, data, noise, **settings)
+        assert torch.equal(measured.losses, alone.losses) and measured.metrics == alone.metrics and probed is None
+
+
+def by_hand(kind, level, sample, generator):
+    """The corruption of one sample, drawn anew at this level."""
+    std = level * 0.3
+    if kind is GaussianNoise:
+        return torch.randn(sample.shape, generator=generator).mul_(std).add_(sample)
+    if kind is UniformNoise:
+        return torch.rand(sample.shape, generator=generator).sub_(0.5).mul_(math.sqrt(12) * std).add_(sample)
+    if kind is LaplaceNoise:
+        size = torch.empty_like(sample).exponential_(generator=generator)
+        sign = torch.randint(2, sample.shape, generator=generator) * 2 - 1
+        return sample + size * sign * (std / math.sqrt(2))
+    return sample * (torch.rand(sample.shape[:-1], generator=generator) >= level)[..., None]
+
+
+@pytest.mark.parametrize("kind", [GaussianNoise, UniformNoise, LaplaceNoise, TokenDropout])
+def test_one_draw_scaled_by_the_level_is_bit_for_bit_a_draw_at_each_level(kind, monkeypatch):
+    data, keep = torch.randn(3, 6, 8), torch.arange(6) < torch.tensor([[6], [4], [1]])
+    drawn = []
+    original = kind.draw
+    monkeypatch.setattr(kind, "draw", lambda self, *given: drawn.append(1) or original(self, *given))
+    draws = SampleDraws([7, 2, 9])
+    for level in (0.1, 0.5, 0.9):
+        noisy = kind(level, 0.3, seed=4)(data, keep, draws)
+        for row, index in enumerate((7, 2, 9)):
+            generator = torch.Generator().manual_seed(of_sample(4, index))
+            assert torch.equal(noisy[row][keep[row]], by_hand(kind, level, data[row][keep[row]], generator))
+            assert torch.equal(noisy[row][~keep[row]], data[row][~keep[row]])
+    assert len(drawn) == 3
+
+
+def test_a_noise_of_ones_own_is_still_asked_at_every_level():
+    class Sign(GaussianNoise):
+        def corrupt(self, clean, std, generator):
+            return clean + std * torch.randn(clean.shape, generator=generator).sign()
+
+    class Doubled(Noise):
+        def corrupt(self, clean, std, generator):
+            return clean + std
+
+    data = torch.zeros(2, 5, 4)
+    assert set(Sign(1.0, 0.5)(data, indices=[0, 1]).abs().unique().tolist()) == {0.5}
+    assert set(Doubled(2.0, 0.5)(data, indices=[0, 1]).unique().tolist()) == {1.0}
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_a_language_models_exits_are_read_by_tiles(size, monkeypatch):
+    model, task, data = CASES["language model"]()
+    batch = default_data_collator(data)
+    inputs, target = task.inputs(batch), task.target(batch)
+    seen, rows = [], []
+    read = model.readout
+    monkeypatch.setattr(type(model), "readout", lambda self, hidden: rows.append(len(hidden)) or read(hidden))
+    monkeypatch.setattr(readings, "rows_per_tile", lambda vocabulary: size)
+    with torch.no_grad():
+        tiled = readings.read_language_model(model, inputs, task, target, seen.append)
+        logits = [read(hidden[inputs["places"]]) for hidden in model.layer_outputs(inputs)]
+    assert max(rows) <= size and tiled.last is None
+    whole = readings.read_predictions(logits, task, target)
+    torch.testing.assert_close(tiled.losses, whole.losses)
+    torch.testing.assert_close(tiled.confidences, whole.confidences)
+    assert torch.equal(tiled.scores, whole.scores) and torch.equal(tiled.decisions, whole.decisions)
+    torch.testing.assert_close(torch.cat(seen), logits[-1])
+
+
+# --- drafting
+
+
+def test_agreement_is_that_of_a_loop_over_tokens():
+    model = LayeredCausalLM(causal(initializer_range=0.5))
+    prompt = torch.tensor([[5, 6, 7]])
+    answer = model.saved.generate(input_ids=prompt, max_new_tokens=12, do_sample=False, eos_token_id=None)
+    with torch.no_grad():
+        found = agreements(model, answer, prompt)
+        expected = torch.zeros(2)
+        for place in range(3, answer.shape[1]):
+            states = model.layer_outputs({"input_ids": answer[:, :place]})
+            for layer in (1, 2):
+                expected[layer - 1] += (model.readout(states[layer][0, -1]).argmax() == answer[0, place]).item()
+    assert found.tolist() == expected.tolist() and 0 <= found.min() <= found.max() <= 12
+
+
+def test_all_depths_take_one_pass_and_one_drafted_answer():
+    model = LayeredCausalLM(causal(num_hidden_layers=6))
+    generations, generate, inside = [], model.saved.generate, []
+
+    def outermost(**given):  # Transformers drafts by calls of its own
+        if inside:
+            return generate(**given)
+        generations.append(given.get("assistant_early_exit"))
+        inside.append(True)
+        try:
+            return generate(**given)
+        finally:
+            inside.clear()
+
+    model.saved.generate = outermost
+    result = speculation(model, texts(3), IGNORED, prompts=3)
+    assert [each["layer"] for each in result["layers"]] == [1, 2, 3, 4, 5]
+    assert all(0 <= each["acceptance"] <= 1 for each in result["layers"])
+    (timed,) = [each for each in result["layers"] if each["speed"] is not None]
+    assert generations == [None] * 4 + [timed["layer"]] * 3  # one to warm up, three answers, three drafted
+    best = max(result["layers"], key=lambda each: expected_speed(each["layer"] / 6, each["acceptance"]))
+    assert timed == best and timed["speed"] > 0
+
+
+def test_expected_speed():
+    assert expected_speed(0.25, 1.0) == 4  # every draft is accepted, at a quarter of the price
+    assert expected_speed(0.5, 0.5) == 1
+    assert expected_speed(0.5, 0.0) < 1
