@@ -265,7 +265,7 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
         (["evaluate", "RUN", "--frames", "0"], "frames must be at least 1; got 0"),
         (["evaluate", "RUN", "--split", "tset"], "invalid choice: 'tset'"),
         (["evaluate", "RUN", "--model", "best"], "has no best"),
-        (["evaluate", "RUN/model"], "is not that of a run"),
+        (["evaluate", "RUN/model"], "RUN/model/config.json must hold the settings of a run"),
         (["evaluate", "RUN", "--data", "NOWHERE"], "does not exist"),
         (["compare", "RUN"], "the following arguments are required: --out"),
         (["compare", "NOWHERE", "--out", "OUT"], "descend evaluate NOWHERE"),

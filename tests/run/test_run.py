@@ -499,7 +499,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, content):
 
 
 def test_a_models_own_folder_is_no_run(finished):
-    with pytest.raises(InputError, match="not that of a run"):
+    with pytest.raises(InputError, match=r"model.config\.json must hold the settings of a run"):
         run.evaluate(finished / "model")
 
 

@@ -32,7 +32,7 @@ def reproduce(words: Sequence[str]) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be run and what it takes, and end")
     options = parser.parse_args(words)
     from descend.paper.grid import WANTED
-    from descend.paper.reproducing import Study
+    from descend.paper.study import Study
     from descend.records.studies import CELLS_FILE
 
     if options.what == ["list"]:
@@ -69,7 +69,7 @@ def _carry_out(threads: int | None, job: "Job") -> None:
     """Train and judge a cell of a study in this process, or what is left of it."""
     import torch
 
-    from descend.paper.collected import ANSWERS_FILE, answered
+    from descend.paper.cell_store import ANSWERS_FILE, answered
     from descend.run import finished
 
     if threads is not None:

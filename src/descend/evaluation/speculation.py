@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from descend.evaluation.layers import evenly
+from descend.records.schema import Drafts, Speculation
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -18,7 +19,7 @@ PROMPTS, NEW_TOKENS = 16, 64
 @torch.no_grad()
 def speculation(
     model: Any, dataset: "Dataset", ignored: int, *, device: torch.device | str = "cpu", prompts: int = PROMPTS
-) -> dict[str, Any]:
+) -> Speculation:
     """The share of tokens drafted by the first k layers that the whole model accepts, and the time that saves.
 
     The answers are those of Transformers' ``generate(..., assistant_early_exit=k)``, greedy, on clean inputs; they
@@ -54,17 +55,17 @@ def speculation(
             # A check keeps what it accepts of a draft, and one token of its own.
             drafts, accepted = calls["first"] - calls["last"], drafted - calls["last"]
             layers.append(
-                {
-                    "layer": layer,
-                    "acceptance": max(0.0, accepted / drafts) if drafts else 0.0,
-                    "speed": (drafted / spent) / (written / seconds),
-                }
+                Drafts(
+                    layer=layer,
+                    acceptance=max(0.0, accepted / drafts) if drafts else 0.0,
+                    speed=(drafted / spent) / (written / seconds),
+                )
             )
     finally:
         logging.set_verbosity(verbosity)
         for handle in handles:
             handle.remove()
-    return {"prompts": len(asked), "tokens_per_second": written / seconds, "layers": layers}
+    return Speculation(prompts=len(asked), tokens_per_second=written / seconds, layers=layers)
 
 
 def _prompt(sample: dict[str, Any], ignored: int, device: torch.device | str) -> Tensor:

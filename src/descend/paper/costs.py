@@ -42,5 +42,5 @@ class Costs:
         return None if reference is None else reference * (median(self._speed) if self._speed else 1.0)
 
     def _reference(self, cell: Cell) -> float | None:
-        found = self._references.get(cell.recipe, {}).get(cell.data)
-        return None if found is None else found[0] + found[1] * cell.depth
+        seconds = self._references.get(cell.recipe, {}).get(cell.data)
+        return None if seconds is None else seconds[0] + seconds[1] * cell.depth

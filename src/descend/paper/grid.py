@@ -116,8 +116,8 @@ class _Grid:
         method = "erm" if arm == "erm-clean" else arm
         rows = self.settings["recipes"][recipe]
         row = rows[regime]
-        for own in (data, str(depth)):
-            row = row.get(own, row)
+        for key in (data, str(depth)):
+            row = row.get(key, row)
         settings = {
             **{"method": method, "depth": depth, "noise": gamma, "seed": seed},
             **self.settings["data"][data],
@@ -149,14 +149,14 @@ class _Grid:
 
     def table(self, task: str) -> list[Cell]:
         """Every data set, regime, recipe, depth and γ, erm and constrained."""
-        found = []
+        runs = []
         for data, regimes in self.scale.gammas[task].items():
             for place, (regime, gammas) in enumerate(regimes.items()):
                 for recipe in RECIPES[task]:
                     depths = self.scale.depths[recipe]
                     for depth, gamma in product([_middle(depths)] if place else depths, gammas):
-                        found += self.seeds(recipe, data, depth=depth, gamma=gamma, regime=regime)
-        return found
+                        runs += self.seeds(recipe, data, depth=depth, gamma=gamma, regime=regime)
+        return runs
 
     def single(self, task: str, *models: str) -> list[Cell]:
         """Of a task's table what is of these models, on its first data set, in its first regime at its last γ."""
@@ -171,8 +171,8 @@ class _Grid:
 
     def tables(self, *models: str, task: str | None = None) -> list[Cell]:
         """The tables of a task, or of all: what is of these models, or everything."""
-        found = [cell for each in RECIPES if task in (None, each) for cell in self.table(each)]
-        return [cell for cell in found if not models or cell.model in models]
+        every = [cell for each in RECIPES if task in (None, each) for cell in self.table(each)]
+        return [cell for cell in every if not models or cell.model in models]
 
     def baselines(self, task: str) -> list[Cell]:
         """The other arms, with the task's first recipe."""
@@ -189,12 +189,12 @@ class _Grid:
         A variant that changes nothing is left out: it is the constrained cell itself.
         """
         data = next(iter(self.scale.gammas[task]))
-        found = self.seeds(recipe, data)
-        settings = found[-1].settings
+        compared = self.seeds(recipe, data)
+        settings = compared[-1].settings
         for variant, changes in variants.items():
             if any(settings.get(name) != value for name, value in changes.items()):
-                found += self.seeds(recipe, data, ["constrained"], variant=variant, changes=changes)
-        return found
+                compared += self.seeds(recipe, data, ["constrained"], variant=variant, changes=changes)
+        return compared
 
     def alphas(self) -> list[Cell]:
         """RoBERTa with several α."""

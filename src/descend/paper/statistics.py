@@ -75,13 +75,13 @@ def draws(tables: Sequence[GroupScores], statistic: Statistic, generator: np.ran
     """
     _compare(tables)
     seeds, groups = len(tables), len(tables[0].counts)
-    found = _by_seed(tables, statistic, np.ones((1, groups)))[:, 0]
+    by_seed = _by_seed(tables, statistic, np.ones((1, groups)))[:, 0]
     if min(seeds, groups) < 2:
         unknown = np.full(RESAMPLES, np.nan)
-        return Draws(found.mean(), unknown, unknown, seeds, groups)
+        return Draws(by_seed.mean(), unknown, unknown, seeds, groups)
     return Draws(
-        found.mean(),
-        found[generator.integers(seeds, size=(RESAMPLES, seeds - 1))].mean(1),
+        by_seed.mean(),
+        by_seed[generator.integers(seeds, size=(RESAMPLES, seeds - 1))].mean(1),
         np.concatenate([_by_seed(tables, statistic, drawn).mean(0) for drawn in _resampled(groups, generator)]),
         seeds,
         groups,

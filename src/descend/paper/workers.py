@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError, StudyError, reason
-from descend.paper import collected
+from descend.paper import cell_store
 from descend.paper.grid import HERE, OUT, ROOT
 from descend.records import locked
 from descend.records.schema import read_config
@@ -58,8 +58,8 @@ class Job:
     @property
     def folders(self) -> dict[str, Path]:
         """Placeholder in a cell's settings → the folder that it stands for."""
-        found = {OUT: self.out.absolute(), HERE: Path(__file__).parent}
-        return found | ({ROOT: self.root.absolute()} if self.root is not None else {})
+        placeholders = {OUT: self.out.absolute(), HERE: Path(__file__).parent}
+        return placeholders | ({ROOT: self.root.absolute()} if self.root is not None else {})
 
     def resolved(self, settings: Settings) -> Settings:
         """Settings with the folders of this machine."""
@@ -247,7 +247,7 @@ def _tried(job: Job, work: Work) -> Ended:
             claim.enter_context(locked(job.folder.parent, f"{job.cell.name}.lock"))
         except InputError:
             return Ended("elsewhere")
-        if job.cell.name in collected.read(job.out):
+        if job.cell.name in cell_store.read(job.out):
             _tidy(job.folder)  # whoever has done it may have been stopped before that
             return Ended("already")
         if (job.folder / "summary.json").is_file() and not (job.folder / "model").is_dir():
@@ -258,13 +258,13 @@ def _tried(job: Job, work: Work) -> Ended:
                 work(job)
             except NonFiniteLossError as error:
                 ended = Ended("diverged", reason(error), time.monotonic() - began)
-                line = collected.diverged(job.cell, ended.why, ended.seconds)
+                line = cell_store.diverged(job.cell, ended.why, ended.seconds)
             else:
                 # Of a run that was taken up again, all its training counts.
                 trained = read_config(job.folder).seconds or 0.0
                 ended = Ended("done", seconds=max(time.monotonic() - began, trained))
-                line = collected.line(job.cell, job.folder, ended.seconds, job.folders)
-            collected.append(job.out, line)
+                line = cell_store.line(job.cell, job.folder, ended.seconds, job.folders)
+            cell_store.append(job.out, line)
         except SaveError as error:
             return Ended("unsaved", str(error))
         except Interrupted:

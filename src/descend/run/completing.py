@@ -13,8 +13,8 @@ from descend.errors import InputError
 from descend.noise import Noise
 from descend.reading import parse_json, plain_text, read_json, read_text
 from descend.records import locked, write_json
+from descend.records.schema import CONFIG_FILE
 from descend.run.judging import of_run
-from descend.run.training import CONFIG_FILE
 from descend.seeds import Stream, derived
 from descend.tasks.text import encode_prompt, prompt
 
@@ -70,7 +70,7 @@ def complete(
     level = subject.recipe.noise if noise is None else noise
     if not 0 <= level < float("inf"):
         raise InputError(f"noise must be a level γ of at least 0, in std of the clean embedding; got {level}.")
-    generator = f"{subject.facts['model']} {subject.facts['method']}, γ = {level:g}"
+    generator = f"{subject.provenance.model} {subject.provenance.method}, γ = {level:g}"
     settings = {
         "run": str(folder.absolute()),
         "model": model,

@@ -10,7 +10,7 @@ import numpy as np
 from descend.paper.groups import GroupScores
 from descend.records.schema import Groups, Summary
 from descend.records.studies import Answer, Cell, Curve, FinishedCell
-from descend.report.runs import METHOD_NAMES
+from descend.report import METHOD_NAMES
 
 DATA = {
     **{"avenue": "Avenue", "shanghaitech": "ShanghaiTech", "ucsd": "UCSD", "imdb": "IMDb", "mnli": "MNLI"},
@@ -58,7 +58,7 @@ class Run:
             summary: The line's own summary, or the one that stands for it.
         """
         depth = line.cell.depth
-        kept, kept_step = _kept(line)
+        kept_place, kept_step = _kept(line)
         return cls(
             cell=line.cell,
             summary=summary,
@@ -66,7 +66,7 @@ class Run:
             layers=_layers(line.groups),
             curves={name: _from_first(curve, depth) for name, curve in line.curves.items()},
             validation={name: rows for name, rows in line.validation.items() if name != "steps"},  # type: ignore[misc]
-            kept=kept,
+            kept=kept_place,
             kept_step=kept_step,
             completions=line.completions,
             seconds=line.seconds,
@@ -146,9 +146,9 @@ class Run:
             return None
         rows = np.array(curve.values, float)
         rows = rows[: max(1, sum(step <= self.kept_step for step in curve.steps))]
-        kept = rows[-max(1, round(last * len(rows))) :]
-        known = np.isfinite(kept)
-        total = np.where(known, kept, 0).sum(0)
+        recent = rows[-max(1, round(last * len(rows))) :]
+        known = np.isfinite(recent)
+        total = np.where(known, recent, 0).sum(0)
         return np.where(known.any(0), total / np.maximum(known.sum(0), 1), np.nan)
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 from plotly.colors import sample_colorscale
 
 from descend.paper.report.tables import spreadsheet
-from descend.report.runs import STYLES, Style
+from descend.report import STYLES, Style
 
 PLAIN = Style("#6b665e", "#a09b92", "circle")
 """What is neither a method nor one of several of a kind: bounds, the paper's own numbers."""
@@ -107,11 +107,11 @@ class Chart:
 
     def legend(self) -> dict[str, Series]:
         """The first series of each name, over all panels."""
-        found: dict[str, Series] = {}
+        first_of: dict[str, Series] = {}
         for panel in self.panels:
             for series in panel.series:
-                found.setdefault(series.name, series)
-        return found
+                first_of.setdefault(series.name, series)
+        return first_of
 
     def csv(self) -> str:
         """Every number shown, in long form; of steps x is the lower edge."""

@@ -106,17 +106,17 @@ class Row:
 
 def _judge(evidence: Evidence, test: Test, bound: float) -> tuple[Held, dict[str, str]]:
     """The verdict, and the intervals for the sentence."""
-    found = evidence.found
-    if isinstance(found, str):
-        return found, {}
-    if isinstance(found, Interval):
-        return test(found, bound), {"found": ranged(found, evidence.unit)}
-    if isinstance(found, Mapping):
-        judged = every(found, test, bound)
+    numbers = evidence.found
+    if isinstance(numbers, str):
+        return numbers, {}
+    if isinstance(numbers, Interval):
+        return test(numbers, bound), {"found": ranged(numbers, evidence.unit)}
+    if isinstance(numbers, Mapping):
+        judged = every(numbers, test, bound)
         ends = [f"{evidence.label(key)} {ranged(end, evidence.unit)}" for key, end in judged.ends.items()]
         words = {"worst": evidence.label(judged.worst), "end": ranged(judged.end, evidence.unit)}
         return judged.held, {**words, "ends": "; ".join(ends)}
-    return joint([own(interval, 0.0) for interval, own in found]), {}
+    return joint([each_test(interval, 0.0) for interval, each_test in numbers]), {}
 
 
 def above(estimate: Interval, bound: float = 0.0) -> Held:

@@ -90,8 +90,8 @@ def ahead(ours: Number, theirs: Number, higher: bool) -> Number:
     """How much better ours is, in per cent of theirs: infinitely where theirs has diverged, unknown where both have."""
     sign = 1 if higher else -1
 
-    def gained(one: Any, other: Any) -> Any:
-        return np.where(np.isfinite(other), 100 * sign * (one / other - 1), sign * (one - other))
+    def gained(mine: Any, base: Any) -> Any:
+        return np.where(np.isfinite(base), 100 * sign * (mine / base - 1), sign * (mine - base))
 
     return computed(gained, ours, theirs)
 
@@ -133,8 +133,8 @@ class Robust:
 
     def mean(self, above: float = -1.0) -> Number:
         """The plain mean over the levels above one; over the last where there is none above."""
-        kept = [number for level, number in zip(self.noise, self.numbers, strict=True) if level > above]
-        return average(kept or self.numbers[-1:])
+        chosen = [number for level, number in zip(self.noise, self.numbers, strict=True) if level > above]
+        return average(chosen or self.numbers[-1:])
 
     def summary(self, most: float = inf) -> Number:
         """What the paper's tables hold: the mean of an error, the area under an accuracy over γ.
@@ -142,13 +142,13 @@ class Robust:
         Args:
             most: The highest level that an area goes to; of all levels where fewer than two are as low.
         """
-        kept = [place for place, level in enumerate(self.noise) if level <= most + 1e-9]
-        kept = kept if len(kept) > 1 else list(range(len(self.noise)))
-        if not self.higher or len(kept) < 2:
+        places_kept = [place for place, level in enumerate(self.noise) if level <= most + 1e-9]
+        places_kept = places_kept if len(places_kept) > 1 else list(range(len(self.noise)))
+        if not self.higher or len(places_kept) < 2:
             return self.mean()
-        steps = np.diff([self.noise[place] for place in kept])
+        steps = np.diff([self.noise[place] for place in places_kept])
         weights = np.append(steps, 0) / 2 + np.append(0, steps) / 2
-        numbers = [self.numbers[place] for place in kept]
+        numbers = [self.numbers[place] for place in places_kept]
         return computed(lambda *values: sum(w * v for w, v in zip(weights, values, strict=True)), *numbers)
 
 
@@ -205,16 +205,16 @@ def rows_along(
 ) -> list[Number]:
     """A quantity along the layers, from a row for each seed and, where all have one, its table of groups."""
     layers = range(min(map(len, rows), default=0))
-    found = [table for table in tables if table and set(layers) <= set(table.noise.tolist())]
-    grouped = len(found) == len(rows) and all(table.like(found[0]) for table in found[1:])
-    groups = len(found[0].counts) if grouped and found else 0
+    scores = [table for table in tables if table and set(layers) <= set(table.noise.tolist())]
+    grouped = len(scores) == len(rows) and all(table.like(scores[0]) for table in scores[1:])
+    groups = len(scores[0].counts) if grouped and scores else 0
     if not grouped:  # two groups that are alike vary by nothing: what varies is the seeds
-        found = [
+        scores = [
             GroupScores(np.array(layers), False, np.ones(2), np.array([[row[i]] * 2 for i in layers])) for row in rows
         ]
-    by_seeds, by_groups = _resampled(found, layers)
+    by_seeds, by_groups = _resampled(scores, layers)
     means = [np.float64(np.mean([row[i] for row in rows])) for i in layers]
-    single = grouped and any(table.single for table in found)
+    single = grouped and any(table.single for table in scores)
     return [
         Number(mean, by_seeds[:, i], by_groups[:, i], len(rows), groups, most, single)
         for i, mean in zip(layers, means, strict=True)
@@ -224,17 +224,17 @@ def rows_along(
 def _resampled(tables: Sequence[GroupScores | None], levels: Sequence[float]) -> list[np.ndarray]:
     """(RESAMPLES, levels) over seeds, and over groups; NaN where there is too little to resample."""
     unknown = np.full((RESAMPLES, len(levels)), nan)
-    told = [table for table in tables if table and set(levels) <= set(table.noise.tolist())]
-    if not told or len(told) < len(tables) or not all(table.like(told[0]) for table in told[1:]):
+    usable = [table for table in tables if table and set(levels) <= set(table.noise.tolist())]
+    if not usable or len(usable) < len(tables) or not all(table.like(usable[0]) for table in usable[1:]):
         return [unknown, unknown]
-    places = [told[0].noise.tolist().index(level) for level in levels]
+    places = [usable[0].noise.tolist().index(level) for level in levels]
 
     def every(values: np.ndarray, _: np.ndarray) -> np.ndarray:
         """All levels at once, each a statistic of its own."""
         return values[..., places]
 
-    found = draws(told, every, np.random.default_rng(0))
-    parts = (found.over_seeds, found.over_groups)
+    resampled = draws(usable, every, np.random.default_rng(0))
+    parts = (resampled.over_seeds, resampled.over_groups)
     return [part if part.ndim == 2 else unknown for part in parts]
 
 
@@ -250,14 +250,14 @@ def unit(higher: bool) -> str:
 
 def by_level(ours: Sequence[Run], theirs: Sequence[Run], upto: float = inf) -> dict[float, Number]:
     """The `advantage` at each level of test noise up to one."""
-    one, other = together(ours, theirs)
-    return {level: advantage(one.at(level), other.at(level), one.higher) for level in one.noise if level <= upto}
+    mine, base = together(ours, theirs)
+    return {level: advantage(mine.at(level), base.at(level), mine.higher) for level in mine.noise if level <= upto}
 
 
 def outside(ours: Sequence[Run], theirs: Sequence[Run], beyond: float) -> Number:
     """The `advantage` averaged over test noise stronger than a level."""
-    one, other = together(ours, theirs)
-    return advantage(one.mean(above=beyond), other.mean(above=beyond), one.higher)
+    mine, base = together(ours, theirs)
+    return advantage(mine.mean(above=beyond), base.mean(above=beyond), mine.higher)
 
 
 def gain(setting: Setting) -> Number:
@@ -280,5 +280,5 @@ def over_seeds(values: Sequence[float], over: str = "over seeds alone") -> Inter
 
 def share(count: int, total: int) -> Interval:
     """A share of cells, with Clopper and Pearson's interval."""
-    found = binomtest(count, total).proportion_ci(CONFIDENCE, method="exact")
-    return Interval(count / total, float(found.low), float(found.high))
+    interval = binomtest(count, total).proportion_ci(CONFIDENCE, method="exact")
+    return Interval(count / total, float(interval.low), float(interval.high))

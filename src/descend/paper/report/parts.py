@@ -42,8 +42,8 @@ def noise_panel(arms: Mapping[str, Runs], title: str, trained: float | None) -> 
 
 def noise_series(name: str, arm: str, runs: Runs) -> Series:
     """One method's metric against test noise, with its interval."""
-    found = robust(tuple(runs))
-    return banded(name, arm_style(arm), found.noise, [number.interval for number in found.numbers])
+    curve = robust(tuple(runs))
+    return banded(name, arm_style(arm), curve.noise, [number.interval for number in curve.numbers])
 
 
 def banded(name: str, style: Style, x: Sequence[float], ends: Sequence[Interval], *, dashed: bool = False) -> Series:

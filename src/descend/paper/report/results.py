@@ -16,8 +16,7 @@ from descend.paper.report.cells import DATA, Place, Run, data_name, metric_name
 from descend.reading import json_lines
 from descend.records.schema import Ratios, Summary
 from descend.records.studies import CELLS_FILE, Cell, FinishedCell, parse_cell
-from descend.report.frames import Frames
-from descend.report.runs import METHOD_NAMES
+from descend.report import METHOD_NAMES, Frames
 
 _GENERATED = {"imdb": "generated", "ucsd": "scenes"}
 
@@ -153,20 +152,20 @@ class Results:
     def settings(self) -> list[Setting]:
         """Every setting of the tables, in the order of the paper; runs of an ablation are apart."""
         tables = [run for run in self.runs if not run.variant]
-        found: dict[Place, dict[str, list[Run]]] = {}
+        by_place: dict[Place, dict[str, list[Run]]] = {}
         for run in tables:
             if run.arm != "erm-clean":
-                found.setdefault(run.place, {}).setdefault(run.arm, []).append(run)
+                by_place.setdefault(run.place, {}).setdefault(run.arm, []).append(run)
         clean: dict[tuple[str, str, str, int, str], list[Run]] = {}
         for run in tables:
             if run.arm == "erm-clean":
                 clean.setdefault((*run.place[:4], run.regime), []).append(run)
         for place, runs in clean.items():
             # Trained without noise, they stand beside every training noise of their regime.
-            beside = [key for key in found if (*key[:4], key[5]) == place] or [(*place[:4], 0.0, place[4])]
+            beside = [key for key in by_place if (*key[:4], key[5]) == place] or [(*place[:4], 0.0, place[4])]
             for key in beside:
-                found.setdefault(key, {})["erm-clean"] = runs
-        settings = [Setting(*key, _sorted(arms)) for key, arms in found.items()]
+                by_place.setdefault(key, {})["erm-clean"] = runs
+        settings = [Setting(*key, _sorted(arms)) for key, arms in by_place.items()]
         return sorted(settings, key=_order)
 
     def of_cells(self, cells: Iterable[Cell]) -> "Results":
@@ -176,9 +175,9 @@ class Results:
 
     def known(self, data: str) -> str:
         """A data set of the paper; or what was generated in its place, where that alone was run."""
-        run = {one.data for one in self.runs}
+        datasets = {run.data for run in self.runs}
         other = _GENERATED.get(data, data)
-        return other if data not in run and other in run else data
+        return other if data not in datasets and other in datasets else data
 
     def where(self, **wanted: Any) -> list[Setting]:
         """Settings by their fields; a tuple means one of these.

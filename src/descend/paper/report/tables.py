@@ -1,4 +1,4 @@
-"""A table of the paper with our numbers beside it, as CSV, Markdown and HTML."""
+"""A table of the paper with our numbers beside it, as CSV and Markdown."""
 
 import csv
 import io
@@ -37,18 +37,6 @@ class Table:
         """For a text, with its title and words."""
         lines = [_line(self.heads), _line(["---"] * len(self.heads)), *map(_line, self.rows)]
         return f"# {self.title}\n\n{self.words}\n\n" + "\n".join(lines) + "\n"
-
-    def html(self) -> str:
-        """For the page, in a frame of its own that scrolls where the page is narrow."""
-        heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in self.heads)
-        rows = "".join(
-            f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in rest) + "</tr>"
-            for first, *rest in self.rows
-        )
-        return (
-            f'<div class="scroll" role="region" aria-label="{escape(self.title)}" tabindex="0">'
-            f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
-        )
 
 
 def spreadsheet(words: str) -> str:

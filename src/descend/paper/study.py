@@ -9,11 +9,11 @@ from pathlib import Path
 from tqdm import tqdm
 
 from descend.errors import InputError
-from descend.paper import collected
-from descend.paper.asked import asked
+from descend.paper import cell_store
 from descend.paper.costs import Costs
 from descend.paper.grid import OUT, ROOT, cells, names, settings
 from descend.paper.scales import SCALES
+from descend.paper.study_file import read_request
 from descend.paper.workers import RUNS, Job, Report, Work, carry_out
 from descend.records import locked
 from descend.records.studies import CELLS_FILE, STUDY_FILE, Cell, StudyFile
@@ -52,7 +52,7 @@ class Study:
             raise InputError(f"scale must be one of {', '.join(SCALES)}; got {scale!r}.")
         wanted = names(words)
         _before(out, scale)
-        needed, done, costs = cells(wanted, scale), collected.read(out), Costs(scale)
+        needed, done, costs = cells(wanted, scale), cell_store.read(out), Costs(scale)
         for cell in cells(names(["all"]), scale):
             if cell.name in done:
                 costs.learn(cell, done[cell.name].seconds)
@@ -120,7 +120,7 @@ class Study:
         known = {cell.name for cell in cells(names(["all"]), self.scale)}
         with locked(self.out, wait=True):
             before = _before(self.out, self.scale)  # again: another command may have begun
-            if not before and (done := collected.read(self.out)) and known.isdisjoint(done):
+            if not before and (done := cell_store.read(self.out)) and known.isdisjoint(done):
                 raise InputError(
                     f"{self.out / CELLS_FILE} has no cell of scale {self.scale}, and nothing says of which "
                     "it is. Choose another folder with --out."
@@ -130,14 +130,14 @@ class Study:
             if before and not self.missing:  # drawn again, not run again
                 versions = before.versions or versions
             StudyFile(scale=self.scale, what=what, versions=versions).write(self.out / STUDY_FILE)
-        old = collected.supersede(self.out, known)
+        old = cell_store.supersede(self.out, known)
         if old:
-            print(f"{old} cells of other settings are put aside, into {self.out / collected.OLD_FILE}.")
+            print(f"{old} cells of other settings are put aside, into {self.out / cell_store.OLD_FILE}.")
 
 
 def _before(out: Path, scale: str) -> StudyFile | None:
     """What was asked for in a folder before, which must be of the same scale."""
-    before = asked(out)
+    before = read_request(out)
     if before and before.scale != scale:
         raise InputError(
             f"{out} holds a study at --scale {before.scale}; got {scale}. Choose another folder with --out."

@@ -1,4 +1,4 @@
-"""What a study was asked for."""
+"""Read ``study.json``: which figures and tables a study was asked for, and at which scale."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,8 +9,8 @@ from descend.paper.scales import SCALES
 from descend.records.studies import STUDY_FILE, StudyFile, read_study
 
 
-def asked(out: Path) -> StudyFile | None:
-    """What a folder's ``study.json`` says; None if it has none.
+def read_request(out: Path) -> StudyFile | None:
+    """The content of a folder's ``study.json``; None if it has none.
 
     Raises:
         InputError: If it is damaged, or names a scale, figure or table that does not exist.
