@@ -290,9 +290,8 @@ def test_wrong_input_is_one_clear_line(capsys, tmp_path, monkeypatch, pair, argv
 def test_an_existing_folder_is_left_alone(capsys, tmp_path, pair):
     before = {path: path.stat().st_mtime_ns for path in pair[0].rglob("*")}
     message = one_line(capsys, "train", "video-ut", *BRIEF, "--out", str(pair[0]))
-    assert message == (
-        f"descend: the output folder {pair[0]} exists; choose another with --out, or go on with --resume."
-    )
+    assert message.startswith(f"descend: the output folder {pair[0]} exists; ")
+    assert "--out" in message and "--resume" in message
     assert {path: path.stat().st_mtime_ns for path in pair[0].rglob("*")} == before
     (tmp_path / "empty").mkdir()
     words(capsys, "train", "video-ut", *BRIEF, "--out", str(tmp_path / "empty"))

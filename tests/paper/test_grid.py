@@ -6,6 +6,7 @@ from collections import defaultdict
 import pytest
 
 from descend import InputError
+from descend.cli import parsing
 from descend.cli.parsing import levels, read_recipe
 from descend.cli.studies import flags
 from descend.paper.costs import Costs
@@ -41,8 +42,14 @@ def test_a_name_is_that_of_one_run_and_one_run_has_one_name(scale):
         assert not any(str(value).startswith("/") for value in values), "a path of one machine"
 
 
+@pytest.fixture
+def without_data(monkeypatch):
+    """The command line takes cells whose data are not here."""
+    monkeypatch.setattr(parsing, "check_data", lambda data, *, hub=False: None)
+
+
 @pytest.mark.parametrize("scale", SCALES)
-def test_a_variant_is_not_what_the_table_has_already(scale):
+def test_a_variant_is_not_what_the_table_has_already(scale, without_data):
     """Neither by its settings nor by the recipe's defaults."""
 
     def given(cell):
@@ -124,7 +131,7 @@ def test_the_papers_scale_holds_every_cell_of_its_tables():
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_settings_are_those_that_the_command_line_takes(scale):
+def test_settings_are_those_that_the_command_line_takes(scale, without_data):
     """Through the real parser; of cells that differ in numbers alone one each."""
     seen = set()
     for cell in ALL[scale]:

@@ -44,7 +44,7 @@ def reproduce(words: Sequence[str]) -> None:
     if workers < 1:
         raise InputError(f"workers must be at least 1; got {workers}.")
     study = Study.of(options.what, options.scale, options.out, options.data_root)
-    print(study.told(workers), flush=True)
+    print(study.estimate(workers), flush=True)
     if study.root is not None or not options.dry_run:
         study.check_data()
     if options.dry_run:
@@ -62,7 +62,7 @@ def reproduce(words: Sequence[str]) -> None:
     if (study.out / CELLS_FILE).exists():
         draw(study.out, study.wanted)
     if report.failed:
-        raise StudyError(f"{len(report.failed)} cells failed, as told above. The others are done and kept.")
+        raise StudyError(f"{len(report.failed)} cells failed; each was named above. The others are done.")
 
 
 def _carry_out(threads: int | None, job: "Job") -> None:

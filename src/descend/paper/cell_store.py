@@ -1,4 +1,4 @@
-"""``cells.jsonl``: what a study has measured, one line for each finished cell, and the truth on what is done."""
+"""``cells.jsonl``: one line for each finished cell. A cell is done if and only if it has a line there."""
 
 import json
 import math
@@ -18,10 +18,10 @@ OLD_FILE = "superseded.jsonl"
 LOCK = "cells.lock"
 
 ANSWERS_FILE = "answers-{gamma:g}.json"
-"""In a run's folder: what its language model answers at one noise level."""
+"""In a run's folder: the answers of its language model at one noise level."""
 
 MOST_STEPS = 60
-"""Of a curve: enough to draw it."""
+"""Points kept of a curve, enough to draw it."""
 
 DIGITS = 6
 """Significant digits of numbers: more than any figure shows, and a third of the bytes."""

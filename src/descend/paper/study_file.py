@@ -29,7 +29,7 @@ def read_request(out: Path) -> StudyFile | None:
 
 
 def scale_of(known: Iterable[str]) -> str:
-    """The scale whose grid has most of some cells, by their names; empty if none has any."""
+    """The scale whose grid contains most of these cells, by name; empty if none contains any."""
     known = set(known)
     shared = {scale: len(known & {cell.name for cell in cells(names(["all"]), scale)}) for scale in SCALES}
     most = max(shared, key=lambda scale: shared[scale])
