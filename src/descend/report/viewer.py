@@ -1,4 +1,4 @@
-"""Pictures to look through: clean, noisy and each network's, with sliders for noise and layer."""
+"""A viewer of clean, noisy and reconstructed pictures, with sliders for noise and layer."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Figures and tables into files: what OUT/figures holds."""
+"""Draw figures and tables into files, in OUT/figures."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sized
@@ -56,7 +56,7 @@ _DRAWN: dict[str, Callable[[Results], Chart | Table]] = {
 }
 
 FIGURES: dict[str, Callable[[Results], Shown]] = {}
-"""Name → draws it and judges its claims, in the paper's order."""
+"""Name → a function that draws it and judges its claims, in the paper's order."""
 
 
 def _show(name: str, results: Results) -> Shown:
@@ -71,7 +71,7 @@ CLAIMS_FILE = "claims.json"
 
 
 def requested(out: Path, results: Results) -> StudyFile:
-    """What a study's folder asks for; of which scale its cells are where it does not say.
+    """The ``study.json`` of a folder; without one all figures, at the scale of its cells.
 
     Raises:
         InputError: If its ``study.json`` is not that of a study.
@@ -81,12 +81,12 @@ def requested(out: Path, results: Results) -> StudyFile:
 
 
 def shown(study: StudyFile, results: Results) -> dict[str, Shown]:
-    """Figures and tables that are asked for, by name."""
+    """The requested figures and tables, by name."""
     return {name: _drawn(name, results, study.scale) for name in FIGURES if not {name, "all"}.isdisjoint(study.what)}
 
 
 def _drawn(name: str, results: Results, scale: str) -> Shown:
-    """A figure from the cells that it asks for at a scale, whatever else was run; from all where no scale is known."""
+    """A figure from its cells at a scale, whatever else was run; from all cells if the scale is unknown."""
     wanted = cells([name], scale) if scale else []
     chosen = results.of_cells(wanted) if scale else results
     figure = FIGURES[name](chosen)
@@ -95,7 +95,7 @@ def _drawn(name: str, results: Results, scale: str) -> Shown:
 
 
 def _besides(chosen: Results, wanted: Sized, scale: str) -> Iterator[str]:
-    """What is to be known of the cells of a figure, whatever is claimed of them."""
+    """Notes on a figure's cells that apply to all of its claims."""
     if scale and (left := len(wanted) - len(chosen.runs)):
         yield f"{left} of {len(wanted)} cells are not run yet."
     if free := [
@@ -125,7 +125,7 @@ def put_figures(out: Path, drawn: Mapping[str, Shown]) -> list[Claim]:
 
 
 def _files(shown: Shown) -> dict[str, bytes]:
-    """What is written of a figure or table, by the file's suffix."""
+    """The files of a figure or table, by suffix."""
     contents = print_chart(shown.chart) if shown.chart else {}
     if holder := shown.chart or shown.table:
         contents["csv"] = _encoded(holder.csv())

@@ -1,4 +1,4 @@
-"""The grid of a study as a heat map, and what a cell of it opens: its runs."""
+"""The grid of a study as a heat map, and the runs that a cell opens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -98,7 +98,7 @@ def _kind(gained: Interval) -> str:
 
 
 def opened(results: Results) -> dict[str, Any]:
-    """What the dialog shows of each cell, thinned until all fits: fewer steps of a curve, then fewer seeds."""
+    """The dialog's data for each cell, thinned until all fit: fewer steps of a curve, then fewer seeds."""
     for steps, seeds in ((60, 99), (30, 99), (60, 1), (30, 1), (12, 1)):
         cells = [_cell(setting, steps, seeds) for setting in results.settings]
         if sum(_size(cell) for cell in cells) <= BUDGET:
@@ -156,7 +156,7 @@ def _short(value: float) -> float | None:
 
 
 def _size(content: Any) -> int:
-    """Characters that it takes as JSON, about."""
+    """The approximate number of characters as JSON."""
     if isinstance(content, dict):
         return sum(len(key) + 4 + _size(value) for key, value in content.items())
     if isinstance(content, list):

@@ -26,7 +26,7 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     def csv(self) -> str:
-        """For a spreadsheet."""
+        """The table as CSV, for a spreadsheet."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(self.heads)
@@ -34,13 +34,13 @@ class Table:
         return out.getvalue()
 
     def markdown(self) -> str:
-        """For a text, with its title and words."""
+        """The table as Markdown, with its title and words."""
         lines = [_line(self.heads), _line(["---"] * len(self.heads)), *map(_line, self.rows)]
         return f"# {self.title}\n\n{self.words}\n\n" + "\n".join(lines) + "\n"
 
 
 def spreadsheet(words: str) -> str:
-    """Words for a spreadsheet, which takes a cell that begins like a formula for one; numbers stay."""
+    """Quote words that a spreadsheet would take for a formula; numbers stay as they are."""
     if words[:1] not in ("=", "+", "-", "@", "\t", "\r"):
         return words
     try:
@@ -51,6 +51,6 @@ def spreadsheet(words: str) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
-    """A row of Markdown, whose cells may hold anything but its own bars and line breaks."""
+    """A row of Markdown, with bars and line breaks in its cells escaped."""
     safe = (" ".join(cell.replace("\\", "\\\\").replace("|", "\\|").split()) for cell in cells)
     return f"| {' | '.join(map(escape, safe))} |"
