@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from descend.errors import SaveError
-from descend.reading import json_lines, read_json
+from descend.reading import json_lines
 from descend.records import locked, put
-from descend.records.schema import Record, read_config, read_groups, read_records, read_summary
+from descend.records.schema import Record, read_completions, read_config, read_groups, read_records, read_summary
 from descend.records.studies import CELLS_FILE, Answer, Cell, Curve, FinishedCell, Settings, parse_cell
 
 OLD_FILE = "superseded.jsonl"
@@ -176,9 +176,9 @@ def _validation(rows: Sequence[Record]) -> dict[str, list[Any]]:
 
 def _completions(cell: Cell, folder: Path) -> list[Answer]:
     return [
-        Answer(prompt=row["instruction"], noise=gamma, text=row["output"])
+        Answer(prompt=row.instruction, noise=gamma, text=row.output)
         for gamma in answered(cell)
-        for row in read_json(folder / ANSWERS_FILE.format(gamma=gamma))
+        for row in read_completions(folder / ANSWERS_FILE.format(gamma=gamma))
     ]
 
 

@@ -19,6 +19,7 @@ from descend.records.schema.base import (
     Part,
     parse,
 )
+from descend.records.schema.completions import Completion, read_completions
 from descend.records.schema.config import RunConfig, read_config
 from descend.records.schema.findings import (
     ChosenExit,
@@ -54,6 +55,7 @@ __all__ = [
     "ByLevel",
     "ChosenExit",
     "Comparison",
+    "Completion",
     "Drafts",
     "ExitPoint",
     "Exits",
@@ -77,6 +79,7 @@ __all__ = [
     "parse",
     "parse_summary",
     "read_comparison",
+    "read_completions",
     "read_config",
     "read_groups",
     "read_records",
