@@ -1,6 +1,7 @@
 """The arrows of docs/architecture.md: which room imports which. Read with ast; nothing is imported."""
 
 import ast
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -41,6 +42,8 @@ EVERYONES = {"errors", "extras", "reading"}
 LIBRARIES = {"core": {"torch"}, "privacy": {"numpy", "dp_accounting"}}
 _HEAVY = {"torch", "transformers", "accelerate", "safetensors"}
 FORBIDDEN = {"report": _HEAVY | {"optuna"}, "paper": _HEAVY | {"optuna"}}
+# All that the reproduction of the paper may import of the package: the names that other users have too.
+PUBLIC = {"errors", "reading", "records", "records.schema", "records.studies", "report"}
 
 
 def imports(file: Path, package: Path) -> set[str]:
@@ -90,6 +93,36 @@ def test_arrows_point_only_where_the_plan_says(room):
     if room not in rooms(PACKAGE):
         pytest.skip(f"there is no descend/{room} yet")
     assert broken(PACKAGE, room) == []
+
+
+def private(package: Path) -> list[str]:
+    """What paper imports of other rooms that is not public, one line each."""
+    allowed = tuple(f"descend.{name}" for name in PUBLIC)
+    return [
+        f"{file.relative_to(package)} imports {name}"
+        for file in rooms(package).get("paper", [])
+        for name in sorted(imports(file, package))
+        if name.startswith("descend.") and name not in allowed and name.split(".")[1] != "paper"
+    ]
+
+
+def test_paper_imports_public_names_alone():
+    assert private(PACKAGE) == []
+    for file in rooms(PACKAGE)["paper"]:
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module in ("descend.records", "descend.report"):
+                exported = importlib.import_module(node.module).__all__
+                assert {alias.name for alias in node.names} <= set(exported), file
+
+
+def test_only_cli_imports_paper():
+    users = {
+        room
+        for room, files in rooms(PACKAGE).items()
+        for file in files
+        if any(f"{name}.".startswith("descend.paper.") for name in imports(file, PACKAGE))
+    }
+    assert users == {"cli", "paper"}
 
 
 def test_every_room_is_in_the_plan_and_every_planned_room_has_its_arrows():
@@ -206,3 +239,18 @@ def test_a_wrong_import_is_seen(tmp_path, file, line, wrong):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(line)
     assert bool(broken(tmp_path, Path(file).parts[0].removesuffix(".py"))) is wrong
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("from descend.report import Style\nfrom descend.records.schema import Summary", False),
+        ("from descend.paper.grid import cells\nfrom descend.errors import InputError", False),
+        ("from descend.report.runs import Style", True),
+        ("from descend.records.folder import put", True),
+    ],
+)
+def test_a_private_import_of_paper_is_seen(tmp_path, line, wrong):
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "grid.py").write_text(line)
+    assert bool(private(tmp_path)) is wrong

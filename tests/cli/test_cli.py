@@ -265,7 +265,7 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
         (["evaluate", "RUN", "--frames", "0"], "frames must be at least 1; got 0"),
         (["evaluate", "RUN", "--split", "tset"], "invalid choice: 'tset'"),
         (["evaluate", "RUN", "--model", "best"], "has no best"),
-        (["evaluate", "RUN/model"], "is not that of a run"),
+        (["evaluate", "RUN/model"], "RUN/model/config.json must hold the settings of a run"),
         (["evaluate", "RUN", "--data", "NOWHERE"], "does not exist"),
         (["compare", "RUN"], "the following arguments are required: --out"),
         (["compare", "NOWHERE", "--out", "OUT"], "descend evaluate NOWHERE"),
@@ -290,9 +290,8 @@ def test_wrong_input_is_one_clear_line(capsys, tmp_path, monkeypatch, pair, argv
 def test_an_existing_folder_is_left_alone(capsys, tmp_path, pair):
     before = {path: path.stat().st_mtime_ns for path in pair[0].rglob("*")}
     message = one_line(capsys, "train", "video-ut", *BRIEF, "--out", str(pair[0]))
-    assert message == (
-        f"descend: the output folder {pair[0]} exists; choose another with --out, or go on with --resume."
-    )
+    assert message.startswith(f"descend: the output folder {pair[0]} exists; ")
+    assert "--out" in message and "--resume" in message
     assert {path: path.stat().st_mtime_ns for path in pair[0].rglob("*")} == before
     (tmp_path / "empty").mkdir()
     words(capsys, "train", "video-ut", *BRIEF, "--out", str(tmp_path / "empty"))

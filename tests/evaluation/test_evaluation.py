@@ -343,7 +343,7 @@ def test_robustness_measures_every_level_and_judges_at_the_training_noise(model,
     problem = DescentProblem(3, alpha=0.1)
     found = robustness(model, TASK, windows, problem, GaussianNoise(0.8, SIGMA), levels=[0, 1.5])
     at = {level: measure(model, TASK, windows, GaussianNoise(level, SIGMA)) for level in (0.0, 0.8, 1.5)}
-    summary = json.loads(json.dumps(found.summary(TASK)))
+    summary = json.loads(json.dumps(found.measured(TASK).content()))
     assert summary["noise"] == [0, 1.5]
     assert summary["values"] == [at[0.0].metrics[-1], at[1.5].metrics[-1]]
     assert summary["mean"] == pytest.approx(sum(summary["values"]) / 2)

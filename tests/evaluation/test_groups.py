@@ -66,8 +66,8 @@ def test_samples_of_a_single_group_stand_alone():
 
 def test_the_histogram_of_ratios_counts_by_layer_and_its_outer_bins_are_open():
     losses = torch.tensor([[1.0, 0.5, 0.0], [1.0, 1.0, 100.0], [0.0, 0.0, 1.0], [1.0, float("nan"), 1.0]])
-    found = _ratios(LayerLosses(losses.double(), torch.arange(4), []))["histogram"]
-    edges, first, second = found["edges"], *found["counts"]
+    found = _ratios(LayerLosses(losses.double(), torch.arange(4), [])).histogram
+    edges, first, second = found.edges, *found.counts
     assert edges == list(EDGES) and len(edges) == len(first) + 1 and edges[24] == 1
     assert {edges[bin]: count for bin, count in enumerate(first) if count} == {0.5: 1, 1: 2}  # 0 after 0 is as before
     assert {bin: count for bin, count in enumerate(second) if count} == {0: 1, len(second) - 1: 2}  # 0, and 100 and ∞

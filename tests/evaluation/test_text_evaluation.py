@@ -111,23 +111,23 @@ def test_the_threshold_is_chosen_on_validation_and_reported_on_test(tokenizer, s
     model, collate = classifier(tokenizer), DataCollatorWithPadding(tokenizer)
     validation, test = samples.select(range(30)), samples.select(range(30, 60))
     report = exits(model, TASK, validation, test, batch_size=8, collate=collate)
-    chosen, tried = report["chosen"], measure(model, TASK, validation, collate=collate)
+    chosen, tried = report.chosen, measure(model, TASK, validation, collate=collate)
 
     def share(layers, measured):
         return measured.scores.gather(1, layers[:, None]).mean().item()
 
-    layers = exit_layers(tried, ExitRule(threshold=chosen["threshold"]))
+    layers = exit_layers(tried, ExitRule(threshold=chosen.threshold))
     assert share(layers, tried) >= tried.metrics[-1] - COST - 1e-9
-    for point in report["confidence"]:
-        others = exit_layers(tried, ExitRule(threshold=point["threshold"]))
+    for point in report.confidence:
+        others = exit_layers(tried, ExitRule(threshold=point.threshold))
         if share(others, tried) >= tried.metrics[-1] - COST:
             assert others.double().mean() >= layers.double().mean()
     held = measure(model, TASK, test, collate=collate)
-    at = exit_layers(held, ExitRule(threshold=chosen["threshold"]))
-    assert chosen["accuracy"] == pytest.approx(share(at, held)) and report["full"] == pytest.approx(held.metrics[-1])
-    assert chosen["layers"] == pytest.approx(at.double().mean().item())
-    assert chosen["time_ratio"] > 0
-    assert [point["patience"] for point in report["patience"]] == [1, 2]
+    at = exit_layers(held, ExitRule(threshold=chosen.threshold))
+    assert chosen.value == pytest.approx(share(at, held)) and report.full == pytest.approx(held.metrics[-1])
+    assert chosen.layers == pytest.approx(at.double().mean().item())
+    assert chosen.time_ratio > 0
+    assert [point.patience for point in report.patience] == [1, 2]
 
 
 # --- probes
@@ -176,7 +176,7 @@ def test_a_plain_classifier_is_judged_probed_and_left_early(plain):
         "imdb, reviews",
         20,
     )
-    assert "not trained by Descend" in summary.note and "--probe" in summary.note
+    assert "did not train this model" in summary.note and "--probe" in summary.note
     assert summary.verdict.startswith("Held to 1% less loss at every layer, which its training did not ask: ")
     assert summary.auc == pytest.approx(sum(summary.values) / 2)
     assert set(summary.layer_losses) == {0.0, 1.0} == set(summary.probe.layer_losses)

@@ -20,7 +20,7 @@ from descend.paper.published import table_3
 from descend.paper.report import FIGURES, Claim, write_study
 from descend.paper.report.chart import Chart, Line, Panel, Series, arm_style
 from descend.paper.report.claims import above, below, every, within
-from descend.paper.report.drawing import asked_of, put_figures, shown
+from descend.paper.report.drawing import put_figures, requested, shown
 from descend.paper.report.estimates import (
     Number,
     ahead,
@@ -32,7 +32,7 @@ from descend.paper.report.estimates import (
     share,
     together,
 )
-from descend.paper.report.evidence import repetition
+from descend.paper.report.evidence.answers import repetition
 from descend.paper.report.parts import Shown
 from descend.paper.report.results import Results
 from descend.records.studies import parse_cell
@@ -67,7 +67,7 @@ def draw(out: Path) -> list[Claim]:
 
 def _shown(out: Path) -> dict[str, Shown]:
     found = Results.read(out)
-    return shown(asked_of(out, found), found)
+    return shown(requested(out, found), found)
 
 
 def rows(path: Path) -> list[dict[str, str]]:

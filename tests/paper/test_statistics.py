@@ -10,8 +10,7 @@ from descend.errors import InputError
 from descend.paper import statistics
 from descend.paper.groups import GroupScores
 from descend.paper.statistics import Draws, combine, draws, wins
-from descend.records.schema.base import parse
-from descend.records.schema.groups import Groups
+from descend.records.schema import Groups, parse
 
 NOISE = [0.0, 1.0, 3.0]
 
@@ -34,9 +33,12 @@ def told(found: Draws) -> Estimate:
     return Estimate(found.value, *found.ends())
 
 
+def groups(content: dict) -> Groups:
+    return parse(Groups, content, "groups.json", "Evaluate the run again.")
+
+
 def resampled(runs, generator, statistic=mean) -> Draws:
-    parsed = [parse(Groups, run, "groups.json", "Evaluate the run again") for run in runs]
-    return draws([GroupScores.of(groups) for groups in parsed], statistic, generator)
+    return draws([GroupScores.of(groups(run)) for run in runs], statistic, generator)
 
 
 def interval(runs, generator) -> Estimate:
@@ -244,7 +246,7 @@ def test_what_does_not_compare_is_refused():
     ],
 )
 def test_what_is_no_table_of_groups_is_refused(wrong):
-    with pytest.raises(InputError, match=r"groups|scores"):
-        interval([table([[1.0, 2.0]] * 3) | wrong], rng())
-    with pytest.raises(InputError, match="groups"):
-        interval([{key: value for key, value in table([[1.0, 2.0]] * 3).items() if key not in wrong}], rng())
+    with pytest.raises(InputError, match=r"groups\.json"):
+        groups(table([[1.0, 2.0]] * 3) | wrong)
+    with pytest.raises(InputError, match=r"groups\.json .* lacks"):
+        groups({key: value for key, value in table([[1.0, 2.0]] * 3).items() if key not in wrong})

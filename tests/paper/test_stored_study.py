@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from descend.paper.report.drawing import asked_of, shown
+from descend.paper.report.drawing import requested, shown
 from descend.paper.report.results import Results
 
 STORED = Path(__file__).parents[2] / "docs" / "results" / "small"
@@ -18,7 +18,7 @@ VERDICTS = {
 
 def test_its_claims_are_judged_as_they_were() -> None:
     results = Results.read(STORED)
-    found = shown(asked_of(STORED, results), results)
+    found = shown(requested(STORED, results), results)
     verdicts = {name: [claim.held for claim in one.claims] for name, one in found.items() if one.claims}
     assert verdicts == {name: [SHORT[letter] for letter in letters] for name, letters in VERDICTS.items()}
     numbers = [claim.sentence for claim in found["table-3"].claims]

@@ -19,6 +19,7 @@ from descend.records.schema import (
     Summary,
     parse_summary,
     read_comparison,
+    read_completions,
     read_config,
     read_groups,
     read_records,
@@ -183,3 +184,13 @@ def test_rows_are_written_once_and_cut_back_for_a_resumed_run(tmp_path: Path) ->
     assert [(row.step, row.metric, row.layer) for row in read_records(path)] == [
         *((1, "loss", 0), (1, "loss", 1), (1, "metric", 0))
     ]
+
+
+def test_answers_are_read_by_their_type(tmp_path):
+    file = tmp_path / "answers.json"
+    file.write_text(json.dumps([{"instruction": "a", "output": "b", "generator": "m"}]))
+    (answer,) = read_completions(file)
+    assert (answer.instruction, answer.output, answer.generator, answer.dataset) == ("a", "b", "m", "")
+    file.write_text(json.dumps([{"instruction": "a", "output": "b"}, {"instruction": 3}]))
+    with pytest.raises(InputError, match=r"answers\.json, row 1, .*output"):
+        read_completions(file)

@@ -14,7 +14,7 @@ from descend.errors import InputError
 from descend.records.schema import REQUIRED, parse_summary
 from descend.report import RunView, figures, group_runs, write_page
 from descend.report.frames import Frames, embed
-from descend.report.rendering import macro
+from descend.report.rendering import environment
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, group_name
 from descend.report.verdict import verdict
 from descend.training.config import METHODS
@@ -170,13 +170,17 @@ def test_a_table_has_what_each_layer_had_to_reach_and_what_is_certain(runs: list
     assert both.count("<summary>Layer by layer (Constrained, α = ") == both.count("<details>") == 2
 
 
+def shown_verdict(view) -> str:
+    return str(environment("descend.report").get_template("macros.html").module.verdict(view))
+
+
 def test_the_certificate_stands_beside_the_verdict(runs: list[Path], tmp_path: Path) -> None:
     summary = json.loads((runs[1] / "summary.json").read_text())
     view = RunView(parse_summary(summary | geometric(certificate="Layer 1 by 54.7% & more.")))
-    html = macro("verdict", verdict(group_runs([view])))
+    html = shown_verdict(verdict(group_runs([view])))
     assert "<p>All 7 constraints hold; layers 2 and 5 bind. Layer 1 by 54.7% &amp; more.</p>" in html
     assert "<p>What each layer had to reach follows from the losses, at a strength of 0.7.</p>" in html
-    html = macro("verdict", verdict(group_runs([RunView(parse_summary(summary))])))
+    html = shown_verdict(verdict(group_runs([RunView(parse_summary(summary))])))
     assert "<p>All 7 constraints hold; layers 2 and 5 bind.</p>" in html and "strength" not in html
 
 
@@ -202,7 +206,7 @@ def test_the_headline_claims_no_more_than_the_data(runs: list[Path], states: lis
         RunView(parse_summary(summary | {"feasible": feasible, "certain": certain, "seed": seed}))
         for seed, (feasible, certain) in enumerate(states)
     ]
-    html = macro("verdict", verdict(group_runs(views)))
+    html = shown_verdict(verdict(group_runs(views)))
     assert html.startswith(f'<div class="verdict {state}">') and f"{headline}</h2>" in html
 
 

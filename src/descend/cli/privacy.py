@@ -44,15 +44,15 @@ def privacy(words: Sequence[str]) -> None:
 
 def _trained_noise(run: Path) -> tuple[float, float]:
     """A run's training noise γ, and σ_x of its data."""
-    from descend.records import read_json
+    from descend.records.schema import CONFIG_FILE, read_config
 
-    config = read_json(run / "config.json")
-    if isinstance(config, dict) and config.get("sigma", 1) is None:
-        raise InputError(f"{run} is not finished: σ_x of its embedding is known at its end. Go on with --resume.")
-    try:
-        return float(config["settings"]["noise"]), float(config["sigma"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{run / 'config.json'} is not that of a run of this version of descend: {error}.") from None
+    config = read_config(run)
+    if config.sigma is None:
+        raise InputError(f"{run} is not finished: σ_x of its embedding is known at its end. Resume it with --resume.")
+    noise = config.settings.get("noise")
+    if not isinstance(noise, int | float):
+        raise InputError(f"{run / CONFIG_FILE} must hold settings.noise, a number; got {noise!r:.60}. Give --noise.")
+    return float(noise), config.sigma
 
 
 def _width(run: Path) -> int:

@@ -124,7 +124,7 @@ def draw(out: Path, figures: Collection[str] | None = None) -> None:
         out: The study's folder.
         figures: Print the claims of these figures and tables; None for all.
     """
-    from descend.paper.collected import mixed
+    from descend.paper.cell_store import mixed
     from descend.paper.report import write_study
 
     for warning in mixed(out):

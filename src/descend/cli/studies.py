@@ -32,7 +32,7 @@ def reproduce(words: Sequence[str]) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be run and what it takes, and end")
     options = parser.parse_args(words)
     from descend.paper.grid import WANTED
-    from descend.paper.reproducing import Study
+    from descend.paper.study import Study
     from descend.records.studies import CELLS_FILE
 
     if options.what == ["list"]:
@@ -44,7 +44,7 @@ def reproduce(words: Sequence[str]) -> None:
     if workers < 1:
         raise InputError(f"workers must be at least 1; got {workers}.")
     study = Study.of(options.what, options.scale, options.out, options.data_root)
-    print(study.told(workers), flush=True)
+    print(study.estimate(workers), flush=True)
     if study.root is not None or not options.dry_run:
         study.check_data()
     if options.dry_run:
@@ -62,14 +62,14 @@ def reproduce(words: Sequence[str]) -> None:
     if (study.out / CELLS_FILE).exists():
         draw(study.out, study.wanted)
     if report.failed:
-        raise StudyError(f"{len(report.failed)} cells failed, as told above. The others are done and kept.")
+        raise StudyError(f"{len(report.failed)} cells failed; each was named above. The others are done.")
 
 
 def _carry_out(threads: int | None, job: "Job") -> None:
     """Train and judge a cell of a study in this process, or what is left of it."""
     import torch
 
-    from descend.paper.collected import ANSWERS_FILE, answered
+    from descend.paper.cell_store import ANSWERS_FILE, answered
     from descend.run import finished
 
     if threads is not None:

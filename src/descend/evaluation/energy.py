@@ -11,6 +11,7 @@ from descend.evaluation.layers import evenly
 from descend.models.unrolled import UnrolledModel
 from descend.noise import Noise
 from descend.objective import Task
+from descend.records.schema import ByLevel
 
 MOST_SAMPLES = 32
 """Samples to measure on, taken evenly: the average settles after few, and each needs another forward pass."""
@@ -27,7 +28,7 @@ def energies(
     batch_size: int = 16,
     device: torch.device | str = "cpu",
     collate: Callable[[list[Any]], dict[str, Any]] | None = None,
-) -> dict[str, list[float]]:
+) -> ByLevel:
     """The mean energy of h_0 … h_L over samples and patch positions, L+1 numbers for each γ.
 
     Args:
@@ -44,7 +45,7 @@ def energies(
     count = min(size, MOST_SAMPLES)
     chosen = evenly(size, count)
     model.eval()
-    by_level: dict[str, list[float]] = {}
+    by_level: ByLevel = {}
     for level in levels:
         total = torch.zeros(model.depth + 1, dtype=torch.float64)
         numbers = iter(chosen)
@@ -56,5 +57,5 @@ def energies(
             indices = [next(numbers) for _ in range(len(inputs))]
             with noise.at(level).on(model, indices=indices):
                 total += model.energies(inputs).double().sum(1).cpu()
-        by_level[str(level)] = (total / count).tolist()
+        by_level[level] = (total / count).tolist()
     return by_level

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from descend.evaluation.layers import LayerLosses, measure, metric_value
 from descend.models.exit_rule import ExitRule
 from descend.objective import Task
+from descend.records.schema import ChosenExit, ExitPoint, Exits
 
 COST = 0.005
 """What early exits may cost, in the metric: half a point of accuracy."""
@@ -40,7 +41,7 @@ def exits(
     batch_size: int = 16,
     device: torch.device | str = "cpu",
     collate: Callable[[list[Any]], dict[str, Any]] | None = None,
-) -> dict[str, Any]:
+) -> Exits:
     """The metric against the mean number of layers used, on clean inputs, by confidence and by patience.
 
     The threshold is chosen on ``validation``: of those that cost at most `COST`, the one with the fewest layers. It is
@@ -67,36 +68,40 @@ def exits(
     affordable = [
         point for point in _by_threshold(chosen_on, task) if _worse(point, chosen_on.metrics[-1], task) <= COST + 1e-12
     ]
-    threshold = min(affordable, key=lambda point: point["layers"], default={"threshold": 1.0})["threshold"]
-    return {
-        "full": judged_on.metrics[-1],
-        "depth": model.depth,
-        "confidence": _by_threshold(judged_on, task),
-        "patience": [
-            {"patience": patience, **_point(judged_on, task, ExitRule(patience=patience))}
-            for patience in range(1, judged_on.losses.shape[1] - 1)
-        ],
-        "chosen": {
-            **_point(judged_on, task, ExitRule(threshold)),
-            "threshold": threshold,
-            "time_ratio": _time_ratio(model, task, test, ExitRule(threshold), **settings),
-        },
-    }
+    cheapest = min(affordable, key=lambda point: point.layers, default=None)
+    threshold = (cheapest and cheapest.threshold) or 1.0
+    layers, value = _reached(judged_on, task, ExitRule(threshold))
+    ratio = _time_ratio(model, task, test, ExitRule(threshold), **settings)
+    return Exits(
+        full=judged_on.metrics[-1],
+        depth=model.depth,
+        confidence=_by_threshold(judged_on, task),
+        patience=_by_patience(judged_on, task),
+        chosen=ChosenExit(layers=layers, value=value, threshold=threshold, time_ratio=ratio),
+    )
 
 
-def _by_threshold(measured: LayerLosses, task: Task) -> list[dict[str, float]]:
-    return [{"threshold": value, **_point(measured, task, ExitRule(value))} for value in THRESHOLDS]
+def _by_threshold(measured: LayerLosses, task: Task) -> list[ExitPoint]:
+    reached = [(value, *_reached(measured, task, ExitRule(value))) for value in THRESHOLDS]
+    return [ExitPoint(threshold=threshold, layers=layers, value=value) for threshold, layers, value in reached]
 
 
-def _point(measured: LayerLosses, task: Task, rule: ExitRule) -> dict[str, float]:
+def _by_patience(measured: LayerLosses, task: Task) -> list[ExitPoint]:
+    several = range(1, measured.losses.shape[1] - 1)
+    reached = [(patience, *_reached(measured, task, ExitRule(patience=patience))) for patience in several]
+    return [ExitPoint(patience=patience, layers=layers, value=value) for patience, layers, value in reached]
+
+
+def _reached(measured: LayerLosses, task: Task, rule: ExitRule) -> tuple[float, float]:
+    """The mean number of layers used, and the metric."""
     layers = exit_layers(measured, rule)
     assert measured.scores is not None
     total = measured.scores.gather(1, layers[:, None]).sum().item()
-    return {"layers": layers.double().mean().item(), task.metric: metric_value(task, total, len(layers))}
+    return layers.double().mean().item(), metric_value(task, total, len(layers))
 
 
-def _worse(point: dict[str, float], full: float, task: Task) -> float:
-    return (full - point[task.metric]) * (1 if task.higher_is_better else -1)
+def _worse(point: ExitPoint, full: float, task: Task) -> float:
+    return (full - point.value) * (1 if task.higher_is_better else -1)
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """Judging any layered model: measurements over noise, the verdict, and the files that hold them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from descend.evaluation.robustness import Robustness, robustness
 from descend.models.layered import LayeredModel
 from descend.noise import Noise
 from descend.objective import Task
-from descend.records.schema import GROUPS_FILE, SUMMARY_FILE, Groups, Summary
+from descend.records.schema import GROUPS_FILE, SUMMARY_FILE, Provenance, Summary
 
 PLAIN_ALPHA = 0.01
 """What a model without constraints of its own is held to: does every layer lower the loss at all?"""
@@ -42,33 +42,34 @@ class Judgement:
     shift: str
     sigma: float | None
 
-    @property
-    def entries(self) -> dict[str, Any]:
-        """The entries of ``summary.json`` that do not depend on how the model was trained."""
-        problem = self.problem
-        return {
-            "dataset": self.dataset,
-            "split": self.split,
-            "shift": self.shift,
-            **self.measured.summary(self.task),
-            "alpha": list(problem.alpha or ()),
-            "target": "geometric" if problem.alpha is None else "step",
-            "strength": getattr(problem.target, "strength", None),
-            "certificate": self.measured.verdict.certificate(),
-            "limits": problem.limits,
-            "first_layer": problem.first,
-            "cap": problem.cap,
-            "depth": problem.depth,
-            "sigma": self.sigma,
-        }
-
-    def sentence(self, *, asked: bool, binding: Sequence[int] = ()) -> str:
-        """The verdict in words.
+    def summary(self, provenance: Provenance, *, asked: bool) -> Summary:
+        """The content of ``summary.json``.
 
         Args:
+            provenance: Where the model comes from.
             asked: Whether the model was trained for these constraints.
-            binding: The constraints whose multiplier is positive, by layer; 0 stands for the cap.
         """
+        problem = self.problem
+        return Summary.of(
+            self.measured.measured(self.task),
+            provenance,
+            verdict=self._sentence(asked, provenance.binding),
+            dataset=self.dataset,
+            split=self.split,
+            shift=self.shift,
+            alpha=list(problem.alpha or ()),
+            target="geometric" if problem.alpha is None else "step",
+            strength=getattr(problem.target, "strength", None),
+            certificate=self.measured.verdict.certificate(),
+            limits=problem.limits,
+            first_layer=problem.first,
+            cap=problem.cap,
+            depth=problem.depth,
+            sigma=self.sigma,
+        )
+
+    def _sentence(self, asked: bool, binding: list[int]) -> str:
+        """The verdict in words."""
         words = self.measured.verdict.sentence(f"the {'training' if self.split == 'train' else self.split} data")
         if not asked:
             words = f"Held to {PLAIN_ALPHA:.0%} less loss at every layer, which its training did not ask: {words}"
@@ -77,14 +78,10 @@ class Judgement:
             words += f" Binding (λ > 0): {names}."
         return words
 
-    def summary(self, facts: Mapping[str, Any]) -> Summary:
-        """The summary: the measured entries, with what else is known of the model."""
-        return Summary.model_validate({**self.entries, **facts})
-
     def write(self, folder: Path, summary: Summary) -> None:
         """Write ``summary.json`` and ``groups.json``."""
         folder.mkdir(parents=True, exist_ok=True)
-        Groups.model_validate(self.measured.by_group(self.task)).write(folder / GROUPS_FILE)
+        self.measured.by_group(self.task).write(folder / GROUPS_FILE)
         summary.write(folder / SUMMARY_FILE)
 
 

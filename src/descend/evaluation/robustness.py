@@ -17,6 +17,7 @@ from descend.evaluation.satisfaction import Verdict, verdict
 from descend.models.layered import LayeredModel
 from descend.noise import Noise
 from descend.objective import Task
+from descend.records.schema import Groups, Histogram, LayerGroups, Measured, Ratios, SettledLayer
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Of the samples' ratios at a layer."""
@@ -43,39 +44,40 @@ class Robustness:
     verdict: Verdict
     probed: "Robustness | None" = None
 
-    def summary(self, task: Task) -> dict[str, Any]:
+    def measured(self, task: Task) -> Measured:
         """The measured part of a run's ``summary.json``."""
         values = [self.levels[level].metrics[-1] for level in self.noise]
         trained = self.levels[self.train_noise]
-        return {
-            "metric": task.metric,
-            "higher_is_better": task.higher_is_better,
-            "noise": self.noise,
-            "values": values,
-            "mean": float(np.mean(values)),
-            "auc": float(np.trapezoid(values, self.noise)) if len(values) > 1 else None,
-            "train_noise": self.train_noise,
-            "train_value": trained.metrics[-1],
-            "layer_losses": {str(level): measured.losses.mean(0).tolist() for level, measured in self.levels.items()},
-            "layer_metrics": {str(level): measured.metrics for level, measured in self.levels.items()},
-            "violations": self.verdict.violations,
-            "violation_intervals": self.verdict.intervals,
-            "cap_violation": self.verdict.cap_violation,
-            "bounds": self.verdict.bounds,
-            "certified": self.verdict.certified,
-            "feasible": self.verdict.feasible,
-            "certain": self.verdict.certain,
-            "violated": self.verdict.violated,
-            "undecided": self.verdict.undecided,
-            "verdict": self.verdict.sentence(),
-            "descending_share": trained.descending_share,
-            "ratios": _ratios(trained),
-            **_settling(trained),
-            "samples": len(trained.losses),
-            "groups": self.verdict.groups,
-        }
+        settled = _settling(trained)
+        measured = Measured(
+            metric=task.metric,
+            higher_is_better=task.higher_is_better,
+            noise=self.noise,
+            values=values,
+            mean=float(np.mean(values)),
+            auc=float(np.trapezoid(values, self.noise)) if len(values) > 1 else None,
+            train_noise=self.train_noise,
+            train_value=trained.metrics[-1],
+            layer_losses={level: measured.losses.mean(0).tolist() for level, measured in self.levels.items()},
+            layer_metrics={level: measured.metrics for level, measured in self.levels.items()},
+            violations=self.verdict.violations,
+            violation_intervals=self.verdict.intervals,
+            cap_violation=self.verdict.cap_violation,
+            bounds=self.verdict.bounds,
+            certified=self.verdict.certified,
+            feasible=self.verdict.feasible,
+            certain=self.verdict.certain,
+            violated=self.verdict.violated,
+            undecided=self.verdict.undecided,
+            verdict=self.verdict.sentence(),
+            descending_share=trained.descending_share,
+            ratios=_ratios(trained),
+            samples=len(trained.losses),
+            groups=self.verdict.groups,
+        )
+        return measured.model_copy(update={"settled_layer": settled}) if settled else measured
 
-    def by_group(self, task: Task) -> dict[str, Any]:
+    def by_group(self, task: Task) -> Groups:
         """A run's ``groups.json``: the last layer's scores by group, and all layers' losses by blocks of groups.
 
         Where all samples are of one group, which ``single`` then says, each counts as a group of its own.
@@ -89,20 +91,20 @@ class Robustness:
         trained = self.levels[self.train_noise]
         ones = torch.ones(len(trained.losses), dtype=torch.int64)
         scores = [each.by_group(each.scores[:, -1]) for each in measured if each.scores is not None]
-        return {
-            "noise": self.noise,
-            "root": task.root,
-            "single": trained.single,
-            "counts": trained.by_group(ones).tolist(),
-            "scores": [_short(level) for level in scores],
-            "layers": {
-                "noise": list(self.levels),
-                "counts": _blocks(trained.by_group(ones)).tolist(),
-                "losses": [
+        return Groups(
+            noise=self.noise,
+            root=task.root,
+            single=trained.single,
+            counts=trained.by_group(ones).tolist(),
+            scores=[_short(level) for level in scores],
+            layers=LayerGroups(
+                noise=list(self.levels),
+                counts=_blocks(trained.by_group(ones)).tolist(),
+                losses=[
                     [_short(layer) for layer in _blocks(each.by_group(each.losses)).T] for each in self.levels.values()
                 ],
-            },
-        }
+            ),
+        )
 
 
 def robustness(
@@ -157,7 +159,7 @@ def _short(values: Tensor) -> list[float]:
     return [float(f"{value:.6g}") for value in values.tolist()]
 
 
-def _ratios(measured: LayerLosses) -> dict[str, Any]:
+def _ratios(measured: LayerLosses) -> Ratios:
     """f_l / f_{l−1} over samples and layers, and at each layer 1 … L its quantiles and its histogram.
 
     A bin holds its lower edge; the first and the last also hold all that lies beyond. What is no number is in none.
@@ -166,28 +168,28 @@ def _ratios(measured: LayerLosses) -> dict[str, Any]:
     edges = torch.tensor(EDGES[1:-1], dtype=ratios.dtype)
     bins = torch.bucketize(ratios, edges, right=True)
     quantiles = torch.tensor(QUANTILES, dtype=ratios.dtype)
-    return {
-        "mean": ratios.mean().item(),
-        "median": ratios.flatten().quantile(0.5).item() if ratios.numel() < 2**24 else ratios.median().item(),
-        "quantiles": list(QUANTILES),
-        "by_layer": ratios.quantile(quantiles, dim=0).T.tolist(),
-        "histogram": {
-            "edges": list(EDGES),
-            "counts": [
+    return Ratios(
+        mean=ratios.mean().item(),
+        median=ratios.flatten().quantile(0.5).item() if ratios.numel() < 2**24 else ratios.median().item(),
+        quantiles=list(QUANTILES),
+        by_layer=ratios.quantile(quantiles, dim=0).T.tolist(),
+        histogram=Histogram(
+            edges=list(EDGES),
+            counts=[
                 layer[known].bincount(minlength=len(EDGES) - 1).tolist()
                 for layer, known in zip(bins.T, ~ratios.isnan().T, strict=True)
             ],
-        },
-    }
+        ),
+    )
 
 
-def _settling(measured: LayerLosses) -> dict[str, Any]:
+def _settling(measured: LayerLosses) -> SettledLayer | None:
     """At which layer decisions settle: the mean, and the share of samples at each layer 0 … L."""
     settled = measured.settled
     if settled is None:
-        return {}
+        return None
     shares = settled.bincount(minlength=measured.losses.shape[1]) / len(settled)
-    return {"settled_layer": {"mean": settled.double().mean().item(), "shares": shares.tolist()}}
+    return SettledLayer(mean=settled.double().mean().item(), shares=shares.tolist())
 
 
 @torch.no_grad()

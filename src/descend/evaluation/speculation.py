@@ -9,6 +9,7 @@ from transformers.utils import logging
 
 from descend.evaluation.layers import evenly
 from descend.models.causal import LayeredCausalLM
+from descend.records.schema import Drafts, Speculation
 from descend.tiles import rows_per_tile
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def speculation(
     *,
     device: torch.device | str = "cpu",
     prompts: int = PROMPTS,
-) -> dict[str, Any]:
+) -> Speculation:
     """The share of tokens on which the first k layers agree with the whole model, and the time that drafting saves.
 
     The whole model answers some prompts greedily, on clean inputs. One forward pass over each answer reads the tokens
@@ -54,17 +55,17 @@ def speculation(
         answers, seconds = _answers(model, asked)
         written = _length(answers, asked)
         agreed = sum((agreements(model, *each) for each in zip(answers, asked, strict=True)), torch.zeros(()))
-        layers: list[dict[str, Any]] = [
-            {"layer": layer, "acceptance": share, "speed": None}
+        layers = [
+            Drafts(layer=layer, acceptance=share, speed=None)
             for layer, share in enumerate((agreed / max(written, 1)).tolist() if written else [], start=1)
         ]
         if layers:
-            best = max(layers, key=lambda each: expected_speed(each["layer"] / model.depth, each["acceptance"]))
-            drafted, spent = _answers(model, asked, assistant_early_exit=best["layer"])
-            best["speed"] = (_length(drafted, asked) / spent) / (written / seconds)
+            best = max(layers, key=lambda each: expected_speed(each.layer / model.depth, each.acceptance))
+            drafted, spent = _answers(model, asked, assistant_early_exit=best.layer)
+            best.speed = (_length(drafted, asked) / spent) / (written / seconds)
     finally:
         logging.set_verbosity(verbosity)
-    return {"prompts": len(asked), "tokens_per_second": written / seconds, "layers": layers}
+    return Speculation(prompts=len(asked), tokens_per_second=written / seconds, layers=layers)
 
 
 def expected_speed(cost: float, acceptance: float) -> float:

@@ -1,1 +1,1 @@
-"""Studies: which runs a figure or a table of the paper needs, how they are carried out, and what they let one say."""
+"""The reproduction of the paper: the runs behind each figure and table, how they are run, and what they show."""

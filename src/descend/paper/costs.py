@@ -1,4 +1,4 @@
-"""What cells cost: measured where they were, told from stored figures where not."""
+"""How long cells take: measured, or estimated from stored timings."""
 
 import json
 from collections import defaultdict
@@ -12,12 +12,12 @@ from descend.records.studies import Cell
 
 @cache
 def references() -> dict[str, Any]:
-    """``costs.json``: of scale, recipe and data set the seconds of a cell on one core, [all but layers, each layer]."""
+    """``costs.json``: scale → recipe → data set → seconds of a cell on one core, [all but layers, each layer]."""
     return json.loads((files("descend.paper") / "costs.json").read_text(encoding="utf-8"))
 
 
 class Costs:
-    """Seconds of a scale's cells, better known with each that is measured.
+    """Estimates the seconds of a scale's cells; each measured cell improves the estimates.
 
     Args:
         scale: The scale's name.
@@ -29,18 +29,18 @@ class Costs:
         self._speed: list[float] = []
 
     def learn(self, cell: Cell, seconds: float) -> None:
-        """Take in what a cell took."""
+        """Record how long a cell took."""
         self._measured[cell.recipe, cell.data, cell.depth].append(seconds)
         if reference := self._reference(cell):
             self._speed.append(seconds / reference)
 
     def of(self, cell: Cell) -> float | None:
-        """Seconds of a cell: the median of its like, or its reference at this machine's speed; None without either."""
+        """Seconds of a cell: the median of similar cells, or the stored time for this machine; None if unknown."""
         if like := self._measured.get((cell.recipe, cell.data, cell.depth)):
             return median(like)
         reference = self._reference(cell)
         return None if reference is None else reference * (median(self._speed) if self._speed else 1.0)
 
     def _reference(self, cell: Cell) -> float | None:
-        found = self._references.get(cell.recipe, {}).get(cell.data)
-        return None if found is None else found[0] + found[1] * cell.depth
+        seconds = self._references.get(cell.recipe, {}).get(cell.data)
+        return None if seconds is None else seconds[0] + seconds[1] * cell.depth

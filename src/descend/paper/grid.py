@@ -1,4 +1,4 @@
-"""The grid: which runs a figure or a table of the paper needs, at which scale."""
+"""The grid: the runs that each figure and table of the paper needs, at each scale."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from descend.paper.scales import SCALES
 from descend.records.studies import Cell, Settings
 
 ROOT, OUT, HERE = "{root}", "{out}", "{here}"
-"""Stand for the folders of the data, the study and this package, so that a cell is the same on every machine."""
+"""Placeholders for the folders of the data, the study and this package: a cell is the same on every machine."""
 
 
 RECIPES = {
@@ -30,7 +30,7 @@ BASELINES = {"video": ("erm-clean", "uniform", "linear"), "text": ("erm-clean", 
 
 
 def named(**fields: Any) -> Cell:
-    """A cell with its name: what it is, and a hash of its settings and their revision."""
+    """A cell with its name, which ends in a hash of its settings and their revision."""
     cell = Cell(name="", **fields)
     settings = json.dumps([revision(), cell.settings, cell.judge, cell.answer], sort_keys=True)
     what = [f"{cell.recipe}-{cell.depth}", cell.data, f"{cell.gamma:g}", cell.arm, cell.variant, f"s{cell.seed}"]
@@ -43,8 +43,8 @@ class Wanted:
     """A figure or a table of the paper.
 
     Attributes:
-        about: What it shows.
-        cells: The runs that it needs at a scale, by the scale's name.
+        about: Its content, in words.
+        cells: Selects its runs from a scale's grid.
     """
 
     about: str
@@ -52,10 +52,10 @@ class Wanted:
 
 
 def names(words: Sequence[str]) -> list[str]:
-    """Figures and tables by name, ``all`` for every one; each once, in the paper's order.
+    """Check names of figures and tables, ``all`` for every one; returns each once, in the paper's order.
 
     Raises:
-        InputError: If there is none of that name.
+        InputError: If a name is unknown.
     """
     for word in words:
         if word not in (*WANTED, "all"):
@@ -68,7 +68,7 @@ def names(words: Sequence[str]) -> list[str]:
 
 
 def cells(wanted: Sequence[str], scale: str) -> list[Cell]:
-    """The runs that figures and tables need at a scale; one that several need is there once."""
+    """The runs that figures and tables need at a scale, each once."""
     grid = _Grid(scale)
     return list({cell.name: cell for name in wanted for cell in WANTED[name].cells(grid)}.values())
 
@@ -116,8 +116,8 @@ class _Grid:
         method = "erm" if arm == "erm-clean" else arm
         rows = self.settings["recipes"][recipe]
         row = rows[regime]
-        for own in (data, str(depth)):
-            row = row.get(own, row)
+        for key in (data, str(depth)):
+            row = row.get(key, row)
         settings = {
             **{"method": method, "depth": depth, "noise": gamma, "seed": seed},
             **self.settings["data"][data],
@@ -144,22 +144,22 @@ class _Grid:
         )
 
     def seeds(self, recipe: str, data: str, arms: Sequence[str] = COMPARED, **other: Any) -> list[Cell]:
-        """Some arms of one setting, with all seeds of each."""
+        """Several arms of one setting, with all seeds."""
         return [self.cell(recipe, data, arm, seed, **other) for arm in arms for seed in self.scale.seeds]
 
     def table(self, task: str) -> list[Cell]:
-        """Every data set, regime, recipe, depth and γ, erm and constrained."""
-        found = []
+        """ERM and constrained for every data set, regime, recipe, depth and γ."""
+        runs = []
         for data, regimes in self.scale.gammas[task].items():
             for place, (regime, gammas) in enumerate(regimes.items()):
                 for recipe in RECIPES[task]:
                     depths = self.scale.depths[recipe]
                     for depth, gamma in product([_middle(depths)] if place else depths, gammas):
-                        found += self.seeds(recipe, data, depth=depth, gamma=gamma, regime=regime)
-        return found
+                        runs += self.seeds(recipe, data, depth=depth, gamma=gamma, regime=regime)
+        return runs
 
     def single(self, task: str, *models: str) -> list[Cell]:
-        """Of a task's table what is of these models, on its first data set, in its first regime at its last γ."""
+        """The cells of some models in a task's table: first data set, first regime, last γ."""
         data, regimes = next(iter(self.scale.gammas[task].items()))
         regime, gammas = next(iter(regimes.items()))
         setting = (data, regime, gammas[-1])
@@ -170,12 +170,12 @@ class _Grid:
         ]
 
     def tables(self, *models: str, task: str | None = None) -> list[Cell]:
-        """The tables of a task, or of all: what is of these models, or everything."""
-        found = [cell for each in RECIPES if task in (None, each) for cell in self.table(each)]
-        return [cell for cell in found if not models or cell.model in models]
+        """The tables of one task or all, for some models or all."""
+        every = [cell for each in RECIPES if task in (None, each) for cell in self.table(each)]
+        return [cell for cell in every if not models or cell.model in models]
 
     def baselines(self, task: str) -> list[Cell]:
-        """The other arms, with the task's first recipe."""
+        """The baselines, with the task's first recipe."""
         recipe = next(iter(RECIPES[task]))
         return [cell for data in self.scale.baselines[task] for cell in self.seeds(recipe, data, BASELINES[task])]
 
@@ -184,17 +184,17 @@ class _Grid:
         return self.table(task) + self.baselines(task)
 
     def ablation(self, recipe: str, task: str, variants: Mapping[str, Settings]) -> list[Cell]:
-        """Constrained with other settings, by the variant's name, beside erm and constrained as they are.
+        """Constrained runs with changed settings, by the variant's name, with the unchanged ERM and constrained runs.
 
-        A variant that changes nothing is left out: it is the constrained cell itself.
+        A variant that changes nothing is left out: it is the constrained run itself.
         """
         data = next(iter(self.scale.gammas[task]))
-        found = self.seeds(recipe, data)
-        settings = found[-1].settings
+        compared = self.seeds(recipe, data)
+        settings = compared[-1].settings
         for variant, changes in variants.items():
             if any(settings.get(name) != value for name, value in changes.items()):
-                found += self.seeds(recipe, data, ["constrained"], variant=variant, changes=changes)
-        return found
+                compared += self.seeds(recipe, data, ["constrained"], variant=variant, changes=changes)
+        return compared
 
     def alphas(self) -> list[Cell]:
         """RoBERTa with several α."""
@@ -234,7 +234,7 @@ WANTED: dict[str, Wanted] = {
         lambda grid: grid.noises("text-ut", "text-distilbert"),
     ),
     "figure-11": Wanted(
-        "a run that ends infeasible, found and named",
+        "a run that ends infeasible, detected by its verdict",
         lambda grid: grid.ablation("video-ut", "video", {"infeasible": grid.settings["infeasible"]}),
     ),
     "figure-12": Wanted(

@@ -1,4 +1,4 @@
-"""What seeds and groups of samples let one say: intervals that stay paired, and wins over many cells."""
+"""Statistics over seeds and groups of samples: paired intervals, and wins over many cells."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from descend.paper.groups import GroupScores, Statistic
 CONFIDENCE = 0.95
 
 RESAMPLES = 2000
-"""Of a bootstrap: its standard errors then differ from their limit by some 2 %."""
+"""Bootstrap resamples, with which standard errors are off by about 2 %."""
 
 BLOCK = 2**21
-"""Numbers of resampled weights that are held at a time."""
+"""Resampled weights held in memory at a time."""
 
 
 @dataclass(frozen=True)
 class Draws:
-    """A mean over seeds, and what it is in each resample.
+    """A mean over seeds, with its value in each resample.
 
     Seeds and groups are both samples: of all runs that might have been trained, and of all data that might have been
     judged. Each is resampled in its turn (drawing one less than there are, with which the variance of a mean is without
@@ -35,7 +35,7 @@ class Draws:
         over_seeds: What it is in each resample of the seeds, (R,); NaN where there is but one, as of groups.
         over_groups: The same of the groups.
         seeds: How many runs it rests on.
-        groups: How many groups of samples; 0 where they are not told, and the interval is over seeds alone.
+        groups: How many groups of samples; 0 if unknown, and then the interval is over seeds alone.
     """
 
     value: np.float64
@@ -61,7 +61,7 @@ class Draws:
 
 
 def draws(tables: Sequence[GroupScores], statistic: Statistic, generator: np.random.Generator) -> Draws:
-    """The mean over seeds of a statistic, and what it is in each resample.
+    """The mean over seeds of a statistic, with its value in each resample.
 
     Two arms of as many seeds on the same data, with generators that stand alike, have the same resamples.
 
@@ -75,13 +75,13 @@ def draws(tables: Sequence[GroupScores], statistic: Statistic, generator: np.ran
     """
     _compare(tables)
     seeds, groups = len(tables), len(tables[0].counts)
-    found = _by_seed(tables, statistic, np.ones((1, groups)))[:, 0]
+    by_seed = _by_seed(tables, statistic, np.ones((1, groups)))[:, 0]
     if min(seeds, groups) < 2:
         unknown = np.full(RESAMPLES, np.nan)
-        return Draws(found.mean(), unknown, unknown, seeds, groups)
+        return Draws(by_seed.mean(), unknown, unknown, seeds, groups)
     return Draws(
-        found.mean(),
-        found[generator.integers(seeds, size=(RESAMPLES, seeds - 1))].mean(1),
+        by_seed.mean(),
+        by_seed[generator.integers(seeds, size=(RESAMPLES, seeds - 1))].mean(1),
         np.concatenate([_by_seed(tables, statistic, drawn).mean(0) for drawn in _resampled(groups, generator)]),
         seeds,
         groups,
@@ -102,7 +102,7 @@ def combine(function: Callable[..., Any], *parts: Draws) -> Draws:
 
 @dataclass(frozen=True)
 class Wins:
-    """In how many cells one arm is ahead of another.
+    """How often one arm is better than another, over cells.
 
     Attributes:
         wins: Cells in which it is.
@@ -142,7 +142,7 @@ def wins(cells: Sequence[tuple[float, float]], *, higher_is_better: bool) -> Win
 
 
 def _compare(tables: Sequence[GroupScores]) -> None:
-    """Refuse runs that do not compare."""
+    """Refuse runs that were judged on different data or noise levels."""
     if not tables:
         raise InputError("expected the groups of at least one run; got none.")
     for table in tables[1:]:

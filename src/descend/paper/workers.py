@@ -1,4 +1,4 @@
-"""Carrying cells out: some processes at a time, each cell once, whoever else works in the same folder."""
+"""Run cells in several processes, each cell once, even if several commands work in one folder."""
 
 import multiprocessing
 import os
@@ -20,30 +20,30 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError, StudyError, reason
-from descend.paper import collected
+from descend.paper import cell_store
 from descend.paper.grid import HERE, OUT, ROOT
 from descend.records import locked
 from descend.records.schema import read_config
 from descend.records.studies import Cell, Settings
 
 RUNS = "runs"
-"""In a study's folder: the folders of its runs, with their logs and claims beside them."""
+"""In a study's folder: the run folders, with their logs and lock files beside them."""
 
 MOST_TRIES = 3
-"""Of a cell whose process was killed or stopped."""
+"""How often a cell is tried whose process is killed or stopped."""
 
 PATIENCE = 2.0
-"""Seconds until a cell that another command carries out is looked at again."""
+"""Seconds between looks at cells that another command is running."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A cell in its folder, as a worker is given it.
+    """A cell to run.
 
     Attributes:
-        cell: What is to be done.
+        cell: The cell.
         out: The study's folder.
-        root: The data's; None where no cell needs any.
+        root: The folder of real data; None if no cell needs any.
     """
 
     cell: Cell
@@ -52,17 +52,17 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """Of the run."""
+        """The cell's run folder."""
         return self.out.absolute() / RUNS / self.cell.name
 
     @property
     def folders(self) -> dict[str, Path]:
-        """Placeholder in a cell's settings → the folder that it stands for."""
-        found = {OUT: self.out.absolute(), HERE: Path(__file__).parent}
-        return found | ({ROOT: self.root.absolute()} if self.root is not None else {})
+        """Placeholder in a cell's settings → its folder."""
+        placeholders = {OUT: self.out.absolute(), HERE: Path(__file__).parent}
+        return placeholders | ({ROOT: self.root.absolute()} if self.root is not None else {})
 
     def resolved(self, settings: Settings) -> Settings:
-        """Settings with the folders of this machine."""
+        """Settings with folders in place of placeholders."""
         return {name: self._placed(value) if isinstance(value, str) else value for name, value in settings.items()}
 
     def _placed(self, value: str) -> str:
@@ -72,17 +72,17 @@ class Job:
 
 
 Work = Callable[[Job], None]
-"""Trains and judges a cell in its folder, and goes on where an earlier try has stopped; importable by its name."""
+"""Trains and judges a cell in its folder, resuming an earlier try; a function that can be pickled."""
 
 
 class Ended(NamedTuple):
     """How a process ended.
 
     Attributes:
-        outcome: ``done``; ``diverged``; ``already``: another has done it; ``elsewhere``: another is at it; ``stopped``;
-            ``failed``; ``unsaved``: the disk takes no more; ``killed``.
-        why: Of one that went wrong.
-        seconds: Of one that was finished.
+        outcome: ``done``; ``diverged``; ``already``: another process has done it; ``elsewhere``: another process is
+            running it; ``stopped``; ``failed``; ``unsaved``: the disk is full; ``killed``.
+        why: The reason, if something went wrong.
+        seconds: The time it took, if it finished.
     """
 
     outcome: str
@@ -92,12 +92,12 @@ class Ended(NamedTuple):
 
 @dataclass
 class Report:
-    """What became of cells.
+    """The outcome of all cells so far.
 
     Attributes:
-        seconds: Name → what it took, of those finished here.
-        diverged: Name → reason, of those whose loss was no number.
-        failed: Name → reason, of those that could not be carried out.
+        seconds: Name → seconds of each cell that finished here.
+        diverged: Name → reason of each cell whose loss became NaN or infinite.
+        failed: Name → reason of each cell that could not be run.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Report:
     failed: dict[str, str] = field(default_factory=dict)
 
     def add(self, cell: Cell, ended: Ended) -> None:
-        """Take in how a cell ended."""
+        """Record how a cell ended."""
         if ended.outcome in ("done", "diverged"):
             self.seconds[cell.name] = ended.seconds
         if ended.outcome == "diverged":
@@ -122,21 +122,22 @@ def carry_out(
     preload: Sequence[str] = (),
     tell: Callable[[Cell, Report], None] = lambda *_: None,
 ) -> Report:
-    """Carry out cells, each in a fresh process, those that are done meanwhile left out.
+    """Run cells, each in a new process, and skip those that are done by then.
 
-    A cell is claimed by a lock that dies with its process, so that several commands, on several machines with one
-    disk, share a study. What another one holds is waited for, and taken over if that one ends without it.
+    A process locks its cell, and the lock ends with the process, so several commands can share a study, also on several
+    machines with one disk. A cell that another command has locked is waited for, and run here if that command ends
+    without finishing it.
 
     Args:
         jobs: The cells.
-        work: What one process does with one of them.
+        work: Runs one cell.
         workers: Processes at a time.
-        preload: Modules that are imported once, before processes are forked off.
-        tell: Called with every cell that is behind us, and what became of all so far.
+        preload: Modules to import once, before processes are forked.
+        tell: Called after every cell, with the outcome of all so far.
 
     Raises:
         KeyboardInterrupt: On Ctrl-C or SIGTERM, after all workers have saved and stopped; at once on the second.
-        StudyError: If the disk takes no more.
+        StudyError: If the disk is full.
     """
     report, tries = Report(), Counter[str]()
     waiting, elsewhere, looked = deque(jobs), list[Job](), time.monotonic()
@@ -150,7 +151,7 @@ def carry_out(
                 if ended.outcome == "elsewhere":
                     elsewhere.append(job)
                     continue
-                if ended.outcome in ("killed", "stopped"):  # one process alone, by whoever
+                if ended.outcome in ("killed", "stopped"):  # only this process, not the command
                     tries[job.cell.name] += 1
                     if tries[job.cell.name] < MOST_TRIES:
                         waiting.appendleft(job)
@@ -159,18 +160,18 @@ def carry_out(
                 tell(job.cell, report)
             if elsewhere and not waiting and time.monotonic() - looked > PATIENCE:
                 looked = time.monotonic()
-                waiting.extend(elsewhere)  # whoever starts on one looks whether it is done, or still held
+                waiting.extend(elsewhere)  # the process that starts one checks whether it is done or still locked
                 elsewhere.clear()
     return report
 
 
 class _Crew:
-    """Processes that carry out one cell each; at the end of the ``with`` block none is left."""
+    """Processes that run one cell each; all have ended at the end of the ``with`` block."""
 
     def __init__(self, work: Work, workers: int, preload: Sequence[str]):
         self.work, self.workers = work, workers
         self.busy: dict[int, tuple[Job, Any, Connection]] = {}
-        # A server that has imported everything once, and forks; it never computes, so no thread can be lost.
+        # The server imports everything once and forks. It never computes, so no thread is lost by forking.
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload([__name__, *preload])
 
@@ -195,7 +196,7 @@ class _Crew:
         return len(self.busy) < self.workers
 
     def start(self, job: Job) -> None:
-        """Begin with a cell."""
+        """Start a process for a cell."""
         ours, theirs = self.context.Pipe(duplex=False)
         process = self.context.Process(target=_worker, args=(job, self.work, theirs), name=job.cell.name)
         process.start()
@@ -203,7 +204,7 @@ class _Crew:
         self.busy[process.sentinel] = (job, process, ours)
 
     def ended(self, timeout: float) -> Iterator[tuple[Job, Ended]]:
-        """The cells whose processes have ended, waiting so many seconds for one."""
+        """The cells whose processes have ended; waits at most ``timeout`` seconds for one."""
         for sentinel in connection.wait(list(self.busy), timeout):
             job, process, ours = self.busy.pop(sentinel)  # type: ignore[arg-type]
             process.join()
@@ -211,17 +212,17 @@ class _Crew:
             with ours:
                 try:
                     ended = ours.recv()
-                except EOFError:  # it could say nothing
+                except EOFError:  # it was killed before it could answer
                     ended = Ended("killed", f"its process ended with status {process.exitcode}, every time")
             lasting = ended.outcome in ("failed", "killed", "stopped")
             yield job, ended._replace(why=f"{ended.why} ({log})") if lasting else ended
 
 
 def _worker(job: Job, work: Work, ours: Connection) -> None:
-    """A process's whole life."""
+    """The main function of a process."""
     os.setpgrp()  # Ctrl-C is for the command, which then asks each of its processes once
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system's, which a kill leaves behind
+    tqdm.set_lock(threading.RLock())  # tqdm's default lock is a system semaphore, which a kill would leak
     threading.Thread(target=_end_with_the_command, daemon=True).start()
     try:
         with (job.folder.parent / f"{job.cell.name}.log").open("a") as log:
@@ -247,24 +248,24 @@ def _tried(job: Job, work: Work) -> Ended:
             claim.enter_context(locked(job.folder.parent, f"{job.cell.name}.lock"))
         except InputError:
             return Ended("elsewhere")
-        if job.cell.name in collected.read(job.out):
-            _tidy(job.folder)  # whoever has done it may have been stopped before that
+        if job.cell.name in cell_store.read(job.out):
+            _tidy(job.folder)  # the process that did it may have been killed before tidying
             return Ended("already")
         if (job.folder / "summary.json").is_file() and not (job.folder / "model").is_dir():
-            shutil.rmtree(job.folder)  # collected before, and its line taken away since: it is to be run again
+            shutil.rmtree(job.folder)  # its line was removed from cells.jsonl, so run it again
         began = time.monotonic()
         try:
             try:
                 work(job)
             except NonFiniteLossError as error:
                 ended = Ended("diverged", reason(error), time.monotonic() - began)
-                line = collected.diverged(job.cell, ended.why, ended.seconds)
+                line = cell_store.diverged(job.cell, ended.why, ended.seconds)
             else:
-                # Of a run that was taken up again, all its training counts.
+                # A resumed run counts all of its training.
                 trained = read_config(job.folder).seconds or 0.0
                 ended = Ended("done", seconds=max(time.monotonic() - began, trained))
-                line = collected.line(job.cell, job.folder, ended.seconds, job.folders)
-            collected.append(job.out, line)
+                line = cell_store.line(job.cell, job.folder, ended.seconds, job.folders)
+            cell_store.append(job.out, line)
         except SaveError as error:
             return Ended("unsaved", str(error))
         except Interrupted:
@@ -277,6 +278,6 @@ def _tried(job: Job, work: Work) -> Ended:
 
 
 def _tidy(folder: Path) -> None:
-    """Weights are not kept: what is told of a run is collected, and what is shown of it are small files."""
+    """Delete the weights: the page needs only the line in ``cells.jsonl`` and small files."""
     for heavy in (folder / "model", folder / "best_feasible", *folder.glob("checkpoint-*")):
         shutil.rmtree(heavy, ignore_errors=True)

@@ -1,14 +1,33 @@
 """Summaries and records → one page. Reads files and never imports torch."""
 
 from descend.report.completions import write_completions
+from descend.report.figures import band, layer_colours, plain_layout, plain_text
+from descend.report.frames import Frames
 from descend.report.page import write_page
-from descend.report.runs import Arm, Group, RunView, group_runs
+from descend.report.rendering import write_interactive, write_whole
+from descend.report.runs import METHOD_NAMES, STYLES, Arm, Group, RunView, Style, format_alpha, group_runs
+from descend.report.viewer import pictures_view
+from descend.report.views import PicturesView, Slider
 
 __all__ = [
+    "METHOD_NAMES",
+    "STYLES",
     "Arm",
+    "Frames",
     "Group",
+    "PicturesView",
     "RunView",
+    "Slider",
+    "Style",
+    "band",
+    "format_alpha",
     "group_runs",
+    "layer_colours",
+    "pictures_view",
+    "plain_layout",
+    "plain_text",
     "write_completions",
+    "write_interactive",
     "write_page",
+    "write_whole",
 ]

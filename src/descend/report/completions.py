@@ -3,12 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
 from descend.errors import InputError
-from descend.reading import read_json
+from descend.records.schema import Completion, read_completions
 from descend.report.rendering import asset, render
 
 
@@ -23,9 +22,10 @@ def write_completions(paths: Sequence[Path], out: Path) -> Path:
         The file written.
 
     Raises:
-        InputError: If a file can't be read, or they have no prompt in common.
+        InputError: If a file can't be read, or the files have no prompt in common.
     """
-    answers = [_read(path) for path in paths]
+    files = [read_completions(path) for path in paths]
+    answers = [_by_prompt(completions) for completions in files]
     shared = [prompt for prompt in answers[0] if all(prompt in each for each in answers)]
     if not shared:
         raise InputError(f"{' and '.join(map(str, paths))} have no prompt in common.")
@@ -33,8 +33,8 @@ def write_completions(paths: Sequence[Path], out: Path) -> Path:
         "completions.html",
         css=Markup(asset("page.css")),
         words=f"{len(shared)} prompts, and what each model went on with.",
-        heads=[_name(path, each) for path, each in zip(paths, answers, strict=True)],
-        rows=[(prompt[0], [each[prompt]["output"] for each in answers]) for prompt in shared],
+        heads=[_name(path, each) for path, each in zip(paths, files, strict=True)],
+        rows=[(prompt[0], [each[prompt] for each in answers]) for prompt in shared],
     )
     path = out if out.suffix == ".html" else out / "completions.html"
     if out.is_file() and path != out:
@@ -44,23 +44,15 @@ def write_completions(paths: Sequence[Path], out: Path) -> Path:
     return path
 
 
-def _read(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
-    if not path.exists():
-        raise InputError(f"expected a file of answers, as descend complete writes it; there is no {path}.")
-    rows = read_json(path)
-    asked: Counter[str] = Counter()
+def _by_prompt(completions: Sequence[Completion]) -> dict[tuple[str, int], str]:
+    """(prompt, how often it came before) → answer: a prompt may come with several inputs."""
+    counts: Counter[str] = Counter()
     answers = {}
-    for number, row in enumerate(rows if isinstance(rows, list) else [rows]):
-        if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("instruction", "output")):
-            raise InputError(
-                f"{path}, row {number}, is no answer as descend complete writes it, with the texts instruction and "
-                f"output; got {repr(row)[:60]}."
-            )
-        prompt = row["instruction"]  # a prompt may come with several inputs
-        answers[prompt, asked[prompt]] = row
-        asked[prompt] += 1
+    for each in completions:
+        answers[each.instruction, counts[each.instruction]] = each.output
+        counts[each.instruction] += 1
     return answers
 
 
-def _name(path: Path, answers: dict[tuple[str, int], dict[str, Any]]) -> str:
-    return f"{next(iter(answers.values())).get('generator', '')} ({path.name})" if answers else path.name
+def _name(path: Path, completions: Sequence[Completion]) -> str:
+    return f"{completions[0].generator} ({path.name})" if completions else path.name

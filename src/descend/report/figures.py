@@ -342,7 +342,7 @@ def _line_with_band(arm: Arm, x: list[Any], values: Sequence[list[float]]) -> li
 
 
 def band(x: Sequence[Any], low: Sequence[float], high: Sequence[float], style: Style) -> go.Scatter:
-    """What lies between two lines, filled; without an entry in the legend."""
+    """The filled area between two lines, without a legend entry."""
     return go.Scatter(
         x=[*x, *reversed(x)],
         y=[*high, *reversed(low)],
@@ -356,7 +356,7 @@ def band(x: Sequence[Any], low: Sequence[float], high: Sequence[float], style: S
 
 
 def plain_text(words: str) -> str:
-    """Words for plotly, whose text has tags too; of HTML's entities it knows those of <, > and & alone."""
+    """Escape words for plotly, whose text has tags; it knows the entities of <, > and & alone."""
     return words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -365,7 +365,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def layer_colours(layer: int, depth: int) -> tuple[str, str]:
-    """On light and dark ground; layers are ordered, and so are these: plasma, less the end that would sink in."""
+    """A layer's colours on light and dark ground, ordered as the layers are, from the plasma scale."""
     place = (layer - 1) / max(depth - 1, 1)
     light, dark = sample_colorscale("Plasma", [0.78 * place, 0.3 + 0.7 * place])
     return light, dark
@@ -397,12 +397,12 @@ def _line(x: float, dash: str, role: str) -> dict[str, Any]:
 
 
 def _cursor(control: str, x: float) -> dict[str, Any]:
-    """Where the page's slider of this name stands; not seen where there is no slider."""
+    """A line at the position of the page's slider of this name; invisible without one."""
     return _line(x, "solid", f"cursor-{control}") | {"visible": False, "opacity": 0.4}
 
 
 def plain_layout(x: str, y: str) -> go.Layout:
-    """Axes with these titles, on the page's own ground."""
+    """A layout with these axis titles and a transparent background."""
     axis = {"gridcolor": GRID, "zeroline": False, "linecolor": GRID, "automargin": True, "fixedrange": True}
     return go.Layout(
         template="none",

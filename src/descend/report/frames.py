@@ -1,4 +1,4 @@
-"""Pictures: what the network saw and what each of its layers made of it."""
+"""Pictures: a network's input and the output of each layer."""
 
 import base64
 import io
@@ -85,7 +85,7 @@ class Frames:
 
 
 def _arrays(path: Path) -> list[np.ndarray]:
-    """The arrays of ``frames.npz``, never a pickle; an archive unpacks to much more than it is."""
+    """The arrays of ``frames.npz``, without pickles; the unpacked size is bounded."""
     with zipfile.ZipFile(path) as archive:
         if (size := sum(member.file_size for member in archive.infolist())) > MOST_BYTES:
             raise InputError(f"{path} unpacks to {size} bytes; expected at most {MOST_BYTES}. Keep fewer --frames.")

@@ -1,12 +1,11 @@
 """One page, one file, no network: the verdict, the figures and the frames of some runs."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
-from markupsafe import Markup
 
 from descend.errors import InputError
 from descend.report import figures
@@ -81,48 +80,6 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str) -> P
         verdict=verdict(groups),
         tables=runs_tables(groups),
         sections=sections,
-    )
-
-
-def put_page(
-    out: Path,
-    *,
-    title: str,
-    subtitle: str,
-    verdict: str,
-    table: str,
-    sections: Sequence[str],
-    data: Sequence[Any],
-    more: Mapping[str, Any] | None = None,
-    css: str = "",
-    js: str = "",
-) -> Path:
-    """Put a page together and write it; all but the title, which is plain text, is HTML.
-
-    Args:
-        out: The file to write; a folder gets ``report.html``.
-        title: The page's title.
-        subtitle: What it is about.
-        verdict: What was found.
-        table: The numbers.
-        sections: Each a ``<section>`` with its number in ``data-section``, and plots by name in ``data-plot``.
-        data: For each section its plots by name, and the state that its controls set.
-        more: What else the page's script finds in its data.
-        css: On top of the page's.
-        js: The same.
-    """
-    return write_interactive(
-        out,
-        "html.html",
-        data=data,
-        more=more,
-        css=css,
-        js=js,
-        title=title,
-        subtitle=Markup(subtitle),
-        verdict=Markup(verdict),
-        table=Markup(table),
-        sections=Markup("".join(sections)),
     )
 
 

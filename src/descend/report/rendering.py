@@ -8,16 +8,18 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+PACKAGE = "descend.report"
+
 
 @cache
-def environment() -> Environment:
-    """The templates of this room. Every value is escaped unless a template or a `Markup` says that it is HTML."""
+def environment(package: str) -> Environment:
+    """A package's templates, and those of `PACKAGE`. Every value is escaped unless it is marked as HTML."""
     return Environment(
-        loader=PackageLoader("descend.report"),
+        loader=ChoiceLoader([PackageLoader(each) for each in dict.fromkeys((package, PACKAGE))]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -25,20 +27,16 @@ def environment() -> Environment:
     )
 
 
-def render(template: str, **values: Any) -> str:
-    """The HTML that a template makes of some values."""
-    return environment().get_template(template).render(**values)
-
-
-def macro(name: str, *values: Any) -> str:
-    """The HTML of one macro of ``macros.html``, as a plain string."""
-    return str(getattr(environment().get_template("macros.html").module, name)(*values))
+def render(template: str, package: str = PACKAGE, **values: Any) -> str:
+    """The HTML that a package's template makes of some values."""
+    return environment(package).get_template(template).render(**values)
 
 
 def write_interactive(
     out: Path,
     template: str,
     *,
+    package: str = PACKAGE,
     data: Sequence[Any],
     more: Mapping[str, Any] | None = None,
     css: str = "",
@@ -49,18 +47,20 @@ def write_interactive(
 
     Args:
         out: The file to write; a folder gets ``report.html``.
-        template: One that extends ``page.html``.
+        template: A template that extends ``page.html``.
+        package: The package that holds it in ``templates/``.
         data: For each section its plots by name, and the state that its controls set.
         more: Further entries of the data that the page's script reads.
-        css: Added to the page's own.
-        js: Added to the page's own.
-        values: What the template shows.
+        css: Further styles.
+        js: A further script.
+        values: The template's values.
 
     Returns:
         The file written.
     """
     page = render(
         template,
+        package,
         css=Markup(asset("page.css") + css),
         js=Markup(asset("page.js") + js),
         plotly=Markup(get_plotlyjs()),
@@ -69,12 +69,12 @@ def write_interactive(
     )
     path = out / "report.html" if out.is_dir() else out
     path.parent.mkdir(parents=True, exist_ok=True)
-    put(path, page.encode(errors="replace"))  # a folder's name need not be UTF-8
+    write_whole(path, page.encode(errors="replace"))  # a folder's name need not be UTF-8
     return path
 
 
-def put(path: Path, content: bytes) -> None:
-    """Write a file in one piece: two commands may write it at once, and one may be stopped."""
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file in one piece, even if two commands write it at once or one is stopped."""
     part = path.with_name(f"{path.name}.{os.getpid()}")
     part.write_bytes(content)
     part.replace(path)

@@ -1,4 +1,4 @@
-"""What the page knows of a run, and which runs belong side by side."""
+"""Runs as the page shows them, grouped into those that compare."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -76,7 +76,7 @@ class RunView:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """What tells the arms of one method apart: all settings but the seed; α only where training used it."""
+        """The settings in which arms of one method may differ: all but the seed; α only if training used it."""
         alpha = {"α": self.alpha} if self.summary.constrained else {}
         return {"recipe": self.summary.recipe, **alpha, **self.summary.settings}
 
@@ -156,7 +156,7 @@ class Group:
 
     @property
     def metric(self) -> str:
-        """The metric's name, as a reader writes it."""
+        """The metric's name for readers."""
         metric = self.runs[0].summary.metric
         return metric.upper() if len(metric) <= 4 else metric.replace("_", " ").capitalize()
 
@@ -209,7 +209,7 @@ def _arms(runs: Sequence[RunView]) -> list[Arm]:
 
 
 def _differences(setting: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What of a setting the rivals have otherwise, in words."""
+    """The settings in which rivals differ, in words."""
     return [
         _in_words(name, value) for name, value in setting.items() if any(rival.get(name) != value for rival in rivals)
     ]

@@ -1,10 +1,9 @@
-"""Pictures to look through: clean, noisy and each network's, with sliders for noise and layer."""
+"""A viewer of clean, noisy and reconstructed pictures, with sliders for noise and layer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from descend.report.frames import Frames, embed
-from descend.report.rendering import macro
 from descend.report.views import PicturesView, Slider
 
 _FRAMES = """The same clip through each network. Move along the layers to watch it being cleaned, and along
@@ -42,16 +41,3 @@ def pictures_view(
     ]
     labels = [panel["label"] for panel in data["panels"]]
     return data, PicturesView(heading, _FRAMES + note, sliders, index, data["clips"], labels)
-
-
-def viewer(
-    index: int, pictures: Mapping[str, Frames], trained: float, budget: int, heading: str = "", note: str = ""
-) -> tuple[dict[str, Any] | None, str]:
-    """As `pictures_view`, with the HTML in place of the view."""
-    data, view = pictures_view(index, pictures, trained, budget, heading, note)
-    return data, macro("pictures", view)
-
-
-def slider(ident: str, control: str, label: str, levels: Sequence[float], start: float) -> str:
-    """The HTML of a slider over levels, on the one nearest to where it starts."""
-    return macro("slider", Slider(ident, control, label, levels, start))

@@ -1,4 +1,4 @@
-"""What the page shows, as data: no HTML here, and no arithmetic in the templates."""
+"""The content of a page as data, without HTML."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

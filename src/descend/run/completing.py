@@ -13,8 +13,8 @@ from descend.errors import InputError
 from descend.noise import Noise
 from descend.reading import parse_json, plain_text, read_json, read_text
 from descend.records import locked, write_json
+from descend.records.schema import CONFIG_FILE
 from descend.run.judging import of_run
-from descend.run.training import CONFIG_FILE
 from descend.seeds import Stream, derived
 from descend.tasks.text import encode_prompt, prompt
 
@@ -36,20 +36,20 @@ def complete(
 ) -> dict[str, int]:
     """Write a run's answers to prompts; the same call resumes an interrupted one.
 
-    The noise is on the embedding of every token, of the prompt and of the answer. Decoding is greedy, so answers change
-    with the noise alone.
+    The noise is added to the embedding of every token of prompt and answer. Decoding is greedy, so only the noise
+    changes the answers.
 
     Args:
         folder: The run, of a language model.
         prompts: A JSON list of objects with ``instruction`` and perhaps ``input`` and ``dataset``, as
             ``alpaca_eval.json``.
         out: The JSON file to write: ``instruction``, ``output``, ``generator`` and ``dataset`` of every prompt.
-        noise: γ; that of the training unless given.
+        noise: γ; by default the training noise.
         model: The run's model: ``model`` or ``best_feasible``.
         max_new_tokens: The longest answer.
-        limit: The number of prompts to answer, from the first.
+        limit: Answer only so many prompts, from the first.
         batch_size: Prompts at a time. With noise, answers depend on it.
-        seed: Of the noise.
+        seed: The seed of the noise.
 
     Returns:
         How many were ``written``, and how many prompts were ``skipped`` because they leave no room for an answer.
@@ -66,11 +66,11 @@ def complete(
     _refuse_existing(out)
     subject = of_run(folder, model)
     if not subject.restored.model.limits.get("length") or subject.recipe.task().metric != "token_accuracy":
-        raise InputError(f"{folder} is no run of a language model; expected one of llm-sft.")
+        raise InputError(f"expected a run of llm-sft; {folder} holds no language model.")
     level = subject.recipe.noise if noise is None else noise
     if not 0 <= level < float("inf"):
         raise InputError(f"noise must be a level γ of at least 0, in std of the clean embedding; got {level}.")
-    generator = f"{subject.facts['model']} {subject.facts['method']}, γ = {level:g}"
+    generator = f"{subject.provenance.model} {subject.provenance.method}, γ = {level:g}"
     settings = {
         "run": str(folder.absolute()),
         "model": model,
@@ -206,14 +206,16 @@ def _begun(partial: Path, settings: dict[str, Any]) -> list[dict[str, str] | Non
     except ValueError:
         whole = False
     if not whole:
-        raise InputError(f"{partial} is damaged. Remove it to begin again.")
+        raise InputError(f"{partial} is damaged. Remove it to start again.")
     if before != settings:
         differing = ", ".join(
             f"{name} (was {before.get(name)}, now {value})"
             for name, value in settings.items()
             if before.get(name) != value
         )
-        raise InputError(f"{partial} was begun with other settings: {differing}. Give the same command, or remove it.")
+        raise InputError(
+            f"{partial} was written with other settings: {differing}. Give the same command, or remove it."
+        )
     # Noise is drawn by batch, so only whole batches count.
     if len(entries) < settings["prompts"]:
         entries = entries[: len(entries) // settings["batch_size"] * settings["batch_size"]]

@@ -1,7 +1,7 @@
 """Judge any model from Python, as ``descend evaluate`` judges a run."""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from descend.evaluation.judgement import PLAIN_ALPHA, judge
 from descend.evaluation.layers import embedding_std
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective, Task
-from descend.records.schema import RECORDS_FILE, Summary
+from descend.records.schema import RECORDS_FILE, Provenance, Summary
 from descend.report import write_page
 from descend.run.judging import settings_of
 from descend.run.training import stored
@@ -105,9 +105,8 @@ def evaluate(
         device=device,
         collate=collate,
     )
-    facts = _plain(objective) if trainer is None else _trained(trainer)
-    words = judgement.sentence(asked=trainer is not None, binding=facts.get("binding", ()))
-    summary = judgement.summary({**facts, "verdict": words})
+    provenance = _provenance(objective) if trainer is None else _trained(trainer)
+    summary = judgement.summary(provenance, asked=trainer is not None)
     folder = Path(out) if out is not None else trainer.args.folder if trainer is not None else None
     if folder is not None and (trainer is None or trainer.is_world_process_zero()):
         judgement.write(folder, summary)
@@ -136,35 +135,32 @@ def _shift(noise: Noise) -> str:
     return type(noise).__name__.removesuffix("Noise").lower()
 
 
-def _trained(trainer: DescentMixin) -> dict[str, Any]:
-    """What the summary says of a trained model."""
+def _trained(trainer: DescentMixin) -> Provenance:
+    """Where a trainer's model comes from."""
     args, dual = trainer.args, trainer.dual
     cap, *multipliers = dual.multipliers.tolist()
-    return {
-        **_named(trainer.objective),
-        "method": args.method,
-        "seed": args.seed,
-        "multipliers": multipliers,
-        "cap_multiplier": cap,
-        "slack": dual.slack[1:].tolist(),
-        "binding": [layer for layer, value in enumerate([cap, *multipliers]) if value > 0],
-        "settings": settings_of(stored(args), args.idle),
-        "seconds": next((row["train_runtime"] for row in trainer.state.log_history if "train_runtime" in row), None),
-    }
+    return _provenance(
+        trainer.objective,
+        method=args.method,
+        seed=args.seed,
+        multipliers=multipliers,
+        cap_multiplier=cap,
+        slack=dual.slack[1:].tolist(),
+        binding=[layer for layer, value in enumerate([cap, *multipliers]) if value > 0],
+        settings=settings_of(stored(args), args.idle),
+        seconds=next((row["train_runtime"] for row in trainer.state.log_history if "train_runtime" in row), None),
+    )
 
 
-def _plain(objective: Objective) -> dict[str, Any]:
-    """What the summary says of a model without a trainer."""
-    return {**_named(objective), "method": "plain", "seed": 0, "settings": {}}
-
-
-def _named(objective: Objective) -> Mapping[str, str]:
-    kind = type(objective.model.saved).__name__
-    return {"recipe": type(objective.task).__name__, "model": f"{kind}-{objective.model.depth}", "checkpoint": "model"}
+def _provenance(objective: Objective, **known: Any) -> Provenance:
+    """Where a model comes from; without a trainer its method is ``plain``."""
+    label = f"{type(objective.model.saved).__name__}-{objective.model.depth}"
+    defaults: dict[str, Any] = {"method": "plain", "seed": 0, "settings": {}}
+    return Provenance(recipe=type(objective.task).__name__, model=label, checkpoint="model", **(defaults | known))
 
 
 def _copy_records(source: Path, folder: Path) -> None:
-    """Take the records of training along, from which the page draws the multipliers."""
+    """Copy the records of training, from which the page draws the multipliers."""
     records = source / RECORDS_FILE
     if records.is_file():
         shutil.copyfile(records, folder / RECORDS_FILE)

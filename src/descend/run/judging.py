@@ -1,4 +1,4 @@
-"""Judging: what a trained model does at every layer and noise level, in ``summary.json`` and for the page."""
+"""Judge a run, or a classifier of Transformers, at every layer and noise level; writes ``summary.json``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,8 +24,7 @@ from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.models.unrolled import UnrolledModel
 from descend.recipes import RECIPES, SHIFTS, Data, PlainClassifier, Recipe, Restored, Workload
 from descend.records import put, read_json
-from descend.records.schema import Summary
-from descend.run.training import CONFIG_FILE
+from descend.records.schema import CONFIG_FILE, Probes, Provenance, RunConfig, Summary, parse
 from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED
 from descend.training import DUAL_FILE
@@ -34,32 +33,31 @@ from descend.training.config import DescentConfig
 FRAMES_FILE = "frames.npz"
 
 EXECUTION = ("bf16", "fp16", "tf32", "deepspeed", "fsdp", "ddp_", "torch_compile", "accelerator", "parallelism")
-"""What training arguments begin with that say how a run was carried out: it is judged on other machines, too."""
+"""Prefixes of training arguments that depend on the machine: a run is judged on other machines, too."""
 
 _UNTRAINED = (
-    "Judged as a model that was not trained by Descend: the losses of its inner layers are those of a head that was "
-    "trained for the last layer alone. What the layers know whatever that head can read is the line of linear probes, "
-    "by --probe."
+    "Descend did not train this model: the losses of its inner layers are those of a head trained for the last layer "
+    "alone. Linear probes, by --probe, show what the layers know beyond what that head can read."
 )
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model to judge, and what is known of it.
+    """A model to judge.
 
     Attributes:
         recipe: Its data and task.
         restored: The model, with its tokenizer.
-        args: With the problem that it is held to.
-        sigma: σ_x of its training; None to measure it on the training side of the data it is judged on.
-        facts: What else the summary says of it.
+        args: The training arguments, with the problem that the model is held to.
+        sigma: σ_x of its training; None to measure it on the training split of the data it is judged on.
+        provenance: Where the model comes from.
     """
 
     recipe: Workload
     restored: Restored
     args: DescentConfig
     sigma: float | None
-    facts: dict[str, Any]
+    provenance: Provenance
 
 
 def evaluate(
@@ -79,25 +77,26 @@ def evaluate(
     most: int | None = None,
     loaded: Data | None = None,
 ) -> Summary:
-    """Judge a run, or a model of the library.
+    """Judge a run, or a classifier of Transformers.
 
-    Its folder gets ``summary.json``, ``groups.json`` (the metric by group of samples) and, of pictures, ``frames.npz``.
+    Writes ``summary.json``, ``groups.json`` (the metric by group of samples) and, for video, ``frames.npz`` in the
+    folder.
 
     Args:
-        folder: The run; or with ``task`` a folder that the library's `save_pretrained` wrote.
-        data: Other data, judged on their test side or, without sides, as a whole; the run's own unless given.
-        noise: Levels γ; eight from 0 to 3.5 times the training noise, or to 0.7 for token dropout, unless given.
-        shift: The kind of noise, one of `SHIFTS`; the verdict is under it too, at the training level.
+        folder: The run; or with ``task`` a folder that Transformers' `save_pretrained` wrote.
+        data: Other data, judged on their test split or, without splits, as a whole; by default the run's own.
+        noise: Levels γ; by default eight from 0 to 3.5 times the training noise, or to 0.7 for token dropout.
+        shift: The kind of noise, one of `SHIFTS`; the verdict is taken under it too, at the training level.
         split: ``test``, ``validation`` or ``train``.
         model: The run's model to judge: ``model`` or ``best_feasible``.
-        task: ``classification`` for a classifier that Descend never trained.
-        dataset: The kind of such a classifier's data, ``imdb`` or ``mnli``; told from the files unless given.
-        probe: Fit a linear probe to every layer, on the training part of the data, and judge it too.
-        exit: Judge leaving early too.
-        seed: Of the noise, the same for runs that are to be compared.
+        task: ``classification`` for a classifier that Descend did not train.
+        dataset: The kind of such a classifier's data, ``imdb`` or ``mnli``; by default recognized from the files.
+        probe: Also fit a linear probe to every layer, on the training split, and judge it.
+        exit: Also judge early exits.
+        seed: The seed of the noise, the same for runs to be compared.
         frames: How many frames to keep for the page.
-        most: Judge on so many samples, taken evenly; on all of them unless given.
-        loaded: The run's own data, where they are there already.
+        most: Judge on so many samples, taken evenly; by default on all.
+        loaded: The run's own data, if they are loaded already.
 
     Raises:
         InputError: If the folder holds no finished run and no classifier, or the data can't be what it is judged on.
@@ -110,7 +109,7 @@ def evaluate(
         raise InputError("--dataset goes with --task; a run knows its own data, and others in their form by --data.")
     if shift not in SHIFTS:
         raise InputError(f"shift must be one of {', '.join(SHIFTS)}; got {shift!r}.")
-    subject = of_run(folder, model) if task is None else _of_library(folder, task, dataset, data)
+    subject = of_run(folder, model) if task is None else _of_transformers(folder, task, dataset, data)
     recipe, restored, args = subject.recipe, subject.restored, subject.args
     network = restored.model
     if probe or exit:
@@ -122,17 +121,20 @@ def evaluate(
             raise InputError(
                 f"--probe and --exit choose on validation data and are judged on test; got --split {split}."
             )
-    own = (loaded or recipe.load(restored)) if data is None else None
-    samples, name = (getattr(own, split), own.name) if own else _others(recipe, str(data), split, restored)
+    run_data = (loaded or recipe.load(restored)) if data is None else None
+    if run_data is not None:
+        samples, name = getattr(run_data, split), run_data.name
+    else:
+        samples, name = _others(recipe, str(data), split, restored)
     if most is not None:
         samples = _few(samples, most)
-    parts = cache(lambda: own or recipe.load(restored))  # read once, and only if needed
+    splits = cache(lambda: run_data or recipe.load(restored))  # read once, and only if needed
     objective_task, device = recipe.task(), args.device
     objective_task.check(samples, network.limits)
     network.to(device)
     collate, sigma = recipe.collate(restored.tokenizer), subject.sigma
     if sigma is None:
-        sigma = embedding_std(network, objective_task, parts().train, collate=collate, device=device)
+        sigma = embedding_std(network, objective_task, splits().train, collate=collate, device=device)
     trained = recipe.corruption(sigma, seed, shift)
     levels = noise or usual_levels(recipe, shift)
     problem = args.problem(network.depth, network.first_layer)
@@ -141,7 +143,7 @@ def evaluate(
     if probe and isinstance(network, LayeredClassifier):
         # Its own draws: those of the judged samples belong to their numbers too.
         fresh = trained.at(trained.level, seed=derived(Stream.PROBES, seed))
-        probed = fit_probes(network, objective_task, parts().train, parts().validation, fresh, **settings)
+        probed = fit_probes(network, objective_task, splits().train, splits().validation, fresh, **settings)
     judgement = judge(
         network,
         objective_task,
@@ -155,26 +157,29 @@ def evaluate(
         probed=probed,
         **settings,
     )
-    summary = {**subject.facts, **judgement.entries}
-    summary["verdict"] = judgement.sentence(asked=task is None, binding=subject.facts.get("binding", []))
+    summary = judgement.summary(subject.provenance, asked=task is None)
+    more: dict[str, Any] = {}  # by the summary's field
     if judgement.measured.probed is not None:
-        entries = judgement.measured.probed.summary(objective_task)
-        summary["probe"] = {key: entries[key] for key in ("values", "layer_losses", "layer_metrics")}
+        probed_layers = judgement.measured.probed.measured(objective_task)
+        more["probe"] = Probes(
+            values=probed_layers.values,
+            layer_losses=probed_layers.layer_losses,
+            layer_metrics=probed_layers.layer_metrics,
+        )
     if isinstance(network, LayeredClassifier) and exit:
         clean = judgement.measured.levels.get(0.0)
-        summary["exit"] = exits(network, objective_task, parts().validation, samples, judged=clean, **settings)
+        more["exit"] = exits(network, objective_task, splits().validation, samples, judged=clean, **settings)
     if isinstance(network, LayeredCausalLM) and exit and network.depth > 1:
-        summary["speculation"] = speculation(network, samples, IGNORED, device=device)  # type: ignore[arg-type]
+        more["speculation"] = speculation(network, samples, IGNORED, device=device)  # type: ignore[arg-type]
     if isinstance(network, UnrolledModel):
-        summary["energy"] = energies(
-            network, objective_task, samples, trained, levels=judgement.measured.levels, **settings
-        )
+        levels_judged = judgement.measured.levels
+        more["energy"] = energies(network, objective_task, samples, trained, levels=levels_judged, **settings)
     if hasattr(objective_task, "picture"):
         shown = pictures(network, objective_task, samples, trained, levels=levels, count=frames, device=device)
         put(folder / FRAMES_FILE, lambda part: np.savez_compressed(part, **shown))  # type: ignore[arg-type]
-    typed = Summary.model_validate(summary)
-    judgement.write(folder, typed)
-    return typed
+    summary = summary.model_copy(update=more)
+    judgement.write(folder, summary)
+    return summary
 
 
 def mean_metric(
@@ -186,13 +191,13 @@ def mean_metric(
     most: int,
     levels: Sequence[float],
 ) -> float:
-    """What the summary's ``mean`` would be of a model in the midst of its training, on a few validation samples.
+    """Estimate the summary's ``mean`` during training, on a few validation samples.
 
     Args:
         recipe: Its data and task.
         model: The model, layered or of Transformers; its training mode is left as it was.
-        data: What ``recipe`` loads.
-        args: Its training's.
+        data: The recipe's data.
+        args: The training arguments.
         most: How many samples, taken evenly.
         levels: Noise levels γ.
     """
@@ -209,7 +214,7 @@ def mean_metric(
 
 
 def _few(samples: Any, most: int) -> Any:
-    """Some of a data set's samples, taken evenly; where the library knows how, as a data set of its own."""
+    """Some of a data set's samples, taken evenly."""
     places = evenly(len(samples), most)
     return samples.select(places) if hasattr(samples, "select") else Subset(samples, places)
 
@@ -222,25 +227,18 @@ def usual_levels(recipe: Workload, shift: str = "gaussian") -> list[float]:
 
 def of_run(folder: Path, model: str) -> Subject:
     """A model of a run folder."""
-    config = read_json(folder / CONFIG_FILE)
-    given = config.get("architectures") if isinstance(config, dict) else None
-    if "ForSequenceClassification" in str(given):
-        raise InputError(
-            f"{folder} is no run but a model of {config.get('model_type')}; judge it by --task classification."
-        )
+    path = folder / CONFIG_FILE
+    config = _config(folder)
     try:
         recipe = _recipe(config)
         kind: Any = recipe.arguments()
-        training = {name: value for name, value in config["training"].items() if not name.startswith(EXECUTION)}
+        training = {name: value for name, value in config.training.items() if not name.startswith(EXECUTION)}
         args = kind(output_dir=str(folder), **training, bf16=False, fp16=False)
-        facts = {key: config[key] for key in ("recipe", "method", "seed", "model")}
-        told = settings_of(config["settings"] | config["training"], args.idle)
     except InputError:
         raise
-    # All exceptions: a wrong value shows wherever the libraries first use it.
-    except Exception as error:
+    except Exception as error:  # a wrong value shows wherever the libraries first use it
         raise InputError(
-            f"{folder / CONFIG_FILE} is not that of a run of this version of descend: {reason(error)}."
+            f"{path} holds settings that this version of descend can't use: {reason(error)}. Train the run again."
         ) from None
     if not any((folder / model / name).is_file() for name in ("config.json", "adapter_config.json")):
         todo = "finish the run first: the same descend train with --resume"
@@ -248,45 +246,57 @@ def of_run(folder: Path, model: str) -> Subject:
     restored = _restored(recipe, folder / model)
     network = restored.model
     if network.depth != recipe.depth:
-        raise InputError(
-            f"{folder / model} has {network.depth} layers, but {folder / CONFIG_FILE} says depth {recipe.depth}."
-        )
-    try:  # of a depth that there is
+        raise InputError(f"{folder / model} has {network.depth} layers, but {path} says depth {recipe.depth}.")
+    try:
         args.problem(network.depth, network.first_layer)
     except (TypeError, OverflowError) as error:
-        raise InputError(f"{folder / CONFIG_FILE} holds no problem: {reason(error)}.") from None
+        raise InputError(f"{path} describes no problem: {reason(error)}. Train the run again.") from None
     dual = _dual((folder if model == "model" else folder / model) / DUAL_FILE, network.depth)
-    binding = [layer for layer, value in enumerate([dual["cap_multiplier"], *dual["multipliers"]]) if value > 0]
-    facts = {
-        **facts,
-        "checkpoint": model,
-        **dual,
-        "binding": binding,
-        "settings": told,
-        "seconds": config.get("seconds"),
-    }
-    return Subject(recipe, restored, args, dual["sigma"], facts)
+    provenance = Provenance(
+        recipe=config.recipe,
+        method=config.method,
+        seed=config.seed,
+        model=config.model,
+        checkpoint=model,
+        settings=settings_of(config.settings | config.training, args.idle),
+        multipliers=dual.multipliers,
+        cap_multiplier=dual.cap,
+        slack=dual.slack,
+        binding=[layer for layer, value in enumerate([dual.cap, *dual.multipliers]) if value > 0],
+        seconds=config.seconds,
+    )
+    return Subject(recipe, restored, args, dual.sigma, provenance)
 
 
-def _of_library(folder: Path, task: str, dataset: str | None, data: str | None) -> Subject:
-    """A model that the library's `save_pretrained` wrote."""
+def _config(folder: Path) -> RunConfig:
+    """A run's settings; a folder with a classifier of Transformers is refused with a hint."""
+    path = folder / CONFIG_FILE
+    content = read_json(path)
+    if isinstance(content, dict) and "ForSequenceClassification" in str(content.get("architectures")):
+        kind = content.get("model_type")
+        raise InputError(f"{folder} is not a run but a model of {kind}; judge it by --task classification.")
+    return parse(RunConfig, content, str(path), "Give the folder of a run, or train the run again.")
+
+
+def _of_transformers(folder: Path, task: str, dataset: str | None, data: str | None) -> Subject:
+    """A classifier that Transformers' `save_pretrained` wrote."""
     if task != "classification":
         raise InputError(f"task must be classification; got {task!r}.")
     if data is None:
-        raise InputError("a model that is no run has no data of its own; give some by --data.")
+        raise InputError("a model that is not a run has no data of its own; give some by --data.")
     recipe = PlainClassifier.of(folder, data, dataset)
     restored = _restored(recipe, folder)
     args = DescentConfig(output_dir=str(folder), alpha=PLAIN_ALPHA, report_to="none")
-    facts = {
-        "recipe": task,
-        "method": "plain",
-        "seed": 0,
-        "model": recipe.name_of(restored.model),
-        "checkpoint": "model",
-        "settings": {},
-        "note": _UNTRAINED,
-    }
-    return Subject(recipe, restored, args, None, facts)
+    provenance = Provenance(
+        recipe=task,
+        method="plain",
+        seed=0,
+        model=recipe.name_of(restored.model),
+        checkpoint="model",
+        settings={},
+        note=_UNTRAINED,
+    )
+    return Subject(recipe, restored, args, None, provenance)
 
 
 def _restored(recipe: Workload, folder: Path) -> Restored:
@@ -298,41 +308,52 @@ def _restored(recipe: Workload, folder: Path) -> Restored:
         raise InputError(f"{folder} can't be loaded: {reason(error)}. Train the run again.") from None
 
 
-def _recipe(config: Any) -> Recipe:
-    """The recipe of a run, each of its settings of the type it is declared with."""
-    kind, settings = RECIPES[config["recipe"]], config["settings"]
+def _recipe(config: RunConfig) -> Recipe:
+    """The recipe of a run; each setting must have its declared type."""
+    kind = RECIPES[config.recipe]
     types = get_type_hints(kind)
-    for name, value in settings.items():
-        # A whole number is a float too, but no truth value is a number.
+    for name, value in config.settings.items():
+        # An int is accepted as a float, but a bool is not accepted as a number.
         allowed = float | int if types[name] is float else types[name]
         if not isinstance(value, allowed) or (isinstance(value, bool) and types[name] is not bool):
             raise TypeError(f"{name} is {str(value)[:60]}")
-    return kind(**settings)
+    return kind(**config.settings)  # type: ignore[arg-type]
 
 
 def _others(recipe: Workload, data: str, split: str, restored: Restored) -> tuple[Dataset, str]:
     """All test samples of other data."""
     if split != "test":
-        raise InputError(f"other data are judged on their test side; got --split {split}. Leave out --data or --split.")
+        raise InputError(f"other data are judged on their test split; got --split {split}. Leave out --data or --split")
     return recipe.load_test(data, restored)
 
 
-def _dual(path: Path, depth: int) -> dict[str, Any]:
-    """λ, the cap's multiplier and the slack that `DescentTrainer.save_dual` wrote, of a model of this depth."""
+@dataclass(frozen=True)
+class _Dual:
+    """What `DescentTrainer.save_dual` wrote: λ and slack by layer, the cap's λ, and σ_x."""
+
+    multipliers: list[float]
+    cap: float
+    slack: list[float]
+    sigma: float
+
+
+def _dual(path: Path, depth: int) -> _Dual:
+    """The dual state of a model of this depth."""
     shapes = {"multipliers": (depth,), "cap_multiplier": (), "slack": (depth,), "sigma": ()}
     try:
         tensors = load_file(path)
         for name, shape in shapes.items():
-            found = tensors[name]
-            if found.shape != shape or not found.is_floating_point() or not found.isfinite().all():
-                raise ValueError(f"{name} is no {shape} of finite numbers")
-        return {name: tensors[name].tolist() for name in shapes}
-    except Exception as error:  # the library's, and what torch makes of types it does not know
+            tensor = tensors[name]
+            if tensor.shape != shape or not tensor.is_floating_point() or not tensor.isfinite().all():
+                raise ValueError(f"{name} must hold finite numbers of shape {shape}")
+        values: list[Any] = [tensors[name].tolist() for name in shapes]
+        return _Dual(*values)
+    except Exception as error:  # also those of safetensors and torch about types that they do not know
         raise InputError(f"{path} can't be loaded: {reason(error)}. Train the run again.") from None
 
 
 def settings_of(every: dict[str, Any], idle: set[str]) -> dict[str, Any]:
-    """The settings that may tell two runs on the same data apart, other than seeds and those that have no effect."""
-    alpha = {"alpha", "alpha_decay"}  # the summary's own ``alpha`` says what they come to
-    apart = {"data", "cache_dir", "seed", "data_seed", "disable_tqdm", "dataloader_pin_memory", *alpha, *idle}
-    return {name: value for name, value in every.items() if name not in apart}
+    """The settings in which two runs on the same data may differ, without seeds and those that have no effect."""
+    alpha = {"alpha", "alpha_decay"}  # the summary has α by layer
+    left_out = {"data", "cache_dir", "seed", "data_seed", "disable_tqdm", "dataloader_pin_memory", *alpha, *idle}
+    return {name: value for name, value in every.items() if name not in left_out}

@@ -81,7 +81,7 @@ def _train(
     out, main = args.folder, args.should_save
     recipe = recipe.completed()
     if args.resume_from_checkpoint:
-        raise InputError("resume_from_checkpoint must be left out; --resume goes on from the newest whole checkpoint.")
+        raise InputError("resume_from_checkpoint must be left out; --resume resumes from the newest whole checkpoint.")
     args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
     if args.method == "r-drop":
         check_r_drop(recipe.task())
@@ -90,7 +90,7 @@ def _train(
     chosen = (args.metric_for_best_model or "merit").removeprefix("eval_")
     if chosen not in measured:
         raise InputError(f"metric_for_best_model must be one of {', '.join(sorted(measured))}; got {chosen!r}.")
-    # What one process of a machine decodes, or has made into tokens, the others read. All have looked at the folder.
+    # One process of each machine decodes or tokenizes the data; the others read its cache.
     with args.main_process_first(desc="reading the data"):
         data = loaded or recipe.load()
     for note in data.notes if main else ():
@@ -116,7 +116,7 @@ def _train(
         _same_run(out, config)
     try:
         trainer = setup.trainer([stop, *callbacks])
-    except (ValueError, ImportError, RuntimeError, OSError) as error:  # the libraries' own checks of their arguments
+    except (ValueError, ImportError, RuntimeError, OSError) as error:  # Transformers and others check their arguments
         if isinstance(error, InputError) or (isinstance(error, OSError) and error.errno):
             raise
         raise InputError(reason(error)) from error
@@ -128,14 +128,14 @@ def _train(
     console = logging_redirect_tqdm([logging.getLogger("descend")])
     with locked(out) if main else nullcontext(), console:
         if main:
-            _claim(out, resume)  # once more, now that no other can
+            _claim(out, resume)  # again, now that no other process can write
             config.write(out / CONFIG_FILE)
         checkpoint = trainer.last_checkpoint() if resume else None
         if resume and checkpoint is None and main:
             tqdm.write(f"{out} has no whole checkpoint to go on from: training from the start.", file=sys.stderr)
         try:
             trainer.train(resume_from_checkpoint=checkpoint, calibrate=False)
-        except ImportError as error:  # a setting that needs a library which is not there
+        except ImportError as error:  # a setting needs a library that is not installed
             raise InputError(reason(error)) from error
         if stop.saved:
             step, steps = trainer.state.global_step, trainer.state.max_steps
@@ -147,7 +147,7 @@ def _train(
             if checkpoints(out):
                 raise
             raise Unsaved("interrupted after the last step; there is no checkpoint to go on from.") from None
-        # On all processes: each may hold a part of the model.
+        # All processes take part: each may hold a part of the model.
         with aside(out / "model") if main else nullcontext(out / "model") as folder:
             trainer.save_pretrained(folder)
         trainer.save_dual(out / DUAL_FILE)
@@ -226,7 +226,7 @@ def stored(args: DescentConfig) -> dict[str, Any]:
 def _same_run(folder: Path, config: RunConfig) -> None:
     """Refuse to resume in a folder that was made with other settings."""
     steps = {"max_steps", "num_train_epochs", "save_steps", "eval_steps", "logging_steps"}
-    steps |= {"load_best_model_at_end", "metric_for_best_model", "greater_is_better"}  # what follows from them
+    steps |= {"load_best_model_at_end", "metric_for_best_model", "greater_is_better"}  # these depend on the steps
     old, new = (each.settings | each.training | {"recipe": each.recipe} for each in (read_config(folder), config))
     differing = differences(old, new, steps)
     if differing:

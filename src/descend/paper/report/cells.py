@@ -1,4 +1,4 @@
-"""A run of a study, as figures use it."""
+"""A run of a study in the form that figures use."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ import numpy as np
 from descend.paper.groups import GroupScores
 from descend.records.schema import Groups, Summary
 from descend.records.studies import Answer, Cell, Curve, FinishedCell
-from descend.report.runs import METHOD_NAMES
+from descend.report import METHOD_NAMES
 
 DATA = {
     **{"avenue": "Avenue", "shanghaitech": "ShanghaiTech", "ucsd": "UCSD", "imdb": "IMDb", "mnli": "MNLI"},
@@ -18,24 +18,24 @@ DATA = {
 }
 
 Place = tuple[str, str, str, int, float, str]
-"""Task, model, data set, depth, training noise and regime: where methods compare."""
+"""Task, model, data set, depth, training noise and regime: the key of comparable runs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A finished cell, with its numbers in the form that figures use.
+    """A finished cell with its numbers.
 
     Attributes:
         cell: The cell.
-        summary: Its summary; of a run that diverged one without numbers.
+        summary: Its summary; without numbers if the run diverged.
         groups: The metric by group of samples.
-        layers: γ → the losses by blocks of groups; the table's levels are the layers 0 … L.
-        curves: Quantities of training; the first layer of each is known.
+        layers: γ → losses by blocks of groups, where the layers 0 … L take the place of noise levels.
+        curves: Quantity → its curve over training.
         validation: Metric → rows over training.
-        kept: The place in these rows of the model that was kept.
-        kept_step: Its step; infinite if it is the last.
-        completions: Answers of a language model.
-        seconds: The time it took.
+        kept: The index in these rows of the model that was kept.
+        kept_step: Its training step; infinite for the last.
+        completions: A language model's answers.
+        seconds: The run time.
     """
 
     cell: Cell
@@ -55,10 +55,10 @@ class Run:
 
         Args:
             line: The line.
-            summary: The line's own summary, or the one that stands for it.
+            summary: The line's summary, or a stand-in for a diverged run.
         """
         depth = line.cell.depth
-        kept, kept_step = _kept(line)
+        kept_place, kept_step = _kept(line)
         return cls(
             cell=line.cell,
             summary=summary,
@@ -66,7 +66,7 @@ class Run:
             layers=_layers(line.groups),
             curves={name: _from_first(curve, depth) for name, curve in line.curves.items()},
             validation={name: rows for name, rows in line.validation.items() if name != "steps"},  # type: ignore[misc]
-            kept=kept,
+            kept=kept_place,
             kept_step=kept_step,
             completions=line.completions,
             seconds=line.seconds,
@@ -97,12 +97,12 @@ class Run:
 
     @property
     def place(self) -> Place:
-        """Where it belongs."""
+        """The key of the runs it compares with."""
         return (self.task, self.model, self.data, self.depth, self.gamma, self.regime)
 
     @property
     def diverged(self) -> bool:
-        """Whether it has no numbers."""
+        """Whether the run diverged."""
         return not isfinite(self.summary.mean)
 
     @property
@@ -114,8 +114,8 @@ class Run:
     def rates(self) -> dict[int, float]:
         """Constrained layer → the largest ratio f_l / f_{l−1} that its constraint allows.
 
-        With α this is 1 − α_l. Other targets bound the loss itself, at the training noise: then it is that bound
-        divided by the loss of the layer before.
+        With α this is 1 − α_l. Other targets bound the loss at the training noise: then it is that bound divided by the
+        loss of the layer before.
         """
         limits = {layer: limit for layer, limit in enumerate(self.summary.limits) if layer and limit is not None}
         before = self.losses(self.summary.train_noise) or []
@@ -146,9 +146,9 @@ class Run:
             return None
         rows = np.array(curve.values, float)
         rows = rows[: max(1, sum(step <= self.kept_step for step in curve.steps))]
-        kept = rows[-max(1, round(last * len(rows))) :]
-        known = np.isfinite(kept)
-        total = np.where(known, kept, 0).sum(0)
+        recent = rows[-max(1, round(last * len(rows))) :]
+        known = np.isfinite(recent)
+        total = np.where(known, recent, 0).sum(0)
         return np.where(known.any(0), total / np.maximum(known.sum(0), 1), np.nan)
 
 
@@ -158,29 +158,29 @@ def rates_of(runs: Iterable[Run]) -> dict[int, float]:
 
 
 def data_name(data: str) -> str:
-    """A data set, as a reader writes it."""
+    """A data set's name for readers."""
     return DATA.get(data, data)
 
 
 def arm_name(arm: str) -> str:
-    """A method, as a reader writes it."""
+    """A method's name for readers."""
     return METHOD_NAMES.get(arm, arm)
 
 
 def metric_name(run: Run) -> str:
-    """A run's metric, as a reader writes it."""
+    """A metric's name for readers."""
     metric = run.summary.metric
     return metric.upper() if len(metric) <= 4 else metric.replace("_", " ").capitalize()
 
 
 def listed(words: Sequence[str]) -> str:
-    """Words in a sentence."""
+    """Join words with commas and "and"."""
     *most, last = words
     return f"{', '.join(most)} and {last}" if most else last
 
 
 def few(words: Sequence[str]) -> str:
-    """The first five of some words in a sentence, and whether there are more."""
+    """Join the first five words, and say if there are more."""
     return f"{listed(words[:5])}{' and more' if len(words) > 5 else ''}"
 
 
@@ -195,13 +195,13 @@ def _layers(groups: Groups | None) -> dict[float, GroupScores]:
 
 
 def _from_first(curve: Curve, depth: int) -> Curve:
-    """A curve that says which layer is its first; rows end at layer L."""
+    """A curve with its first layer set; its rows end at layer L."""
     wide = len(curve.values[0]) if curve.values else depth + 1
     return curve if curve.first is not None else curve.model_copy(update={"first": depth + 1 - wide})
 
 
 def _kept(line: FinishedCell) -> tuple[int, float]:
-    """Where in the rows of validation the kept model is, and its step; the last if unknown."""
+    """The index of the kept model in the rows of validation, and its step; the last if unknown."""
     steps, step = line.validation.get("steps") or [], line.kept
     rows = {len(values) for name, values in line.validation.items() if name != "steps"}
     if step is None or step not in steps or rows != {len(steps)}:

@@ -1,4 +1,4 @@
-"""What a figure shows, as numbers: panels of series. Pictures, plots and CSV are made of it."""
+"""A figure as numbers: panels of series, from which pictures, plots and CSV are made."""
 
 import csv
 import io
@@ -10,10 +10,10 @@ from typing import Literal
 from plotly.colors import sample_colorscale
 
 from descend.paper.report.tables import spreadsheet
-from descend.report.runs import STYLES, Style
+from descend.report import STYLES, Style
 
 PLAIN = Style("#6b665e", "#a09b92", "circle")
-"""What is neither a method nor one of several of a kind: bounds, the paper's own numbers."""
+"""The style of bounds and of the paper's numbers."""
 
 _SYMBOLS = ("circle", "diamond", "square", "triangle-up", "triangle-down", "star", "x")
 
@@ -25,7 +25,7 @@ class Series:
     Attributes:
         name: What the legend says.
         style: Its colours and its mark.
-        x: Places, in order; of ``steps`` the edges, one more than heights.
+        x: Positions in order; for ``steps`` the edges, one more than heights.
         y: Values; one that is not finite is left out.
         low: Lower ends of the intervals; empty without any.
         high: Upper ends.
@@ -107,11 +107,11 @@ class Chart:
 
     def legend(self) -> dict[str, Series]:
         """The first series of each name, over all panels."""
-        found: dict[str, Series] = {}
+        first_of: dict[str, Series] = {}
         for panel in self.panels:
             for series in panel.series:
-                found.setdefault(series.name, series)
-        return found
+                first_of.setdefault(series.name, series)
+        return first_of
 
     def csv(self) -> str:
         """Every number shown, in long form; of steps x is the lower edge."""

@@ -3,9 +3,11 @@
 from functools import partial
 
 from descend.paper.published import table_3, table_4, wins
-from descend.paper.report import evidence, selections
+from descend.paper.report import selections
 from descend.paper.report.claims import Claim, Row, above, below, percent, within
-from descend.paper.report.evidence import DIVERGED, NEAR
+from descend.paper.report.evidence import answers, counts, layers, method, noise, theory
+from descend.paper.report.evidence.counts import DIVERGED
+from descend.paper.report.evidence.method import NEAR
 from descend.paper.report.results import Results
 
 POINT = 1.0
@@ -45,7 +47,7 @@ ROWS = (
         "The loss along ERM's layers is uneven, with rises; under constraints it falls more smoothly.",
         f"RoBERTa on {{imdb}} with {_BOTH}",
         selections.roberta,
-        partial(evidence.smoother, neither="not held"),
+        partial(layers.smoother, neither="not held"),
         _SMOOTH,
         above,
     ),
@@ -54,7 +56,7 @@ ROWS = (
         "As the noise grows beyond that of training, the constrained model's accuracy decays more slowly.",
         f"RoBERTa on {{imdb}} with {_BOTH}",
         selections.roberta,
-        evidence.decay,
+        noise.decay,
         "From γ = {gamma:g} to {last:g} accuracy falls by {ours} points under constraints and by {theirs} with ERM; "
         "the difference in favour of constrained is {found}.",
         above,
@@ -65,7 +67,7 @@ ROWS = (
         "5 of 9, alike in 3, worse in 1).",
         f"video cells of {_BOTH}",
         selections.main_regime,
-        evidence.panels_ahead,
+        noise.panels_ahead,
         "Constrained is ahead in {count}: significantly better in {better}, worse in {worse}, undecided in {open}; "
         "{mean}.",
         above,
@@ -76,7 +78,7 @@ ROWS = (
         "On {ucsd} every constrained model has a lower error than ERM under noise stronger than in training.",
         "video cells on {ucsd}",
         lambda results: selections.main_regime(results, data=results.known("ucsd")),
-        evidence.panel_gains,
+        noise.panel_gains,
         "Gains on {ucsd}: {ends}.",
         above,
     ),
@@ -85,7 +87,7 @@ ROWS = (
         f"Up to the training noise constraints cost little or nothing (here: at most {VIDEO_COST:g} % of the error).",
         f"video cells of {_BOTH}",
         selections.main_regime,
-        evidence.panel_costs,
+        noise.panel_costs,
         _AGAINST + "with a gain of {end}.",
         above,
         -VIDEO_COST,
@@ -95,7 +97,7 @@ ROWS = (
         "Deeper constrained models have a lower error under strong noise.",
         "UT or DUST at two depths or more",
         lambda results: selections.by_depth(results, ("UT", "DUST")),
-        partial(evidence.deeper, erm=False),
+        partial(noise.deeper, erm=False),
         "From the smallest depth to the largest constrained gains {ours} at the strongest test noise, averaged over "
         "{panels} panels.",
         above,
@@ -105,7 +107,7 @@ ROWS = (
         "ERM does not gain from depth as constrained training does.",
         "UT or DUST at two depths or more",
         lambda results: selections.by_depth(results, ("UT", "DUST")),
-        partial(evidence.deeper, erm=True),
+        partial(noise.deeper, erm=True),
         "From the smallest depth to the largest ERM gains {theirs} at the strongest test noise, averaged over {panels} "
         "panels; constrained gains {ours}, which is more by {between}.",
         above,
@@ -115,7 +117,7 @@ ROWS = (
         "On {imdb}, constrained DistilBERT and RoBERTa are more accurate under noise stronger than in training.",
         "DistilBERT or RoBERTa on {imdb}",
         lambda results: selections.on_imdb(results, "DistilBERT", "RoBERTa"),
-        partial(evidence.classifier_gains, models=2),
+        partial(noise.classifier_gains, models=2),
         "Gains: {ends}.{lacking}",
         above,
     ),
@@ -124,7 +126,7 @@ ROWS = (
         "On {imdb} the gain is larger for the larger model: RoBERTa's exceeds DistilBERT's.",
         "both DistilBERT and RoBERTa on {imdb}",
         lambda results: selections.on_imdb(results, "DistilBERT", "RoBERTa"),
-        evidence.larger_gain,
+        noise.larger_gain,
         "On {imdb} RoBERTa's gain less DistilBERT's is {found}.",
         above,
     ),
@@ -133,7 +135,7 @@ ROWS = (
         f"Constrained UT is as accurate as ERM (here: within {POINT:g} point).",
         "UT on texts",
         lambda results: selections.classifiers(results, "UT"),
-        evidence.classifier_gains,
+        noise.classifier_gains,
         "Gains: {ends}.",
         within,
         POINT,
@@ -143,7 +145,7 @@ ROWS = (
         f"Up to the training noise constraints cost next to nothing (here: at most {POINT:g} point).",
         f"text cells of {_BOTH}",
         selections.classifiers,
-        evidence.classifier_costs,
+        noise.classifier_costs,
         _AGAINST + "with a gain of {end}.",
         above,
         -POINT,
@@ -153,7 +155,7 @@ ROWS = (
         "A larger α makes the model more robust to strong noise.",
         "constrained cells at two values of α or more",
         selections.alphas,
-        evidence.largest_alpha,
+        method.largest_alpha,
         "From α = {low:g} to {high:g} the gain at γ = {last:g} is {found}.",
         above,
     ),
@@ -162,7 +164,7 @@ ROWS = (
         f"It costs less than {COST:g} points in distribution.",
         "constrained cells at two values of α or more",
         selections.alphas,
-        evidence.alpha_cost,
+        method.alpha_cost,
         "From α = {low:g} to {high:g}, strongest counter-evidence: {worst}, with a gain of {end}.",
         above,
         -COST,
@@ -172,7 +174,7 @@ ROWS = (
         "The constrained language model descends more evenly along its layers.",
         f"a language model with {_BOTH}",
         lambda results: results.where(task="language", paired=True),
-        partial(evidence.smoother, neither="undecided"),
+        partial(layers.smoother, neither="undecided"),
         _SMOOTH,
         above,
     ),
@@ -181,7 +183,7 @@ ROWS = (
         "It is more accurate under strong noise.",
         f"a language model with {_BOTH}",
         lambda results: results.where(task="language", paired=True),
-        evidence.strong_noise,
+        noise.strong_noise,
         "Over test noise above γ = {gamma:g} the gain is {found}.",
         above,
     ),
@@ -190,7 +192,7 @@ ROWS = (
         f"Up to the training noise it is as accurate (here: at most {LANGUAGE_COST:g} points less).",
         f"a language model with {_BOTH}",
         lambda results: results.where(task="language", paired=True),
-        evidence.weak_noise,
+        noise.weak_noise,
         "Gains: {ends}.",
         above,
         -LANGUAGE_COST,
@@ -200,7 +202,7 @@ ROWS = (
         "Constrained DUST lowers the loss at every layer, at every depth.",
         f"DUST with {_BOTH}",
         selections.dust,
-        evidence.descent,
+        layers.descent,
         _AGAINST + "where the loss changes by {end}.",
         below,
     ),
@@ -209,7 +211,7 @@ ROWS = (
         "Unconstrained DUST does not: somewhere its loss rises.",
         f"DUST with {_BOTH}",
         selections.dust,
-        evidence.erm_rise,
+        layers.erm_rise,
         "ERM's worst step is {worst}, where the loss changes by {found}.",
         above,
     ),
@@ -218,7 +220,7 @@ ROWS = (
         "UT and ViT trade quality at weak noise for more of it at strong noise.",
         "cells of UT or ViT",
         lambda results: selections.main_regime(results, "UT", "ViT"),
-        partial(evidence.trade_off, fading=False),
+        partial(noise.trade_off, fading=False),
         _ENDS,
         above,
     ),
@@ -227,7 +229,7 @@ ROWS = (
         "Constrained DUST is ahead most at weak noise, and less so as the noise grows.",
         "cells of DUST",
         lambda results: selections.main_regime(results, "DUST"),
-        partial(evidence.trade_off, fading=True),
+        partial(noise.trade_off, fading=True),
         _ENDS,
         above,
     ),
@@ -236,7 +238,7 @@ ROWS = (
         "More training noise makes constrained models more robust to strong noise.",
         _DISTILBERT,
         lambda results: selections.by_training_noise(results, "DistilBERT", results.known("imdb")),
-        evidence.robuster,
+        noise.robuster,
         "From γ = {low:g} to {high:g} in training, constrained accuracy at test γ = {last:g} changes by {found}.",
         above,
     ),
@@ -245,7 +247,7 @@ ROWS = (
         "On clean inputs it costs constrained models less than ERM.",
         _DISTILBERT,
         lambda results: selections.by_training_noise(results, "DistilBERT", results.known("imdb")),
-        evidence.clean_cost,
+        noise.clean_cost,
         "From γ = {low:g} to {high:g} in training, accuracy on clean inputs falls by {ours} points under constraints "
         "and by {theirs} with ERM; the gain of constrained is {found}.",
         above,
@@ -255,7 +257,7 @@ ROWS = (
         "The error along the layers falls more smoothly under constraints.",
         _DISTILBERT,
         lambda results: selections.by_training_noise(results, "DistilBERT", results.known("imdb")),
-        evidence.error_rises,
+        noise.error_rises,
         "ERM's error rises along the layers by more than the constrained one's: {found}, averaged over training noise, "
         "{seeds} seeds.",
         above,
@@ -265,7 +267,7 @@ ROWS = (
         "DistilBERT's gain under noise grows with the training noise.",
         "DistilBERT at two training noise levels or more",
         lambda results: selections.several_noises(results, "DistilBERT", "mnli", "imdb"),
-        evidence.growing_gain,
+        noise.growing_gain,
         "From the least to the most training noise the gain changes by {found}.",
         above,
     ),
@@ -274,7 +276,7 @@ ROWS = (
         "UT's gain is not largest at the strongest training noise: the effect is not uniform.",
         "UT at two training noise levels or more",
         lambda results: selections.several_noises(results, "UT", "mnli", "imdb"),
-        evidence.uneven_gain,
+        noise.uneven_gain,
         "{gains}.",
         above,
     ),
@@ -283,7 +285,7 @@ ROWS = (
         "A constrained run that is not feasible at the end is worse than one that is, at every noise level.",
         "an infeasible constrained cell, and constrained runs beside it",
         selections.made_infeasible,
-        evidence.infeasible_is_worse,
+        method.infeasible_is_worse,
         "It is compared with the {beside} constrained runs beside it, of which {feasible} met their constraints. "
         "Strongest counter-evidence: {worst}, with a gain in {metric} of {end}.",
         below,
@@ -293,7 +295,7 @@ ROWS = (
         "The verdict finds it and names the layers.",
         "a constrained cell that is infeasible",
         selections.made_infeasible,
-        evidence.verdict_names_layers,
+        method.verdict_names_layers,
         "{count} of {runs} runs are judged infeasible, and each layer that the verdict names missed its bound at the "
         "end of training too, on other data than the verdict's. {verdict}",
         above,
@@ -301,10 +303,10 @@ ROWS = (
     Row(
         "figure-12",
         "Under constraints a layer lowers a single sample's loss more often than not (paper: on "
-        f"{percent(evidence.PAPER_SHARE, 1)} of steps).",
+        f"{percent(method.PAPER_SHARE, 1)} of steps).",
         "constrained cells with ratios of samples",
         selections.with_ratios,
-        evidence.sample_descent,
+        method.sample_descent,
         "The loss of a sample falls on {points} of steps{free} ({paper}).",
         above,
         0.5,
@@ -314,7 +316,7 @@ ROWS = (
         f"Ratios gather near 1 − α (here: the median within {NEAR:g} α of it; paper: mean 0.87, median 0.82).",
         "constrained layers, and ratios of samples",
         selections.with_ratios,
-        evidence.median_ratio,
+        method.median_ratio,
         "A layer's median ratio is {median}, averaged over the layers that have a constraint; from 1 − α = {rate} it "
         "differs by {difference}.",
         within,
@@ -325,7 +327,7 @@ ROWS = (
         "Constrained models lower the loss at every layer, in every setting of the texts.",
         f"text cells of {_BOTH}",
         lambda results: results.where(task="text", paired=True),
-        evidence.descent,
+        layers.descent,
         "In {count} of the settings the mean loss falls at every layer, with ERM in {erm}. "
         "Strongest counter-evidence: {worst}, where the loss changes by {end}.",
         below,
@@ -335,7 +337,7 @@ ROWS = (
         f"At weak and middling noise accuracy does not depend on α (here: within {POINT:g} point).",
         "constrained cells at two values of α or more",
         selections.alphas,
-        partial(evidence.changes, name="α", strongest=False),
+        partial(method.changes, name="α", strongest=False),
         _AGAINST + "which differs from that of {least:g} by {end}.",
         within,
         POINT,
@@ -345,7 +347,7 @@ ROWS = (
         "Seeds differ more at strong noise than at weak.",
         "constrained cells at two values of α or more, with two seeds or more",
         selections.alphas,
-        evidence.seed_spread,
+        method.seed_spread,
         "The standard deviation over {seeds} seeds, averaged over {values} values, is {strong} points at test "
         "γ = {last:g} and {weak} at {first:g}: {found} times as large.",
         above,
@@ -356,7 +358,7 @@ ROWS = (
         f"At every noise level results depend little on the dual learning rate (here: within {POINT:g} point).",
         "constrained cells at two values of η or more",
         selections.dual_lrs,
-        partial(evidence.changes, name="η", strongest=True),
+        partial(method.changes, name="η", strongest=True),
         _AGAINST + "which differs from that of {least:g} by {end}.",
         within,
         POINT,
@@ -366,7 +368,7 @@ ROWS = (
         "Under noise the unconstrained model's answers fall into repetition; the constrained model's do so less.",
         f"answers of {_BOTH}",
         selections.answered,
-        evidence.less_repetition,
+        answers.less_repetition,
         "At γ = {level:g} ERM repeats more than it does without noise by {more}, and more than constrained does by "
         "{less}; one seed of each method: other seeds may differ by more.",
         above,
@@ -380,7 +382,7 @@ ROWS = (
                 f"Constrained models are better in most cells (paper: {_WINS[name]}).",
                 f"cells of {_BOTH}",
                 partial(selections.table_regimes, task=task),
-                evidence.table_wins,
+                counts.table_wins,
                 "{where}, constrained is better in {count}, with {ties}, sign test p = {p} (cells share data and "
                 "seeds, and are treated as independent); significantly better in {better}, and significantly worse in "
                 "{worse}; {mean}.{apart}",
@@ -392,7 +394,7 @@ ROWS = (
                 "They win a larger share of cells than in the paper.",
                 f"cells of {_BOTH}",
                 partial(selections.table_regimes, task=task),
-                evidence.table_share,
+                counts.table_share,
                 f"{{where}}, {{count}} of {{cells}} ({{share}}) against the paper's {percent(PAPER_WINS[name])}: "
                 "95 % interval {low} to {high}; {ties}.",
                 above,
@@ -405,7 +407,7 @@ ROWS = (
         f"No run diverges (paper: {_GONE[0]} constrained cells and {_GONE[1]} unconstrained did).",
         "cells of video",
         lambda results: results.where(task="video"),
-        evidence.none_diverges,
+        counts.none_diverges,
         "{count} of {runs} runs have a mean RMSE above {most} or none (95 % interval {low} to {high}){named}.",
         above,
     ),
@@ -415,7 +417,7 @@ ROWS = (
         "below which no loss lies, for f*).",
         "constrained cells with the losses of training",
         selections.gap_bounds,
-        evidence.gap_within_bound,
+        theory.gap_within_bound,
         "In {within} of {telling} settings even the loss itself, which is at least the gap, is below ζ/α. In {silent} "
         "more ζ/α lies above the input's own gap and says nothing. Furthest above it, or closest: {where}, {gap} "
         "against {bound}. The term that is not measured could make up for a miss, so runs can't refute this. "
@@ -427,7 +429,7 @@ ROWS = (
         "Theorem 2: more layers leave a smaller gap.",
         "one model at two depths or more",
         selections.depth_families,
-        evidence.smaller_gap,
+        theory.smaller_gap,
         "The gap is smaller at the largest depth than at the smallest in {smaller} of {families} families. "
         "Strongest counter-evidence: {worst}, a change of {end}.",
         below,
@@ -437,7 +439,7 @@ ROWS = (
         "Corollary 3: violations grow no faster than linearly in the distance from the training distribution.",
         "two test noise levels above that of training",
         selections.shifts,
-        evidence.linear_growth,
+        theory.linear_growth,
         "At the strongest noise every layer's violation lies below its line over the nearer half of the levels in "
         "{under} of {settings} settings. Furthest above, or least below: a layer of {where}, by {worst} of f_0. The "
         "corollary's own factor is not measured and may be larger than that of the nearer levels, so runs can't refute "
@@ -449,7 +451,7 @@ ROWS = (
         "Under the strongest shift constrained models violate the constraints less than ERM does.",
         f"cells of {_BOTH}",
         selections.shifts,
-        evidence.fewer_violations,
+        theory.fewer_violations,
         "Less in {fewer} of {settings} settings. Strongest counter-evidence: {worst}, a difference of {end} of f_0.",
         below,
     ),
@@ -458,7 +460,7 @@ ROWS = (
         "UT's and DUST's layers lower their own energy at every step (Appendices C.2 and C.3).",
         "cells of UT or DUST with their energies",
         selections.with_energy,
-        evidence.energy,
+        layers.energy,
         "The energy falls at every layer in {falling} of {pairs} (setting, method) pairs. "
         "Strongest counter-evidence: {worst}, where the energy changes by {end}.",
         below,

@@ -1,4 +1,4 @@
-"""Claims of the paper: how a row of the table becomes a verdict and a sentence."""
+"""Judge the paper's claims: a row of the table becomes a verdict and a sentence."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,7 +18,7 @@ _AGAINST: tuple[Held, ...] = ("held", "undecided", "not held")
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper in our own words, and what our runs say about it.
+    """A claim of the paper, in other words, and the verdict of our runs.
 
     Attributes:
         figure: The figure or table it belongs to.
@@ -40,11 +40,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a statistic found about a claim.
+    """The evidence for or against a claim.
 
     Attributes:
         found: An interval for the row's test; several numbers by key, which must all pass it; pairs of an interval and
-            its own test, which must all hold; or a verdict.
+            the interval's test, which must all hold; or a verdict.
         words: Values that the row's sentence names.
         unit: The unit of ``found``, with its leading space.
         label: Names a key of ``found`` in the sentence.
@@ -68,11 +68,11 @@ class Row:
         figure: The figure or table it belongs to.
         claim: The claim. ``{imdb}`` and ``{ucsd}`` stand for the names of these data sets, or of what replaces them.
         needs: The cells it needs, in words.
-        cells: Selects these cells; nothing if they were not run.
-        statistic: Computes the evidence from them; None if they do not suffice.
+        cells: Selects these cells; empty if they were not run.
+        statistic: Computes the evidence from them; None if there are too few.
         sentence: A template. ``{found}`` is the interval; for several numbers ``{worst}`` names the strongest
             counter-evidence, ``{end}`` is its interval and ``{ends}`` lists all of them.
-        test: What is asked of each interval.
+        test: The test of each interval.
         bound: The bound or margin of the test.
     """
 
@@ -106,17 +106,17 @@ class Row:
 
 def _judge(evidence: Evidence, test: Test, bound: float) -> tuple[Held, dict[str, str]]:
     """The verdict, and the intervals for the sentence."""
-    found = evidence.found
-    if isinstance(found, str):
-        return found, {}
-    if isinstance(found, Interval):
-        return test(found, bound), {"found": ranged(found, evidence.unit)}
-    if isinstance(found, Mapping):
-        judged = every(found, test, bound)
+    numbers = evidence.found
+    if isinstance(numbers, str):
+        return numbers, {}
+    if isinstance(numbers, Interval):
+        return test(numbers, bound), {"found": ranged(numbers, evidence.unit)}
+    if isinstance(numbers, Mapping):
+        judged = every(numbers, test, bound)
         ends = [f"{evidence.label(key)} {ranged(end, evidence.unit)}" for key, end in judged.ends.items()]
         words = {"worst": evidence.label(judged.worst), "end": ranged(judged.end, evidence.unit)}
         return judged.held, {**words, "ends": "; ".join(ends)}
-    return joint([own(interval, 0.0) for interval, own in found]), {}
+    return joint([each_test(interval, 0.0) for interval, each_test in numbers]), {}
 
 
 def above(estimate: Interval, bound: float = 0.0) -> Held:
@@ -132,7 +132,7 @@ def below(estimate: Interval, bound: float = 0.0) -> Held:
 
 
 def within(estimate: Interval, margin: float) -> Held:
-    """Whether a number is equivalent to 0: no further from it than a margin named beforehand."""
+    """Whether a number is equivalent to 0: within a margin chosen in advance."""
     if not estimate.known:
         return "undecided"
     if max(abs(estimate.low), abs(estimate.high)) <= margin:
@@ -141,18 +141,18 @@ def within(estimate: Interval, margin: float) -> Held:
 
 
 def joint(verdicts: Sequence[Held]) -> Held:
-    """A claim with several parts fails with one of them, and is undecided with one of them."""
+    """The verdict on several parts: not held if one is not, else undecided if one is, else held."""
     return "not held" if "not held" in verdicts else "undecided" if "undecided" in verdicts else "held"
 
 
 @dataclass(frozen=True)
 class Every(Generic[Key]):
-    """A claim about all of some numbers.
+    """A claim about several numbers at once.
 
     Attributes:
         held: Held if every number passes the test. Not held if one fails it by an interval that is corrected for the
             number of comparisons (Bonferroni): of sixty true claims one or two would fail by chance.
-        ends: The intervals that this rests on.
+        ends: The intervals behind the verdict.
         worst: The strongest counter-evidence: among the numbers that refute the claim, else among those that leave it
             undecided, else among all.
     """
@@ -195,7 +195,7 @@ def gone(runs: Sequence[Run]) -> str:
 
 
 def with_note(claim: Claim, note: str) -> Claim:
-    """The claim with a sentence more, if its cells were run."""
+    """The claim with one more sentence, if its cells were run."""
     return claim if claim.held == "not run" else replace(claim, sentence=f"{claim.sentence} {note}".strip())
 
 

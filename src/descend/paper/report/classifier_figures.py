@@ -7,7 +7,7 @@ from itertools import product
 from descend.paper.report.cells import arm_name, data_name
 from descend.paper.report.chart import Chart, Line, Panel, Style, shades
 from descend.paper.report.estimates import by_level
-from descend.paper.report.evidence import layer_errors
+from descend.paper.report.evidence.layers import layer_errors
 from descend.paper.report.parts import (
     BANDS,
     SEEDS,

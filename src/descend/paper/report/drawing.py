@@ -1,4 +1,4 @@
-"""Figures and tables into files: what OUT/figures holds."""
+"""Draw figures and tables into files, in OUT/figures."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sized
@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from descend.paper.asked import asked, scale_of
 from descend.paper.grid import cells
 from descend.paper.report import (
     classifier_figures,
@@ -25,8 +24,9 @@ from descend.paper.report.parts import Shown
 from descend.paper.report.results import Results
 from descend.paper.report.tables import Table
 from descend.paper.scales import SCALES
+from descend.paper.study_file import read_request, scale_of
 from descend.records.studies import StudyFile
-from descend.report.rendering import put
+from descend.report import write_whole
 
 _DRAWN: dict[str, Callable[[Results], Chart | Table]] = {
     "figure-1": classifier_figures.figure_1,
@@ -56,7 +56,7 @@ _DRAWN: dict[str, Callable[[Results], Chart | Table]] = {
 }
 
 FIGURES: dict[str, Callable[[Results], Shown]] = {}
-"""Name → draws it and judges its claims, in the paper's order."""
+"""Name → a function that draws it and judges its claims, in the paper's order."""
 
 
 def _show(name: str, results: Results) -> Shown:
@@ -70,36 +70,38 @@ FIGURES.update({name: partial(_show, name) for name in _DRAWN})
 CLAIMS_FILE = "claims.json"
 
 
-def asked_of(out: Path, results: Results) -> StudyFile:
-    """What a study's folder asks for; of which scale its cells are where it does not say.
+def requested(out: Path, results: Results) -> StudyFile:
+    """The ``study.json`` of a folder; without one all figures, at the scale of its cells.
 
     Raises:
         InputError: If its ``study.json`` is not that of a study.
     """
-    study = asked(out) or StudyFile(what=["all"])
+    study = read_request(out) or StudyFile(what=["all"])
     return study.model_copy(update={"scale": study.scale or scale_of(run.name for run in results.runs)})
 
 
 def shown(study: StudyFile, results: Results) -> dict[str, Shown]:
-    """Figures and tables that are asked for, by name."""
+    """The requested figures and tables, by name."""
     return {name: _drawn(name, results, study.scale) for name in FIGURES if not {name, "all"}.isdisjoint(study.what)}
 
 
 def _drawn(name: str, results: Results, scale: str) -> Shown:
-    """A figure from the cells that it asks for at a scale, whatever else was run; from all where no scale is known."""
+    """A figure from its cells at a scale, whatever else was run; from all cells if the scale is unknown."""
     wanted = cells([name], scale) if scale else []
-    own = results.of_cells(wanted) if scale else results
-    found = FIGURES[name](own)
-    more = " ".join(_besides(own, wanted, scale))
-    return replace(found, claims=[with_note(claim, more) for claim in found.claims])
+    chosen = results.of_cells(wanted) if scale else results
+    figure = FIGURES[name](chosen)
+    more = " ".join(_besides(chosen, wanted, scale))
+    return replace(figure, claims=[with_note(claim, more) for claim in figure.claims])
 
 
-def _besides(own: Results, wanted: Sized, scale: str) -> Iterator[str]:
-    """What is to be known of the cells of a figure, whatever is claimed of them."""
-    if scale and (left := len(wanted) - len(own.runs)):
+def _besides(chosen: Results, wanted: Sized, scale: str) -> Iterator[str]:
+    """Notes on a figure's cells that apply to all of its claims."""
+    if scale and (left := len(wanted) - len(chosen.runs)):
         yield f"{left} of {len(wanted)} cells are not run yet."
     if free := [
-        f"{one.model}-{one.depth} on {data_name(one.data)} at γ = {one.gamma:g}" for one in own.settings if one.unbound
+        f"{setting.model}-{setting.depth} on {data_name(setting.data)} at γ = {setting.gamma:g}"
+        for setting in chosen.settings
+        if setting.unbound
     ]:
         yield f"In {few(free)} no multiplier ever left 0, so that constrained training was plain training."
     if scale and not SCALES[scale].telling:
@@ -111,25 +113,25 @@ def put_figures(out: Path, drawn: Mapping[str, Shown]) -> list[Claim]:
 
     ``claims.json`` holds the claims of all of them, which are returned in the order of the paper.
     """
-    claims = [claim for one in drawn.values() for claim in one.claims]
+    claims = [claim for figure in drawn.values() for claim in figure.claims]
     folder = out / "figures"
     folder.mkdir(exist_ok=True)
-    for name, one in drawn.items():
-        for suffix, content in _files(one).items():
-            put(folder / f"{name}.{suffix}", content)
-    told = [claim.json() for claim in claims]
-    put(folder / CLAIMS_FILE, _encoded(json.dumps(told, indent=2, ensure_ascii=False) + "\n"))
+    for name, figure in drawn.items():
+        for suffix, content in _files(figure).items():
+            write_whole(folder / f"{name}.{suffix}", content)
+    entries = [claim.json() for claim in claims]
+    write_whole(folder / CLAIMS_FILE, _encoded(json.dumps(entries, indent=2, ensure_ascii=False) + "\n"))
     return claims
 
 
 def _files(shown: Shown) -> dict[str, bytes]:
-    """What is written of a figure or table, by the file's suffix."""
-    found = print_chart(shown.chart) if shown.chart else {}
+    """The files of a figure or table, by suffix."""
+    contents = print_chart(shown.chart) if shown.chart else {}
     if holder := shown.chart or shown.table:
-        found["csv"] = _encoded(holder.csv())
+        contents["csv"] = _encoded(holder.csv())
     if shown.table:
-        found["md"] = _encoded(shown.table.markdown())
-    return found
+        contents["md"] = _encoded(shown.table.markdown())
+    return contents
 
 
 def _encoded(text: str) -> bytes:

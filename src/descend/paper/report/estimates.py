@@ -1,7 +1,7 @@
 """Numbers with 95 % intervals that stay paired: arithmetic on the resamples of `descend.paper.statistics`.
 
-Every run of a study is judged on the same samples under the same draws of noise, and resampled alike: whatever is
-computed from two methods on one data set comes from the same seeds and groups of samples in each resample.
+Every run of a study is judged on the same samples under the same draws of noise, and resampled alike. Each resample
+of a number computed from two methods therefore uses the same seeds and groups of samples for both.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ from descend.paper.statistics import CONFIDENCE, RESAMPLES, Draws, combine, draw
 
 
 class Interval(NamedTuple):
-    """A number and its 95 % interval, whose ends are NaN where nothing is known of it.
+    """A number and its 95 % interval, whose ends are NaN if it is unknown.
 
-    ``over`` names in words what it rests on, where that is less than all seeds and groups of samples.
+    ``over`` says what the interval rests on, if not on all seeds and groups of samples.
     """
 
     value: float
@@ -43,11 +43,11 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Number(Draws):
-    """A mean over seeds, or what was computed of some, with its resamples.
+    """A mean over seeds, or a number computed from several, with its resamples.
 
     Attributes:
-        most: How many seeds there are; more than ``seeds`` where some are left out that an arm beside it lacks.
-        single: Whether its groups are samples of one clip.
+        most: How many seeds there are; more than ``seeds`` if some were left out because the other arm lacks them.
+        single: Whether its groups are the samples of one clip.
     """
 
     most: int = 0
@@ -62,11 +62,11 @@ class Number(Draws):
 
     @property
     def interval(self) -> Interval:
-        """With its interval; what has diverged is so beyond doubt."""
+        """The number with its interval; a diverged one has no width."""
         return self.picked(1)
 
     def picked(self, tried: int) -> Interval:
-        """With an interval wide enough for one that was picked of several, which says what it rests on."""
+        """The number with an interval wide enough for the most extreme of several (Bonferroni)."""
         over = f"over {self.seeds} of {self.most} seeds" if self.seeds < self.most else ""
         if not self.groups:
             over = f"{over or 'over seeds'} alone"
@@ -87,22 +87,22 @@ def average(parts: Sequence[Number]) -> Number:
 
 
 def ahead(ours: Number, theirs: Number, higher: bool) -> Number:
-    """How much better ours is, in per cent of theirs: infinitely where theirs has diverged, unknown where both have."""
+    """How much better ours is, in per cent of theirs: infinite if theirs has diverged, NaN if both have."""
     sign = 1 if higher else -1
 
-    def gained(one: Any, other: Any) -> Any:
-        return np.where(np.isfinite(other), 100 * sign * (one / other - 1), sign * (one - other))
+    def gained(mine: Any, base: Any) -> Any:
+        return np.where(np.isfinite(base), 100 * sign * (mine / base - 1), sign * (mine - base))
 
     return computed(gained, ours, theirs)
 
 
 def finite(numbers: Sequence[Number]) -> list[Number]:
-    """Without those that a run which diverged has made infinite or unknown: they have no part in a mean over cells."""
+    """The finite numbers; those of diverged runs are left out of means over cells."""
     return [one for one in numbers if isfinite(one.value)]
 
 
 def computed(function: Callable[..., Any], *parts: Number) -> Number:
-    """A function of several numbers, resample by resample, by which they stay paired."""
+    """A function of several numbers, applied resample by resample so that they stay paired."""
     return Number(
         **vars(combine(function, *parts)),
         most=max(part.most for part in parts),
@@ -125,41 +125,41 @@ class Robust:
     higher: bool
 
     def at(self, level: float) -> Number:
-        """At a level; unknown, NaN, where it was not judged."""
+        """The metric at a level; NaN if it was not judged there."""
         for known, number in zip(self.noise, self.numbers, strict=True):
             if isclose(known, level, abs_tol=1e-9):
                 return number
         return self.numbers[0].times(nan)
 
     def mean(self, above: float = -1.0) -> Number:
-        """The plain mean over the levels above one; over the last where there is none above."""
-        kept = [number for level, number in zip(self.noise, self.numbers, strict=True) if level > above]
-        return average(kept or self.numbers[-1:])
+        """The plain mean over the levels above one, or the last level if none is."""
+        chosen = [number for level, number in zip(self.noise, self.numbers, strict=True) if level > above]
+        return average(chosen or self.numbers[-1:])
 
     def summary(self, most: float = inf) -> Number:
-        """What the paper's tables hold: the mean of an error, the area under an accuracy over γ.
+        """The number of the paper's tables: the mean of an error, or the area under an accuracy over γ.
 
         Args:
-            most: The highest level that an area goes to; of all levels where fewer than two are as low.
+            most: The highest level of the area; ignored if fewer than two levels lie below it.
         """
-        kept = [place for place, level in enumerate(self.noise) if level <= most + 1e-9]
-        kept = kept if len(kept) > 1 else list(range(len(self.noise)))
-        if not self.higher or len(kept) < 2:
+        places_kept = [place for place, level in enumerate(self.noise) if level <= most + 1e-9]
+        places_kept = places_kept if len(places_kept) > 1 else list(range(len(self.noise)))
+        if not self.higher or len(places_kept) < 2:
             return self.mean()
-        steps = np.diff([self.noise[place] for place in kept])
+        steps = np.diff([self.noise[place] for place in places_kept])
         weights = np.append(steps, 0) / 2 + np.append(0, steps) / 2
-        numbers = [self.numbers[place] for place in kept]
+        numbers = [self.numbers[place] for place in places_kept]
         return computed(lambda *values: sum(w * v for w, v in zip(weights, values, strict=True)), *numbers)
 
 
 def together(*arms: Sequence[Run]) -> list[Robust]:
-    """Several methods' values against noise, from the seeds that all of them have: they are subtracted seed by seed."""
+    """Several methods' values against noise, from the seeds that all have, so that they pair by seed."""
     most = max(map(len, arms))
     return [robust(runs, most) for runs in same_seeds(*arms)]
 
 
 def same_seeds(*arms: Sequence[Run]) -> list[tuple[Run, ...]]:
-    """The runs of the seeds that all arms have; of none, one run each, whose difference has no interval."""
+    """The runs of the seeds that all arms have; without any, one run each, whose difference has no interval."""
     shared = set.intersection(*({run.seed for run in runs} for runs in arms))
     return [tuple(run for run in runs if run.seed in shared) or tuple(runs[:1]) for runs in arms]
 
@@ -186,7 +186,7 @@ def robust(runs: tuple[Run, ...], most: int = 0) -> Robust:
         values = [values[level] for values in known]
         if all(map(isfinite, values)):
             value, by_seeds, by_groups = np.float64(np.mean(values)), *(part[:, place] for part in resampled)
-        else:  # a run that diverged is worse than any other, and is not left out of its method's mean
+        else:  # a diverged run counts as worst and stays in its method's mean
             value = np.float64(-inf if higher else inf)
             by_seeds = by_groups = np.full(RESAMPLES, value)
         numbers.append(Number(value, by_seeds, by_groups, len(runs), groups, max(most, len(runs)), single))
@@ -195,7 +195,7 @@ def robust(runs: tuple[Run, ...], most: int = 0) -> Robust:
 
 @lru_cache(maxsize=1024)
 def along(runs: tuple[Run, ...], level: float, most: int = 0) -> list[Number]:
-    """f_0 … f_L at a noise level, from the seeds of one setting: over seeds alone where one lacks its groups."""
+    """f_0 … f_L at a noise level, from the seeds of one setting; resampled over seeds alone if a run has no groups."""
     unknown = [nan] * (runs[0].depth + 1)
     return rows_along([run.losses(level) or unknown for run in runs], [run.layers.get(level) for run in runs], most)
 
@@ -203,18 +203,18 @@ def along(runs: tuple[Run, ...], level: float, most: int = 0) -> list[Number]:
 def rows_along(
     rows: Sequence[Sequence[float]], tables: Sequence[GroupScores | None] = (), most: int = 0
 ) -> list[Number]:
-    """A quantity along the layers, from a row for each seed and, where all have one, its table of groups."""
+    """A quantity along the layers, from a row for each seed and, if all have one, its table of groups."""
     layers = range(min(map(len, rows), default=0))
-    found = [table for table in tables if table and set(layers) <= set(table.noise.tolist())]
-    grouped = len(found) == len(rows) and all(table.like(found[0]) for table in found[1:])
-    groups = len(found[0].counts) if grouped and found else 0
-    if not grouped:  # two groups that are alike vary by nothing: what varies is the seeds
-        found = [
+    scores = [table for table in tables if table and set(layers) <= set(table.noise.tolist())]
+    grouped = len(scores) == len(rows) and all(table.like(scores[0]) for table in scores[1:])
+    groups = len(scores[0].counts) if grouped and scores else 0
+    if not grouped:  # two equal groups add no variance, so only seeds vary
+        scores = [
             GroupScores(np.array(layers), False, np.ones(2), np.array([[row[i]] * 2 for i in layers])) for row in rows
         ]
-    by_seeds, by_groups = _resampled(found, layers)
+    by_seeds, by_groups = _resampled(scores, layers)
     means = [np.float64(np.mean([row[i] for row in rows])) for i in layers]
-    single = grouped and any(table.single for table in found)
+    single = grouped and any(table.single for table in scores)
     return [
         Number(mean, by_seeds[:, i], by_groups[:, i], len(rows), groups, most, single)
         for i, mean in zip(layers, means, strict=True)
@@ -222,24 +222,24 @@ def rows_along(
 
 
 def _resampled(tables: Sequence[GroupScores | None], levels: Sequence[float]) -> list[np.ndarray]:
-    """(RESAMPLES, levels) over seeds, and over groups; NaN where there is too little to resample."""
+    """Resamples over seeds and over groups, each (RESAMPLES, levels); NaN if there is too little to resample."""
     unknown = np.full((RESAMPLES, len(levels)), nan)
-    told = [table for table in tables if table and set(levels) <= set(table.noise.tolist())]
-    if not told or len(told) < len(tables) or not all(table.like(told[0]) for table in told[1:]):
+    usable = [table for table in tables if table and set(levels) <= set(table.noise.tolist())]
+    if not usable or len(usable) < len(tables) or not all(table.like(usable[0]) for table in usable[1:]):
         return [unknown, unknown]
-    places = [told[0].noise.tolist().index(level) for level in levels]
+    places = [usable[0].noise.tolist().index(level) for level in levels]
 
     def every(values: np.ndarray, _: np.ndarray) -> np.ndarray:
         """All levels at once, each a statistic of its own."""
         return values[..., places]
 
-    found = draws(told, every, np.random.default_rng(0))
-    parts = (found.over_seeds, found.over_groups)
+    resampled = draws(usable, every, np.random.default_rng(0))
+    parts = (resampled.over_seeds, resampled.over_groups)
     return [part if part.ndim == 2 else unknown for part in parts]
 
 
 def advantage(ours: Number, theirs: Number, higher: bool) -> Number:
-    """How much better ours is: of accuracies in points of a hundred, of errors in per cent of theirs."""
+    """How much better ours is: accuracies in percentage points, errors in per cent of theirs."""
     return (ours - theirs).times(100) if higher else ahead(ours, theirs, higher)
 
 
@@ -250,24 +250,24 @@ def unit(higher: bool) -> str:
 
 def by_level(ours: Sequence[Run], theirs: Sequence[Run], upto: float = inf) -> dict[float, Number]:
     """The `advantage` at each level of test noise up to one."""
-    one, other = together(ours, theirs)
-    return {level: advantage(one.at(level), other.at(level), one.higher) for level in one.noise if level <= upto}
+    mine, base = together(ours, theirs)
+    return {level: advantage(mine.at(level), base.at(level), mine.higher) for level in mine.noise if level <= upto}
 
 
 def outside(ours: Sequence[Run], theirs: Sequence[Run], beyond: float) -> Number:
     """The `advantage` averaged over test noise stronger than a level."""
-    one, other = together(ours, theirs)
-    return advantage(one.mean(above=beyond), other.mean(above=beyond), one.higher)
+    mine, base = together(ours, theirs)
+    return advantage(mine.mean(above=beyond), base.mean(above=beyond), mine.higher)
 
 
 def gain(setting: Setting) -> Number:
-    """How much better constrained is than ERM in the number of the paper's tables, in per cent of ERM's."""
+    """How much better constrained is than ERM, in per cent of ERM's number in the paper's tables."""
     ours, theirs = together(setting.constrained, setting.plain)
     return ahead(ours.summary(setting.reach), theirs.summary(setting.reach), ours.higher)
 
 
 def over_seeds(values: Sequence[float], over: str = "over seeds alone") -> Interval:
-    """The mean of numbers that have no groups, seeds or prompts, with Student's t; one alone has no interval."""
+    """The mean of independent numbers, such as seeds or prompts, with Student's t; one alone has no interval."""
     if not values or not all(map(isfinite, values)):
         return Interval(nan, over=over)
     mean = float(np.mean(values))
@@ -280,5 +280,5 @@ def over_seeds(values: Sequence[float], over: str = "over seeds alone") -> Inter
 
 def share(count: int, total: int) -> Interval:
     """A share of cells, with Clopper and Pearson's interval."""
-    found = binomtest(count, total).proportion_ci(CONFIDENCE, method="exact")
-    return Interval(count / total, float(found.low), float(found.high))
+    interval = binomtest(count, total).proportion_ci(CONFIDENCE, method="exact")
+    return Interval(count / total, float(interval.low), float(interval.high))

@@ -1,8 +1,8 @@
-"""The grid of a study as a heat map, and what a cell of it opens: its runs."""
+"""The grid of a study as a heat map, and the runs that a cell opens."""
 
 from collections.abc import Sequence
-from html import escape
-from math import isfinite
+from dataclasses import dataclass
+from math import isfinite, isnan
 from typing import Any
 
 from descend.paper.report.cells import DATA, Run, arm_name, data_name
@@ -10,13 +10,13 @@ from descend.paper.report.chart import arm_style
 from descend.paper.report.claims import above, below, ranged
 from descend.paper.report.estimates import Interval, gain
 from descend.paper.report.results import MODELS, Results, Setting
-from descend.report.figures import layer_colours
+from descend.report import layer_colours
 
 BUDGET = 4_000_000
 """Characters that the runs of all cells may take on the page."""
 
 _MARKS = {"better": "✔", "worse": "✘", "alike": "≈", "alone": "–"}
-_SAID = {
+_MEANING = {
     "better": "constrained is better beyond doubt",
     "worse": "constrained is worse beyond doubt",
     "alike": "not decided",
@@ -24,55 +24,81 @@ _SAID = {
 }
 
 
-def heat_map(results: Results) -> str:
-    """Rows of models and depths, columns of data sets and training noise; a cell's colour is what constraints gain."""
+@dataclass(frozen=True)
+class GridCell:
+    """A setting in the grid.
+
+    Attributes:
+        index: The setting's place in `Results.settings`.
+        mark: Whether constrained training is better.
+        text: The gain.
+        words: The setting and its gain, in words.
+        tone: ``up`` if constrained training gains, else ``down``.
+        share: How strong the colour is, in per cent.
+    """
+
+    index: int
+    mark: str
+    text: str
+    words: str
+    tone: str
+    share: int
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """Rows of models and depths, columns of data sets and training noise γ; None where nothing was run."""
+
+    columns: Sequence[tuple[str, float]]
+    rows: Sequence[tuple[str, Sequence[GridCell | None]]]
+
+
+def heat_map(results: Results) -> HeatMap:
+    """The grid of a study: what constraints gain in each setting."""
     settings = results.settings
-    if not settings:
-        return '<p class="words">No cell was run.</p>'
-    tasks, sets = list(dict.fromkeys(one.task for one in settings)), [*DATA, *(one.data for one in settings)]
-    ordered = sorted(settings, key=lambda one: (tasks.index(one.task), sets.index(one.data), one.gamma))
-    columns = list(dict.fromkeys((one.data, one.gamma) for one in ordered))
-    models = [*MODELS, *(one.model for one in settings)]
-    rows = sorted({(one.model, one.depth) for one in settings}, key=lambda row: (models.index(row[0]), row[1]))
-    gains = {one: gain(one).interval if one.paired else Interval(float("nan")) for one in settings}
-    most = max((abs(found.value) for found in gains.values() if isfinite(found.value)), default=1) or 1
-    heads = "".join(f'<th scope="col">{escape(data_name(data))}<br>γ = {gamma:g}</th>' for data, gamma in columns)
-    places = {(one.model, one.depth, one.data, one.gamma): (index, one) for index, one in enumerate(settings)}
-    body = ""
-    for model, depth in rows:
-        cells = ""
-        for column in columns:
-            found = places.get((model, depth, *column))
-            cells += f"<td>{_button(*found, gains[found[1]], most)}</td>" if found else '<td class="none"></td>'
-        body += f'<tr><th scope="row">{escape(model)}-{depth}</th>{cells}</tr>'
-    return (
-        '<div class="scroll" role="region" aria-label="The grid of runs" tabindex="0">'
-        f'<table class="grid"><thead><tr><td></td>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+    tasks, sets = (
+        list(dict.fromkeys(setting.task for setting in settings)),
+        [*DATA, *(setting.data for setting in settings)],
+    )
+    ordered = sorted(settings, key=lambda setting: (tasks.index(setting.task), sets.index(setting.data), setting.gamma))
+    columns = list(dict.fromkeys((setting.data, setting.gamma) for setting in ordered))
+    models = [*MODELS, *(setting.model for setting in settings)]
+    rows = sorted(
+        {(setting.model, setting.depth) for setting in settings}, key=lambda row: (models.index(row[0]), row[1])
+    )
+    gains = [gain(setting).interval if setting.paired else Interval(float("nan")) for setting in settings]
+    most = max((abs(gained.value) for gained in gains if isfinite(gained.value)), default=1) or 1
+    places = {
+        (setting.model, setting.depth, setting.data, setting.gamma): index for index, setting in enumerate(settings)
+    }
+
+    def cell(place: tuple[str, int, str, float]) -> GridCell | None:
+        index = places.get(place)
+        return None if index is None else _grid_cell(index, settings[index], gains[index], most)
+
+    return HeatMap(
+        [(data_name(data), gamma) for data, gamma in columns],
+        [(f"{model}-{depth}", [cell((model, depth, *column)) for column in columns]) for model, depth in rows],
     )
 
 
-def _button(index: int, setting: Setting, found: Interval, most: float) -> str:
-    kind = _kind(found)
-    share = round(45 * min(1.0, abs(found.value) / most)) if isfinite(found.value) else 0
-    tone = "up" if found.value > 0 else "down"
-    text = f"{found.value:+.1f}".replace("-", "−") + " %" if isfinite(found.value) else "diverged"
-    text = text if setting.paired else "alone"
-    words = f"{setting.words}: gain {ranged(found, ' %')}, {_SAID[kind]}" if setting.paired else setting.words
-    return (
-        f'<button type="button" class="cell {tone}" style="--share:{share}%" data-cell="{index}" '
-        f'aria-label="{escape(words)}. Open its runs." aria-haspopup="dialog">'
-        f'<span aria-hidden="true">{_MARKS[kind]}</span> {text}</button>'
-    )
+def _grid_cell(index: int, setting: Setting, gained: Interval, most: float) -> GridCell:
+    kind = _kind(gained)
+    share = round(45 * min(1.0, abs(gained.value) / most)) if isfinite(gained.value) else 0
+    text = f"{gained.value:+.1f}".replace("-", "−") + " %" if isfinite(gained.value) else "diverged"
+    words = f"{setting.words}: gain {ranged(gained, ' %')}, {_MEANING[kind]}" if setting.paired else setting.words
+    tone = "up" if gained.value > 0 else "down"
+    return GridCell(index, _MARKS[kind], text if setting.paired else "alone", words, tone, share)
 
 
-def _kind(found: Interval) -> str:
-    if found.value != found.value:
+def _kind(gained: Interval) -> str:
+    if isnan(gained.value):
         return "alone"
-    return "better" if above(found) == "held" else "worse" if below(found) == "held" else "alike"
+    return "better" if above(gained) == "held" else "worse" if below(gained) == "held" else "alike"
 
 
 def opened(results: Results) -> dict[str, Any]:
-    """What the dialog shows of each cell, thinned until all fits: fewer steps of a curve, then fewer seeds."""
+    """The dialog's data for each cell, thinned until all fit: fewer steps of a curve, then fewer seeds."""
     for steps, seeds in ((60, 99), (30, 99), (60, 1), (30, 1), (12, 1)):
         cells = [_cell(setting, steps, seeds) for setting in results.settings]
         if sum(_size(cell) for cell in cells) <= BUDGET:
@@ -92,9 +118,9 @@ def _cell(setting: Setting, steps: int, seeds: int) -> dict[str, Any]:
         }
         for arm, runs in setting.arms.items()
     ]
-    found = gain(setting).interval if setting.paired else None
+    gained = gain(setting).interval if setting.paired else None
     over = "area" if setting.constrained and setting.constrained[0].higher else "mean"
-    words = f"{setting.metric}, {over} over test noise: constrained gains {ranged(found, ' %')}." if found else ""
+    words = f"{setting.metric}, {over} over test noise: constrained gains {ranged(gained, ' %')}." if gained else ""
     start = max(range(len(arms)), key=lambda place: arms[place]["name"] == arm_name("constrained"))
     return {"title": setting.words, "words": words, "depth": setting.depth, "arms": arms, "start": start}
 
@@ -103,11 +129,11 @@ def _run(run: Run, most: int) -> dict[str, Any]:
     curves = {}
     for name, curve in run.curves.items():
         stride = -(-len(curve.steps) // most)
-        kept = [*range(0, len(curve.steps) - 1, stride), len(curve.steps) - 1] if curve.steps else []
-        rows = [curve.values[place] for place in kept]
+        places = [*range(0, len(curve.steps) - 1, stride), len(curve.steps) - 1] if curve.steps else []
+        rows = [curve.values[place] for place in places]
         curves[name] = {
             "first": curve.first,
-            "steps": [curve.steps[place] for place in kept],
+            "steps": [curve.steps[place] for place in places],
             "values": [[_short(value) for value in column] for column in zip(*rows, strict=True)],
         }
     ratios = {"edges": [_short(edge) for edge in run.edges], "shares": [_parts(row) for row in run.shares]}
@@ -130,7 +156,7 @@ def _short(value: float) -> float | None:
 
 
 def _size(content: Any) -> int:
-    """Characters that it takes as JSON, about."""
+    """The approximate number of characters as JSON."""
     if isinstance(content, dict):
         return sum(len(key) + 4 + _size(value) for key, value in content.items())
     if isinstance(content, list):

@@ -3,7 +3,7 @@
 from descend.paper.report.cells import arm_name
 from descend.paper.report.chart import Chart, Panel, arm_style
 from descend.paper.report.estimates import over_seeds
-from descend.paper.report.evidence import GRAM, repeated
+from descend.paper.report.evidence.answers import GRAM, repeated
 from descend.paper.report.parts import BANDS, SEEDS, banded, layer_panel, noise_panel
 from descend.paper.report.results import Results
 from descend.paper.report.selections import answered

@@ -6,7 +6,7 @@ from dataclasses import replace
 from descend.paper.report.cells import Run, arm_name, data_name, metric_name
 from descend.paper.report.chart import Chart, Line, Panel, Series, Style, arm_style, shades
 from descend.paper.report.estimates import robust
-from descend.paper.report.evidence import three_levels
+from descend.paper.report.evidence.method import three_levels
 from descend.paper.report.parts import BANDS, SEEDS, banded, layer_series, noise_series
 from descend.paper.report.results import Results
 from descend.paper.report.selections import Ablation, alphas, dual_lrs, made_infeasible, with_ratios
@@ -19,11 +19,11 @@ Histogram = tuple[list[float], list[float]]
 
 def figure_5(results: Results) -> Chart:
     """What a larger α does, in and out of distribution."""
-    name, title, found = "figure-5", "The step α: in and out of distribution", alphas(results)
-    if found is None:
+    name, title, ablation = "figure-5", "The step α: in and out of distribution", alphas(results)
+    if ablation is None:
         return Chart(name, title, BANDS, missing="Not run: constrained cells at two values of α or more.")
-    levels = {"in distribution": found.first.gamma, "out of distribution": three_levels(found)[-1]}
-    return Chart(name, title, BANDS, [_against(found, "α", levels)], 1)
+    levels = {"in distribution": ablation.first.gamma, "out of distribution": three_levels(ablation)[-1]}
+    return Chart(name, title, BANDS, [_against(ablation, "α", levels)], 1)
 
 
 def figure_14(results: Results) -> Chart:
@@ -36,17 +36,17 @@ def figure_15(results: Results) -> Chart:
     return _three_levels("figure-15", "The dual learning rate η at three noise levels", "η", dual_lrs(results))
 
 
-def _three_levels(name: str, title: str, axis: str, found: Ablation | None) -> Chart:
-    if found is None:
+def _three_levels(name: str, title: str, axis: str, ablation: Ablation | None) -> Chart:
+    if ablation is None:
         return Chart(name, title, BANDS, missing=f"Not run: constrained cells at two values of {axis} or more.")
-    panel = _against(found, axis, {f"test γ = {level:g}": level for level in three_levels(found)})
-    panel = replace(panel, log_x=axis == "η" and min(found.family) > 0)
+    panel = _against(ablation, axis, {f"test γ = {level:g}": level for level in three_levels(ablation)})
+    panel = replace(panel, log_x=axis == "η" and min(ablation.family) > 0)
     return Chart(name, title, BANDS, [panel], 1)
 
 
-def _against(found: Ablation, axis: str, levels: Mapping[str, float]) -> Panel:
+def _against(ablation: Ablation, axis: str, levels: Mapping[str, float]) -> Panel:
     """The metric against a setting, a line for each noise level."""
-    first, family = found.first, found.family
+    first, family = ablation.first, ablation.family
     series = []
     for (name, level), style in zip(levels.items(), shades(len(levels)), strict=True):
         ends = [robust(tuple(runs)).at(level).interval for runs in family.values()]
@@ -57,10 +57,10 @@ def _against(found: Ablation, axis: str, levels: Mapping[str, float]) -> Panel:
 
 def figure_11(results: Results) -> Chart:
     """Constrained runs that were made infeasible, beside those that were not."""
-    found = made_infeasible(results)
-    if found is None:
+    infeasible = made_infeasible(results)
+    if infeasible is None:
         return Chart("figure-11", "An infeasible run", BANDS, missing="Not run: an infeasible constrained cell.")
-    runs, setting = found
+    runs, setting = infeasible
     arms = {"erm": setting.plain, "constrained": setting.constrained}
     metric = [noise_series(arm_name(arm), arm, rivals) for arm, rivals in arms.items() if rivals]
     metric.append(replace(noise_series("Infeasible", "", runs), style=RED))
@@ -87,10 +87,10 @@ def figure_12(results: Results) -> Chart:
     """How f_l / f_{l−1} spreads over single samples, with and without relaxation."""
     title = "Single samples: how a layer changes the loss"
     words = "All layers and seeds together, at the training noise. Left of 1 a layer lowers the loss."
-    found = with_ratios(results)
-    if found is None:
+    cells = with_ratios(results)
+    if cells is None:
         return Chart("figure-12", title, words, missing="Not run: constrained cells with a histogram of ratios.")
-    setting, bare = found
+    setting, bare = cells
     kinds = (
         ("Constrained", "constrained", setting.constrained),
         ("Constrained, no relaxation", "constrained", bare),

@@ -9,7 +9,7 @@ from descend.paper.report.cells import Run, arm_name, data_name
 from descend.paper.report.estimates import gain, robust
 from descend.paper.report.results import Results, Setting
 from descend.paper.report.tables import Table
-from descend.report.runs import format_alpha
+from descend.report import format_alpha
 
 # The columns of the tables of settings, by their names in a run's settings.
 SETTINGS = {

@@ -1,4 +1,4 @@
-"""Panels that several figures are made of."""
+"""Panels that several figures share."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class Shown:
 
 
 def noise_panel(arms: Mapping[str, Runs], title: str, trained: float | None) -> Panel:
-    """The last layer's metric against test noise, a line for each method. A method of another depth says so."""
+    """The last layer's metric against test noise, a line for each method, with its depth if depths differ."""
     depth = next((run.depth for run in arms.get("constrained", [])), None)
     names = {
         arm: arm_name(arm) + ("" if depth is None or runs[0].depth == depth else f", L = {runs[0].depth}")
@@ -42,8 +42,8 @@ def noise_panel(arms: Mapping[str, Runs], title: str, trained: float | None) -> 
 
 def noise_series(name: str, arm: str, runs: Runs) -> Series:
     """One method's metric against test noise, with its interval."""
-    found = robust(tuple(runs))
-    return banded(name, arm_style(arm), found.noise, [number.interval for number in found.numbers])
+    curve = robust(tuple(runs))
+    return banded(name, arm_style(arm), curve.noise, [number.interval for number in curve.numbers])
 
 
 def banded(name: str, style: Style, x: Sequence[float], ends: Sequence[Interval], *, dashed: bool = False) -> Series:
@@ -73,7 +73,7 @@ def layer_series(name: str, arm: str, rows: Sequence[Sequence[float]]) -> Series
 
 
 def lacking(wanted: Iterable[tuple[str, str]], have: Iterable[tuple[str, str]]) -> str:
-    """Names the paper's pairs of model and data set that are not among ours."""
+    """Names the paper's pairs of model and data set that were not run."""
     known = set(have)
     missing = [f"{model} on {data_name(data)}" for model, data in wanted if (model, data) not in known]
     return f"Not run: {', '.join(missing)}." if missing else ""

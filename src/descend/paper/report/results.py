@@ -1,4 +1,4 @@
-"""What a study has done: its runs, gathered into settings that compare."""
+"""A study's finished runs, grouped into settings in which methods compare."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +16,7 @@ from descend.paper.report.cells import DATA, Place, Run, data_name, metric_name
 from descend.reading import json_lines
 from descend.records.schema import Ratios, Summary
 from descend.records.studies import CELLS_FILE, Cell, FinishedCell, parse_cell
-from descend.report.frames import Frames
-from descend.report.runs import METHOD_NAMES
+from descend.report import METHOD_NAMES, Frames
 
 _GENERATED = {"imdb": "generated", "ucsd": "scenes"}
 
@@ -42,7 +41,7 @@ MODELS = ("UT", "DUST", "ViT", "DistilBERT", "RoBERTa", "Llama")
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """The runs that compare: one task, model, data set, depth, training noise and regime; seeds by method."""
+    """Comparable runs: one task, model, data set, depth, training noise and regime; seeds by method."""
 
     task: str
     model: str
@@ -54,12 +53,12 @@ class Setting:
 
     @property
     def place(self) -> Place:
-        """Where it belongs."""
+        """The setting's key."""
         return (self.task, self.model, self.data, self.depth, self.gamma, self.regime)
 
     @property
     def plain(self) -> list[Run]:
-        """The unconstrained runs at this training noise; at γ = 0 both kinds of ERM are one."""
+        """The ERM runs at this training noise; at γ = 0 both kinds of ERM are the same."""
         return self.arms.get("erm") or (self.arms.get("erm-clean", []) if self.gamma == 0 else [])
 
     @property
@@ -68,22 +67,22 @@ class Setting:
         return self.arms.get("constrained", [])
 
     def runs(self, arm: str) -> list[Run]:
-        """The runs of ``constrained``, or else the unconstrained ones."""
+        """The constrained runs for ``constrained``, else the ERM runs."""
         return self.constrained if arm == "constrained" else self.plain
 
     @property
     def paired(self) -> bool:
-        """Whether there are both to compare."""
+        """Whether there are both ERM and constrained runs."""
         return bool(self.plain and self.constrained)
 
     @property
     def reach(self) -> float:
-        """The highest test noise of an area: the paper's for texts in its own regime, otherwise all that was judged."""
+        """The highest test noise of an area: the paper's for texts in its regime, else unlimited."""
         return AREA_REACH if self.task == "text" and self.regime in ("", "paper") else inf
 
     @property
     def unbound(self) -> bool:
-        """Whether no multiplier of any constrained run ever left 0, at the steps that are kept of it."""
+        """Whether all multipliers of all constrained runs are 0 at all recorded steps."""
         curves = [run.curves.get("multiplier") for run in self.constrained if not run.diverged]
         return bool(curves) and all(curve and curve.values and not np.any(curve.values) for curve in curves)
 
@@ -103,7 +102,7 @@ class Results:
 
     Args:
         runs: The runs, each once.
-        folder: Where run folders may be, for pictures.
+        folder: The study's folder, for pictures of its runs.
     """
 
     def __init__(self, runs: Iterable[Run], folder: Path | None = None):
@@ -125,10 +124,10 @@ class Results:
 
     @classmethod
     def of(cls, lines: Iterable[FinishedCell], folder: Path | None = None) -> "Results":
-        """From the lines of a ``cells.jsonl``; of two with one name the first counts.
+        """Read the lines of a ``cells.jsonl``; of two lines with one name the first counts.
 
         Raises:
-            InputError: If two are of one seed.
+            InputError: If two runs of one arm have the same seed.
         """
         runs: dict[str, Run] = {}
         failed = []
@@ -144,44 +143,44 @@ class Results:
             other = seeds.setdefault(_key(run), run.name)
             if other != run.name:
                 raise InputError(
-                    f"{other} and {run.name} are of one seed of the same arm, run with different settings: counted "
-                    f"as two seeds they would tell too much. Remove the line of one from {CELLS_FILE}."
+                    f"{other} and {run.name} are of one seed of the same arm, run with different settings: they can't "
+                    f"count as two seeds. Remove the line of one from {CELLS_FILE}."
                 )
         return cls(runs.values(), folder)
 
     @cached_property
     def settings(self) -> list[Setting]:
-        """Every setting of the tables, in the order of the paper; runs of an ablation are apart."""
+        """All settings in the paper's order, without the runs of ablations."""
         tables = [run for run in self.runs if not run.variant]
-        found: dict[Place, dict[str, list[Run]]] = {}
+        by_place: dict[Place, dict[str, list[Run]]] = {}
         for run in tables:
             if run.arm != "erm-clean":
-                found.setdefault(run.place, {}).setdefault(run.arm, []).append(run)
+                by_place.setdefault(run.place, {}).setdefault(run.arm, []).append(run)
         clean: dict[tuple[str, str, str, int, str], list[Run]] = {}
         for run in tables:
             if run.arm == "erm-clean":
                 clean.setdefault((*run.place[:4], run.regime), []).append(run)
         for place, runs in clean.items():
-            # Trained without noise, they stand beside every training noise of their regime.
-            beside = [key for key in found if (*key[:4], key[5]) == place] or [(*place[:4], 0.0, place[4])]
+            # Runs trained without noise compare with every training noise of their regime.
+            beside = [key for key in by_place if (*key[:4], key[5]) == place] or [(*place[:4], 0.0, place[4])]
             for key in beside:
-                found.setdefault(key, {})["erm-clean"] = runs
-        settings = [Setting(*key, _sorted(arms)) for key, arms in found.items()]
+                by_place.setdefault(key, {})["erm-clean"] = runs
+        settings = [Setting(*key, _sorted(arms)) for key, arms in by_place.items()]
         return sorted(settings, key=_order)
 
     def of_cells(self, cells: Iterable[Cell]) -> "Results":
-        """Those runs alone that are of some cells of the grid, whatever settings they were run with."""
+        """The runs of some cells of the grid, whatever settings they were run with."""
         asked = {_key(cell) for cell in cells}
         return Results((run for run in self.runs if _key(run) in asked), self.folder)
 
     def known(self, data: str) -> str:
-        """A data set of the paper; or what was generated in its place, where that alone was run."""
-        run = {one.data for one in self.runs}
+        """A data set of the paper, or the generated one in its place if only that was run."""
+        datasets = {run.data for run in self.runs}
         other = _GENERATED.get(data, data)
-        return other if data not in run and other in run else data
+        return other if data not in datasets and other in datasets else data
 
     def where(self, **wanted: Any) -> list[Setting]:
-        """Settings by their fields; a tuple means one of these.
+        """Select settings by their fields; a tuple lists alternatives.
 
         Example: ``results.where(task="video", model=("UT", "DUST"))``.
         """
@@ -195,19 +194,19 @@ class Results:
         ]
 
     def variants(self, start: str) -> list[Run]:
-        """Runs of an ablation, by how its name starts."""
+        """Runs of an ablation whose variants' names begin alike."""
         return sorted((run for run in self.runs if run.variant.startswith(start)), key=lambda run: (run.name, run.seed))
 
     def frames(self, run: Run) -> Frames | None:
-        """A run's pictures, where its folder is still there."""
+        """A run's pictures; None if its folder is gone."""
         path = self.folder / "runs" / run.name / "frames.npz" if self.folder else None
         if path is None or Path(run.name).name != run.name or not os.path.isfile(path):
-            return None  # as too when it is longer than any file's name, where Path.is_file raises
+            return None  # also for a name too long for a file, for which Path.is_file raises
         return Frames.load(path)
 
 
 def _key(one: Run | Cell) -> tuple[Any, ...]:
-    """What makes two runs one."""
+    """The key by which two runs are the same."""
     return (one.task, one.model, one.data, one.depth, one.gamma, one.regime, one.arm, one.variant, one.seed)
 
 
@@ -229,10 +228,10 @@ def _order(setting: Setting) -> tuple[Any, ...]:
 
 
 def _without_numbers(line: FinishedCell, runs: Iterable[Run]) -> Summary:
-    """The summary of a run that diverged. It has no numbers, and counts as worse than any other.
+    """The summary of a diverged run: it has no numbers and counts as worse than any other.
 
-    All else is as in the run of its task that has most in common with it. Without one the task says its metric: a run
-    that diverged is never left out.
+    The other entries are those of the most similar run of its task. Without one, the metric follows from the task, so
+    that a diverged run is never left out.
     """
     cell = line.cell
 

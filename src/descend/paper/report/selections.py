@@ -21,22 +21,22 @@ Family = dict[float, list[Run]]
 
 def strongest(settings: Iterable[Setting]) -> list[Setting]:
     """Of settings that differ only in their training noise, the one with the most."""
-    found: dict[tuple[object, ...], Setting] = {}
+    chosen: dict[tuple[object, ...], Setting] = {}
     for setting in settings:
         key = (setting.task, setting.model, setting.data, setting.depth, setting.regime)
-        if key not in found or setting.gamma > found[key].gamma:
-            found[key] = setting
-    return list(found.values())
+        if key not in chosen or setting.gamma > chosen[key].gamma:
+            chosen[key] = setting
+    return list(chosen.values())
 
 
 def deepest(settings: Iterable[Setting]) -> list[Setting]:
     """For each task, model, data set and regime the deepest setting at its strongest training noise."""
-    found: dict[tuple[str, ...], Setting] = {}
+    chosen: dict[tuple[str, ...], Setting] = {}
     for setting in strongest(settings):
         key = (setting.task, setting.model, setting.data, setting.regime)
-        if key not in found or setting.depth > found[key].depth:
-            found[key] = setting
-    return list(found.values())
+        if key not in chosen or setting.depth > chosen[key].depth:
+            chosen[key] = setting
+    return list(chosen.values())
 
 
 def constrained(settings: Iterable[Setting]) -> list[Run]:
@@ -51,8 +51,8 @@ def roberta(results: Results) -> list[Setting]:
 
 def classifiers(results: Results, *models: str) -> list[Setting]:
     """The deepest classifier of each model (or of some) on each data set."""
-    found = deepest(results.where(task="text", paired=True))
-    return [setting for setting in found if not models or setting.model in models]
+    chosen = deepest(results.where(task="text", paired=True))
+    return [setting for setting in chosen if not models or setting.model in models]
 
 
 def on_imdb(results: Results, *models: str) -> list[Setting]:
@@ -99,24 +99,24 @@ def by_depth(results: Results, models: Sequence[str] = (), least: int = 2) -> di
         models: Only these models; all if empty.
         least: Leave out panels with fewer depths.
     """
-    found: dict[Panel, list[Setting]] = {}
+    by_panel: dict[Panel, list[Setting]] = {}
     for setting in results.where(task="video", paired=True):
         if not models or setting.model in models:
-            found.setdefault((setting.regime, setting.model, setting.data), []).append(setting)
+            by_panel.setdefault((setting.regime, setting.model, setting.data), []).append(setting)
     families = {}
-    for panel, settings in found.items():
+    for panel, settings in by_panel.items():
         top = max(setting.gamma for setting in settings)
-        kept = sorted((setting for setting in settings if setting.gamma == top), key=lambda setting: setting.depth)
-        if len(kept) >= least:
-            families[panel] = kept
+        family = sorted((setting for setting in settings if setting.gamma == top), key=lambda setting: setting.depth)
+        if len(family) >= least:
+            families[panel] = family
     regimes = [panel[0] for panel in families]
     return dict(sorted(families.items(), key=lambda item: -regimes.count(item[0][0])))
 
 
 def best_depths(results: Results) -> dict[Panel, Arms]:
     """Each method's video runs at its best depth on validation data, at the strongest training noise."""
-    found = {panel: by_validation(settings) for panel, settings in by_depth(results, least=1).items()}
-    return {panel: arms for panel, arms in found.items() if arms.get("erm") and arms.get("constrained")}
+    cells = {panel: by_validation(settings) for panel, settings in by_depth(results, least=1).items()}
+    return {panel: arms for panel, arms in cells.items() if arms.get("erm") and arms.get("constrained")}
 
 
 def main_regime(results: Results, *models: str, data: str = "") -> dict[Panel, Arms]:
@@ -135,14 +135,14 @@ def by_training_noise(results: Results, model: str, data: str) -> list[Setting]:
     """A text model at the depth with the most levels of training noise, by that noise."""
     settings = results.where(task="text", model=model, data=data, paired=True)
     depths = [setting.depth for setting in settings]
-    kept = max(set(depths), key=lambda depth: (depths.count(depth), depth), default=None)
-    return sorted((setting for setting in settings if setting.depth == kept), key=lambda setting: setting.gamma)
+    chosen_depth = max(set(depths), key=lambda depth: (depths.count(depth), depth), default=None)
+    return sorted((setting for setting in settings if setting.depth == chosen_depth), key=lambda setting: setting.gamma)
 
 
 def several_noises(results: Results, model: str, *data: str) -> dict[str, list[Setting]]:
     """Data set → `by_training_noise`, where there are at least two levels."""
-    found = {name: by_training_noise(results, model, name) for name in map(results.known, data)}
-    return {name: settings for name, settings in found.items() if len(settings) > 1}
+    by_data = {name: by_training_noise(results, model, name) for name in map(results.known, data)}
+    return {name: settings for name, settings in by_data.items() if len(settings) > 1}
 
 
 @dataclass(frozen=True)
@@ -171,16 +171,16 @@ def ablation(results: Results, start: str, value: Callable[[Run], float | None])
         start: How the names of its variants start.
         value: A run's value of the setting.
     """
-    found: dict[Place, Family] = {}
+    families: dict[Place, Family] = {}
     for run in results.variants(start):
         try:
             given = float(run.variant.removeprefix(start))
         except ValueError:
             continue
-        found.setdefault(run.place, {}).setdefault(given, []).append(run)
-    if not found:
+        families.setdefault(run.place, {}).setdefault(given, []).append(run)
+    if not families:
         return None
-    place, family = max(found.items(), key=lambda item: len(item[1]))
+    place, family = max(families.items(), key=lambda item: len(item[1]))
     varied = set(family)
     table = [run for run in results.runs if not run.variant and run.arm == "constrained" and run.place == place]
     for run in table:
@@ -275,14 +275,14 @@ class GapBound:
 
 def gap_bounds(results: Results) -> list[GapBound]:
     """Theorem 2's bound in each deepest constrained setting."""
-    found = []
+    checked = []
     for setting in deepest_constrained(results):
         runs, best = finite_runs(setting, "constrained"), lowest_loss(results, setting)
         bounds = [_bound(run, setting.gamma) for run in runs]
         bound = sum(bounds) / len(bounds) if bounds else nan
         largest = max((gaps(run, setting.gamma, best)[0] for run in runs), default=nan)
-        found.append(GapBound(setting, bound, bounds, bound < largest))
-    return found
+        checked.append(GapBound(setting, bound, bounds, bound < largest))
+    return checked
 
 
 def lowest_loss(results: Results, setting: Setting) -> float:
@@ -333,7 +333,7 @@ class Shift:
 
 def shifts(results: Results) -> list[Shift]:
     """The deepest constrained settings, for Corollary 3."""
-    found = []
+    shifted = []
     for setting in deepest_constrained(results):
         arms = {arm: finite_runs(setting, arm) for arm in ("erm", "constrained")}
         rates = rates_of(arms["constrained"])
@@ -343,8 +343,8 @@ def shifts(results: Results) -> list[Shift]:
                 for runs in arms.values()
                 for run in runs
             ]
-            found.append(Shift(setting, arms, rates, sorted(set.intersection(*judged)) if judged else []))
-    return found
+            shifted.append(Shift(setting, arms, rates, sorted(set.intersection(*judged)) if judged else []))
+    return shifted
 
 
 def missed(rates: dict[int, float], losses: Sequence[Any]) -> np.ndarray:
@@ -354,15 +354,15 @@ def missed(rates: dict[int, float], losses: Sequence[Any]) -> np.ndarray:
 
 def table_regimes(results: Results, task: str) -> dict[str, list[Setting]]:
     """Regime → a table's settings with ERM and constrained; the regime with the most comes first."""
-    found: dict[str, list[Setting]] = {}
+    regimes: dict[str, list[Setting]] = {}
     for setting in results.where(task=task, paired=True):
-        found.setdefault(setting.regime or "paper", []).append(setting)
-    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+        regimes.setdefault(setting.regime or "paper", []).append(setting)
+    return dict(sorted(regimes.items(), key=lambda item: -len(item[1])))
 
 
 def answered(results: Results) -> list[tuple[Setting, dict[str, Sequence[Answer]]]]:
     """Settings whose language models completed prompts, and the answers of each method's first seed."""
-    found = []
+    settings = []
     for setting in results.where(task="language"):
         answers = {
             arm: next(run.completions for run in runs if run.completions)
@@ -370,5 +370,5 @@ def answered(results: Results) -> list[tuple[Setting, dict[str, Sequence[Answer]
             if any(run.completions for run in runs)
         }
         if answers:
-            found.append((setting, answers))
-    return found
+            settings.append((setting, answers))
+    return settings

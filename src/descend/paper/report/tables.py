@@ -1,4 +1,4 @@
-"""A table of the paper with our numbers beside it, as CSV, Markdown and HTML."""
+"""A table of the paper with our numbers beside it, as CSV and Markdown."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     def csv(self) -> str:
-        """For a spreadsheet."""
+        """The table as CSV, for a spreadsheet."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(self.heads)
@@ -34,25 +34,13 @@ class Table:
         return out.getvalue()
 
     def markdown(self) -> str:
-        """For a text, with its title and words."""
+        """The table as Markdown, with its title and words."""
         lines = [_line(self.heads), _line(["---"] * len(self.heads)), *map(_line, self.rows)]
         return f"# {self.title}\n\n{self.words}\n\n" + "\n".join(lines) + "\n"
 
-    def html(self) -> str:
-        """For the page, in a frame of its own that scrolls where the page is narrow."""
-        heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in self.heads)
-        rows = "".join(
-            f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in rest) + "</tr>"
-            for first, *rest in self.rows
-        )
-        return (
-            f'<div class="scroll" role="region" aria-label="{escape(self.title)}" tabindex="0">'
-            f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
-        )
-
 
 def spreadsheet(words: str) -> str:
-    """Words for a spreadsheet, which takes a cell that begins like a formula for one; numbers stay."""
+    """Quote words that a spreadsheet would take for a formula; numbers stay as they are."""
     if words[:1] not in ("=", "+", "-", "@", "\t", "\r"):
         return words
     try:
@@ -63,6 +51,6 @@ def spreadsheet(words: str) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
-    """A row of Markdown, whose cells may hold anything but its own bars and line breaks."""
+    """A row of Markdown, with bars and line breaks in its cells escaped."""
     safe = (" ".join(cell.replace("\\", "\\\\").replace("|", "\\|").split()) for cell in cells)
     return f"| {' | '.join(map(escape, safe))} |"

@@ -5,7 +5,7 @@ from math import isfinite, nan
 
 from descend.paper.report.cells import arm_name
 from descend.paper.report.chart import Chart, Line, Panel
-from descend.paper.report.evidence import largest
+from descend.paper.report.evidence.theory import largest
 from descend.paper.report.parts import SEEDS, layer_series
 from descend.paper.report.results import Results
 from descend.paper.report.selections import finite_runs, gap_bounds, gaps, lowest_loss, shifts, with_energy
@@ -19,16 +19,16 @@ def theory_1(results: Results) -> Chart:
         "not measured: C, δ and ν of the term Cδν/(1−δ), which would raise the bound. It is not drawn where it lies "
         f"above the input's own gap: there it says nothing. {SEEDS}"
     )
-    panels, found = [], gap_bounds(results)
-    for one in found:
-        setting, best = one.setting, lowest_loss(results, one.setting)
+    panels, bounds = [], gap_bounds(results)
+    for bound in bounds:
+        setting, best = bound.setting, lowest_loss(results, bound.setting)
         rows = {
             arm: [gaps(run, setting.gamma, best) for run in finite_runs(setting, arm)] for arm in ("erm", "constrained")
         }
         series = [layer_series(arm_name(arm), arm, values) for arm, values in rows.items() if values]
-        lines = [Line(one.bound, "ζ/α", "y")] if one.telling else []
+        lines = [Line(bound.bound, "ζ/α", "y")] if bound.telling else []
         panels.append(Panel(setting.words, "layer (0 is the input)", "best gap so far", series, lines=lines))
-    missing = "" if any(isfinite(one.bound) for one in found) else "Not run: constrained cells with their curves."
+    missing = "" if any(isfinite(bound.bound) for bound in bounds) else "Not run: constrained cells with their curves."
     return Chart("theory-1", "The gap that is left along the layers, and Theorem 2", words, panels, 3, missing)
 
 

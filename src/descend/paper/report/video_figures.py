@@ -36,10 +36,10 @@ def figure_3(results: Results) -> Chart:
     for (_, model, data), settings in families.items():
         series = []
         for arm, setting in product(("constrained", "erm"), settings):
-            found = robust(tuple(setting.runs(arm)))
-            ends = [number.interval for number in found.numbers]
+            curve = robust(tuple(setting.runs(arm)))
+            ends = [number.interval for number in curve.numbers]
             name = f"{arm_name(arm)}, L = {setting.depth}"
-            series.append(banded(name, styles[setting.depth], found.noise, ends, dashed=arm == "erm"))
+            series.append(banded(name, styles[setting.depth], curve.noise, ends, dashed=arm == "erm"))
         title, gamma = f"{model}, {data_name(data)}, γ = {settings[0].gamma:g}", settings[0].gamma
         panels.append(Panel(title, "test noise γ", settings[0].metric, series, lines=[Line(gamma, "trained")]))
     missing = lacking(product(("UT", "DUST"), SETS), [(model, data) for _, model, data in families])
@@ -65,7 +65,8 @@ def figure_8(results: Results) -> Chart:
         series = []
         for data, arms in by_data.items():
             gains = by_level(arms["constrained"], arms["erm"])
-            series.append(banded(data_name(data), styles[data], list(gains), [one.interval for one in gains.values()]))
+            ends = [gained.interval for gained in gains.values()]
+            series.append(banded(data_name(data), styles[data], list(gains), ends))
         trained = max(run.gamma for arms in by_data.values() for run in arms["erm"])
         lines = [Line(0, "ERM", "y"), Line(trained, "trained")]
         panels.append(Panel(f"{model}, γ = {trained:g}", "test noise γ", "gain over ERM, %", series, lines=lines))

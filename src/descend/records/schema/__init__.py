@@ -19,6 +19,7 @@ from descend.records.schema.base import (
     Part,
     parse,
 )
+from descend.records.schema.completions import Completion, read_completions
 from descend.records.schema.config import RunConfig, read_config
 from descend.records.schema.findings import (
     ChosenExit,
@@ -37,6 +38,7 @@ from descend.records.schema.summary import (
     REQUIRED,
     Comparison,
     Measured,
+    Provenance,
     Summary,
     parse_summary,
     read_comparison,
@@ -53,6 +55,7 @@ __all__ = [
     "ByLevel",
     "ChosenExit",
     "Comparison",
+    "Completion",
     "Drafts",
     "ExitPoint",
     "Exits",
@@ -66,6 +69,7 @@ __all__ = [
     "OptionalNumbers",
     "Part",
     "Probes",
+    "Provenance",
     "Ratios",
     "Record",
     "RunConfig",
@@ -75,6 +79,7 @@ __all__ = [
     "parse",
     "parse_summary",
     "read_comparison",
+    "read_completions",
     "read_config",
     "read_groups",
     "read_records",

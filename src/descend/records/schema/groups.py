@@ -57,6 +57,8 @@ class Groups(File):
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
+        if not self.noise:
+            raise ValueError("noise must hold at least one level; got none")
         if len(self.scores) not in (0, len(self.noise)) or any(len(row) != len(self.counts) for row in self.scores):
             raise ValueError(
                 f"scores must have {len(self.counts)} sums at each of {len(self.noise)} noise levels; got "

@@ -18,6 +18,7 @@ from descend.records.schema.base import (
     Number,
     Numbers,
     OptionalNumbers,
+    Part,
     Text,
     empty_for_null,
     nan_for_null,
@@ -132,25 +133,47 @@ class Measured(File):
         yield "settled_layer", len(shares) if len(shares) not in (0, depth + 1) else 0
 
 
-class Summary(Measured):
-    """The summary of an evaluated run.
-
-    Beside what was measured it says which run, data and constraints that was.
+class Provenance(Part):
+    """Where a judged model comes from.
 
     Attributes:
         recipe: The recipe's name, or the task of a model that Descend did not train.
         method: As in `RunConfig`; ``plain`` for a model that Descend did not train.
         seed: The run's seed.
         model: The model's label.
-        dataset: The name of the data judged on.
-        split: ``test``, ``validation`` or ``train``.
         checkpoint: Which of the run's models: ``model`` or ``best_feasible``.
-        shift: The kind of noise.
         settings: All settings that may tell two runs on the same data apart, but for their seeds.
         multipliers: λ of each layer, L numbers.
         cap_multiplier: The cap's.
         slack: Each layer's slack, L numbers.
         binding: The constraints with λ > 0, by layer; 0 stands for the cap.
+        seconds: Training time.
+        note: What a reader should know of the run.
+    """
+
+    recipe: str
+    method: str
+    seed: int
+    model: str
+    checkpoint: str = "model"
+    settings: dict[str, JsonValue] = {}
+    multipliers: Numbers = []
+    cap_multiplier: float | None = None
+    slack: Numbers = []
+    binding: Annotated[list[int], BeforeValidator(empty_for_null)] = []
+    seconds: float | None = None
+    note: Text = ""
+
+
+class Summary(Measured, Provenance):
+    """The summary of an evaluated run.
+
+    It adds to the measurements which model, data and constraints they are of.
+
+    Attributes:
+        dataset: The name of the data judged on.
+        split: ``test``, ``validation`` or ``train``.
+        shift: The kind of noise.
         alpha: α of each layer, or a single one for all; empty with a geometric target.
         target: ``geometric`` or ``step``.
         strength: The geometric target's.
@@ -159,27 +182,15 @@ class Summary(Measured):
         first_layer: The first layer under a constraint.
         cap: The cap on the last layer's loss.
         sigma: σ_x of the noise.
-        seconds: Training time.
-        note: What a reader should know of the run.
         probe: Linear probes.
         exit: Early exits.
         speculation: Self-speculative decoding.
         energy: γ → the mean energy of h_0 … h_L, of unrolled models.
     """
 
-    recipe: str
-    method: str
-    seed: int
-    model: str
     dataset: str
     split: str = "test"
-    checkpoint: str = "model"
     shift: str = "gaussian"
-    settings: dict[str, JsonValue] = {}
-    multipliers: Numbers = []
-    cap_multiplier: float | None = None
-    slack: Numbers = []
-    binding: Annotated[list[int], BeforeValidator(empty_for_null)] = []
     alpha: Annotated[list[float], BeforeValidator(_listed)] = []
     target: str | None = None
     strength: float | None = None
@@ -188,12 +199,23 @@ class Summary(Measured):
     first_layer: int | None = None
     cap: float | None = None
     sigma: float | None = None
-    seconds: float | None = None
-    note: Text = ""
     probe: Probes = Probes()
     exit: Exits | None = None
     speculation: Speculation | None = None
     energy: ByLevel = {}
+
+    @classmethod
+    def of(cls, measured: Measured, provenance: Provenance, **entries: Any) -> Self:
+        """Join what was measured with which model, data and constraints that was.
+
+        Args:
+            measured: The measurements.
+            provenance: The model's.
+            entries: Further entries, which take precedence.
+        """
+        parts = (measured, provenance)
+        known = {name: getattr(part, name) for part in parts for name in part.model_fields_set}
+        return cls(**known | entries)
 
     @property
     def constrained(self) -> bool:

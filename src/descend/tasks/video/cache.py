@@ -1,13 +1,12 @@
-"""Decoded once: the frames of a set of clips in one memory-mapped file.
+"""Cache the decoded frames of a set of clips in one memory-mapped file.
 
-The file is the frames of all clips one after the other, uint8 (ΣF, SIZE, SIZE), then the clips' lengths
-(int64 each), then a stamp of the sources' state. Frames are written as they are decoded, so that their number
-need not be known beforehand; the file's name says which clips it holds and the stamp whether they are still
-the same, so that a changed source replaces its old frames instead of leaving them behind.
+The file holds the frames of all clips in order, uint8 (ΣF, SIZE, SIZE), then the clips' lengths (int64 each), then a
+stamp: a hash of the source files' sizes and times. Frames are written as they are decoded, so their number need not be
+known in advance. The file's name identifies the clips and the stamp their state, so new frames of a changed source
+replace the old ones.
 """
 
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from filelock import lock_descriptor
 from tqdm import tqdm
 
 from descend.errors import InputError
@@ -26,37 +26,37 @@ from descend.tasks.video.decoding import SIZE
 from descend.tasks.video.sources import Clip
 
 FORMAT = 1
-"""Version of the file's layout and of what decoding yields: a change of either is a new number."""
+"""Version of the file's layout and of decoding. Raise it when either changes."""
 
 _FRAME_BYTES = SIZE * SIZE
 _STAMP_BYTES = hashlib.sha256().digest_size
-_JUST_MADE = 60  # seconds; a part that young may be on its way to its lock
+_JUST_MADE = 60  # seconds; a file that young may not be locked yet
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def default_cache_dir() -> Path:
     """$DESCEND_CACHE, else $XDG_CACHE_HOME/descend, else ~/.cache/descend."""
-    if own := os.environ.get("DESCEND_CACHE"):
-        return Path(own).expanduser()
+    if folder := os.environ.get("DESCEND_CACHE"):
+        return Path(folder).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "descend"
 
 
 def cached(clips: Sequence[Clip], cache_dir: str | Path | None = None, progress: bool = True) -> list[np.ndarray]:
-    """Give the frames of clips, decoding them only if no earlier call left them in the cache.
+    """Return the frames of clips; decode them only if the cache does not hold them.
 
-    Any number of processes may ask for the same clips at once: each one that finds no cache builds its own
-    file and puts it in place whole.
+    Several processes may ask for the same clips at once. Each that finds no cache file builds one and renames it into
+    place when it is complete.
 
     Args:
-        clips: What to decode.
-        cache_dir: Folder of the cache, made if missing; by default `default_cache_dir()`.
-        progress: Show a bar while decoding, if the terminal can show one.
+        clips: The clips.
+        cache_dir: The cache's folder, created if missing; by default `default_cache_dir()`.
+        progress: Show a progress bar while decoding, in a terminal.
 
     Returns:
         One read-only memory-mapped uint8 (F, SIZE, SIZE) per clip.
 
     Raises:
-        InputError: A clip can't be decoded, or the cache can't be written.
+        InputError: If a clip can't be decoded, or the cache can't be written.
     """
     if not clips:
         return []
@@ -73,25 +73,25 @@ def cached(clips: Sequence[Clip], cache_dir: str | Path | None = None, progress:
 
 
 def _identity(clips: Sequence[Clip]) -> str:
-    """Which clips these are, wherever their content stands."""
+    """A hash of the clips' names and files, not of their content."""
     names = [(clip.name, [str(file) for file in clip.files]) for clip in clips]
     return hashlib.sha256(repr(names).encode()).hexdigest()[:32]
 
 
 def _stamp(clips: Sequence[Clip]) -> bytes:
-    """The state that the clips' files are in; without reading them."""
+    """A hash of the sizes and times of the clips' files, which are not read."""
     state: list[object] = [FORMAT, SIZE]
     for file in (file for clip in clips for file in clip.files):
         try:
-            found = file.stat()
+            status = file.stat()
         except OSError as error:
             raise InputError(f"{file} can't be read: {error.strerror}") from error
-        state.append((found.st_size, found.st_mtime_ns))
+        state.append((status.st_size, status.st_mtime_ns))
     return hashlib.sha256(repr(state).encode()).digest()
 
 
 def _open(file: Path, clips: int, stamp: bytes) -> list[np.ndarray] | None:
-    """The views into a whole and current cache file; None if it is anything else."""
+    """One view per clip into a cache file; None if the file is missing, damaged or out of date."""
     try:
         content = np.memmap(file, dtype=np.uint8, mode="r")
     except (OSError, ValueError):  # missing, unreadable, empty
@@ -107,7 +107,7 @@ def _open(file: Path, clips: int, stamp: bytes) -> list[np.ndarray] | None:
 
 
 def _build(file: Path, clips: Sequence[Clip], stamp: bytes, progress: bool) -> None:
-    """Decode the clips into a file beside FILE and put it in FILE's place when it is whole."""
+    """Decode the clips into a temporary file, and rename it to FILE when it is complete."""
     folder = file.parent
     announced = sum(clip.announced() for clip in clips)
     needed = announced * _FRAME_BYTES
@@ -121,7 +121,7 @@ def _build(file: Path, clips: Sequence[Clip], stamp: bytes, progress: bool) -> N
         try:
             with open(descriptor, "wb") as part:
                 with suppress(OSError):  # a file system without locks
-                    fcntl.lockf(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    lock_descriptor(part.fileno(), blocking=False)
                 bar = tqdm(
                     total=announced or None,
                     desc="decoding",
@@ -133,7 +133,7 @@ def _build(file: Path, clips: Sequence[Clip], stamp: bytes, progress: bool) -> N
                     lengths = [_write(clip, part, bar) for clip in clips]
                 part.write(np.array(lengths, dtype="<i8").tobytes() + stamp)
                 part.flush()
-                os.fsync(part.fileno())  # else a power cut could leave the name without the content
+                os.fsync(part.fileno())  # otherwise a power cut could leave the name without the content
             os.replace(name, file)
         except BaseException:  # Ctrl-C too
             with suppress(OSError):
@@ -149,16 +149,16 @@ def _build(file: Path, clips: Sequence[Clip], stamp: bytes, progress: bool) -> N
 
 
 def _clear(file: Path) -> None:
-    """Remove what builders of FILE that were killed have left; one at work holds a lock on its own."""
+    """Remove temporary files of killed builders of FILE; a builder at work holds a lock on its file."""
     for part in file.parent.glob(f"{file.stem}-*.part"):
-        with suppress(OSError), part.open("r+b") as left:
-            fcntl.lockf(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if time.time() - part.stat().st_mtime > _JUST_MADE:
+        with suppress(OSError), part.open("r+b") as stream:
+            unused = lock_descriptor(stream.fileno(), blocking=False)
+            if unused and time.time() - part.stat().st_mtime > _JUST_MADE:
                 part.unlink()
 
 
 def _write(clip: Clip, part: BinaryIO, bar: tqdm) -> int:
-    """Append a clip's frames; gives their number."""
+    """Append a clip's frames; returns their number."""
     count = 0
     for frame in clip.frames():
         part.write(frame.tobytes())

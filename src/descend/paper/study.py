@@ -1,4 +1,4 @@
-"""A study: what is asked for, what is done, what that leaves and costs, and the carrying out of it."""
+"""A study: the cells it needs, those that are done, the cost of the rest, and running them."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,11 @@ from pathlib import Path
 from tqdm import tqdm
 
 from descend.errors import InputError
-from descend.paper import collected
-from descend.paper.asked import asked
+from descend.paper import cell_store
 from descend.paper.costs import Costs
 from descend.paper.grid import OUT, ROOT, cells, names, settings
 from descend.paper.scales import SCALES
+from descend.paper.study_file import read_request
 from descend.paper.workers import RUNS, Job, Report, Work, carry_out
 from descend.records import locked
 from descend.records.studies import CELLS_FILE, STUDY_FILE, Cell, StudyFile
@@ -24,13 +24,13 @@ class Study:
     """A study in its folder.
 
     Attributes:
-        wanted: Figures and tables.
-        scale: How much of the paper's grid.
-        out: Its folder.
-        root: The folder of real data; None for none.
-        cells: All that it needs,
-        missing: and those of them that are not done.
-        costs: What cells take.
+        wanted: Figures and tables, by name.
+        scale: The scale, a key of `SCALES`.
+        out: The study's folder.
+        root: The folder of real data; None without any.
+        cells: The cells it needs.
+        missing: Those that are not done.
+        costs: Estimates of the cells' seconds.
     """
 
     wanted: list[str]
@@ -43,23 +43,29 @@ class Study:
 
     @classmethod
     def of(cls, words: Sequence[str], scale: str, out: Path, root: Path | None) -> "Study":
-        """What is asked for, and what there is of it.
+        """Read a study's folder.
+
+        Args:
+            words: Names of figures and tables, or ``all``.
+            scale: The scale.
+            out: The study's folder; it need not exist.
+            root: The folder of real data.
 
         Raises:
-            InputError: If a name or the scale is not known, or the folder holds a study of another scale.
+            InputError: If a name or the scale is unknown, or the folder holds a study of another scale.
         """
         if scale not in SCALES:
             raise InputError(f"scale must be one of {', '.join(SCALES)}; got {scale!r}.")
         wanted = names(words)
         _before(out, scale)
-        needed, done, costs = cells(wanted, scale), collected.read(out), Costs(scale)
+        needed, done, costs = cells(wanted, scale), cell_store.read(out), Costs(scale)
         for cell in cells(names(["all"]), scale):
             if cell.name in done:
                 costs.learn(cell, done[cell.name].seconds)
         return cls(wanted, scale, out, root, needed, [cell for cell in needed if cell.name not in done], costs)
 
-    def told(self, workers: int) -> str:
-        """How much is to be done, and what it costs."""
+    def estimate(self, workers: int) -> str:
+        """How many cells are left and how long they take, in words."""
         known = [seconds for cell in self.missing if (seconds := self.costs.of(cell)) is not None]
         unknown = len(self.missing) - len(known)
         words = "all" if self.wanted == names(["all"]) else ", ".join(self.wanted)
@@ -71,20 +77,20 @@ class Study:
             hours = f"{_duration(sum(known))} of one core, {_duration(sum(known) / workers)} with --workers {workers}"
             lines.append(f"They take about {hours}.")
         if unknown:
-            lines.append(f"What {unknown} of them take is not known: none of their kind was timed yet.")
+            lines.append(f"The time of {unknown} of them is unknown: no similar cell was timed yet.")
         return "\n".join(lines)
 
     def models(self) -> dict[Path, Path]:
-        """Of the models that cells start from and that are to be converted first: where to → what from."""
+        """Models to convert before the cells that start from them can run: target → source."""
         used = {value for cell in self.missing for value in _words(cell)}
         pairs = settings()[self.scale].get("converted", {}).items()
         return {self._path(target): self._path(source) for target, source in pairs if target in used}
 
     def check_data(self) -> None:
-        """Refuse to start without the data that cells read.
+        """Check that the data of all missing cells exist.
 
         Raises:
-            InputError: Naming all that is not there, and what needs it.
+            InputError: If some are missing; it names them and the data sets they belong to.
         """
         converted = settings()[self.scale].get("converted", {})
         needed: dict[str, set[str]] = {}
@@ -103,11 +109,11 @@ class Study:
         return Path(value.replace(ROOT, str(self.root)).replace(OUT, str(self.out)))
 
     def carry_out(self, work: Work, *, workers: int, preload: Sequence[str]) -> Report:
-        """Run what is missing.
+        """Run the missing cells.
 
         Raises:
             KeyboardInterrupt: On Ctrl-C or SIGTERM, after all workers have saved and stopped.
-            StudyError: If the disk takes no more.
+            StudyError: If the disk is full.
         """
         (self.out / RUNS).mkdir(parents=True, exist_ok=True)
         with _Progress(self, workers) as progress:
@@ -115,29 +121,29 @@ class Study:
             return carry_out(jobs, work, workers=workers, preload=preload, tell=progress.tell)
 
     def write(self) -> None:
-        """Say in the folder what it is of: of all commands together. Lines of other settings are put aside."""
+        """Write ``study.json``, for all commands so far, and move cells of other settings to another file."""
         self.out.mkdir(parents=True, exist_ok=True)
         known = {cell.name for cell in cells(names(["all"]), self.scale)}
         with locked(self.out, wait=True):
             before = _before(self.out, self.scale)  # again: another command may have begun
-            if not before and (done := collected.read(self.out)) and known.isdisjoint(done):
+            if not before and (done := cell_store.read(self.out)) and known.isdisjoint(done):
                 raise InputError(
-                    f"{self.out / CELLS_FILE} has no cell of scale {self.scale}, and nothing says of which "
-                    "it is. Choose another folder with --out."
+                    f"{self.out / CELLS_FILE} has no cell of scale {self.scale}, and its own scale is unknown. Choose "
+                    "another folder with --out."
                 )
             what = names([*(before.what if before else []), *self.wanted])
             versions = {name: version(name) for name in ("descend", "torch", "transformers")}
             if before and not self.missing:  # drawn again, not run again
                 versions = before.versions or versions
             StudyFile(scale=self.scale, what=what, versions=versions).write(self.out / STUDY_FILE)
-        old = collected.supersede(self.out, known)
+        old = cell_store.supersede(self.out, known)
         if old:
-            print(f"{old} cells of other settings are put aside, into {self.out / collected.OLD_FILE}.")
+            print(f"Moved {old} cells of other settings to {self.out / cell_store.OLD_FILE}.")
 
 
 def _before(out: Path, scale: str) -> StudyFile | None:
-    """What was asked for in a folder before, which must be of the same scale."""
-    before = asked(out)
+    """The folder's ``study.json``; refuses one of another scale."""
+    before = read_request(out)
     if before and before.scale != scale:
         raise InputError(
             f"{out} holds a study at --scale {before.scale}; got {scale}. Choose another folder with --out."
@@ -146,7 +152,7 @@ def _before(out: Path, scale: str) -> StudyFile | None:
 
 
 class _Progress:
-    """One line with the cells that are behind us and the time that is left; on no terminal a line for each cell."""
+    """A progress bar with the cells done and the time left; without a terminal, a line for each cell."""
 
     def __init__(self, study: Study, workers: int):
         self.study, self.workers = study, workers
@@ -166,7 +172,7 @@ class _Progress:
         self.bar.close()
 
     def tell(self, cell: Cell, report: Report) -> None:
-        """A cell is behind us."""
+        """Count a cell as done or failed."""
         self.left.pop(cell.name)
         if cell.name in report.seconds:
             self.study.costs.learn(cell, report.seconds[cell.name])
@@ -182,7 +188,7 @@ class _Progress:
 
 
 def _words(cell: Cell) -> list[str]:
-    """The values of a cell's settings that are text; paths are among them."""
+    """The values of a cell's settings that are text, among them paths."""
     return [value for value in (*cell.settings.values(), *cell.answer.values()) if isinstance(value, str)]
 
 

@@ -1,4 +1,4 @@
-"""What a study was asked for."""
+"""Read ``study.json``: which figures and tables a study was asked for, and at which scale."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,8 +9,8 @@ from descend.paper.scales import SCALES
 from descend.records.studies import STUDY_FILE, StudyFile, read_study
 
 
-def asked(out: Path) -> StudyFile | None:
-    """What a folder's ``study.json`` says; None if it has none.
+def read_request(out: Path) -> StudyFile | None:
+    """The content of a folder's ``study.json``; None if it has none.
 
     Raises:
         InputError: If it is damaged, or names a scale, figure or table that does not exist.
@@ -29,7 +29,7 @@ def asked(out: Path) -> StudyFile | None:
 
 
 def scale_of(known: Iterable[str]) -> str:
-    """The scale whose grid has most of some cells, by their names; empty if none has any."""
+    """The scale whose grid contains most of these cells, by name; empty if none contains any."""
     known = set(known)
     shared = {scale: len(known & {cell.name for cell in cells(names(["all"]), scale)}) for scale in SCALES}
     most = max(shared, key=lambda scale: shared[scale])

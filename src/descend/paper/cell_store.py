@@ -1,4 +1,4 @@
-"""``cells.jsonl``: what a study has measured, one line for each finished cell, and the truth on what is done."""
+"""``cells.jsonl``: one line for each finished cell. A cell is done if and only if it has a line there."""
 
 import json
 import math
@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from descend.errors import SaveError
-from descend.reading import json_lines, read_json
+from descend.reading import json_lines
 from descend.records import locked, put
-from descend.records.schema import Record, read_config, read_groups, read_records, read_summary
+from descend.records.schema import Record, read_completions, read_config, read_groups, read_records, read_summary
 from descend.records.studies import CELLS_FILE, Answer, Cell, Curve, FinishedCell, Settings, parse_cell
 
 OLD_FILE = "superseded.jsonl"
 LOCK = "cells.lock"
 
 ANSWERS_FILE = "answers-{gamma:g}.json"
-"""In a run's folder: what its language model answers at one noise level."""
+"""In a run's folder: the answers of its language model at one noise level."""
 
 MOST_STEPS = 60
-"""Of a curve: enough to draw it."""
+"""Points kept of a curve, enough to draw it."""
 
 DIGITS = 6
 """Significant digits of numbers: more than any figure shows, and a third of the bytes."""
@@ -38,11 +38,11 @@ def read(out: Path) -> dict[str, FinishedCell]:
         InputError: If another line is not a finished cell.
     """
     file = out / CELLS_FILE
-    found: dict[str, FinishedCell] = {}
+    cells: dict[str, FinishedCell] = {}
     for number, content in json_lines(file, appended=True) if file.exists() else ():
         line = parse_cell(content, f"{file}, line {number},")
-        found.setdefault(line.cell.name, line)
-    return found
+        cells.setdefault(line.cell.name, line)
+    return cells
 
 
 def mixed(out: Path) -> list[str]:
@@ -102,8 +102,8 @@ def supersede(out: Path, known: Container[str]) -> int:
         if old:
             with (out / OLD_FILE).open("ab") as stream:
                 stream.writelines(map(_dumped, old))
-            kept = b"".join(_dumped(line) for name, line in lines.items() if name in known)
-            put(out / CELLS_FILE, lambda part: part.write_bytes(kept))
+            remaining = b"".join(_dumped(line) for name, line in lines.items() if name in known)
+            put(out / CELLS_FILE, lambda part: part.write_bytes(remaining))
     return len(old)
 
 
@@ -115,9 +115,9 @@ def _drop_half_a_line(stream: Any) -> None:
         start = max(0, place - 2**16)
         stream.seek(start)
         block, place = stream.read(place - start), start
-    kept = place + block.rfind(b"\n") + 1
-    if kept < end:
-        stream.truncate(kept)
+    end_of_lines = place + block.rfind(b"\n") + 1
+    if end_of_lines < end:
+        stream.truncate(end_of_lines)
 
 
 def line(cell: Cell, folder: Path, seconds: float, folders: Mapping[str, Path]) -> FinishedCell:
@@ -131,7 +131,7 @@ def line(cell: Cell, folder: Path, seconds: float, folders: Mapping[str, Path]) 
     """
     records = folder / "records.jsonl"
     rows = list(read_records(records)) if records.exists() else []
-    found = FinishedCell(
+    finished = FinishedCell(
         cell=cell,
         summary=read_summary(folder),
         groups=read_groups(folder),
@@ -141,7 +141,7 @@ def line(cell: Cell, folder: Path, seconds: float, folders: Mapping[str, Path]) 
         completions=_completions(cell, folder),
         seconds=seconds,
     )
-    return parse_cell(_portable(_rounded(found.content()), folders), str(folder))
+    return parse_cell(_portable(_rounded(finished.content()), folders), str(folder))
 
 
 def diverged(cell: Cell, reason: str, seconds: float) -> FinishedCell:
@@ -176,9 +176,9 @@ def _validation(rows: Sequence[Record]) -> dict[str, list[Any]]:
 
 def _completions(cell: Cell, folder: Path) -> list[Answer]:
     return [
-        Answer(prompt=row["instruction"], noise=gamma, text=row["output"])
+        Answer(prompt=row.instruction, noise=gamma, text=row.output)
         for gamma in answered(cell)
-        for row in read_json(folder / ANSWERS_FILE.format(gamma=gamma))
+        for row in read_completions(folder / ANSWERS_FILE.format(gamma=gamma))
     ]
 
 
