@@ -1,4 +1,4 @@
-"""The settings of constrained training, beside those of the trainers of Transformers and TRL."""
+"""The settings of constrained training, added to the training arguments of Transformers and TRL."""
 
 import json
 import math
@@ -18,8 +18,8 @@ from descend.errors import InputError
 from descend.training.flags import Alpha, DualEvery, alpha_of, dual_every_of
 from descend.training.preset import PAPER, paper
 
-# Settings are mixed into the arguments of more than one trainer. At run time they have no base, so that the defaults
-# of TRL's arguments, which derive from Transformers', stay in force.
+# The settings are a mixin for the arguments of Transformers and of TRL. At run time the mixin has no base: deriving
+# from `TrainingArguments` would override TRL's defaults.
 if TYPE_CHECKING:
     _TrainerArguments = TrainingArguments
 else:
@@ -47,10 +47,10 @@ METHODS: dict[str, Callable[[int], list[float]]] = {
 }
 """The weights of f_0 … f_L in a method's objective, for a model of L layers.
 
-``uniform`` and ``linear`` are deep supervision, which trains every exit at a fixed weight. ``uniform`` includes exit 0,
-the readout of the embedded input: it trains the readout and the embedding, and is a constant where neither affects it
-(UT's noisy input). ``linear`` gives layer l the weight l, and exit 0 none. ``r-drop`` is ERM with another term, see
-`Objective`.
+``uniform`` and ``linear`` are deep supervision: every exit has a fixed weight. ``uniform`` includes exit 0, the readout
+of the embedded input, which trains the readout and the embedding (for UT, where exit 0 is the noisy input, it is a
+constant). ``linear`` weights layer l in proportion to l, so exit 0 has no weight. ``r-drop`` is ERM with another term,
+see `Objective`.
 """
 
 
@@ -58,7 +58,7 @@ DEFAULTS: dict[str, dict[str, float | str]] = {
     "geometric": {"strength": 0.2, "dual_optimizer": "price", "dual_warmup_steps": 0.0, "resilience": 0.0},
     "step": {"dual_optimizer": "adam", "dual_warmup_steps": 0.1, "resilience": 0.05},
 }
-"""Defaults that depend on the target: the losses themselves (`GeometricTarget`), or α (`StepTarget`)."""
+"""Defaults by target: `GeometricTarget` (no α given) or `StepTarget` (α given)."""
 
 
 def all_measured_are_saved(args: Mapping[str, Any]) -> bool:
@@ -87,7 +87,7 @@ REFUSED = {
 """Trainer settings that we refuse, with the reason."""
 
 FILLED = ("strength", "dual_optim_args")
-"""Settings that a recipe may have other defaults for, see `DescentArguments.fill`."""
+"""Settings for which recipes have their own defaults, see `DescentArguments.fill`."""
 
 
 @dataclass
@@ -222,7 +222,11 @@ class DescentArguments(_TrainerArguments):
 
     @classmethod
     def of(cls, args: TrainingArguments | None) -> Self:
-        """A trainer's arguments; those of Transformers or TRL get the default problem."""
+        """Convert a trainer's arguments to this class; without ours they get the default problem.
+
+        Args:
+            args: Arguments of this class, of Transformers or of TRL; None for the defaults.
+        """
         if args is None:
             return cls(output_dir="trainer_output")
         if isinstance(args, cls):
@@ -235,15 +239,15 @@ class DescentArguments(_TrainerArguments):
 
     @classmethod
     def paper(cls, recipe: str, output_dir: str | None = None, *, dataset: str = "imdb", **settings: Any) -> Self:
-        """The paper's training arguments for a recipe; the others keep the defaults of Transformers.
+        """The paper's training arguments for a recipe; all others have Transformers' defaults.
 
-        `descend.training.preset` says for each value whether the paper prints it.
+        `descend.training.preset` documents for each value whether the paper prints it.
 
         Args:
             recipe: The recipe's name, such as ``video-ut``.
             output_dir: The run's folder.
-            dataset: ``imdb`` or ``mnli``, for recipes of text.
-            **settings: Further arguments, which override the paper's.
+            dataset: ``imdb`` or ``mnli``, for text classification.
+            **settings: Further arguments; they override the paper's.
 
         Raises:
             InputError: If there is no such recipe, or a setting is outside its range.
@@ -252,13 +256,13 @@ class DescentArguments(_TrainerArguments):
         return cls(**{"output_dir": output_dir, **preset.training, **settings})
 
     def fill(self, defaults: Mapping[str, Any]) -> None:
-        """Replace settings that are None by a recipe's defaults, where they suit the problem.
+        """Set settings that are None to a recipe's defaults, if they apply to the problem.
 
-        ``strength`` belongs to the bounds that follow from the losses: with ``alpha`` it stays None. Options of the
-        dual optimizer belong to the price rule, which recipes choose them for: with another one they stay None.
+        ``strength`` applies without ``alpha`` only. ``dual_optim_args`` applies to the price rule only, for which the
+        recipes chose the values.
 
         Args:
-            defaults: Values by name, of `FILLED`.
+            defaults: Name in `FILLED` → value.
         """
         suits = {"strength": self.alpha is None, "dual_optim_args": self.resolved("dual_optimizer") == "price"}
         for name, value in defaults.items():
@@ -323,7 +327,7 @@ class DescentArguments(_TrainerArguments):
 
         Args:
             depth: L.
-            first: Where the chain and a schedule start.
+            first: The exit where the chain and a schedule start.
 
         Raises:
             InputError: If there is no α, or the decay is outside its range.
@@ -337,14 +341,15 @@ class DescentArguments(_TrainerArguments):
         return [self.alpha * self.alpha_decay ** max(0, layer - first) for layer in range(depth)]
 
     def problem(self, depth: int, first: int = 0) -> DescentProblem:
-        """The constraints that a model is judged by, whatever method trained it.
+        """The constraints of the verdict; they are the same for all methods.
 
         Args:
             depth: L, the number of the model's layers.
-            first: Where the model's chain starts unless ``first_layer`` is set, see `LayeredModel.first_layer`.
+            first: The exit where the chain starts by default, see `LayeredModel.first_layer`; ``first_layer``
+                overrides it.
 
         Raises:
-            InputError: If a setting is outside its range, or does not go with another.
+            InputError: If a setting is outside its range or contradicts another one.
         """
         usual = min(first, depth - 1) if self.alpha is None else 0  # the paper's chain starts at the input
         first = usual if self.first_layer is None else self.first_layer
@@ -402,7 +407,7 @@ class DescentArguments(_TrainerArguments):
         )
 
     def resolved(self, name: str) -> Any:
-        """A setting, or if it is None its default, which may depend on other settings."""
+        """The value of a setting; if it is None, its default, which may depend on other settings."""
         value = getattr(self, name)
         if value is not None:
             return value
@@ -411,7 +416,7 @@ class DescentArguments(_TrainerArguments):
         return DEFAULTS["geometric" if self.alpha is None else "step"].get(name)
 
     def warmup(self, steps: int, epoch: int) -> int:
-        """How many of a run's steps pass before the constraints take part.
+        """The number of warm-up steps, before the constraints take part.
 
         Args:
             steps: The number of steps in the run.
@@ -435,7 +440,7 @@ class DescentArguments(_TrainerArguments):
 
     @property
     def idle(self) -> set[str]:
-        """Settings of Descend that training by this method does not use."""
+        """Names of Descend's settings that this method does not use."""
         every = set(DescentArguments.__annotations__)
         always = {"preset", "calibrate", "patience"}
         used = {"constrained": every - {"r_drop"}, "r-drop": {"r_drop"}}
@@ -456,9 +461,9 @@ class DescentArguments(_TrainerArguments):
 
 @dataclass
 class DescentConfig(DescentArguments, TrainingArguments):
-    """Transformers' `TrainingArguments` and the constrained problem.
+    """Transformers' `TrainingArguments` with the settings of the constrained problem.
 
-    Every argument of the Trainer keeps its name and its meaning.
+    Every argument of the Trainer keeps its name and meaning.
     """
 
     library: ClassVar[type] = TrainingArguments
