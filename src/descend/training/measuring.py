@@ -21,7 +21,7 @@ from descend.evaluation.satisfaction import TOLERANCE, Verdict, verdict
 from descend.models import LayeredCausalLM
 from descend.records import aside, put
 from descend.training.metrics import Predictions
-from descend.training.saving import Resumable
+from descend.training.resuming import Resumable
 
 if is_datasets_available():
     import datasets

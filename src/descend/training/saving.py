@@ -1,13 +1,10 @@
-"""Writing checkpoints atomically, and resuming a run from them."""
+"""Write checkpoints atomically."""
 
-import json
 import logging
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -18,11 +15,11 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from descend.core import Outlook, PrimalDual
-from descend.errors import InputError, NonFiniteLossError, SaveError
-from descend.models.modules import save_module, tied_names
+from descend.errors import NonFiniteLossError, SaveError
+from descend.models.modules import save_module
 from descend.records import PART, aside, of_disk
 from descend.records.rows import Records
-from descend.training.checkpoints import DAMAGED, damage, load_state, newest_whole, rotate, save_state, seal, step_of
+from descend.training.checkpoints import newest_whole, rotate, save_state, seal, step_of
 from descend.training.config import DescentConfig
 from descend.training.hf_hooks import TrainerHooks
 from descend.training.state import StepSums
@@ -32,8 +29,8 @@ logger = logging.getLogger(__name__)
 STATE_FILE = "descent_{}.safetensors"  # one for each rank: its noise and its losses since the last dual step
 
 
-class Resumable(TrainerHooks):
-    """A trainer whose checkpoints hold the full state of a run: model, multipliers, noise and sums."""
+class Saving(TrainerHooks):
+    """A trainer whose checkpoints are atomic and hold the full state of a run: model, multipliers, noise and sums."""
 
     args: DescentConfig
     dual: PrimalDual
@@ -46,62 +43,6 @@ class Resumable(TrainerHooks):
     _earlier: float
     temperature: float
     _unwritten: Exception | None
-
-    def calibrate(self) -> None:
-        """Called at the end of training."""
-        raise NotImplementedError
-
-    def train(  # type: ignore[override]
-        self, resume_from_checkpoint: str | bool | None = None, *, calibrate: bool = True, **kwargs: Any
-    ) -> Any:
-        """Train, as Transformers' Trainer does.
-
-        A second call without a checkpoint is a new run in the same folder, from the model as it is: records,
-        ``best_feasible`` and the choice of the best model start over. As the optimizer keeps its state, the
-        multipliers keep theirs, and there is no second warm-up.
-
-        Args:
-            resume_from_checkpoint: A checkpoint to resume from, or True for the newest undamaged one.
-            calibrate: Whether to call `calibrate` at the end.
-            **kwargs: Further arguments of Transformers' ``train``.
-
-        Raises:
-            InputError: If the checkpoint is damaged, or there is none.
-            SaveError: If a checkpoint or the records can't be written; earlier checkpoints are not affected.
-        """
-        checkpoint = resume_from_checkpoint or None
-        if checkpoint is True:
-            checkpoint = self.last_checkpoint()
-            if checkpoint is None:
-                raise InputError(f"{self.args.folder} has no whole checkpoint to go on from.")
-        elif checkpoint is not None:
-            self._check(checkpoint)
-        try:
-            output = super().train(checkpoint, **kwargs)
-        except UnpicklingError as error:
-            raise InputError(f"{checkpoint} holds a pickle that is more than tensors; it is not loaded.") from error
-        if self.args.should_save:  # a run killed between saving and rotating has one checkpoint too many
-            rotate(self.args.folder, self.args.save_total_limit, self.state.best_model_checkpoint)
-        if calibrate:
-            self.calibrate()
-        return output
-
-    def last_checkpoint(self) -> str | None:
-        """The newest undamaged checkpoint of the run; newer damaged ones are reported and renamed."""
-
-        def look() -> Path | None:
-            newest, damaged = newest_whole(self.args.folder)
-            for checkpoint, fault in damaged.items():
-                _rename_damaged(checkpoint, fault)
-            return newest
-
-        newest = self._from_main(look)
-        return None if newest is None else str(newest)
-
-    def _check(self, checkpoint: str) -> None:
-        """Raise an error if a checkpoint does not match its manifest."""
-        if fault := self._from_main(lambda: damage(Path(checkpoint))):
-            raise InputError(f"{checkpoint} is damaged: {fault}. Go on from another checkpoint.")
 
     def _from_main(self, look: Callable[[], Any]) -> Any:
         """Call ``look`` on the main process only and return its result on all ranks, so that files are read once."""
@@ -122,30 +63,6 @@ class Resumable(TrainerHooks):
     def _rank(self) -> str:
         """The prefix of a rank's message; empty with a single process."""
         return f"process {self.args.process_index}: " if self.args.world_size > 1 else ""
-
-    def state_restored(self, checkpoint: str) -> None:
-        """Correct the path of the best checkpoint, in case the run's folder was moved."""
-        best = self.args.folder / Path(_state_of(checkpoint)["best_model_checkpoint"] or "").name
-        if best != self.args.folder and best.is_dir():
-            self.state.best_model_checkpoint = str(best)
-        if self.args.load_best_model_at_end and self.state.best_model_checkpoint != checkpoint:
-            self._forget_damaged_best("The best model is chosen from later ones.")
-
-    def _forget_damaged_best(self, instead: str) -> None:
-        """Rename a best checkpoint that is damaged or missing, and warn; the run goes on."""
-        best = self.state.best_model_checkpoint
-        if best is None:
-            return
-
-        def look() -> bool:
-            if fault := damage(Path(best)):
-                _rename_damaged(Path(best), fault)
-                logger.warning("%s was the best model so far. %s", Path(best).name, instead)
-            return fault is not None
-
-        if self._from_main(look):
-            self.state.best_model_checkpoint = self.state.best_metric = self.state.best_global_step = None
-            self._best_meets = False
 
     def save_checkpoint(self, model: nn.Module) -> None:
         """Save a checkpoint and delete old ones.
@@ -266,20 +183,6 @@ class Resumable(TrainerHooks):
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
 
-    def weights_loaded(self, checkpoint: str) -> None:
-        """Delete the records of steps after the checkpoint."""
-        if self.is_world_process_zero():
-            self.records.truncate_after(_state_of(checkpoint)["global_step"])
-
-    def check_loaded(self, missing: list[str], unexpected: list[str]) -> None:
-        """Raise an error if the weights are those of another model; a tied weight may be missing."""
-        saved = self.users_model
-        left_out = {*(getattr(saved, "all_tied_weights_keys", None) or ()), *tied_names(saved)}
-        left_out |= {*(getattr(saved, "_keys_to_ignore_on_save", None) or ())}
-        strange = sorted({*missing, *unexpected} - left_out)
-        if strange:
-            raise InputError(f"the checkpoint is that of another model: they do not share {', '.join(strange[:3])}.")
-
     @property
     def kept_step(self) -> int:
         """The step of the final model: that of the best checkpoint if it was loaded at the end, else the last step."""
@@ -287,15 +190,6 @@ class Resumable(TrainerHooks):
         if not self.args.load_best_model_at_end or best is None:
             return self.state.global_step
         return step_of(Path(best))
-
-    def load_best(self) -> None:
-        """Load the best model, and the multipliers of its checkpoint."""
-        self._forget_damaged_best("The last model is used instead.")
-        best = self.state.best_model_checkpoint
-        if best is None:
-            return
-        self.load_weights(best)
-        self.dual.load_state_dict(self._descent_state(best)["dual"])
 
     def save_run_state(self, folder: Path) -> None:
         """Write this rank's state: multipliers, sums since the last log, generators and the best result so far."""
@@ -313,54 +207,13 @@ class Resumable(TrainerHooks):
         folder.mkdir(parents=True, exist_ok=True)
         save_state(folder / STATE_FILE.format(self.args.process_index), state)
 
-    def load_run_state(self, checkpoint: str) -> None:
-        """Restore the state that `save_run_state` wrote."""
-        state = self._descent_state(checkpoint)
-        self.dual.load_state_dict(state["dual"])
-        self.sums.load_state_dict(state)
-        self._best = state["best"]
-        self._best_meets = state.get("best_meets", False)  # missing in older checkpoints
-        self._outlook.load_state_dict(state["outlook"])
-        self._began, self._earlier = time.monotonic(), state["seconds"]
-        self.temperature = 1.0  # a checkpoint's model is not calibrated
-        for name, drawn in self._drawn.items():
-            if name not in state:
-                raise InputError(
-                    f"{checkpoint} is that of a run without {name}; go on with the settings that saved it."
-                )
-            drawn.load_state_dict(state[name])
-
     @property
     def _drawn(self) -> dict[str, Any]:
         """Name → the objects with their own random generator, whose state belongs to a checkpoint."""
         drawn = {"noise": self.objective.noise, "sample": self.objective.sample}
         return {name: each for name, each in drawn.items() if each is not None}
 
-    def _descent_state(self, checkpoint: str) -> dict[str, Any]:
-        file = Path(checkpoint) / STATE_FILE.format(self.args.process_index)
-        if not file.is_file():
-            raise InputError(f"{checkpoint} is that of fewer processes; go on with as many as saved it.")
-        state = load_state(file)
-        if state["processes"] != self.args.world_size:
-            raise InputError(
-                f"{checkpoint} is that of {state['processes']} processes, each with noise and losses of its own; go on "
-                f"with as many. Got {self.args.world_size}."
-            )
-        return state
-
     @property
     def seconds(self) -> float:
         """Seconds of training, including those before an interruption."""
         return self._earlier + time.monotonic() - self._began
-
-
-def _state_of(checkpoint: str) -> dict[str, Any]:
-    return json.loads((Path(checkpoint) / TRAINER_STATE_NAME).read_text())
-
-
-def _rename_damaged(checkpoint: Path, fault: str) -> None:
-    renamed = checkpoint.with_name(DAMAGED + checkpoint.name)
-    shutil.rmtree(renamed, ignore_errors=True)
-    if checkpoint.exists():
-        checkpoint.rename(renamed)
-    logger.warning("%s is damaged: %s. It is now %s and is not used.", checkpoint, fault, renamed.name)

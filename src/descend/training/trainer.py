@@ -4,22 +4,19 @@
 """
 
 import logging
-import math
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any
 
 import torch
 from accelerate.data_loader import BatchSamplerShard
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainingArguments
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, has_length
+from transformers.trainer_utils import IntervalStrategy
 
 from descend.core import Outlook
 from descend.errors import InputError, NonFiniteLossError
@@ -27,9 +24,9 @@ from descend.noise import GaussianNoise, Noise
 from descend.objective import ExitLosses, Objective, Task
 from descend.records.rows import Records
 from descend.records.schema import RECORDS_FILE
-from descend.training.checkpoints import STOPPED
 from descend.training.config import DescentConfig
-from descend.training.measuring import FEASIBLE_FOLDER, Measuring
+from descend.training.divergence import Guarded
+from descend.training.dual_step import DualStep
 from descend.training.order import LengthGrouped, Share
 from descend.training.state import StepSums
 from descend.training.stopping import EarlyStopping
@@ -39,7 +36,7 @@ logger = logging.getLogger(__name__)
 IDLE = "idle"  # marks a micro-batch that counts nothing
 
 
-class DescentMixin(Measuring):
+class DescentMixin(Guarded):
     """Adds layerwise descent constraints to Transformers' `Trainer`, or to a trainer derived from it.
 
     The training loss is the Lagrangian, eq. (5); after every optimizer step comes the dual step, Algorithm 1. A layer's
@@ -113,7 +110,7 @@ class DescentMixin(Measuring):
                 "Choose stage 2, or FSDP2."
             )
         self.model_accepts_loss_kwargs = False  # `get_batch_samples` counts the targets
-        self.add_callback(_DualStep(self))
+        self.add_callback(DualStep(self))
         # Transformers takes a metric for higher-is-better unless its name ends in loss.
         task = self.objective.task
         falls = {"violation", "merit"} | (set() if task.higher_is_better else {task.metric})
@@ -179,62 +176,6 @@ class DescentMixin(Measuring):
             move()
         except NonFiniteLossError as error:
             raise NonFiniteLossError(f"step {self.state.global_step}: {error} {self._way_on()}") from None
-
-    def check_step(self, model: nn.Module, norm: Any) -> None:
-        """Check losses and gradient before the optimizer step; an error on one rank stops all ranks."""
-        of_loss = self.sums.fault()
-        # A gradient scaler checks the gradients itself and skips the step.
-        looked_at = None if self.accelerator.scaler is not None else norm
-        if self.accelerator.num_processes == 1:
-            failed = of_loss is not None or not (looked_at is None or math.isfinite(_number(looked_at)))
-        else:  # one reduction for both checks
-            bad = torch.tensor(float(of_loss is not None)).to(self.args.device, non_blocking=True)
-            if looked_at is not None:
-                whole = looked_at.full_tensor() if hasattr(looked_at, "full_tensor") else torch.as_tensor(looked_at)
-                bad = bad + (~whole.to(bad).isfinite()).to(bad)
-            failed = self.accelerator.reduce(bad).item() > 0
-        if failed:
-            of_gradient = None
-            if looked_at is not None and not math.isfinite(_number(looked_at)):
-                of_gradient = f"the gradient is not finite (its norm is {_number(looked_at)})"
-            fault = of_loss or of_gradient
-            self._stop(model, fault, of_loss is not None)
-
-    def _stop(self, model: nn.Module, fault: str | None, of_loss: bool) -> None:
-        """Save the state before the step, and raise an error on all ranks."""
-        self.sums.skip()
-        samples = ", ".join(map(str, self._samples())) or "unknown"
-        faults = self._gather([(of_loss, f"{self._rank}{fault}; samples {samples}")] if fault else [])
-        # A non-finite loss on one rank makes the gradient non-finite on all: report the loss only.
-        causes = [cause for of_loss, cause in faults if of_loss] or [cause for _, cause in faults]
-        step = self.state.global_step
-        folder = self.args.folder
-        saved = self._from_main((folder / f"{PREFIX_CHECKPOINT_DIR}-{step}").exists)
-        if self._broken():
-            state = "; they were not all finite before it."
-        elif step and self.args.save_strategy != "no" and not saved:
-            # Not saved as a checkpoint: rotation would delete an earlier one, which is a better start after divergence.
-            self._write_checkpoint(folder / f"{STOPPED}{step}", model)
-            state = f", and the state before it is saved in {STOPPED}{step}."
-        else:
-            state = "."
-        raise NonFiniteLossError(
-            f"step {step + 1}: {'; '.join(causes)}. No parameter has moved in this step{state} Look at these samples. "
-            f"{self._way_on()}"
-        )
-
-    def _samples(self) -> list[int]:
-        """The indices of this step's samples on this rank; none for a stream."""
-        loader: Any = self.callback_handler.train_dataloader
-        batches = getattr(loader, "batch_sampler", None)
-        if batches is None or not has_length(loader):
-            return []
-        size = self.args.gradient_accumulation_steps
-        epoch, step = divmod(self.state.global_step, math.ceil(len(loader) / size))
-        sampler: Any = getattr(batches, "sampler", None)
-        if hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(epoch)
-        return [number for batch in islice(batches, step * size, (step + 1) * size) for number in batch]
 
     @property
     def _scale(self) -> float:
@@ -345,59 +286,3 @@ class DescentTrainer(DescentMixin):
     def columns(self) -> list[str]:
         """The fields of a sample that the model or the task reads."""
         return self.objective.sample_fields
-
-
-def _number(norm: Any) -> float:
-    """A gradient norm as a number; under FSDP2 it is a distributed tensor."""
-    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
-
-
-def steps_of_epoch(args: TrainingArguments, state: TrainerState, loader: DataLoader) -> int:
-    """The number of optimizer steps in an epoch; for a stream, which has no epochs, in the run."""
-    batches = len(loader) if has_length(loader) else state.max_steps * args.gradient_accumulation_steps
-    return math.ceil(batches / args.gradient_accumulation_steps)
-
-
-class _DualStep(TrainerCallback):
-    """Takes the dual step when the training loop ends a step or an epoch."""
-
-    def __init__(self, trainer: DescentMixin):
-        self.trainer = trainer
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        # The numbers of steps in an epoch and in the run are not known earlier.
-        self.steps = steps_of_epoch(args, state, kwargs["train_dataloader"])
-        if not (
-            self.trainer.dual.steps and self.trainer.dual.warm
-        ):  # warm-up never starts again, not even in a longer run
-            self.trainer.dual.warmup = args.warmup(state.max_steps, self.steps)
-        epochs = math.ceil(state.max_steps / self.steps)
-        self.trainer.dual.plan(epochs if self.trainer.dual.every == "epoch" else state.max_steps)
-        self.postponed = False
-        if state.global_step:
-            args.eval_on_start = False  # it was done before the interruption
-            return
-        self.trainer._begin()
-        if state.is_world_process_zero:  # delete the results of an earlier run
-            self.trainer.records.truncate_after(-1)
-            shutil.rmtree(args.folder / FEASIBLE_FOLDER, ignore_errors=True)
-
-    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        # End-of-epoch work is done at the start of the next epoch, so that a run resumed from the last step's
-        # checkpoint does it too. The slack after the last epoch stays for the record.
-        if state.global_step and state.global_step % self.steps == 0:
-            self.trainer._ascend(self.trainer.dual.end_epoch)
-
-    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self.trainer._scale_before = self.trainer._scale
-
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self.trainer._dual_step()
-        # Save after the evaluation and the log at the end of the epoch, which a resumed run does not repeat.
-        measured = IntervalStrategy.EPOCH in (args.eval_strategy, args.logging_strategy)
-        if control.should_save and measured and state.global_step % self.steps == 0:
-            control.should_save, self.postponed = False, True
-
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self.postponed:
-            control.should_save, self.postponed = True, False

@@ -44,7 +44,7 @@ def read_instructions(path: str | Path) -> Instructions:
         raise InputError(f"{file} must be a file of instructions, such as alpaca_data.json; there is none.")
     rows, skipped = [], Counter[str]()
     for place, row in _objects(file):
-        values = {name: row.get(name) for name in ("instruction", "input", "output")}
+        values: dict[str, Any] = {name: row.get(name) for name in ("instruction", "input", "output")}
         values["input"] = values["input"] or ""  # some files have null for an empty input
         for name, value in values.items():
             if not plain_text(value):
