@@ -1,6 +1,7 @@
 """Copy numbers between host and device without synchronizing."""
 
 from collections.abc import Iterator, Sequence
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -39,7 +40,13 @@ class LateNumbers(Sequence[float]):
     def __len__(self) -> int:
         return self._size
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+    @overload
+    def __getitem__(self, index: int) -> float: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[float]: ...
+
+    def __getitem__(self, index: int | slice) -> float | list[float]:
         return self.read()[index]
 
     def __iter__(self) -> Iterator[float]:

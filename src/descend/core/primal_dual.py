@@ -8,10 +8,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, distributed
 
+from descend.core.agreement import fingerprint, refuse_differing
 from descend.core.multipliers import LEARNING_RATE, LEARNING_RATES, Multipliers
 from descend.core.problem import DescentProblem
 from descend.core.slack import ExplicitSlack, ImplicitSlack
-from descend.errors import InputError, NonFiniteLossError, RanksDifferError
+from descend.errors import InputError, NonFiniteLossError
 
 
 class PrimalDual:
@@ -265,10 +266,12 @@ class PrimalDual:
         """Take the dual step with the mean losses over all ranks; return False if no rank has observed any."""
         totals, self._totals = self._totals, torch.zeros_like(self._totals)
         if distributed.is_available() and distributed.is_initialized():
-            shared = torch.cat([totals, self._fingerprint()]).to(self._device)  # NCCL adds on the GPU
+            held = self._multipliers.values
+            check = fingerprint(held, self._slack.values(held))
+            shared = torch.cat([totals, check]).to(self._device)  # NCCL adds on the GPU
             distributed.all_reduce(shared)
             totals, prints = shared.cpu().split([len(totals), 2])
-            self._compare(*prints.tolist())
+            refuse_differing(prints, held)
         if not totals[-1] > 0:
             return False
         losses = totals[:-1] / totals[-1]
@@ -290,33 +293,6 @@ class PrimalDual:
             raise NonFiniteLossError(f"{message}. They have not moved. Lower the dual learning rate.")
         self._slack.descend(values)
         return True
-
-    def _fingerprint(self) -> Tensor:
-        """A weighted sum s of λ and u, and s², shape (2,); s differs between ranks with different multipliers."""
-        values = self._multipliers.values
-        state = torch.cat([values, self._slack.values(values)])
-        # All weights differ, so that two differences do not cancel by chance.
-        total = state @ torch.linspace(1, 2, len(state), dtype=torch.float64, device="cpu")
-        return torch.stack([total, total.square()])
-
-    def _compare(self, total: float, squares: float) -> None:
-        """Raise an error if ranks differ: R Σs² = (Σs)² only if all R ranks have the same s.
-
-        Both sums are over the ranks, so every rank has the same result. A relative difference of 1e-15, from rounding
-        on different processors, is accepted; a rank that differs by more than √R millionths of s is not.
-
-        Args:
-            total: Σs over the ranks.
-            squares: Σs² over the ranks.
-        """
-        ranks = distributed.get_world_size()
-        if not ranks * squares - total**2 <= 1e-12 * total**2:
-            values = [f"{value:.6g}" for value in self._multipliers.values.tolist()]
-            raise RanksDifferError(
-                f"expected the same multipliers on all {ranks} processes; they differ, and process "
-                f"{distributed.get_rank()} holds {', '.join(values)} (the cap's first). Give every process the same "
-                "settings, and go on from a checkpoint that all of them can read."
-            )
 
 
 def _whole(value: object) -> bool:

@@ -86,6 +86,9 @@ FILLED = ("strength", "dual_optim_args")
 class DescentArguments(DescentSettings):
     """The constrained problem and its solution: settings that extend a trainer's own arguments."""
 
+    library: ClassVar[type]
+    """The trainer's own class of arguments, without Descend's settings."""
+
     def __post_init__(self) -> None:
         self._check()
         if self.patience is not None:

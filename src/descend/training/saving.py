@@ -20,7 +20,7 @@ from descend.models.modules import save_module
 from descend.records import PART, aside, of_disk
 from descend.records.rows import Records
 from descend.training.checkpoints import newest_whole, rotate, save_state, seal, step_of
-from descend.training.config import DescentConfig
+from descend.training.config import DescentArguments
 from descend.training.hf_hooks import TrainerHooks
 from descend.training.state import StepSums
 
@@ -32,7 +32,7 @@ STATE_FILE = "descent_{}.safetensors"  # one for each rank: its noise and its lo
 class Saving(TrainerHooks):
     """A trainer whose checkpoints are atomic and hold the full state of a run: model, multipliers, noise and sums."""
 
-    args: DescentConfig
+    args: DescentArguments
     dual: PrimalDual
     records: Records
     sums: StepSums

@@ -92,7 +92,7 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
         NonFiniteLossError: During training, before the optimizer step, if a layer's loss is NaN or infinite.
     """
 
-    args: DescentSFTConfig  # type: ignore[assignment]
+    args: DescentSFTConfig
     other_sums = 4
 
     def _others(self, exits: ExitLosses, inputs: dict[str, Any]) -> list[float]:
@@ -136,7 +136,7 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
         if model is None:
             raise InputError("expected a model, or its name or folder; got None.")
         args = DescentSFTConfig.of(args)
-        self._refuse(args, kwargs)  # type: ignore[arg-type]
+        self._refuse(args, kwargs)
         if args.eval_packing is None:  # off by default: a text's noise must not depend on its neighbours in a row
             args.eval_packing = False
         if isinstance(model, str):
@@ -157,7 +157,7 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
         sample = TargetSample(args.exit_share, args.seed) if args.exit_share < 1 else None
         objective = Objective(self.model, None, self._noise(noise, args.seed), sample)  # type: ignore[arg-type]
         objective.watch = _accuracy_and_entropy
-        self._constrain(objective, args)  # type: ignore[arg-type]
+        self._constrain(objective, args)
         self._ready()
 
     def evaluate(

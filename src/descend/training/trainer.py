@@ -24,7 +24,7 @@ from descend.noise import GaussianNoise, Noise
 from descend.objective import ExitLosses, Objective, Task
 from descend.records.rows import Records
 from descend.records.schema import RECORDS_FILE
-from descend.training.config import DescentConfig
+from descend.training.config import DescentArguments, DescentConfig
 from descend.training.divergence import Guarded
 from descend.training.dual_step import DualStep
 from descend.training.order import LengthGrouped, Share
@@ -51,7 +51,7 @@ class DescentMixin(Guarded):
         return GaussianNoise(noise, seed=seed) if isinstance(noise, int | float) else noise
 
     @staticmethod
-    def _refuse(args: DescentConfig, kwargs: dict[str, Any]) -> None:
+    def _refuse(args: DescentArguments, kwargs: dict[str, Any]) -> None:
         """Raise an error for arguments that the training loop does not support."""
         if kwargs.get("model_init") is not None:
             raise InputError("expected a model; model_init, which makes one for each trial, can't be used here.")
@@ -71,7 +71,7 @@ class DescentMixin(Guarded):
                 "one by CUDA_VISIBLE_DEVICES=0."
             )
 
-    def _constrain(self, objective: Objective, args: DescentConfig) -> None:
+    def _constrain(self, objective: Objective, args: DescentArguments) -> None:
         """Set up the objective, the multipliers and the records."""
         # A non-finite loss ends training, so the filter is useless, and it synchronizes with the GPU twice per batch.
         args.logging_nan_inf_filter = False
