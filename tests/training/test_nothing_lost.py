@@ -505,7 +505,7 @@ def test_a_best_checkpoint_that_is_damaged_ends_no_run(tmp_path, when, monkeypat
             DescentMixin, "_dual_step", lambda self: (step(self), self.state.global_step == 8 and flip(weights))
         )
     assert train(out, *BEST, "--resume", steps=9) == 0
-    instead = "The best is chosen from those that come." if when == "before" else "The last model is kept in its place."
+    instead = "chosen from later ones" if when == "before" else "last model is used"
     assert caplog.messages[-2:] == [
         f"{out}/checkpoint-3 is damaged: model.safetensors in it is not what was written. It is now "
         "damaged-checkpoint-3 and is not used.",
