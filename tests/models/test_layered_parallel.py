@@ -45,7 +45,7 @@ def work(rank: int, folder: str, way: str) -> None:
     whole = [each.grad.full_tensor() if way == "fsdp" else each.grad for each in inner.parameters()]
     hooks = sum(len(each._forward_hooks) for each in inner.model.saved.modules() if way == "ddp")
     if rank == 0:
-        torch.save({"gradients": whole, "hooks": hooks, "sums": losses.sums}, f"{folder}/found.pt")
+        torch.save({"gradients": whole, "hooks": hooks, "sums": list(losses.sums)}, f"{folder}/found.pt")
     distributed.destroy_process_group()
 
 

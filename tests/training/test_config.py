@@ -111,7 +111,7 @@ def test_python_and_the_command_line_mean_the_same_problem(tmp_path, more):
     _, _, typed, _ = read_recipe(["video-ut", "--out", str(tmp_path), *words])
     recipe = RECIPES["video-ut"]
     args = DescentConfig(str(tmp_path), **more)
-    args.fill({"strength": recipe.training["strength"]})
+    args.fill({"strength": recipe.training.strength})
     for name in ("strength", "alpha", "cap", "dual_optimizer", "dual_optim_args", "resilience", "dual_warmup_steps"):
         assert typed.resolved(name) == args.resolved(name)
 

@@ -171,7 +171,7 @@ def test_what_can_not_end_early_is_one_clear_line(tmp_path, args, message):
 
 
 def test_the_command_line_refuses_before_any_work(tmp_path, capsys):
-    flags = ["--patience", "3", "--eval-strategy", "no", "--data", "nowhere", "--out", str(tmp_path / "run")]
+    flags = ["--patience", "3", "--eval-strategy", "no", "--data", str(tmp_path), "--out", str(tmp_path / "run")]
     assert main(["train", "video-ut", *flags]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "patience counts evaluations, and there are none" in line and not (tmp_path / "run").exists()
