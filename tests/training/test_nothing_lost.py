@@ -506,11 +506,9 @@ def test_a_best_checkpoint_that_is_damaged_ends_no_run(tmp_path, when, monkeypat
         )
     assert train(out, *BEST, "--resume", steps=9) == 0
     instead = "chosen from later ones" if when == "before" else "last model is used"
-    assert caplog.messages[-2:] == [
-        f"{out}/checkpoint-3 is damaged: model.safetensors in it is not what was written. It is now "
-        "damaged-checkpoint-3 and is not used.",
-        f"checkpoint-3 was the best model so far. {instead}",
-    ]
+    damaged, best = caplog.messages[-2:]
+    assert damaged.startswith(f"{out}/checkpoint-3 is damaged: model.safetensors") and "damaged-checkpoint-3" in damaged
+    assert best.startswith("checkpoint-3 was the best model so far") and instead in best
     model, last = (load_file(folder / "model.safetensors") for folder in (out / "model", out / "checkpoint-9"))
     assert all(torch.equal(model[name], last[name]) for name in model)
     assert (json.loads((out / "checkpoint-9" / "trainer_state.json").read_text())["best_global_step"] == 9) == (

@@ -1,4 +1,4 @@
-"""From settings to a recipe and its training arguments: one rule for Python and the command line."""
+"""Turn settings into a recipe and its training arguments, in the same way for Python and the command line."""
 
 from collections.abc import Collection
 from dataclasses import MISSING, Field, fields

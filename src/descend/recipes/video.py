@@ -16,7 +16,7 @@ from descend.tasks.video import VideoDenoising, load_test, load_video
 
 @dataclass(frozen=True)
 class VideoRecipe(Recipe):
-    """Video denoising: what all three models share."""
+    """The base recipe of video denoising: settings and data that are the same for all models."""
 
     data: str | None = setting(None, "Folder or file of videos; the embedded generated scenes unless given.")
     cache_dir: str | None = setting(None, "Where decoded frames are kept; ~/.cache/descend unless given.")
