@@ -1,4 +1,4 @@
-"""The contract of model, task, noise and data, checked as a whole before any work is done."""
+"""Check that model, task, noise and data fit together, before training or evaluation starts."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -27,10 +27,17 @@ TRIAL_SAMPLES = 2
 
 
 def resolve(model: nn.Module, task: Task | None, noise: Noise | None) -> tuple[LayeredModel, Task]:
-    """The layered model of a module, and its task; models of Transformers are wrapped and have a default task.
+    """The layered model of a module, and its task.
+
+    Models of Transformers are wrapped and have a default task.
+
+    Args:
+        model: A `LayeredModel` or a model of Transformers.
+        task: The task; None for the default one.
+        noise: The noise, or None.
 
     Raises:
-        InputError: One message that names all that is missing of model, task and noise.
+        InputError: If something is missing or of the wrong type; one message names all problems.
     """
     problems: list[str] = []
     layers = _layers(model, problems)
@@ -67,20 +74,20 @@ def check_data(
     *,
     noise: bool,
 ) -> None:
-    """Check samples, and run a user's own model and task on two of them.
+    """Check samples, and run a user-defined model or task on two of them.
 
-    No random number of training is drawn, and the model is left as it was. Models and tasks of this package, which are
-    known to fit, and streams, which can't be read twice, are not run.
+    The random generators and the model are left as they were. The trial run is skipped if both model and task are this
+    package's, which are known to fit, and for streams, which can't be read twice.
 
     Args:
         model: The model.
         task: The task.
-        datasets: Data sets by what to call them.
-        collate: Makes a batch of samples.
+        datasets: Name for messages → data set.
+        collate: Turns samples into a batch.
         noise: Whether noise is added to the model's input embedding.
 
     Raises:
-        InputError: One message that names all that does not fit.
+        InputError: If something does not fit; one message names all problems.
     """
     problems: list[str] = []
     for dataset in datasets.values():
@@ -103,7 +110,7 @@ def _layers(model: nn.Module, problems: list[str]) -> LayeredModel | None:
         if not callable(readout):
             problems.append(f"{type(model).__name__}.readout must turn a layer's output into a prediction; got none.")
         return None if problems else model
-    if isinstance(getattr(model, "config", None), PreTrainedConfig):  # adapters of PEFT around a model have one too
+    if isinstance(getattr(model, "config", None), PreTrainedConfig):  # also true of a PEFT model
         network = cast(PreTrainedModel, model)
         return LayeredClassifier(network) if network.get_output_embeddings() is None else LayeredCausalLM(network)
     problems.append(
@@ -122,7 +129,7 @@ def _try(
     data: str,
     problems: list[str],
 ) -> None:
-    """Add to ``problems`` what goes wrong with some samples."""
+    """Run model and task on some samples and add what fails to ``problems``."""
 
     def attempt(what: str, work: Callable[[], Any]) -> Any:
         try:
@@ -193,7 +200,7 @@ def _refuse(problems: list[str]) -> None:
 
 
 def _known(part: LayeredModel | Task) -> bool:
-    """Whether a model or task is this package's own."""
+    """Whether a model or task is defined in this package."""
     if isinstance(part, HookedModel):
         return False
     return isinstance(part, LibraryModel) or type(part).__module__.startswith("descend.")
@@ -207,7 +214,7 @@ def _first_samples(dataset: Any) -> list[Any]:
 
 @contextmanager
 def _embedded(model: LayeredModel) -> Iterator[list[Any]]:
-    """The outputs of the model's input embedding inside the ``with`` block."""
+    """Record the outputs of the model's input embedding inside the ``with`` block."""
     outputs: list[Any] = []
     handle = model.get_input_embeddings().register_forward_hook(lambda module, args, output: outputs.append(output))
     try:
@@ -223,7 +230,7 @@ def _nothing() -> Iterator[list[Any]]:
 
 @contextmanager
 def _undrawn(model: nn.Module) -> Iterator[None]:
-    """Restore the global generators after the ``with`` block: a data set may draw from them."""
+    """Restore the global random generators after the ``with`` block: a data set may draw from them."""
     python, arrays = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=cuda_devices(model)):

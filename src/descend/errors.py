@@ -17,7 +17,7 @@ class Interrupted(Exception):
 
 
 class Unsaved(KeyboardInterrupt):
-    """A run stopped after its last step, and its settings keep no checkpoint to resume from."""
+    """A run stopped after its last step, and its settings save no checkpoint to resume from."""
 
 
 class NonFiniteLossError(ArithmeticError):
@@ -29,15 +29,15 @@ class RanksDifferError(RuntimeError):
 
 
 class StudyError(Exception):
-    """Cells of a study failed; each was named when it did."""
+    """Some cells of a study failed; each failure was reported when it happened."""
 
 
 class SaveError(Exception):
-    """A file or folder of a run could not be written, for lack of space or a disk error; it is unchanged."""
+    """A file or folder of a run could not be written, because of a full disk or an I/O error; it is unchanged."""
 
     @classmethod
     def at(cls, path: Path, error: BaseException) -> "SaveError":
-        """The error for a file or folder, with the space that is left on its disk."""
+        """The error for a file or folder, with the free space on its disk."""
         cause = (error.strerror if isinstance(error, OSError) else None) or reason(error)
         try:
             free = f"; {shutil.disk_usage(path.parent).free / 1e6:,.1f} MB free on its disk"

@@ -1,4 +1,4 @@
-"""Optional packages: which are missing, and what to install for them."""
+"""Optional packages: detect missing ones and say what to install."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ EXTRAS: dict[str, dict[str, str]] = {
     "privacy": {"dp_accounting": "dp-accounting"},
     "postgres": {"psycopg": "psycopg[binary]"},
 }
-"""Extra → the modules that it brings → the packages that they come in."""
+"""Extra → the modules that it installs → the name of each module's package."""
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def required(purpose: str) -> Iterator[None]:
         purpose: What needs the package, as the subject of a sentence.
 
     Raises:
-        MissingPackageError: Where the import of a package in `EXTRAS` fails inside the block.
+        MissingPackageError: If the import of a package in `EXTRAS` fails inside the block.
     """
     try:
         yield
@@ -37,7 +37,7 @@ def required(purpose: str) -> Iterator[None]:
 
 
 def missing(purpose: str, error: ModuleNotFoundError) -> MissingPackageError | None:
-    """The error for a missing optional package; None for a module that no extra brings.
+    """The error for a missing optional package; None for a module that no extra installs.
 
     Args:
         purpose: What needs the package, as the subject of a sentence.

@@ -1,4 +1,4 @@
-"""Classify texts, each with as many layers as it needs."""
+"""Classify texts with early exits."""
 
 import math
 from collections.abc import Sequence
@@ -39,12 +39,12 @@ class Prediction:
 
 
 class DescentClassifier:
-    """A classifier with its tokenizer, which can exit after any layer.
+    """A classifier with its tokenizer; a text can leave after any layer.
 
     Args:
         model: A classifier of Transformers, or a `LayeredClassifier`.
-        tokenizer: The model's own.
-        device: Where to move the model; None leaves it where it is.
+        tokenizer: The model's tokenizer.
+        device: The device to move the model to; None leaves it where it is.
 
     Raises:
         InputError: If the model's layers can't be read, or the tokenizer does not fit it.
@@ -74,17 +74,17 @@ class DescentClassifier:
 
     @classmethod
     def from_pretrained(cls, source: str | Path, device: torch.device | str | None = None) -> Self:
-        """A trained classifier and its tokenizer.
+        """Load a trained classifier and its tokenizer.
 
         Args:
             source: A run folder, a folder that `save_pretrained` wrote, or a name on the Hub.
-            device: Where to move the model; None for the CPU.
+            device: The device to move the model to; None for the CPU.
 
         Raises:
-            InputError: If it can't be loaded, is of no family in the table, or was not trained as a classifier.
+            InputError: If it can't be loaded, its family is not in `FAMILIES`, or it was not trained as a classifier.
         """
         folder = Path(source).expanduser()
-        # A run folder has a config.json too, the run's.
+        # A run folder also has a config.json: that of the run.
         place = next((str(each) for each in (folder / "model", folder) if each.is_dir()), str(source))
         expected = (
             "a run folder, a folder with a model and its tokenizer, or a name on the Hub (with a network at first)"
@@ -115,21 +115,21 @@ class DescentClassifier:
     ) -> list[Prediction]:
         """Classify texts, or pairs of them such as premises and hypotheses; the model is put into eval mode.
 
-        With neither a threshold nor a patience all texts go through all layers; with both, each text leaves by what
-        comes first.
+        Without a threshold and a patience all texts go through all layers. With both, a text leaves when the first of
+        the two rules applies.
 
         Args:
-            texts: A text, or a list of texts or of pairs. What is longer than the model takes is cut.
+            texts: A text, or a list of texts or of pairs. Texts that are too long for the model are cut.
             exit_threshold: In (0, 1]; a text leaves after the first layer whose confidence is at least that.
             exit_patience: p ≥ 1; a text leaves after the first layer that gives the same class as the p layers before
                 it, counted from layer 1 (PABEE; Zhou et al., 2020).
-            batch_size: How many texts, of about the same length, the model is given at a time.
+            batch_size: Texts per batch; a batch holds texts of similar length.
 
         Returns:
             One prediction for each text, in the order of the texts.
 
         Raises:
-            InputError: If a text is empty or no text, or a setting is out of range.
+            InputError: If a text is empty or not a string, or a setting is out of range.
         """
         rule = ExitRule(exit_threshold, exit_patience)
         if not (isinstance(batch_size, int) and batch_size >= 1):
@@ -137,12 +137,12 @@ class DescentClassifier:
         columns = _columns(texts)
         if not columns:
             return []
-        # A tokenizer saved with a run has its maximum length; others have a huge number.
+        # A tokenizer saved with a run has a maximum length; others may have a huge number.
         longest = min(self.model.limits.get("length", math.inf), self.tokenizer.model_max_length)
         cut = {"truncation": True, "max_length": int(longest)} if longest < 2**31 else {}
         encoded = self.tokenizer(*columns, **cut, verbose=False)
         samples = [dict(zip(encoded, values, strict=True)) for values in zip(*encoded.values(), strict=True)]
-        # Longest first: little padding, and a batch that is too large for the memory fails at once.
+        # Longest texts first: little padding, and a batch that does not fit into memory fails at once.
         order = sorted(range(len(samples)), key=lambda place: -len(samples[place]["input_ids"]))
         collate = DataCollatorWithPadding(self.tokenizer)
         network = self.model.eval().library
@@ -163,9 +163,9 @@ class DescentClassifier:
 
 
 def _columns(texts: Any) -> tuple[list[str], ...]:
-    """The tokenizer's arguments: texts, or first and second texts; empty without texts."""
+    """The tokenizer's arguments: one column of texts, or two of first and second texts; none without texts."""
     given = [texts] if isinstance(texts, str) else texts
-    # Outside a list, a tuple could be a pair or two texts.
+    # A tuple is refused: it could mean one pair or two texts.
     if not isinstance(given, Sequence) or isinstance(given, tuple | bytes):
         raise InputError(f"expected a text, or a list of texts or of pairs of texts; got {type(texts).__name__}.")
     rows: list[Sequence[str]] = []

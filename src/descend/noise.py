@@ -24,7 +24,7 @@ class Embedding(Protocol):
 
 
 class NoiseState(TypedDict):
-    """What a resumed run needs to draw on: the generator's state, None before the first draw."""
+    """The generator's state, None before the first draw."""
 
     generator: Tensor | None
 
@@ -32,16 +32,16 @@ class NoiseState(TypedDict):
 class Noise:
     """A corruption of the clean embedding x, with its own generator.
 
-    Dropout and the order of the data draw from other generators, and do not depend on the noise. In training every
-    draw is new. With ``indices`` a draw belongs to its sample: every model and every level meets the same one,
-    whatever the batch.
+    The noise has its own generator, so that it changes neither dropout nor the order of the data. In training every
+    draw is new. With ``indices`` a draw depends on the sample's number only: all models and levels see the same draw,
+    in any batch.
 
     Args:
         level: γ ≥ 0.
         sigma: σ_x, the standard deviation of the clean embedding, in its own units. None measures it in every batch
-            without padding, so that an embedding that learns can't outgrow its noise.
-        seed: The person's seed, at least 0; every rank of a process group draws a stream of its own.
-        noise_is: Which property of the noise γσ_x is, its ``"std"`` or its ``"variance"``: see `std`.
+            without padding: a trainable embedding then can't escape the noise by growing.
+        seed: The user's seed, at least 0; each rank of a process group has its own stream.
+        noise_is: Whether γσ_x is the noise's ``"std"`` or its ``"variance"``: see `std`.
 
     Raises:
         InputError: If the level is negative or not finite, or ``noise_is`` is neither of the two.
@@ -62,8 +62,8 @@ class Noise:
     def std(self, sigma: Number) -> Number:
         """The noise's standard deviation at this level, in the units of the data.
 
-        By ``"std"`` it is γσ_x, as the paper's text has it (Sec. 4): γ has no unit, and scaled data have scaled noise.
-        By ``"variance"`` it is √(γσ_x), as the paper's poster reads, N(μ, γσ_x I): γ has the unit of the data.
+        With ``"std"`` it is γσ_x, as in the paper's text (Sec. 4): γ has no unit, and the noise scales with the data.
+        With ``"variance"`` it is √(γσ_x), as on the paper's poster, N(μ, γσ_x I): γ has the unit of the data.
 
         Args:
             sigma: σ_x, a number or a tensor.
@@ -72,9 +72,15 @@ class Noise:
         return scale if self.noise_is == "std" else scale**0.5
 
     def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
-        """x̃ for x of any shape (…, H) and noise of this standard deviation, from ``generator`` on x's device.
+        """Corrupt x; a subclass defines how.
 
-        A subclass defines it.
+        Args:
+            clean: x, shape (…, H).
+            std: The noise's standard deviation.
+            generator: The generator to draw from, on x's device.
+
+        Returns:
+            x̃, of x's shape.
         """
         raise NotImplementedError
 
@@ -88,16 +94,19 @@ class Noise:
     def __call__(
         self, clean: Tensor, keep: Tensor | None = None, indices: "Sequence[int] | SampleDraws | None" = None
     ) -> Tensor:
-        """The data with noise.
+        """Add the noise to a batch.
 
         Args:
             clean: x, shape (B, …, H).
-            keep: Where noise goes, bool (B, T) over the first dimensions of x; False is padding.
-            indices: The samples' numbers, for noise that belongs to them, or their draws, to reuse at every level; new
-                draws unless given.
+            keep: Where to add noise, bool (B, T) over the first dimensions of x; False is padding.
+            indices: The samples' numbers in the data set, for noise that depends on the sample only, or their draws, to
+                reuse at every level; new draws by default.
+
+        Returns:
+            x̃, of x's shape.
 
         Raises:
-            InputError: If noise is to belong to samples and σ_x is not known: it would depend on their batch.
+            InputError: If ``indices`` are given and σ_x is not known: measured in the batch, it would depend on it.
         """
         if self.level == 0:
             return clean
@@ -120,9 +129,9 @@ class Noise:
         mask: Tensor | None = None,
         indices: "Sequence[int] | SampleDraws | None" = None,
     ) -> Iterator[None]:
-        """Inside the ``with`` block the output of the model's input embedding is corrupted.
+        """Corrupt the output of the model's input embedding inside the ``with`` block.
 
-        Where the model is called with ``inputs_embeds``, which bypass the embedding, these are corrupted instead.
+        If the model is called with ``inputs_embeds``, which bypass the embedding, they are corrupted instead.
 
         Args:
             model: A module with `get_input_embeddings`; it may be wrapped by PEFT or be in half precision.
@@ -180,7 +189,7 @@ class Noise:
         )
 
     def _of_sample(self, clean: Tensor, sigma: float, index: int, keep: Tensor | None) -> Tensor:
-        """One sample with its own draw, which depends on neither the device nor the padding."""
+        """One sample with the draw of its number, which depends on neither the device nor the padding."""
         generator = torch.Generator("cpu").manual_seed(of_sample(self.seed, index))
         std = self.std(sigma)
         if keep is None:
@@ -311,7 +320,7 @@ class LaplaceNoise(ScaledNoise):
 
 
 class TokenDropout(ScaledNoise):
-    """x̃ has each token's embedding, with probability γ, at 0; neither σ_x nor ``noise_is`` matters."""
+    """Sets each token's embedding to 0 with probability γ; σ_x and ``noise_is`` have no effect."""
 
     def __init__(self, level: float, sigma: float | None = 1.0, seed: int = 0, noise_is: str = "std"):
         super().__init__(level, 1.0, seed, noise_is)
@@ -331,15 +340,15 @@ class TokenDropout(ScaledNoise):
 
 
 class Corruption(Noise):
-    """x̃ = function(x, std, generator), a user's own corruption.
+    """A user-defined corruption, x̃ = function(x, std, generator).
 
     Args:
         function: Takes a tensor (…, H), the standard deviation of `std` and a generator on the tensor's device, and
             returns a tensor of the same shape. It must draw from that generator alone.
         level: γ ≥ 0; at 0 the function is not called.
         sigma: σ_x; None measures it in every batch.
-        seed: Of the noise.
-        noise_is: What γσ_x is, ``"std"`` or ``"variance"``.
+        seed: The user's seed.
+        noise_is: Whether γσ_x is the noise's ``"std"`` or its ``"variance"``.
     """
 
     def __init__(
@@ -357,7 +366,7 @@ class Corruption(Noise):
         """The function's result.
 
         Raises:
-            InputError: If it has another shape than x.
+            InputError: If the result's shape is not that of x.
         """
         noisy = self.function(clean, std, generator)
         if noisy.shape != clean.shape:

@@ -10,15 +10,15 @@ import numpy as np
 from descend.errors import InputError
 from descend.extras import required
 
-# An attacker's odds for one text against another may change by e^ε. Above 10 that is more than 22,000 times, enough to
-# make a near certainty of a guess: such an ε rules practically nothing out.
+# The noisy copy may change an attacker's odds of one text against another by a factor e^ε. Above ε = 10 it exceeds
+# 22,000, so such a guarantee is practically empty.
 VACUOUS = 10.0
 
-# Up to this Δ/s dp-accounting is exact to the last digits. From 5e7 on its ε is below the true one (by 2e-8 of it at
-# 1e10), and far above that it fails.
+# Up to this Δ/s dp-accounting is exact. From 5e7 on its ε is too small (by a relative 2e-8 at 1e10), and at much larger
+# values it fails.
 _EXACT = 1e7
 
-# More tokens or dimensions than any model has: a larger number is a typing error, and beyond 1e308 not a float.
+# More tokens or dimensions than any model has: a larger number is a typing error.
 _MOST = 10**12
 
 
@@ -47,7 +47,7 @@ def epsilon(noise_std: float, sensitivity: float, delta: float) -> float:
     ratio = sensitivity / noise_std
     if ratio > _EXACT:
         return ratio * ratio / 2 + ratio * math.sqrt(-2 * math.log(delta))
-    with np.errstate(divide="ignore"):  # where δ(ε) rounds to 0, its logarithm is meant to be −∞
+    with np.errstate(divide="ignore"):  # if δ(ε) rounds to 0, its logarithm is −∞, as intended
         return float(get_epsilon_gaussian(noise_std / sensitivity, delta))
 
 
@@ -75,9 +75,9 @@ class Release:
     Args:
         delta: δ, strictly between 0 and 1.
         clip: C > 0, the norm that every token's embedding is clipped to.
-        tokens: T ≥ 1, the length of the text, which is not hidden.
+        tokens: T ≥ 1, the length of the text; the guarantee does not hide it.
         sigma: σ_x > 0, the standard deviation of the clean embedding per coordinate, in units of C.
-        clip_from: How C was chosen, for the sentences.
+        clip_from: How C was chosen, in words, for the output of `page`.
 
     Raises:
         InputError: If a number is out of its range.
@@ -97,13 +97,13 @@ class Release:
 
     @classmethod
     def of_dimension(cls, delta: float, dimension: int = 768, *, tokens: int = 128, sigma: float = 1.0) -> Self:
-        """With C = σ_x√d, the root mean square of the norm: ε then depends on γ, not on σ_x.
+        """A release with C = σ_x√d, the root mean square of the norm: ε then depends on γ, not on σ_x.
 
         Args:
-            delta: As above.
-            dimension: d ≥ 1, of a token's embedding.
-            tokens: As above.
-            sigma: As above.
+            delta: δ.
+            dimension: d ≥ 1, the dimension of a token's embedding.
+            tokens: T.
+            sigma: σ_x.
         """
         _positive("sigma", sigma)
         _count("dimension", dimension)
@@ -112,12 +112,12 @@ class Release:
     def guarantee(self, level: float) -> Guarantee:
         """ε of a token and of the text at a level γ ≥ 0."""
         std, reach = level * self.sigma, 2 * self.clip
-        # T tokens at once move by √T·2C together: for Gaussian noise that is exact, no worse bound of composition.
+        # All T tokens together have the sensitivity √T·2C, which is exact for Gaussian noise; composition is looser.
         text = epsilon(std, reach * math.sqrt(self.tokens), self.delta)
         return Guarantee(level, std, epsilon(std, reach, self.delta), text)
 
     def page(self, levels: Sequence[float]) -> str:
-        """A table of ε by level, what it holds under, and a sentence for each regime: several lines of text."""
+        """Several lines of text: a table of ε by level, the assumptions, and what each range of ε means."""
         guarantees = [self.guarantee(level) for level in levels]
         head = ("γ", "std", "ε per token", f"ε per text, T = {self.tokens:,}")
         rows = [head, *((f"{g.level:g}", f"{g.std:.4g}", _shown(g.token), _shown(g.text)) for g in guarantees)]

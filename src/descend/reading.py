@@ -1,4 +1,4 @@
-"""Reading files of unknown origin: bounded in size, with an `InputError` for whatever is wrong."""
+"""Read untrusted files: bounded in size, and an `InputError` for anything that is wrong."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from descend.errors import InputError, reason
 
 MOST_BYTES = 2**30
-"""Largest file that is read at once."""
+"""Largest file that is read as a whole."""
 
 MOST_LINE = 2**24
 """Longest line, in characters."""
@@ -19,7 +19,7 @@ MOST_DEPTH = 64
 """Deepest nesting of JSON; Python's own reader and writer fail near a thousand."""
 
 PICKLES = frozenset({".bin", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".h5", ".msgpack"})
-"""Suffixes of weights in other formats than safetensors, mostly pickles, which can run code: never loaded."""
+"""Suffixes of weight files that are never loaded: most are pickles, which can run code."""
 
 FOLLOW_LINKS = "DESCEND_FOLLOW_LINKS"
 """Environment variable that allows links to lead out of a data set."""
@@ -29,7 +29,7 @@ FOLLOW_LINKS = "DESCEND_FOLLOW_LINKS"
 def opened(path: Path, newline: str | None = None) -> Iterator[TextIO]:
     """Open a UTF-8 text file; an error while it is open becomes an `InputError` that names the file."""
     try:
-        if not path.is_file():  # opening a pipe would wait, and a device has no end
+        if not path.is_file():  # opening a pipe would block, and a device has no end
             raise InputError(f"{path} must be a file; it is {'not one' if path.exists() else 'not there'}.")
         with path.open(encoding="utf-8-sig", newline=newline) as file:
             yield file
@@ -146,9 +146,9 @@ def plain_text(value: Any) -> bool:
 
 
 def refuse_ways_out(root: Path, files: Iterable[Path]) -> None:
-    """Refuse files that links inside a data set's folder take from outside it.
+    """Raise an error if links inside a data set's folder lead outside it.
 
-    The folder itself may be a link, since the user named it. Links inside it came with the data.
+    The folder itself may be a link, because the user named it. Links inside it came with the data.
 
     Args:
         root: The folder that the user named.
@@ -160,7 +160,7 @@ def refuse_ways_out(root: Path, files: Iterable[Path]) -> None:
     if os.environ.get(FOLLOW_LINKS):
         return
     home = root.resolve()
-    folders: dict[Path, Path] = {}  # most files share theirs
+    folders: dict[Path, Path] = {}  # a cache: most files share a folder
     for file in files:
         if file.parent not in folders:
             folders[file.parent] = file.parent.resolve()

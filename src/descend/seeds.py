@@ -1,13 +1,12 @@
-"""Seeds: every stream of random numbers that Descend draws from is derived here, from the seed that a person gives.
+"""Derive the seed of every random stream in Descend from the user's seed.
 
-A stream has a name and numbers that tell its members apart, such as the rank or the epoch.
-`numpy.random.SeedSequence` hashes the person's seed, the stream and these numbers into one seed. Streams therefore
-share nothing, whatever the seed: neither with each other nor with what Transformers seeds itself from the person's
-seed (the weights, dropout and the plain order of samples).
+A stream has a name and numbers that identify its members, such as the rank or the epoch.
+`numpy.random.SeedSequence` hashes the user's seed, the stream and these numbers into one seed. The streams are
+therefore independent of each other, and of those that Transformers seeds with the user's seed directly (weights,
+dropout and the default order of samples).
 
-Generators of torch on the CPU use the lower 32 bits of a seed. Two given streams have equal seeds there with a
-probability of 2⁻³². The samples of one data set, of which there may be many, have consecutive seeds instead and never
-share one.
+torch's CPU generators use the lower 32 bits of a seed, so two streams collide with a probability of 2⁻³². A data set
+may have many samples; they have consecutive seeds instead, which never collide.
 """
 
 from enum import IntEnum
@@ -19,31 +18,31 @@ from descend.errors import InputError
 
 
 class Stream(IntEnum):
-    """What random numbers are for. A stream keeps its number for ever: with another one runs would not repeat."""
+    """The purpose of random numbers. Never change a stream's number: earlier runs would not be reproducible."""
 
     NOISE = 1
     """Noise in training, by rank."""
     SAMPLE_NOISE = 2
-    """Noise that belongs to samples, in evaluation: see `of_sample`."""
+    """Noise in evaluation, by sample: see `of_sample`."""
     ORDER = 3
     """The order of samples grouped by length, by epoch."""
     TARGETS = 4
-    """The share of targets that inner exits see, by rank."""
+    """The sample of targets that inner exits are trained on, by rank."""
     PROBES = 5
-    """Noise on the texts that linear probes are fitted on."""
+    """Noise on the texts that linear probes are fitted to."""
     COMPLETIONS = 6
-    """Noise on a language model's answers, by the first prompt of the batch."""
+    """Noise while a language model answers prompts, by the number of the batch's first prompt."""
     SWEEP = 7
-    """What a trial of a sweep draws, by its number."""
+    """The settings of a sweep's trial, by the trial's number."""
 
 
 def derived(stream: Stream, seed: int, *place: int) -> int:
-    """A seed of 64 bits for one member of a stream.
+    """Derive a 64-bit seed for one member of a stream.
 
     Args:
-        stream: What the numbers are for.
-        seed: The person's seed, at least 0.
-        *place: Which member of the stream, numbers of at least 0, such as the rank.
+        stream: The stream.
+        seed: The user's seed, at least 0.
+        *place: Numbers of at least 0 that identify the member, such as the rank.
 
     Raises:
         InputError: If the seed is negative.
@@ -55,10 +54,10 @@ def derived(stream: Stream, seed: int, *place: int) -> int:
 
 
 def of_sample(seed: int, index: int) -> int:
-    """The seed of the noise that belongs to sample ``index`` of a data set, another one for each of 2³² samples."""
+    """The seed of the noise of sample ``index`` of a data set; different for up to 2³² samples."""
     return (derived(Stream.SAMPLE_NOISE, seed) + index) % 2**64
 
 
 def generator_of(stream: Stream, seed: int, *place: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator for one member of a stream; arguments as those of `derived`."""
+    """A generator for one member of a stream; see `derived` for the arguments."""
     return torch.Generator(device).manual_seed(derived(stream, seed, *place))

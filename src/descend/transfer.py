@@ -1,6 +1,7 @@
-"""Numbers between host and device without waiting: the device goes on while they travel."""
+"""Copy numbers between host and device without synchronizing."""
 
 from collections.abc import Iterator, Sequence
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -9,11 +10,11 @@ from torch import Tensor
 class LateNumbers(Sequence[float]):
     """The values of a tensor as Python numbers, copied to the host in the background.
 
-    Reading the first number waits until the copy is there. It is no tensor: FSDP2 in mixed precision rounds the tensors
-    that a forward pass returns to half precision, and leaves all else alone.
+    Reading a number waits for the copy. This class is not a tensor because FSDP2 in mixed precision casts the tensors
+    that a forward pass returns to half precision.
 
     Args:
-        values: A vector (N,) on any device. It is copied at once: later changes do not show.
+        values: A vector (N,) on any device. The copy starts at once, so later changes have no effect.
     """
 
     def __init__(self, values: Tensor):
@@ -39,7 +40,13 @@ class LateNumbers(Sequence[float]):
     def __len__(self) -> int:
         return self._size
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+    @overload
+    def __getitem__(self, index: int) -> float: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[float]: ...
+
+    def __getitem__(self, index: int | slice) -> float | list[float]:
         return self.read()[index]
 
     def __iter__(self) -> Iterator[float]:
@@ -50,7 +57,7 @@ class LateNumbers(Sequence[float]):
 
 
 def uploaded(values: Sequence[float], like: Tensor) -> Tensor:
-    """A vector (N,) of the type and on the device of ``like``; a GPU does not have the host wait for it."""
+    """A vector (N,) with the dtype and device of ``like``, copied to a GPU without synchronizing."""
     vector = torch.tensor(values, dtype=like.dtype, device="cpu")
     if like.device.type == "cuda":
         vector = vector.pin_memory()

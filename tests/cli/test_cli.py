@@ -22,7 +22,7 @@ from descend import UT, DescentConfig, GeometricTarget, InputError
 from descend.cli import COMMANDS, main
 from descend.cli.parsing import levels, read_recipe
 from descend.recipes import RECIPES
-from descend.training.config import DescentArguments
+from descend.training.settings import DescentSettings
 
 # Two steps on a handful of windows: what is tested is the command line.
 SHORT = ["--depth", "2", "--max-steps", "2", "--use-cpu"]
@@ -86,7 +86,7 @@ def test_train_help_shows_every_setting_with_its_default(capsys, name):
         assert not field.init or f"--{field.name.replace('_', '-')}" in out, field.name
     ours = [
         *fields(recipe),
-        *(field for field in fields(DescentConfig) if field.name in DescentArguments.__annotations__),
+        *(field for field in fields(DescentConfig) if field.name in DescentSettings.__annotations__),
     ]
     for field in ours:
         help = field.metadata["help"]

@@ -22,7 +22,7 @@ from descend.evaluation.layers import evenly, measure
 from descend.recipes import RECIPES
 from descend.run.training import stored
 from descend.tasks.video import VideoDenoising, load_test, load_video
-from descend.training.config import DescentArguments
+from descend.training.settings import DescentSettings
 from descend.training.sft import DescentSFTConfig
 from tests.support.runs import SETTINGS, TINY, assert_same_end, rows, stop_after, train
 from tests.support.sources import clips
@@ -119,7 +119,7 @@ def test_what_binds_is_told_by_its_multiplier_the_cap_too(tmp_path):
 
 def test_the_config_names_every_setting_of_descends_own(finished):
     config = json.loads((finished / "config.json").read_text())
-    own = set(DescentArguments.__annotations__) - {"remove_unused_columns", "dataloader_pin_memory"}
+    own = set(DescentSettings.__annotations__) - {"remove_unused_columns", "dataloader_pin_memory"}
     assert len(own) > 10 and own <= config["training"].keys()
     assert (config["training"]["form"], config["training"]["slack_optimizer"]) == ("difference", None)  # defaults too
     assert config["training"]["alpha_decay"] == 1  # the recipe's own is that of its own α

@@ -31,7 +31,7 @@ from descend.sweep import storage
 from descend.sweep.report.figures import reach
 from descend.sweep.report.page import write_sweep
 from descend.sweep.results import sentences, write
-from descend.sweep.space import edges, flags, own, read_ranges, space
+from descend.sweep.space import edges, flags, read_ranges, recipe_values, space
 from descend.sweep.storage import Search, TooMany, open_storage
 from descend.sweep.worker import _Pruning
 from tests.support.browser import HOSTILE, Guarded, Visit
@@ -223,7 +223,7 @@ def test_a_range_of_ones_own_takes_the_place_of_the_usual():
         (1, 5, True),
         (0.01, 0.2, True),
     ]
-    assert "cap" not in own(args, found) and own(args, found)["dual_lr"] == 0.03
+    assert "cap" not in recipe_values(args, found) and recipe_values(args, found)["dual_lr"] == 0.03
     assert space(args, set()).keys() == found.keys() - {"cap"}
     erm = read_recipe([*FLAGS, "--method", "erm", "--out", "none"])[2]
     assert space(erm, set(), ranges) == space(erm, set())
@@ -262,15 +262,15 @@ def test_the_first_trial_of_each_method_is_the_recipes_own(swept):
 
 def test_what_is_out_of_range_is_not_begun_with():
     _, _, args, _ = read_recipe([*FLAGS, "--resilience", "0", "--alpha", "0.3,0.2", "--out", "none"])
-    assert own(args, space(args, ())).keys() == {"learning_rate", "alpha_decay", "dual_lr", "dual_optimizer"}
+    assert recipe_values(args, space(args, ())).keys() == {"learning_rate", "alpha_decay", "dual_lr", "dual_optimizer"}
 
 
 # --- the rule, and whose turn it is
 
 
-def search(url: str, trials: int = 3, first: Mapping[str, float] = {"alpha": 0.1}, **settings) -> Search:
+def search(url: str, trials: int = 3, initial: Mapping[str, float] = {"alpha": 0.1}, **settings) -> Search:
     args = DescentConfig(output_dir="none", report_to="none")
-    common = {"maximize": False, "settings": settings, "first": first}
+    common = {"maximize": False, "settings": settings, "initial": initial}
     return Search.open(open_storage(url), "constrained", space(args, ()), trials=trials, seed=0, **common)
 
 
@@ -350,7 +350,7 @@ def test_a_trial_begun_beyond_the_number_asked_for_gives_way(tmp_path, quiet):
 def test_draws_depend_on_the_trial_not_on_the_worker(tmp_path, quiet):
     drawn = []
     for worker, order in (("a", (0, 1, 2)), ("b", (2, 1, 0))):
-        at = search(f"sqlite:///{tmp_path / worker}.db", trials=3, first={})
+        at = search(f"sqlite:///{tmp_path / worker}.db", trials=3, initial={})
         begun = [at.study.ask() for _ in order]
         values = {}
         for number in order:
@@ -361,7 +361,7 @@ def test_draws_depend_on_the_trial_not_on_the_worker(tmp_path, quiet):
 
 
 def test_a_trial_is_pruned_that_is_far_behind_from_the_middle_on_but_not_in_warm_up_nor_at_its_end(tmp_path, quiet):
-    study = search(f"sqlite:///{tmp_path / 'a.db'}", first={}).study
+    study = search(f"sqlite:///{tmp_path / 'a.db'}", initial={}).study
     args = DescentConfig(output_dir="none", report_to="none", max_steps=10, dual_warmup_steps=6, use_cpu=True)
 
     def measure(step: int, value: float) -> None:
@@ -474,8 +474,8 @@ def test_two_workers_on_a_server(tmp_path):
         (["--data", "no/such/videos"], "no/such/videos"),
         (["--seeds", "0"], "--seeds must be at least 1; got 0"),
         (["--range", "depth=3:5"], "--range takes one of learning_rate, cap"),
-        (["--alpha", "0.1", "--range", "cap=1:5", "--cap", "2"], "--range cap is of no use: it is given"),
-        (["--range", "cap=1:5", "--method", "erm"], "--range cap is of no use: no method"),
+        (["--alpha", "0.1", "--range", "cap=1:5", "--cap", "2"], "--range cap has no effect: a flag sets it"),
+        (["--range", "cap=1:5", "--method", "erm"], "--range cap has no effect: no searched method"),
     ],
 )
 def test_mistakes_are_told_in_one_line_and_leave_nothing(tmp_path, capsys, more, said):
@@ -494,7 +494,7 @@ def test_another_sweep_in_the_storage_is_refused(swept, tmp_path, capsys):
     assert "max_steps (was 4, now 5)" in capsys.readouterr().err
     (tmp_path / "trials" / "erm-000").mkdir(parents=True)
     assert main(words(tmp_path, 1)) == 2
-    assert "holds trials of erm that the storage does not know of" in capsys.readouterr().err
+    assert "holds trials of erm that the storage does not hold" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "trials")
     (tmp_path / "sweep.db").unlink()
     (tmp_path / "sweep.json").write_text("all that is left of a sweep")
@@ -512,7 +512,7 @@ def test_the_page_of_a_sweep(swept, browser: Browser):
         assert [url for url in visit.requests if not url.startswith(("file:", "data:", "blob:"))] == []
         headings = visit.page.locator("figure h3").all_inner_texts()
         assert headings[0] == "Trial by trial"
-        assert headings[-1] == "Constrained: settings and what came of them"
+        assert headings[-1] == "Constrained: settings and value of each trial"
         content = found(swept)
         assert content["rule"] in visit.page.locator(".verdict").inner_text()
         for part in content["methods"].values():

@@ -504,12 +504,10 @@ def test_a_best_checkpoint_that_is_damaged_ends_no_run(tmp_path, when, monkeypat
             DescentMixin, "_dual_step", lambda self: (step(self), self.state.global_step == 8 and flip(weights))
         )
     assert train(out, *BEST, "--resume", steps=9) == 0
-    instead = "The best is chosen from those that come." if when == "before" else "The last model is kept in its place."
-    assert caplog.messages[-2:] == [
-        f"{out}/checkpoint-3 is damaged: model.safetensors in it is not what was written. It is now "
-        "damaged-checkpoint-3 and is not used.",
-        f"checkpoint-3 was the best model so far. {instead}",
-    ]
+    instead = "chosen from later ones" if when == "before" else "last model is used"
+    damaged, best = caplog.messages[-2:]
+    assert damaged.startswith(f"{out}/checkpoint-3 is damaged: model.safetensors") and "damaged-checkpoint-3" in damaged
+    assert best.startswith("checkpoint-3 was the best model so far") and instead in best
     model, last = (load_file(folder / "model.safetensors") for folder in (out / "model", out / "checkpoint-9"))
     assert all(torch.equal(model[name], last[name]) for name in model)
     assert (json.loads((out / "checkpoint-9" / "trainer_state.json").read_text())["best_global_step"] == 9) == (

@@ -1,4 +1,4 @@
-"""The multipliers λ ≥ 0 and how they climb: projected gradient ascent, the dual step of Algorithm 1."""
+"""The multipliers λ ≥ 0 and their optimizers: projected gradient ascent, the dual step of Algorithm 1."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +11,7 @@ from descend.errors import InputError
 
 
 class _Rule(torch.optim.Optimizer):
-    """An optimizer defined by how it moves one parameter."""
+    """The base of optimizers that update each parameter by itself: a subclass defines `_move`."""
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -85,18 +85,18 @@ class PriceAscent(_Rule):
     .. math::
         \lambda \leftarrow \mathrm{clip}\big(\lambda + \tfrac{\eta}{T}\, g,\ 0,\ p\big), \qquad \lambda_0 = p
 
-    The price p is an L1 penalty on the violation: where λ stays below p its constraint holds exactly, and where no
-    model can meet it λ stays at p instead of growing without end. Training begins with all constraints at work and
-    releases those that are met, so that no late constraint has to undo what the layers have settled on. The step is
-    relative to the number of dual steps T, so that short and long runs move alike.
+    The price p is an L1 penalty on the violation: if λ stays below p its constraint holds exactly, and if a constraint
+    is infeasible λ stays at p instead of growing without bound. Training starts with all constraints active and relaxes
+    those that are met, so that the layers need not change late in training. The step is divided by the number of dual
+    steps T, so that short and long runs behave alike.
 
     Args:
         params: Tensors to update; their ``grad`` is g.
         lr: η: how far λ moves in a whole run at a violation of 1.
         price: p > 0.
-        horizon: T ≥ 1, the number of dual steps of the run; it must be known when the first step is taken.
-        start: λ_0, from 0 to p; p unless given. From 0 a model that is trained already is first disturbed where a
-            constraint is broken.
+        horizon: T ≥ 1, the number of dual steps of the run; it must be set before the first step.
+        start: λ_0, from 0 to p; by default p. With 0, fine-tuning a trained model starts as ERM and changes only where
+            a constraint is violated.
         maximize: Must be true: the price is an upper bound, so the rule only ascends.
 
     Raises:
@@ -142,20 +142,20 @@ LEARNING_RATES = {"price": 500.0}
 LEARNING_RATE = 0.03
 
 _SET_HERE = ("params", "lr", "maximize")
-"""Arguments of an optimizer that are not options: they follow from what it optimizes."""
+"""Arguments that `optimizer_over` sets itself; they are refused as options."""
 
 
 def optimizer_over(
     tensor: Tensor, name: str, lr: float, options: Mapping[str, Any] | None = None, *, maximize: bool = False
 ) -> torch.optim.Optimizer:
-    """The optimizer ``name`` over one tensor.
+    """Create an optimizer for one tensor.
 
     Args:
-        tensor: What it moves.
+        tensor: The tensor to optimize.
         name: One of `OPTIMIZERS`.
-        lr: Its learning rate.
-        options: Further arguments.
-        maximize: Ascend in place of descend.
+        lr: The learning rate.
+        options: Further arguments of the optimizer.
+        maximize: Whether to ascend instead of descend.
 
     Raises:
         InputError: If there is no such optimizer, or it does not take these arguments.
@@ -216,14 +216,14 @@ class Multipliers:
         self.values.clamp_(min=0.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """λ, which constraints it belongs to, and the state of its optimizer."""
+        """λ, the constraints in force, and the state of the optimizer."""
         return {"values": self.values, "in_force": self.in_force, "optimizer": self._optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave.
+        """Restore the state of `state_dict`.
 
         Raises:
-            InputError: If the state is that of another depth or of other constraints.
+            InputError: If the state has another depth or other constraints.
         """
         if state["values"].shape != self.values.shape:
             raise InputError(
@@ -245,7 +245,7 @@ class Multipliers:
 
 
 def _names(in_force: Tensor) -> str:
-    """Which constraints are in force, in words."""
+    """The constraints in force, in words for a message."""
     layers = [str(layer) for layer in in_force.nonzero().flatten().tolist() if layer]
     names = ["the cap"] * bool(in_force[0]) + [f"layers {', '.join(layers)}"] * bool(layers)
     return " and ".join(names) or "nothing"

@@ -12,13 +12,14 @@ from descend.core.problem import DescentProblem
 class Outlook:
     """Warns, once per constraint, of a run that will not meet its constraints.
 
-    It knows two signs. First, constraints multiply: together they ask f_L ≤ f_first Π_l (1−α_l). Where label noise
-    keeps the last loss above that, no model meets them, and the gap does not close. Second, on an infeasible problem
-    λ_l grows without end, and outweighs the loss that it was to help with.
+    There are two signs. First, the constraints together require f_L ≤ f_first Π_l (1−α_l). If label noise keeps the
+    last loss above that, no model meets them, and the gap does not close. Second, on an infeasible problem λ_l grows
+    without bound until it outweighs the objective.
 
     Args:
         problem: The constraints.
-        patience: Reports in a row over which a multiplier must grow, and its violation must not shrink.
+        patience: The number of consecutive reports in which a multiplier grows while its violation does not shrink,
+            before a warning.
     """
 
     def __init__(self, problem: DescentProblem, patience: int = 10):
@@ -29,14 +30,14 @@ class Outlook:
         self._gaps: list[float] = []  # how far the last loss is above the floor, relative to the floor
 
     def report(self, losses: Tensor, multipliers: Tensor) -> list[str]:
-        """The warnings that are new; call it at regular intervals from the end of warm-up on.
+        """Return new warnings. Call it at regular intervals after warm-up.
 
         Args:
             losses: f_0 … f_L, shape (L+1,).
             multipliers: λ, shape (L+1,); entry 0 is the cap's.
 
         Returns:
-            Sentences, each of them once in a run.
+            Sentences; each occurs once in a run.
         """
         if self.problem.alpha is None:
             return []
@@ -49,13 +50,13 @@ class Outlook:
         return {"warned": sorted(self._warned), "history": list(self._history), "gaps": list(self._gaps)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore the state of `state_dict`."""
         self._warned, self._history = set(state["warned"]), list(state["history"])
         self._gaps = list(state["gaps"])
 
     def _out_of_reach(self, losses: Tensor) -> list[str]:
-        """Warn where all constraints together ask for less than the last loss comes near to."""
-        # A gap below a tenth is what remains of a violation on the way to feasibility.
+        """Warn if the last loss stays above the bound of all constraints together."""
+        # A gap below a tenth is normal: violations shrink slowly near feasibility.
         if len(self._gaps) <= self.patience or 0 in self._warned or min(self._gaps) < 0.1 or _closes(self._gaps):
             return []
         self._warned.add(0)
@@ -76,7 +77,7 @@ class Outlook:
             weights = [multipliers[layer].item() for multipliers, _ in self._history]
             violations = [violation[layer].item() for _, violation in self._history]
             grows = all(later > earlier for earlier, later in pairwise(weights))
-            # Below 1 a multiplier has not outweighed the loss yet, and may only be slow.
+            # Below 1 a multiplier does not outweigh the objective yet, and progress may only be slow.
             if layer in self._warned or not grows or weights[-1] < 1 or min(violations) <= 0:
                 continue
             if not _closes(violations):
@@ -91,6 +92,6 @@ class Outlook:
 
 
 def _closes(gaps: list[float]) -> bool:
-    """Whether gaps shrink: the mean of the later half is at least a tenth below that of the earlier."""
+    """Whether gaps shrink: the mean of the later half is at least a tenth below that of the earlier half."""
     half = len(gaps) // 2
     return sum(gaps[-half:]) < 0.9 * sum(gaps[:half])

@@ -8,10 +8,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, distributed
 
+from descend.core.agreement import fingerprint, refuse_differing
 from descend.core.multipliers import LEARNING_RATE, LEARNING_RATES, Multipliers
 from descend.core.problem import DescentProblem
 from descend.core.slack import ExplicitSlack, ImplicitSlack
-from descend.errors import InputError, NonFiniteLossError, RanksDifferError
+from descend.errors import InputError, NonFiniteLossError
 
 
 class PrimalDual:
@@ -26,21 +27,21 @@ class PrimalDual:
 
     With accumulation call `observe` once per micro-batch, with its sums and its count, and `step` once per optimizer
     step. In a process group the observed sums and counts are added over the ranks, so every rank holds the same
-    multipliers; each dual step checks that, at the cost of two more numbers. Where a gradient scaler skips the primal
-    step, call `skip` in place of `step`.
+    multipliers; each dual step checks that, at the cost of two more numbers. If a gradient scaler skips the primal
+    step, call `skip` instead of `step`.
 
-    Everything that a PrimalDual holds is on the CPU in double precision, whatever torch's defaults are.
+    All tensors of a PrimalDual are on the CPU in double precision, whatever torch's defaults are.
 
     Args:
         problem: The constrained problem.
-        lr: η_λ, the dual learning rate; 0.03 unless given, or 500 per run for ``"price"``.
+        lr: η_λ, the dual learning rate; by default 0.03, or 500 per run for ``"price"``.
         optimizer: ``"sgd"``, ``"adam"`` (the paper's), ``"nupi"`` or ``"price"`` (`PriceAscent`).
         resilience: ρ, the price of slack; 0 for hard constraints.
         slack: ``"implicit"``, eq. (38), or ``"explicit"``, eq. (36).
-        slack_lr: Learning rate of explicit slack; ``resilience * lr`` unless given, so that u keeps pace with
-            its optimum ρλ, or 0.03 ``resilience`` for the price rule. With SGD a rate above 2ρ diverges.
-        slack_optimizer: Its optimizer; ``optimizer`` unless given, but ``"sgd"`` for νPI and the price rule, which
-            are for multipliers.
+        slack_lr: Learning rate of explicit slack; by default ``resilience * lr``, so that u follows its optimum ρλ, or
+            0.03 ``resilience`` for the price rule. With SGD a rate above 2ρ diverges.
+        slack_optimizer: Optimizer of explicit slack; by default ``optimizer``, or ``"sgd"`` for νPI and the price
+            rule, which apply to multipliers only.
         warmup: Steps on the objective alone before the multipliers begin to move (the paper: one epoch of ERM).
         every: The dual schedule: a dual step after every k primal steps, on the mean losses since the last one, or
             ``"epoch"`` for one at each `end_epoch`.
@@ -80,7 +81,7 @@ class PrimalDual:
         self._multipliers = Multipliers(problem.in_force, optimizer, lr, options)
         if horizon is not None:
             self.plan(horizon)
-        # What a saved state must agree with: one optimizer's state means nothing to another.
+        # Stored in a saved state and compared on loading: an optimizer can't use the state of another kind.
         self._kind = f"optimizer={optimizer!r}, slack={slack!r}"
         if slack == "explicit":
             name = slack_optimizer or ("sgd" if optimizer in ("nupi", "price") else optimizer)
@@ -90,12 +91,12 @@ class PrimalDual:
             self._kind += f", slack_optimizer={name!r}"
         else:
             self._slack = ImplicitSlack(resilience)
-        # Where the problem takes its coefficients: the last losses seen or their running mean; ones before any.
+        # The reference at which a target takes its coefficients; ones before the first losses.
         self._reference = torch.ones(problem.depth + 1, dtype=torch.float64, device="cpu")
         self._referred = False
-        # Σ losses and, last, Σ count on this rank since the last dual step.
+        # Σ losses (L+1 entries) and Σ count (the last entry) on this rank since the last dual step.
         self._totals = torch.zeros(problem.depth + 2, dtype=torch.float64, device="cpu")
-        # The same of the current primal step.
+        # The same for the current primal step.
         self._pending = torch.zeros_like(self._totals)
         self._observed = False
         self._device = torch.device("cpu")
@@ -114,7 +115,7 @@ class PrimalDual:
         """Set the length of the run, in primal steps; with ``every="epoch"`` in epochs.
 
         Raises:
-            InputError: If it is not a whole number of at least 0.
+            InputError: If ``steps`` is not a whole number of at least 0.
         """
         if not (_whole(steps) and steps >= 0):
             raise InputError(f"the length of the run must be a number of steps; got {steps}.")
@@ -127,21 +128,21 @@ class PrimalDual:
 
     @property
     def inner(self) -> bool:
-        """Whether the next primal step has to know more than the last loss."""
+        """Whether the next primal step needs the losses of inner layers."""
         return self.problem.inner or (self.problem.constrained and self.warm)
 
     @property
     def weights(self) -> Tensor:
         """w_0 … w_L, shape (L+1,): the next primal step's weight of each loss, known before the forward pass.
 
-        In the ratio form they are taken at the last losses seen, of a `GeometricTarget` at their running mean.
+        The ratio form is linearized at the last losses, and a `GeometricTarget` at their running mean.
         """
         if not self.warm:
             return self.problem.objective.clone()
         return self.problem.weights(self._multipliers.values, self._reference)
 
     def lagrangian(self, losses: Tensor) -> Tensor:
-        """L̂ at the current multipliers, eq. (5): a scalar to call ``backward`` on; in warm-up the objective alone.
+        """L̂ at the current multipliers, eq. (5), a scalar for ``backward``; during warm-up the objective only.
 
         The slack's own terms, λᵀu and its cost, do not depend on the model and are left out.
 
@@ -155,17 +156,16 @@ class PrimalDual:
     def observe(self, sums: Tensor, count: Tensor | float = 1.0) -> None:
         """Add a batch's losses to those that the next dual step averages.
 
-        The dual step is taken on Σ sums / Σ count, over micro-batches and ranks. Batches of unequal size thus weigh
-        as their samples do. A batch's mean losses with the count 1 weigh as one sample: that is the same where all
-        batches have one size.
+        The dual step uses Σ sums / Σ count over micro-batches and ranks, so every sample has the same weight. You can
+        pass mean losses with the count 1 if all batches have the same size.
 
         Args:
             sums: Detached losses summed over the batch's samples (or tokens), shape (L+1,).
             count: The number of samples (or tokens) in the sums; 0 for a batch without any.
 
         Raises:
-            InputError: If the shape is another, the losses are not detached, the count is negative or not finite, or
-                it is 0 and the sums are not.
+            InputError: If the shape is wrong, the losses are not detached, the count is negative or not finite, or the
+                count is 0 and the sums are not.
         """
         self.problem._check(sums)
         if sums.requires_grad:
@@ -184,13 +184,13 @@ class PrimalDual:
         """Count a primal step, and take the dual step if it is due.
 
         Returns:
-            Whether the multipliers moved: not in warm-up, between dual steps, without a constraint, or where no batch
-            since the last dual step had anything to count.
+            Whether the multipliers moved. They don't in warm-up, between dual steps, without constraints, or if all
+            counts since the last dual step were 0.
 
         Raises:
             NonFiniteLossError: If a loss is NaN or infinite, or a multiplier would be; the multipliers have not moved.
             RanksDifferError: If the ranks of a process group hold different multipliers or slack; none has moved.
-            InputError: If nothing was observed, or the ratio form meets a loss that is not positive.
+            InputError: If nothing was observed, or a loss is not positive in the ratio form.
         """
         warm = self.warm
         self.steps += 1
@@ -201,7 +201,10 @@ class PrimalDual:
             return False
         if self.every == "epoch" or (self.steps - self.warmup) % self.every or not self.problem.constrained:
             return False
-        moved, observed = self._ascend(), self._observed  # ascend first: it holds a collective, which all ranks enter
+        moved, observed = (
+            self._ascend(),
+            self._observed,
+        )  # ascend first: it has a collective, which all ranks must enter
         self._observed = False
         if not moved and not observed:
             raise InputError("no losses to step on: call observe(losses.detach()) before step().")
@@ -221,8 +224,8 @@ class PrimalDual:
         self._slack.restart()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs to go on bit-equal."""
-        # Copy here and in loading: torch's optimizers hand out their state and then change it in place.
+        """The full state: a run that resumes from it is bit-identical."""
+        # Copy here and in loading: torch's optimizers return references to their state and change it in place.
         return deepcopy(
             {
                 "kind": self._kind,
@@ -238,11 +241,11 @@ class PrimalDual:
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave.
+        """Restore the state of `state_dict`.
 
         Raises:
-            InputError: If the state is that of another depth, of other constraints, or of another optimizer or slack;
-                nothing has changed then.
+            InputError: If the state has another depth, other constraints, or another optimizer or kind of slack.
+                Nothing is changed then.
         """
         if state["kind"] != self._kind:
             raise InputError(
@@ -260,13 +263,15 @@ class PrimalDual:
         self._referred = state["referred"]
 
     def _ascend(self) -> bool:
-        """Take the dual step, on the mean losses over all ranks; False if no rank has observed any."""
+        """Take the dual step with the mean losses over all ranks; return False if no rank has observed any."""
         totals, self._totals = self._totals, torch.zeros_like(self._totals)
         if distributed.is_available() and distributed.is_initialized():
-            shared = torch.cat([totals, self._fingerprint()]).to(self._device)  # NCCL adds on the GPU
+            held = self._multipliers.values
+            check = fingerprint(held, self._slack.values(held))
+            shared = torch.cat([totals, check]).to(self._device)  # NCCL adds on the GPU
             distributed.all_reduce(shared)
             totals, prints = shared.cpu().split([len(totals), 2])
-            self._compare(*prints.tolist())
+            refuse_differing(prints, held)
         if not totals[-1] > 0:
             return False
         losses = totals[:-1] / totals[-1]
@@ -289,30 +294,7 @@ class PrimalDual:
         self._slack.descend(values)
         return True
 
-    def _fingerprint(self) -> Tensor:
-        """A weighted sum s of λ and u, and s², shape (2,): ranks with other multipliers have another s."""
-        values = self._multipliers.values
-        state = torch.cat([values, self._slack.values(values)])
-        # All entries are ≥ 0 and all weights differ, so that no two differences cancel by chance.
-        total = state @ torch.linspace(1, 2, len(state), dtype=torch.float64, device="cpu")
-        return torch.stack([total, total.square()])
-
-    def _compare(self, total: float, squares: float) -> None:
-        """Raise where ranks differ: R Σs² = (Σs)² only where each of R ranks has the same s.
-
-        Both sums are over the ranks, so every rank comes to the same result. Rounding on unlike processors, some
-        1e-15 of s, passes; a rank that is off by more than √R millionths of s does not.
-        """
-        ranks = distributed.get_world_size()
-        if not ranks * squares - total**2 <= 1e-12 * total**2:
-            values = [f"{value:.6g}" for value in self._multipliers.values.tolist()]
-            raise RanksDifferError(
-                f"expected the same multipliers on all {ranks} processes; they differ, and process "
-                f"{distributed.get_rank()} holds {', '.join(values)} (the cap's first). Give every process the same "
-                "settings, and go on from a checkpoint that all of them can read."
-            )
-
 
 def _whole(value: object) -> bool:
-    """Whether a value is a whole number, and no truth value."""
+    """Whether a value is an int, but not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)

@@ -21,8 +21,7 @@ class DescentProblem:
     input. With a ``target`` the right-hand sides :math:`(1-\alpha_l) f_{l-1}` are its bounds instead.
 
     Losses, weights, multipliers, slack, violations and bounds are vectors of shape (L+1,), all aligned: entry l belongs
-    to layer l. No descent constraint belongs to layer 0; entry 0 of multipliers, slack, violations and bounds is the
-    cap's.
+    to layer l. Layer 0 has no descent constraint; entry 0 of multipliers, slack, violations and bounds is the cap's.
 
     The objective is :math:`f_L`, c = (0, …, 0, 1), unless other weights are given. ERM, eq. (3), is the same problem
     with ``alpha=None``: no constraint is in force. So is deep supervision, with weights for the inner layers too.
@@ -32,19 +31,19 @@ class DescentProblem:
         alpha: The step α in (0, 1), one for all constraints or one per layer (L numbers); None for ERM.
         cap: The bound on the loss of exit ``cap_layer``, in units of the loss; None for no bound. It keeps
             the constraints from being met by raising the first loss.
-        first: Where the chain starts: 0 at the embedded input, 1 at the first block's output, and so on. Unless given
-            it is 0, or the target's. Constraints up to ``first`` are not in force.
+        first: The exit where the chain starts: 0 the embedded input, 1 the first block's output, and so on. By default
+            0, or that of the target. Constraints up to ``first`` are not in force.
         form: ``"difference"``: f_l − (1−α_l) f_{l−1} ≤ 0, the paper's. ``"ratio"``: f_l / f_{l−1} − (1−α_l)
             ≤ 0, the same feasible set for positive losses, with violations that do not shrink with the
             losses. Negative losses are refused.
         stop_gradient: Treat the right-hand side as a constant for the primal step. Then no weight is
             negative: no layer is rewarded for a higher loss. The paper differentiates through both sides (False).
-        objective: c_0 … c_L ≥ 0, L+1 numbers: what each loss weighs in the objective; the last one alone unless given.
-        target: Bounds of another kind than α's, such as `GeometricTarget`; leave out ``alpha`` then.
-        cap_layer: The exit that the cap bounds; ``first`` unless given. The paper does not say which it is.
+        objective: c_0 … c_L ≥ 0, L+1 weights of the losses in the objective; by default the last loss only.
+        target: Other bounds than those of α, such as `GeometricTarget`; leave out ``alpha`` then.
+        cap_layer: The exit that the cap bounds; by default ``first``. The paper does not say which exit it is.
 
     Attributes:
-        in_force: Which constraints there are, shape (L+1,), bool.
+        in_force: Which constraints exist, shape (L+1,), bool.
 
     Raises:
         InputError: If an argument is outside its range.
@@ -106,29 +105,29 @@ class DescentProblem:
         return bool(self.objective[:-1].any())
 
     def goal(self, losses: Tensor) -> Tensor:
-        """The objective Σ_l c_l f_l, a scalar; f_L unless other weights were given.
+        """The objective Σ_l c_l f_l, a scalar; by default f_L.
 
         Args:
             losses: f_0 … f_L, shape (L+1,).
         """
         self._check(losses)
-        # A loss of weight 0 is left out, so that one that is NaN or infinite does not matter.
+        # Leave out losses of weight 0: 0 times a loss that is NaN or infinite would be NaN.
         return torch.dot(self.objective[self._weighed].to(losses), losses[self._weighed])
 
     @property
     def memory(self) -> float:
-        """How much of the reference losses is kept at each dual step, see `Target.memory`."""
+        """The decay of the reference losses at each dual step, see `Target.memory`."""
         return 0.0 if self.target is None else self.target.memory
 
     def violations(self, losses: Tensor, reference: Tensor | None = None) -> Tensor:
-        """How far each constraint is violated: f_l − (1−α_l) f_{l−1} or its ratio form, and f_first − cap at entry 0.
+        """The violation of each constraint: f_l − (1−α_l) f_{l−1} or its ratio form, and f_first − cap at entry 0.
 
         Args:
             losses: f_0 … f_L, shape (L+1,).
-            reference: Where the target takes its coefficients, shape (L+1,); the losses themselves unless given.
+            reference: The losses from which the target computes its coefficients, shape (L+1,); by default ``losses``.
 
         Returns:
-            Shape (L+1,), positive where violated, 0 where a constraint is not in force.
+            Shape (L+1,); positive if violated, 0 if a constraint is not in force.
 
         Raises:
             InputError: If ``losses`` has another shape, or the ratio form meets negative losses.
@@ -139,7 +138,7 @@ class DescentProblem:
         return self._violations(losses, reference)
 
     def _violations(self, losses: Tensor, reference: Tensor | None) -> Tensor:
-        """As `violations`, without a look at the values, for which a GPU would have to wait."""
+        """As `violations`, but without checking the values, which would synchronize with a GPU."""
         if self.target is None:
             return torch.zeros_like(losses)
         descent = self.target.violations(losses, losses if reference is None else reference.to(losses))
@@ -147,9 +146,9 @@ class DescentProblem:
         return torch.where(self.in_force.to(losses.device), torch.cat([cap[None], descent[1:]]), 0.0)
 
     def bounds(self, losses: Tensor) -> Tensor:
-        """The largest value of each constraint's left-hand side: the cap at entry 0, (1−α_l) f_{l−1} at entry l.
+        """The right-hand side of each constraint: the cap at entry 0, (1−α_l) f_{l−1} at entry l.
 
-        In the ratio form it is 1−α_l. Without a cap entry 0 is 0, and without constraints all entries are.
+        In the ratio form it is 1−α_l. Entries of constraints that are not in force are 0.
 
         Args:
             losses: f_0 … f_L, shape (L+1,).
@@ -167,20 +166,20 @@ class DescentProblem:
         return torch.cat([torch.ones_like(reference[:1]), units[1:]])
 
     def floor(self, losses: Tensor) -> Tensor:
-        """The bound that all constraints of α together put on the last loss: f_first Π_l (1−α_l), a scalar."""
+        """The upper bound on the last loss from all constraints of α together: f_first Π_l (1−α_l), a scalar."""
         self._check(losses)
         if not isinstance(self.target, StepTarget):
             raise InputError("floor needs constraints with alpha; this problem has none.")
         return losses[self.first] * self.target.rates.to(losses)[self.first + 1 :].prod()
 
     def merit(self, losses: Tensor) -> Tensor:
-        r"""The exact penalty function by which two models of one problem are compared, a scalar; lower is better.
+        r"""The exact penalty function that ranks models of the same problem, a scalar; lower is better.
 
         .. math:: f_L + \sum_l [f_l - (1-\alpha_l) f_{l-1}]_+ + [f_{\text{first}} - \text{cap}]_+
 
-        Another target has its own penalties, `Target.penalties`, in place of the sum's terms. Without constraints,
-        whatever the objective, it is the last layer's loss. Choosing by that loss alone would prefer a constrained
-        model that has not been held to its constraints yet.
+        With another target the terms of the sum are its `Target.penalties`. Without constraints, whatever the
+        objective, it is the last layer's loss. Selecting a constrained model by that loss would prefer one from early
+        in training, before the constraints took effect.
 
         Args:
             losses: f_0 … f_L, shape (L+1,).
@@ -194,7 +193,7 @@ class DescentProblem:
 
     @property
     def limits(self) -> list[float | None]:
-        """The largest allowed ratio f_l / f_{l−1}, 1−α_l, at entry l; None where there is no such constraint."""
+        """1−α_l, the largest allowed ratio f_l / f_{l−1}, at entry l; None if there is no such constraint."""
         if not isinstance(self.target, StepTarget):
             return [None] * (self.depth + 1)
         rates = self.target.rates.tolist()
@@ -206,8 +205,9 @@ class DescentProblem:
         Args:
             losses: f_0 … f_L, shape (L+1,).
             multipliers: λ, shape (L+1,); entry 0 is the cap's.
-            reference: Where the target takes its coefficients; the detached losses unless given. A target whose
-                bounds are constants of the primal step has Σ_l w_l f_l, with `weights` taken there.
+            reference: The losses from which the target computes its coefficients; by default the detached losses. For
+                a target whose bounds are constants of the primal step the result is Σ_l w_l f_l, with `weights` at
+                the reference.
         """
         self._check(losses)
         self._check_multipliers(multipliers)
@@ -219,16 +219,16 @@ class DescentProblem:
         return self.goal(losses) + torch.dot(multipliers.to(losses), self._violations(losses, reference))
 
     def weights(self, multipliers: Tensor, losses: Tensor | None = None) -> Tensor:
-        """What each layer's loss weighs in the primal step: the gradient of the Lagrangian in the losses.
+        """The weight of each layer's loss in the primal step: the gradient of the Lagrangian in the losses.
 
-        With α in the difference form w_l = c_l + λ_l, known before any loss is, and λ_0 is added at the capped exit.
-        Without ``stop_gradient`` (1−α_{l+1}) λ_{l+1} is subtracted, and w may be negative. Other targets:
+        With α in the difference form w_l = c_l + λ_l, independent of the losses, and λ_0 is added at the capped exit.
+        Without ``stop_gradient`` (1−α_{l+1}) λ_{l+1} is subtracted, and w may be negative. For other targets see
         `Target.slopes`.
 
         Args:
             multipliers: λ, shape (L+1,); entry 0 is the cap's.
-            losses: f_0 … f_L, shape (L+1,): where the ratio form, which is not linear, is differentiated, and where
-                a `GeometricTarget` takes its coefficients. The difference form does not use it.
+            losses: f_0 … f_L, shape (L+1,). The ratio form, which is not linear, is differentiated there, and a
+                `GeometricTarget` computes its coefficients from them. The difference form does not use them.
 
         Returns:
             Shape (L+1,), dtype and device of ``multipliers``.

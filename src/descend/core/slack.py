@@ -1,7 +1,7 @@
 """Resilience: slack on the constraints at a quadratic cost (App. A.5; Hounie et al., 2023).
 
 Slack u ≥ 0 relaxes constraint l to f_l − (1−α_l) f_{l−1} ≤ u_l and costs (1/(2ρ))‖u‖². The dual then has a
-solution even where the constraints are not all reachable. The optimal slack is u = ρλ.
+solution even if the constraints are infeasible. The optimal slack is u = ρλ.
 """
 
 import math
@@ -50,10 +50,10 @@ class ImplicitSlack:
 
 
 class ExplicitSlack(ImplicitSlack):
-    """u is a variable of its own, descending the Lagrangian of eq. (36): its gradient is u/ρ − λ.
+    """u is a separate variable that descends the Lagrangian of eq. (36): its gradient is u/ρ − λ.
 
-    At the optimum u = ρλ, as in the implicit form; on the way there it may differ. `restart` sets it
-    to 0, which the paper does after every epoch.
+    At the optimum u = ρλ, as in the implicit form; before that it may differ. `restart` sets it to 0, which the paper
+    does after every epoch.
 
     Args:
         resilience: ρ > 0.
@@ -97,6 +97,6 @@ class ExplicitSlack(ImplicitSlack):
         return {"values": self._values, "optimizer": self._optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore the state of `state_dict`."""
         self._values.copy_(state["values"])
         self._optimizer.load_state_dict(state["optimizer"])

@@ -16,22 +16,21 @@ from descend.errors import InputError
 Form = Literal["difference", "ratio"]
 
 Steps = float | Sequence[float] | Tensor
-"""α: one number for all layers, or one per layer. A scalar of numpy and a tensor count as the numbers they hold."""
+"""α: one number for all layers, or one per layer, as Python or numpy numbers or tensors."""
 
 
 class Target(ABC):
     """The bounds of the descent constraints of a model of L layers.
 
-    Every vector has the shape (L+1,), and its entry l belongs to layer l. No descent constraint belongs to layer 0,
-    so callers ignore entry 0 of what a target returns. ``losses`` are f_0 … f_L. ``reference`` are losses at which
-    a target takes its coefficients: a running mean in training, the losses themselves in a verdict.
+    Every vector has the shape (L+1,), and its entry l belongs to layer l. Layer 0 has no descent constraint, so callers
+    ignore entry 0 of a target's results. ``losses`` are f_0 … f_L. ``reference`` are the losses from which a target
+    computes its coefficients: a running mean in training, the losses themselves in a verdict.
 
     Attributes:
         first: The exit where the chain starts; constraints up to it are not in force.
-        memory: The decay of the exponential moving average that is the reference, in [0, 1): 0 for the last losses
-            alone.
-        normalized: Whether the weights of the layers in the primal step are divided by their sum. The gradient then
-            keeps its size while the multipliers change, which matters to the second moments of Adam.
+        memory: The decay of the moving average of the losses that is the reference, in [0, 1); 0 for the last losses.
+        normalized: Whether the layers' weights in the primal step are divided by their sum. The size of the gradient
+            then does not change with the multipliers, which matters for Adam's second moments.
     """
 
     first: int
@@ -40,11 +39,11 @@ class Target(ABC):
 
     @abstractmethod
     def bounds(self, losses: Tensor, reference: Tensor) -> Tensor:
-        """The largest value that each constraint's left-hand side may have, shape (L+1,)."""
+        """The right-hand side of each constraint, shape (L+1,)."""
 
     @abstractmethod
     def violations(self, losses: Tensor, reference: Tensor) -> Tensor:
-        """Left-hand side less bound of each constraint, shape (L+1,), positive where violated."""
+        """Left-hand side minus right-hand side of each constraint, shape (L+1,); positive if violated."""
 
     @abstractmethod
     def units(self, reference: Tensor) -> Tensor:
@@ -52,7 +51,7 @@ class Target(ABC):
 
     @abstractmethod
     def slopes(self, multipliers: Tensor, reference: Tensor) -> Tensor:
-        """The gradient in the losses of the constraints' part of the Lagrangian, shape (L+1,).
+        """The gradient of the constraints' part of the Lagrangian with respect to the losses, shape (L+1,).
 
         Args:
             multipliers: λ, shape (L+1,), 0 at entry 0 and where a constraint is not in force.
@@ -61,7 +60,7 @@ class Target(ABC):
 
     @abstractmethod
     def penalties(self, losses: Tensor) -> Tensor:
-        """What each violation adds to the merit at the price 1, in units of the losses, shape (L+1,)."""
+        """The contribution of each violation to the merit, in units of the losses, shape (L+1,)."""
 
 
 class StepTarget(Target):
@@ -75,7 +74,7 @@ class StepTarget(Target):
     """
 
     def __init__(self, alpha: Sequence[float], first: int = 0, form: Form = "difference", stop_gradient: bool = True):
-        # The one place of 1 − α. Layer 0 has no layer before it: its entry bounds f_0 by f_0.
+        # 1 − α is computed only here. Layer 0 has no predecessor: its entry bounds f_0 by f_0.
         self.rates = 1 - torch.tensor([0.0, *alpha], dtype=torch.float64, device="cpu")
         self.first, self.form, self.stop_gradient = first, form, stop_gradient
 
@@ -112,22 +111,22 @@ class StepTarget(Target):
         return (losses - self.rates.to(losses) * _before(losses)).clamp(min=0.0)
 
     def refuse_negative(self, losses: Tensor) -> None:
-        """Refuse losses for which the two forms differ: a ratio over a negative loss calls an ascent a descent.
+        """Raise an error for negative losses in the ratio form: dividing by one reverses the inequality.
 
         Raises:
-            InputError: If the form is the ratio and a loss that another layer is divided by is below 0.
+            InputError: If the form is ``"ratio"`` and a loss in a denominator is negative.
         """
         if self.form == "ratio" and bool((losses[self.first : -1] < 0).any()):
             raise InputError(f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'.")
 
     def _divisors(self, before: Tensor) -> Tensor:
-        # 1 where no constraint is in force, so that a loss of 0 there does not turn the gradient into 0·∞ = NaN.
+        # 1 for constraints that are not in force, where a loss of 0 would make the gradient 0·∞ = NaN.
         in_force = torch.arange(len(before), device=before.device) > self.first
         return torch.where(in_force, before, 1.0)
 
 
 class GeometricTarget(Target):
-    r"""A target without a schedule to choose: the losses themselves say how much each layer can lower them.
+    r"""A target without a schedule to choose: the bounds follow from the losses themselves.
 
     The chain starts at exit F and has L' = L − F constraints. With reference losses :math:`\bar f` and δ = ``margin``,
 
@@ -136,25 +135,25 @@ class GeometricTarget(Target):
         r = \frac{\delta \bar f_L}{\max(\bar f_F - (1-\delta)\bar f_L,\ 2\delta \bar f_L)}, \qquad
         b = \tfrac s2 (1 - r^{1/L'})
 
-    f* is a floor just below the last loss, and r the share of the first layer's distance to it that is left at the
-    last layer. A geometric line between the two ends lowers that distance by the factor :math:`r^{1/L'}` at each
-    layer. Layer l must reach the lower of two bounds:
+    f* is a floor just below the last loss, and r is the distance of the last layer to it, relative to that of exit F.
+    A geometric line between the two ends lowers the distance by the factor :math:`r^{1/L'}` at each layer. Layer l must
+    reach the lower of two bounds:
 
     .. math::
         \text{step}_l &= f^* + (1-b)(f_{l-1} - f^*) \\
         \text{line}_l &= f^* + \max\big( r^{s (l-F)/L'} (f_F - f^*),\ (1-b)^{l-L} (f_L - f^*) \big)
 
-    The step asks for the share s/2 of the geometric rate from the layer before; the line asks early layers to do their
-    share. At the strength s = 0 no layer may raise the loss, and that is all. Both are linear in the losses; which one
-    is lower, r and b are decided at the reference. Losses × 1000 have bounds × 1000. The target is ours; the paper has
-    `StepTarget`.
+    The step requires the share s/2 of the geometric rate relative to the layer before; the line requires early layers
+    to contribute. At the strength s = 0 the only requirement is that no layer raises the loss. Both bounds are linear
+    in the losses; r, b and the choice of the lower bound are fixed at the reference. Scaling the losses scales the
+    bounds. This target is not in the paper, which uses `StepTarget`.
 
     In the primal step every bound is a constant, except that a step's right-hand side lowers the weight of the layer
-    before, never below 0: no layer is rewarded for a higher loss. A multiplier is a price in units of the last loss:
-    constraint l enters the Lagrangian as :math:`\lambda_l \bar f_L (f_l - \text{bound}_l) / \bar f_{l-1}`.
+    before, but never below 0: no layer is rewarded for a higher loss. A multiplier is a price in units of the last
+    loss: constraint l enters the Lagrangian as :math:`\lambda_l \bar f_L (f_l - \text{bound}_l) / \bar f_{l-1}`.
 
     Args:
-        strength: s in [0, 1]: 0 asks that no layer raises the loss, 1 for the geometric line itself.
+        strength: s in [0, 1]: 0 only requires that no layer raises the loss; 1 requires the geometric line itself.
         first: F, the exit where the chain starts.
         margin: δ in (0, ½].
 
@@ -184,7 +183,7 @@ class GeometricTarget(Target):
         return losses - self.bounds(losses, reference)
 
     def units(self, reference: Tensor) -> Tensor:
-        """The loss of the layer before: violations are relative."""
+        """The loss of the layer before, so that violations are relative."""
         return _positive(_before(reference))
 
     def slopes(self, multipliers: Tensor, reference: Tensor) -> Tensor:
@@ -212,7 +211,7 @@ class GeometricTarget(Target):
         step = floor + rate * (losses[self.first : -1] - floor)
         from_first = share ** (self.strength * layers / count)
         from_last = rate ** (layers - count)
-        # The larger of the two lines, decided at the reference, so that the bound is linear in the losses.
+        # Choose the larger of the two lines at the reference, so that the bound is linear in the losses.
         floor_there = (1 - self.margin) * last
         higher = from_first * (reference[self.first] - floor_there) >= from_last * (last - floor_there)
         line = floor + torch.where(higher, from_first * (losses[self.first] - floor), from_last * (losses[-1] - floor))
@@ -220,20 +219,20 @@ class GeometricTarget(Target):
 
 
 def _before(losses: Tensor) -> Tensor:
-    """f_{l−1} at entry l; f_0 at entry 0, which no layer comes before."""
+    """f_{l−1} at entry l; f_0 at entry 0, which has no predecessor."""
     return torch.cat([losses[:1], losses[:-1]])
 
 
 def _positive(values: Tensor) -> Tensor:
-    """The values, none so small that dividing by it overflows: a loss of 0 meets every bound."""
+    """The values, bounded away from 0 so that dividing by them does not overflow."""
     return values.clamp(min=torch.finfo(values.dtype).tiny)
 
 
 def step_numbers(alpha: Steps) -> float | list[float]:
-    """α as Python's own numbers: one, or a list.
+    """Convert α to a Python number or a list of numbers.
 
     Raises:
-        InputError: If it is neither.
+        InputError: If it is neither a number nor a sequence of numbers.
     """
     given = alpha.tolist() if hasattr(alpha, "tolist") else alpha  # a tensor, an array or a scalar of numpy
     if isinstance(given, int | float):
@@ -248,7 +247,7 @@ def step_sizes(alpha: Steps, depth: int) -> list[float]:
     """α of each of ``depth`` layers, from one number or one per layer.
 
     Raises:
-        InputError: If there are too few or too many, or one is not a number in (0, 1).
+        InputError: If their number is not ``depth``, or a value is not in (0, 1).
     """
     numbers = step_numbers(alpha)
     values = numbers if isinstance(numbers, list) else [numbers] * depth
@@ -264,7 +263,7 @@ def step_sizes(alpha: Steps, depth: int) -> list[float]:
 
 
 def _number(value: object) -> float:
-    """A number from an entry of a list: Python's, numpy's or a 0-d tensor."""
+    """Convert an entry of a list to a float: a Python or numpy number or a 0-d tensor."""
     if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
         raise TypeError
     return float(value)

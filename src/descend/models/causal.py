@@ -1,4 +1,4 @@
-"""Hugging Face causal language models, every layer read by the model's own final norm and head."""
+"""Hugging Face causal language models whose every layer is read by the model's final norm and head."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -44,19 +44,19 @@ LOGITS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "granite": _divided,
     "cohere": _multiplied,
 }
-"""By ``config.model_type``: what a family does to its head's output. All have blocks, then ``base_model.norm``, then
-`get_output_embeddings`."""
+"""``config.model_type`` → what the family does to its head's output. All families have blocks, then
+``base_model.norm``, then `get_output_embeddings`."""
 
 
 class LayeredCausalLM(LibraryModel):
-    """A Hugging Face causal language model, its every layer's output read by its own final norm and head.
+    """A Hugging Face causal language model whose every layer's output is read by its final norm and head.
 
-    h_0 is what the first block is given and h_l the output of block l before the final norm, which belongs to the
-    readout. In Transformers' ``output_hidden_states`` the last one comes after the norm.
+    h_0 is the first block's input and h_l the output of block l before the final norm, which belongs to the readout.
+    In Transformers' ``output_hidden_states`` the last one is after the norm.
 
     Args:
-        network: A model of one of the families in `LOGITS`, such as `AutoModelForCausalLM` loads it; with adapters of
-            PEFT or without.
+        network: A model of one of the families in `LOGITS`, as `AutoModelForCausalLM` loads it, with or without PEFT
+            adapters.
 
     Raises:
         InputError: If the model's family is not in the table, or it has no head.
@@ -80,7 +80,7 @@ class LayeredCausalLM(LibraryModel):
 
     @property
     def limits(self) -> dict[str, int]:
-        """Words of the vocabulary, and tokens of the longest text."""
+        """The size of the vocabulary, and the longest text in tokens."""
         return {"vocabulary": self.config.vocab_size, "length": self.config.max_position_embeddings}
 
     @property
@@ -106,7 +106,7 @@ class LayeredCausalLM(LibraryModel):
         return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten())
 
     def layer_outputs(self, inputs: Mapping[str, Any]) -> tuple[Tensor, ...]:
-        """h_0 … h_L, each (B, T, H), of a tokenizer's ``input_ids``, ``attention_mask`` and what else it gives."""
+        """h_0 … h_L, each (B, T, H), of a tokenizer's fields, such as ``input_ids`` and ``attention_mask``."""
         base = self.library.base_model
         last: list[Tensor] = []
         handle = base.norm.register_forward_pre_hook(lambda module, args: last.append(args[0]))
@@ -123,6 +123,6 @@ class LayeredCausalLM(LibraryModel):
         return LOGITS[self.config.model_type](self.config, head(norm(hidden)))
 
     def predictions(self, inputs: Mapping[str, Any]) -> Iterator[Tensor]:
-        """The logits of every layer: (N, V) at the ``places`` (B, T) if ``inputs`` name some, or (B, T, V)."""
+        """The logits of every layer: (N, V) at the N ``places`` (B, T) if ``inputs`` has them, otherwise (B, T, V)."""
         places = inputs.get("places", slice(None))
         return (self.readout(hidden[places]) for hidden in self.layer_outputs(inputs))

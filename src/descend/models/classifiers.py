@@ -1,4 +1,4 @@
-"""Hugging Face classifiers with every layer read by the model's own head."""
+"""Hugging Face classifiers whose every layer is read by the classifier's head."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,13 +16,13 @@ from descend.models.text_ut import masked_mean
 
 
 class Family(NamedTuple):
-    """What Transformers has no common name for: a row of `FAMILIES`.
+    """A row of `FAMILIES`: the parts of a classifier that have different names in each model family.
 
     Attributes:
-        pool: What of a hidden state (B, T, H) and its mask (B, T), or None, the head looks at: (B, H).
-        head: The logits (B, C) that a classifier's own head makes of that.
-        blocks: Where the blocks are, from the classifier's ``base_model``.
-        longest: How many tokens a configuration has positions for; None where there are no positions.
+        pool: (hidden state (B, T, H), mask (B, T) or None) → the head's input (B, H).
+        head: (classifier, the head's input) → logits (B, C).
+        blocks: The dotted name of the blocks, from the classifier's ``base_model``.
+        longest: Configuration → the longest text in tokens; None if the model has no positions.
     """
 
     pool: Callable[[Tensor, Tensor | None], Tensor]
@@ -72,26 +72,26 @@ FAMILIES: dict[str, Family] = {
     RobertaLinearConfig.model_type: Family(_first, _score, "encoder.layer", _positions_after_padding),
     "descend-text-ut": Family(masked_mean, _text_ut, "layers", None),
 }
-"""By ``config.model_type``. Embeddings and hidden states have common names in Transformers; heads and the place of the
-blocks do not."""
+"""``config.model_type`` → the model family. Transformers has common names for embeddings and hidden states, but not for
+heads and blocks."""
 
 
 class _EveryRowLeft(Exception):
-    """Stop a forward pass when all rows of the batch have left."""
+    """Stops a forward pass when all rows of the batch have left."""
 
 
 class LayeredClassifier(LibraryModel):
-    """A Hugging Face sequence classifier, its every layer's output read by its own head.
+    """A Hugging Face sequence classifier whose every layer's output is read by the classifier's head.
 
-    h_0 is the embedding output and h_l the output of block l, as Transformers' ``output_hidden_states`` gives them.
-    What is trained and saved is the classifier itself, `network`.
+    h_0 is the embedding output and h_l the output of block l, as in Transformers' ``output_hidden_states``. The
+    classifier itself, `network`, is trained and saved.
 
     Args:
-        network: A classifier of one of `FAMILIES`, such as `AutoModelForSequenceClassification` loads it; with
-            adapters of PEFT or without.
+        network: A classifier of one of `FAMILIES`, as `AutoModelForSequenceClassification` loads it, with or without
+            PEFT adapters.
 
     Raises:
-        InputError: If the classifier's family is not in the table, it is no classifier, or it tells no classes apart.
+        InputError: If the classifier's family is not in the table, it is not a classifier, or it has one class only.
     """
 
     def __init__(self, network: PreTrainedModel):
@@ -117,7 +117,7 @@ class LayeredClassifier(LibraryModel):
 
     @property
     def limits(self) -> dict[str, int]:
-        """Number of labels, words of the vocabulary, and tokens of the longest text."""
+        """The number of labels, the size of the vocabulary, and the longest text in tokens."""
         longest = {} if self.family.longest is None else {"length": self.family.longest(self.config)}
         return {"labels": self.config.num_labels, "vocabulary": self.config.vocab_size, **longest}
 
@@ -127,7 +127,7 @@ class LayeredClassifier(LibraryModel):
         return self.library.base_model.get_submodule(self.family.blocks)
 
     def probe(self) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        """One text for each class, up to `MOST_PROBES`, so that class weights show."""
+        """One text for each class, up to `MOST_PROBES`, so that class weights change the loss."""
         embedding: Tensor = self.library.get_input_embeddings().weight
         count = min(self.config.num_labels, MOST_PROBES)
         tokens = torch.arange(4 * count, device=embedding.device).reshape(count, 4) % (len(embedding) - 4) + 4
@@ -140,7 +140,7 @@ class LayeredClassifier(LibraryModel):
         return F.cross_entropy(logits.float(), labels)
 
     def layer_outputs(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """h_0 … h_L, each (B, T, H), of a tokenizer's ``input_ids``, ``attention_mask`` and what else it gives."""
+        """h_0 … h_L, each (B, T, H), of a tokenizer's fields, such as ``input_ids`` and ``attention_mask``."""
         return self.library.base_model(**inputs, output_hidden_states=True).hidden_states
 
     def embedded(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -159,7 +159,7 @@ class LayeredClassifier(LibraryModel):
 
         Args:
             hidden: h_l.
-            mask: What is no padding, (B, T), for a head that looks at the mean over tokens; None for all.
+            mask: 0 for padding, (B, T), for a head on the mean over tokens; None for no padding.
         """
         return self.family.head(self.library, self.family.pool(hidden, mask))
 
@@ -173,7 +173,7 @@ class LayeredClassifier(LibraryModel):
 
     @torch.no_grad()
     def temper(self, temperature: float) -> None:
-        """Divide all logits by a number from now on: the last linear layer of the head takes it up.
+        """Divide all logits by a number from now on, by scaling the weights of the head's last linear layer.
 
         Args:
             temperature: τ > 0.
@@ -183,7 +183,7 @@ class LayeredClassifier(LibraryModel):
 
     @contextmanager
     def tempered(self, temperature: float) -> Iterator[None]:
-        """Inside the ``with`` block the logits are divided; after it the weights are bit for bit what they were."""
+        """Divide the logits inside the ``with`` block; after it the weights are bit-identical to before."""
         before = [parameter.detach().clone() for parameter in self._logit_layer.parameters()]
         self.temper(temperature)
         try:
@@ -195,7 +195,7 @@ class LayeredClassifier(LibraryModel):
 
     @property
     def can_be_tempered(self) -> bool:
-        """Whether the head's last layer is trained and saved: beside adapters only where they keep a copy of it."""
+        """Whether the head's last layer is trained and saved; with PEFT, only if ``modules_to_save`` names it."""
         return not hasattr(self.network, "peft_config") or "modules_to_save" in self._named_logit_layer[0]
 
     @property
@@ -204,7 +204,7 @@ class LayeredClassifier(LibraryModel):
 
     @property
     def _named_logit_layer(self) -> tuple[str, nn.Linear]:
-        """The head's last layer; where adapters train a copy of it, that copy."""
+        """The head's last layer; with PEFT, the trained copy of it if there is one."""
         layers = [(name, each) for name, each in self.named_modules() if isinstance(each, nn.Linear)]
         return [(name, each) for name, each in layers if each.out_features == self.config.num_labels][-1]
 
@@ -216,17 +216,17 @@ class LayeredClassifier(LibraryModel):
     def exits(
         self, inputs: Mapping[str, Tensor], leave: Callable[[int, Tensor, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """The logits of a forward pass that rows leave early: nothing more is computed of a row that has left.
+        """The logits of a forward pass with early exits: a row is not computed further after it has left.
 
-        For inference, with eager or SDPA attention and in one thread at a time: it hooks the model's blocks.
+        For inference with eager or SDPA attention, in one thread at a time, because it hooks the model's blocks.
 
         Args:
             inputs: As in `layer_outputs`, a batch of B rows.
-            leave: Which rows leave, bool (R,), after a layer l = 1 … L−1; of l, of the logits (R, C) of the R rows that
-                are still here, and of their places (R,) in the batch. After layer L all do.
+            leave: Decides after each layer l = 1 … L−1 which rows leave: (l, logits (R, C) of the R remaining rows,
+                their indices (R,) in the batch) → bool (R,). After layer L all rows leave.
 
         Returns:
-            The logits (B, C) that each row left with, and the layer (B,) it left after.
+            The logits (B, C) with which each row left, and the layer (B,) after which it left.
         """
         tokens, mask = inputs["input_ids" if "input_ids" in inputs else "inputs_embeds"], inputs.get("attention_mask")
         size, layer, rows = len(tokens), 0, torch.arange(len(tokens), device=tokens.device)
@@ -237,7 +237,7 @@ class LayeredClassifier(LibraryModel):
             return value[rows] if whole and len(rows) < size else value
 
         def before(block: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            # Transformers gives every block the mask of the whole batch.
+            # Transformers passes the mask of the whole batch to every block.
             return (args[0], *map(here, args[1:])), {name: here(value) for name, value in kwargs.items()}
 
         def after(block: nn.Module, args: Any, hidden: Tensor) -> Tensor:
@@ -260,7 +260,7 @@ class LayeredClassifier(LibraryModel):
                 block.register_forward_hook(after),
             ]
         try:
-            # The whole model and not its blocks' part alone, so that noise and adapters on it see the call.
+            # Call the whole model, not only its encoder, so that hooks for noise and adapters run.
             self(**inputs)
         except _EveryRowLeft:
             pass

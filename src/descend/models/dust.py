@@ -22,13 +22,13 @@ class DUSTConfig(UnrolledConfig):
         layer: ``"alternating"``, the paper's eq. (75)-(76), or ``"proximal"``, one descent step of eq. (74). The
             first is the default: see `DUST`. A configuration file without this setting is that of a proximal model.
         l1: λ₁, the weight of sparsity.
-        l2: λ₂, the weight of the attention energy. At 0 a layer has no attention; otherwise it cancels in the
-            alternating layer's attention step.
+        l2: λ₂, the weight of the attention energy. At 0 a layer has no attention. Any other value cancels in the
+            attention step of an alternating layer.
         margin: c / ‖D‖² > ½, the inverse step of the gradient in units of the largest curvature.
-        c: The inverse step itself, a constant, in place of ``margin``.
+        c: The inverse step as a constant, instead of ``margin``.
 
     Raises:
-        InputError: If ``layer`` is neither of the two, a weight is negative, or a step is not positive or too long.
+        InputError: If ``layer`` is unknown, a weight is negative, or a step is not positive or too long.
     """
 
     model_type = "descend-dust"
@@ -64,7 +64,7 @@ class DUSTConfig(UnrolledConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """A configuration from its saved form; models saved before there was a choice of layer are proximal."""
+        """Load a saved configuration; models saved before ``layer`` was a setting are proximal."""
         return super().from_dict({"layer": "proximal"} | config_dict, **kwargs)
 
 
@@ -89,9 +89,9 @@ class DUST(UnrolledModel):
     The paper prints the order ("a symmetric softmax attention layer followed by a LISTA layer"), the intermediate step,
     the soft threshold, that D and its transpose are coupled (App. C.4) and that c is "related to the Lipschitz
     constant" of the gradient. The formulas themselves, λ₁ and c are lost in the text. Inferred: the attention is eq.
-    (73), in which λ₂ cancels, and it acts on the codes without a projection; c is ``margin``·‖D_0‖² of the dictionary
-    at the start, or what ``config.c`` says, and stays as it is while D trains. Each half lowers a part of F (softmax
-    attention only where norms are equal, as in UT); a layer need not lower F.
+    (73), in which λ₂ cancels, and it acts on the codes without a projection; c is ``config.c``, or ``margin``·‖D_0‖² of
+    the initial dictionary, and stays constant while D trains. Each half lowers a part of F (softmax attention only
+    where norms are equal, as in UT); a layer as a whole may raise F.
 
     **Proximal**: one proximal gradient step on all of F, preconditioned by m_t = c + λ₂ Σ_s γ_st with
     γ_st = exp(−½‖h_s − h_t‖²),
@@ -100,8 +100,8 @@ class DUST(UnrolledModel):
         h_t \leftarrow \mathrm{soft}_{\lambda_1/m_t}\Big( \frac{c\,[h_t + D^\top(x_t - D h_t)/c]
         + \lambda_2 \big(\sum_s \gamma_{st}\big)\, \mathrm{attention}(H)_t}{m_t} \Big)
 
-    It averages an ISTA step and symmetric attention, and lowers F wherever c ≥ ‖D‖². So c = ``margin``·‖D‖² follows D
-    while it trains, by power iteration, unless ``config.c`` fixes it.
+    It averages an ISTA step and symmetric attention, and lowers F if c ≥ ‖D‖². Unless ``config.c`` fixes it, c =
+    ``margin``·‖D‖² is computed by power iteration as D trains.
 
     The alternating layer is the default for new models, because it denoises better at the same cost. On UCSD Ped2 at
     γ = 0.8 (ERM, 150 steps, one seed) its validation RMSE was lower by 1.0 to 2.1 at L = 3 and 5, tied and untied, at
@@ -111,8 +111,8 @@ class DUST(UnrolledModel):
     ISTA step is expansive above 2c. None of these runs diverged.
 
     With 1024 DCT atoms ‖D_0‖² = 4 (14.97 in the K-SVD variant), where the customary c = 1 makes a layer expansive. In
-    both layers the residual that layer l needs comes from the reconstruction of layer l−1 where weights are tied, so
-    that reading out every layer costs nothing.
+    both layers, if weights are tied, layer l uses the reconstruction of layer l−1, so that reading out every layer is
+    free.
     """
 
     config_class = DUSTConfig
@@ -122,13 +122,13 @@ class DUST(UnrolledModel):
 
     def __init__(self, config: DUSTConfig):
         super().__init__(config)
-        # Per-layer dictionaries leave none for the readout: it gets its own.
+        # With a dictionary per layer, the readout has one more.
         copies = 1 if config.tied else config.depth + 1
         dictionary = dct_dictionary(config.patch_size, config.atoms)
         self.dictionary = nn.Parameter(dictionary.repeat(copies, 1, 1))
         self.tracked = config.layer == "proximal" and config.c is None
         if self.tracked:
-            # The leading right singular vector of each dictionary: a start for the next power iteration.
+            # The leading right singular vector of each dictionary, from which the next power iteration starts.
             leading = torch.randn(config.atoms, generator=torch.Generator().manual_seed(0))
             self.register_buffer("leading", leading.repeat(copies, 1))
             self.curvature(iterations=300)
@@ -141,10 +141,10 @@ class DUST(UnrolledModel):
     def curvature(self, iterations: int = 3) -> Tensor:
         """The inverse step c of each dictionary, (1,) or (L+1,).
 
-        A constant, or margin·‖D‖² by power iteration from the last one's vector.
+        It is a constant, or margin·‖D‖² by power iteration that starts from the previous call's vector.
 
         Args:
-            iterations: Of the power iteration.
+            iterations: The number of power iterations.
         """
         if not self.tracked:
             return self.c.expand(len(self.dictionary))
@@ -198,7 +198,7 @@ class DUST(UnrolledModel):
         """Eq. (75) then (76)."""
         if self.config.l2 > 0:
             weights = (hidden @ hidden.mT).softmax(-1)
-            # Attention is linear in what it averages: the intermediate code's reconstruction is the average of these.
+            # Attention averages linearly, so the reconstruction of the intermediate codes is the average of these.
             hidden, reconstruction = weights @ hidden, weights @ reconstruction
         moved = hidden + ((noisy - reconstruction) / curvature) @ dictionary
         return soft_threshold(moved, self.config.l1 / curvature)
@@ -211,7 +211,7 @@ class DUST(UnrolledModel):
         if self.config.l2 > 0:
             kernel = code_kernel(hidden)
             metric = curvature + self.config.l2 * kernel.sum(-1, keepdim=True)
-            # (c H + λ₂ Γ H + Dᵀ residual) / m, with the small factors gathered before they meet the codes.
+            # (c H + λ₂ Γ H + Dᵀ residual) / m; the small (T, T) factors are combined first, to save memory.
             mix = (
                 curvature * torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device)
                 + self.config.l2 * kernel
@@ -257,5 +257,5 @@ def code_kernel(hidden: Tensor) -> Tensor:
     """γ_st = exp(−½‖h_s − h_t‖²) between the tokens (…, T, A), shape (…, T, T)."""
     gram = hidden @ hidden.mT
     norms = gram.diagonal(dim1=-2, dim2=-1)
-    # In half precision the rounding errors of near codes' large norms would make γ anything.
+    # In half precision the rounding errors of the norms would exceed the distance of similar codes.
     return torch.exp((gram - (norms[..., :, None] + norms[..., None, :]) / 2).clamp(max=0))

@@ -1,4 +1,4 @@
-"""The one rule for early exits: a sample leaves at the first layer that is sure, or whose decision has lasted."""
+"""The rule for early exits: a sample leaves at the first confident layer, or when its decision has not changed."""
 
 import math
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from descend.errors import InputError
 
 @dataclass(frozen=True)
 class ExitRule:
-    """When a sample leaves: with both settings by whichever comes first, with neither after layer L.
+    """When a sample leaves. With both settings the rule that applies first counts; with neither it is layer L.
 
     Attributes:
         threshold: In (0, 1]; leave after the first layer whose confidence is at least this.
@@ -66,7 +66,7 @@ class ExitRule:
         """The rule with its memory: layer, decisions (R,), confidences (R,) and rows (R,) → bool (R,)."""
         enough = math.inf if self.threshold is None else self.threshold
         long = math.inf if self.patience is None else self.patience
-        last = lasted = torch.empty(0)  # each row's class, and for how many layers it has stayed
+        last = lasted = torch.empty(0)  # each row's class, and for how many layers it has not changed
 
         def step(layer: int, decided: Tensor, confidence: Tensor, rows: Tensor) -> Tensor:
             nonlocal last, lasted

@@ -71,9 +71,9 @@ def layered(
 
 
 class HookedModel(LayeredModel):
-    """A user's module, its layers read through forward hooks. Make one with `layered`.
+    """A user's module whose layers are read through forward hooks. Create one with `layered`.
 
-    Modules are kept by their dotted names, so that a copy of the model reads its own blocks.
+    It stores modules by their dotted names, so that a copy of the model reads the copy's blocks.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class HookedModel(LayeredModel):
 
     @property
     def saved(self) -> nn.Module:
-        """The user's own module."""
+        """The user's module."""
         return self.network
 
     @property
     def library(self) -> nn.Module:
-        """The user's own module, whose forward names the fields of a batch."""
+        """The user's module, whose ``forward`` names the fields of a batch."""
         return self.network
 
     @property
@@ -115,7 +115,7 @@ class HookedModel(LayeredModel):
 
     @property
     def has_embeddings(self) -> bool:
-        """Whether noise has a place."""
+        """Whether the model has an input embedding, which noise needs."""
         return self._embeddings is not None
 
     def get_input_embeddings(self) -> nn.Module:
@@ -132,7 +132,7 @@ class HookedModel(LayeredModel):
         return self.network.get_submodule(self._embeddings)
 
     def forward(self, *args: Any, **inputs: Any) -> Any:
-        """The user's own forward pass."""
+        """The user's forward pass."""
         return self.network(*args, **inputs)
 
     def readout(self, hidden: Tensor) -> Tensor:
@@ -145,7 +145,8 @@ class HookedModel(LayeredModel):
         """h_0 … h_L, read while the module computes its own output.
 
         Args:
-            inputs: A mapping is given by name, less the fields that ``forward`` does not name; a tuple by position.
+            inputs: Arguments of ``forward``: a mapping by name, without the fields that it does not name, or a tuple by
+                position.
 
         Raises:
             InputError: See `layered`.
@@ -215,7 +216,7 @@ class HookedModel(LayeredModel):
         with torch.random.fork_rng(devices=cuda_devices(self.network)):
             read, again = self.readout(record.outputs[-1]), self.readout(record.outputs[-1])
         if self.network.training and not close(read, again):
-            return  # dropout in the readout: verified in the first pass in eval mode
+            return  # the readout has dropout: compare in the first pass in eval mode
         output_tensor = _prediction(output, read)
         if output_tensor is None or not close(read, output_tensor):
             if output_tensor is None:
@@ -288,7 +289,7 @@ def _first_tensor(values: Any, what: str) -> Tensor:
 
 
 def _prediction(output: Any, like: Tensor) -> Tensor | None:
-    """The tensor of a module's output that has a prediction's shape; None without one."""
+    """The tensor of a module's output that has a prediction's shape; None if there is none."""
     if isinstance(output, Mapping):
         output = [output["logits"]] if "logits" in output else list(output.values())
     candidates = output if isinstance(output, tuple | list) else [output]

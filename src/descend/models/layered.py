@@ -31,7 +31,7 @@ class LayeredModel(nn.Module, ABC):
     outputs in another way.
 
     h_0 is the embedded input and h_l the output of block l before any final norm. A norm after the last block belongs
-    to the readout. Three laws hold for every model: there are L+1 outputs; ``readout(h_L)`` equals the model's own
+    to the readout. Three rules hold for every model: there are L+1 outputs; ``readout(h_L)`` equals the model's own
     output; ``predictions`` are the ``readout`` of ``layer_outputs``.
 
     A subclass also provides two names, each as an attribute or as a property or method of the class:
@@ -102,7 +102,7 @@ class LayeredModel(nn.Module, ABC):
         return (self.readout(hidden) for hidden in self.layer_outputs(inputs))
 
     reads_together: bool = False
-    """Whether `read_together` is there: whether outputs of several layers can be read in one batch."""
+    """Whether `read_together` is implemented: whether outputs of several layers can be read in one batch."""
 
     def read_together(self, states: Sequence[Tensor], inputs: Any) -> Tensor:
         """The predictions (E, B, …) read from E layers' outputs in one batch."""
@@ -112,4 +112,4 @@ class LayeredModel(nn.Module, ABC):
 CONTRACT = frozenset(
     {"depth", "readout", *(name for name in vars(LayeredModel) if not name.startswith("_"))},
 )
-"""The names that a layered model gives a meaning to."""
+"""The attributes and methods that the contract defines; submodules can't have these names."""

@@ -1,4 +1,4 @@
-"""What all models of Transformers share, whatever reads their layers."""
+"""The base class of wrappers around Hugging Face models."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -14,18 +14,18 @@ from descend.models.layered import LayeredModel
 from descend.models.modules import close, cuda_devices, evaluating
 
 TRUSTED = ("transformers", "descend", "peft", "torch")
-"""Packages whose forward passes are known to be backbone, then head, then cross-entropy."""
+"""Packages whose models are known to compute backbone, then head, then cross-entropy."""
 
 MOST_PROBES = 64
 
 
 class LibraryModel(LayeredModel):
-    """A Hugging Face model whose layers are read by its own head.
+    """A Hugging Face model whose layers are read by the model's head.
 
-    The Hugging Face model itself, `network`, is what is trained and saved, with adapters of PEFT or without.
+    The Hugging Face model itself, `network`, is trained and saved, with or without PEFT adapters.
 
     Raises:
-        InputError: If adapters put virtual tokens before the text.
+        InputError: If adapters add virtual tokens before the text.
     """
 
     main_input_name = "input_ids"
@@ -48,7 +48,7 @@ class LibraryModel(LayeredModel):
 
     @property
     def config(self) -> Any:
-        """The model's own configuration."""
+        """The model's configuration."""
         return self.library.config
 
     @property
@@ -66,7 +66,7 @@ class LibraryModel(LayeredModel):
         return self.library.get_input_embeddings()
 
     def forward(self, **inputs: Any) -> ModelOutput:
-        """The model's own forward pass."""
+        """The model's forward pass."""
         return self.network(**inputs)
 
     @abstractmethod
@@ -79,14 +79,14 @@ class LibraryModel(LayeredModel):
 
     @torch.no_grad()
     def refuse_own_outputs(self, *, loss: bool) -> None:
-        """Refuse a subclass whose own logits or loss would be ignored in training.
+        """Raise an error for a subclass with custom logits or a custom loss, which training would ignore.
 
-        Layers are read by the head alone and trained on cross-entropy. A subclass whose ``forward`` scales the logits
-        or weighs the classes would silently be trained without that. Its own outputs are compared with ours on a few
-        made-up tokens; a subclass that changes nothing passes.
+        Layers are read by the head only and trained on cross-entropy. A subclass whose ``forward`` scales the logits
+        or weights the classes would silently be trained without that. This method compares its outputs with ours on a
+        few made-up tokens; a subclass that changes nothing passes.
 
         Args:
-            loss: Whether to compare losses too: not if the user gives a task.
+            loss: Whether to compare losses too; False if the user gives a task.
 
         Raises:
             InputError: If they differ.

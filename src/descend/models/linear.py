@@ -20,22 +20,22 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 
 class DistilBertLinearConfig(DistilBertConfig):
-    """Configuration of `DistilBertLinearForSequenceClassification`: DistilBERT's own."""
+    """Configuration of `DistilBertLinearForSequenceClassification`: the same settings as DistilBERT's."""
 
     model_type = "descend-distilbert-linear"
 
 
 class RobertaLinearConfig(RobertaConfig):
-    """Configuration of `RobertaLinearForSequenceClassification`: RoBERTa's own."""
+    """Configuration of `RobertaLinearForSequenceClassification`: the same settings as RoBERTa's."""
 
     model_type = "descend-roberta-linear"
 
 
 class LinearReadout(PreTrainedModel):
-    """What both classifiers share: logits = A·h + b of the first token's last hidden state h.
+    """The base of both classifiers: logits = A·h + b, with h the last hidden state of the first token.
 
-    Transformers' own heads have two layers with a nonlinearity between them. This one is called `score`, a name that
-    they don't use, so that loading a pretrained classifier never fills it: it starts new.
+    Transformers' heads for these encoders have two layers with a nonlinearity between them. This head is called
+    `score`, a name that they don't use, so that loading a pretrained classifier leaves it newly initialized.
     """
 
     score: nn.Linear
@@ -53,13 +53,13 @@ class LinearReadout(PreTrainedModel):
 
         Args:
             input_ids: Tokens (B, T).
-            attention_mask: What is no padding, (B, T).
-            inputs_embeds: Embeddings (B, T, H) in place of tokens.
+            attention_mask: 0 for padding, (B, T).
+            inputs_embeds: Embeddings (B, T, H) instead of tokens.
             labels: Classes (B,), for the loss.
-            **kwargs: For the encoder, such as ``output_hidden_states``.
+            **kwargs: Arguments of the encoder, such as ``output_hidden_states``.
 
         Returns:
-            Logits (B, C), and the mean cross-entropy where there are labels.
+            Logits (B, C), and the mean cross-entropy if labels are given.
         """
         encoded = self.base_model(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
@@ -103,10 +103,10 @@ class RobertaLinearForSequenceClassification(LinearReadout, RobertaPreTrainedMod
 
 
 def with_linear_readout(config: PreTrainedConfig, kind: type[PreTrainedConfig]) -> PreTrainedConfig:
-    """The configuration of a pretrained encoder under a new linear readout, without the classes of a head it had.
+    """The configuration of a pretrained encoder with a new linear readout, without the classes of an earlier head.
 
     Args:
-        config: A DistilBERT's or a RoBERTa's, with a head or without.
+        config: The configuration of a DistilBERT or RoBERTa, with or without a head.
         kind: `DistilBertLinearConfig` or `RobertaLinearConfig`.
     """
     head = {"model_type", "architectures", "num_labels", "id2label", "label2id", "problem_type"}

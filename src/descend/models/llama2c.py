@@ -15,14 +15,15 @@ UNKNOWN, BOS, EOS = "<unk>", "<s>", "</s>"
 
 
 def convert(folder: Path, out: Path) -> None:
-    """Write a folder that transformers reads.
+    """Convert a checkpoint and its tokenizer to a folder that Transformers reads.
 
     Args:
-        folder: With one checkpoint (``*.bin``, version 0: seven int32, then float32) and its tokenizer (``tok*.bin``).
+        folder: A folder with one checkpoint (``*.bin``, version 0: seven int32, then float32) and its tokenizer
+            (``tok*.bin``).
         out: The folder to write.
 
     Raises:
-        InputError: If there are others, or one is damaged.
+        InputError: If there is not exactly one of each, or one is damaged.
     """
     binaries = sorted(folder.glob("*.bin"))
     tokenizers = [each for each in binaries if each.name.startswith("tok")]
@@ -48,7 +49,7 @@ def read_model(path: Path) -> LlamaForCausalLM:
         raise InputError(f"{path} is no llama2.c checkpoint of version 0.")
     if len(data) % 4:
         raise InputError(f"{path} ends within a number.")
-    tied = vocabulary > 0  # a negative size says that the head has weights of its own
+    tied = vocabulary > 0  # a negative size means that head and embedding are not tied
     vocabulary = abs(vocabulary)
     config = LlamaConfig(
         vocab_size=vocabulary,
@@ -63,7 +64,7 @@ def read_model(path: Path) -> LlamaForCausalLM:
         bos_token_id=1,
         eos_token_id=2,
     )
-    # Before any of it is made: the model as it is announced must fit the file.
+    # Check the header's sizes against the file before the model is built: it may ask for any amount of memory.
     per_layer = 2 * dim + 2 * dim * dim + 2 * dim * kv_heads * (dim // heads) + 3 * dim * hidden
     if vocabulary * dim + layers * per_layer > len(data) // 4:
         raise InputError(f"{path} ends early: {len(data)} bytes for a model that has more.")
@@ -81,7 +82,7 @@ def read_model(path: Path) -> LlamaForCausalLM:
         return tensor
 
     def unrotate(weight: torch.Tensor, count: int) -> torch.Tensor:
-        # llama2.c turns neighbouring pairs, transformers the two halves of a head.
+        # Rotary embeddings: llama2.c rotates neighbouring pairs, Transformers the two halves of a head.
         return weight.view(count, size // 2, 2, dim).transpose(1, 2).reshape(count * size, dim)
 
     state = {"model.embed_tokens.weight": take(vocabulary, dim)}
@@ -96,12 +97,12 @@ def read_model(path: Path) -> LlamaForCausalLM:
         "mlp.down_proj": (dim, hidden),
         "mlp.up_proj": (hidden, dim),
     }
-    for name, shape in parts.items():  # each weight of all layers on end
+    for name, shape in parts.items():  # each weight is stored for all layers in a row
         for layer, weight in enumerate(take(layers, *shape)):
             turned = {"self_attn.q_proj": heads, "self_attn.k_proj": kv_heads}.get(name)
             state[f"model.layers.{layer}.{name}.weight"] = unrotate(weight, turned) if turned else weight
     state["model.norm.weight"] = take(dim)
-    take(2, context, size // 2)  # cosines and sines, which transformers computes
+    take(2, context, size // 2)  # cosines and sines, which Transformers computes itself
     state["lm_head.weight"] = state["model.embed_tokens.weight"] if tied else take(vocabulary, dim)
     model = LlamaForCausalLM(config)
     model.load_state_dict(state)
@@ -109,7 +110,7 @@ def read_model(path: Path) -> LlamaForCausalLM:
 
 
 def read_tokenizer(path: Path, vocabulary: int, context: int) -> PreTrainedTokenizerFast:
-    """The tokenizer: SentencePiece's BPE with bytes for what it does not know; a score is a merge's rank."""
+    """The tokenizer: SentencePiece's BPE with byte fallback; a piece's score is the rank of its merge."""
     data = path.read_bytes()
     place = 4
     pieces: list[tuple[str, float]] = []
@@ -130,7 +131,7 @@ def read_tokenizer(path: Path, vocabulary: int, context: int) -> PreTrainedToken
     if len(ids) < len(names):
         raise InputError(f"{path} has a token twice.")
     scores = {name: score for name, (_, score) in zip(names, pieces, strict=True)}
-    # Every way to put a piece together, in the order of SentencePiece: the piece of the best score first.
+    # All merges that give a piece, in SentencePiece's order: pieces with the best score come first.
     merges = sorted(
         (
             (piece[:cut], piece[cut:])

@@ -13,28 +13,28 @@ from descend.reading import PICKLES, read_json
 MOST_LAYERS = 1024
 MOST_LABELS = 2**16
 MOST_SIZE = 2**24
-"""Of any other whole number in a ``config.json``, such as the words of a vocabulary."""
+"""Largest value of any other whole number in a ``config.json``, such as the size of a vocabulary."""
 
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth")
 
 
 def load_model(kind: Any, source: str | Path, what: str, expected: str, **settings: Any) -> Any:
-    """Load a model by its class's `from_pretrained`, from a folder or the Hub.
+    """Load a model with its class's `from_pretrained`, from a folder or the Hub.
 
     Args:
         kind: A class with ``from_pretrained``, such as an Auto class.
-        source: The folder or the name.
-        what: What to call it in an error, such as "a model".
-        expected: What the folder must hold, in words.
-        **settings: For `from_pretrained`.
+        source: The folder or the name on the Hub.
+        what: The name of the object in an error, such as "a model".
+        expected: What the folder must hold, for the error.
+        **settings: Arguments of `from_pretrained`.
 
     Raises:
-        InputError: If it can't be loaded, by its ``config.json`` is larger than any model, or has its weights in
+        InputError: If it can't be loaded, a size in its ``config.json`` is too large for any model, or its weights are
             pickles.
     """
     try:
         refuse_unsafe(source)
-        # By default Transformers asks on the terminal whether to run a folder's code.
+        # Set trust_remote_code: by default Transformers asks on the terminal whether to run a folder's code.
         return kind.from_pretrained(source, trust_remote_code=False, use_safetensors=True, **settings)
     except InputError:
         raise
@@ -44,7 +44,7 @@ def load_model(kind: Any, source: str | Path, what: str, expected: str, **settin
 
 
 def load_config(kind: Any, source: str | Path, expected: str) -> Any:
-    """The configuration in a folder or by a name on the Hub, as `load_model` a model."""
+    """Load a configuration from a folder or the Hub; see `load_model` for the arguments."""
     try:
         refuse_unsafe(source)
         return kind.from_pretrained(source, trust_remote_code=False)
@@ -55,10 +55,11 @@ def load_config(kind: Any, source: str | Path, expected: str) -> Any:
 
 
 def refuse_unsafe(source: str | Path) -> None:
-    """Refuse an unsafe model before any of it is built: by the sizes in its ``config.json`` and its weight files.
+    """Check the sizes in a model's ``config.json`` and its weight files before the model is built.
 
     Raises:
-        InputError: If a size is none or of no model, or the weights are pickles, which can run code when opened.
+        InputError: If a size is not a number or too large for any model, or the weights are pickles, which can run code
+            when opened.
     """
     folder = Path(source).expanduser()
     if not folder.is_dir():
@@ -75,14 +76,14 @@ def refuse_unsafe(source: str | Path) -> None:
         base = adapter.get("base_model_name_or_path") if isinstance(adapter, dict) else None
         if not isinstance(base, str) or not (folder / "adapter_model.safetensors").is_file():
             raise InputError(f"{folder} must hold adapter_model.safetensors, and the name of the model it is for.")
-        if not (Path(base) / "adapter_config.json").exists():  # adapters on adapters would go round
+        if not (Path(base) / "adapter_config.json").exists():  # adapters of adapters would recurse
             refuse_unsafe(base)
     if (folder / "config.json").is_file():
         config = read_json(folder / "config.json")
         _refuse_sizes(config, str(folder / "config.json"))
         layers = max((config[name] for name in _LAYERS if config.get(name)), default=0)
         tensors = sum(map(_tensors, weights))
-        # Layers may share their weights, but not many do; and a missing layer would be made anew, in memory.
+        # Layers may share weights, but few models do; Transformers would allocate each layer that is missing.
         if weights and not config.get("tied") and layers > max(64, tensors):
             raise InputError(
                 f"{folder / 'config.json'} asks for {layers} layers; the weights beside it are {tensors} tensors. "
@@ -106,7 +107,7 @@ def _refuse_sizes(config: Any, source: str) -> None:
 
 
 def _tensors(file: Path) -> int:
-    """How many tensors a safetensors file announces; 0 where its header can't be read, as loading it will say."""
+    """The number of tensors in a safetensors file; 0 if its header is damaged, which loading it will report."""
     try:
         with file.open("rb") as content:
             (size,) = struct.unpack("<Q", content.read(8))

@@ -1,4 +1,4 @@
-"""What applies to any torch module: saving it as safetensors, tied weights, eval mode."""
+"""Functions for any torch module: saving as safetensors, tied weights, eval mode."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,14 +15,14 @@ WEIGHTS_FILE = "model.safetensors"
 def save_module(
     module: nn.Module, folder: str | Path, state_dict: dict[str, Tensor] | None = None, **options: Any
 ) -> None:
-    """Save a module: by its own ``save_pretrained``, or its state dict in ``model.safetensors``.
+    """Save a module with its ``save_pretrained`` method, or its state dict as ``model.safetensors``.
 
     Args:
         module: The user's module. Load it again with ``module.load_state_dict(load_file(folder / "model.safetensors"),
             strict=False)``; a tied weight is stored once.
-        folder: Made if it is not there.
+        folder: Created if it does not exist.
         state_dict: The weights, if they were gathered from several processes.
-        **options: Of a Hugging Face model's ``save_pretrained``.
+        **options: Arguments of a Hugging Face model's ``save_pretrained``.
     """
     pretrained = getattr(module, "save_pretrained", None)
     if pretrained is not None:
@@ -36,7 +36,7 @@ def save_module(
 
 
 def tied_names(module: nn.Module) -> set[str]:
-    """The names in a state dict that are second names of a tensor stored under an earlier first."""
+    """The names in a state dict of tensors that an earlier name in it already has."""
     names: dict[int, str] = {}
     tied = set()
     for name, value in module.state_dict(keep_vars=True).items():
@@ -47,7 +47,7 @@ def tied_names(module: nn.Module) -> set[str]:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Eval mode inside the ``with`` block; after it each submodule has its own mode again."""
+    """Eval mode inside the ``with`` block; after it the mode of each submodule is restored."""
     modes = {each: each.training for each in module.modules()}
     module.eval()
     try:
@@ -69,5 +69,5 @@ def close(first: Tensor, second: Tensor) -> bool:
 
 
 def cuda_devices(module: nn.Module) -> list[int]:
-    """The numbers of the CUDA devices that hold a module's parameters, as `torch.random.fork_rng` takes them."""
+    """The indices of the CUDA devices that hold a module's parameters, for `torch.random.fork_rng`."""
     return sorted({each.device.index or 0 for each in module.parameters() if each.device.type == "cuda"})

@@ -1,4 +1,4 @@
-"""UT on word embeddings: an encoder whose layer is a descent step of an energy, and a classifier on its mean token."""
+"""UT on word embeddings: an encoder whose layers descend an energy, and a classifier on its mean token."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from descend.models.ut import symmetric_attention, symmetric_feedforward
 
 
 def masked_mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean (B, H) over the tokens of ``hidden`` (B, T, H) that ``mask`` (B, T) keeps; over all for None."""
+    """The mean (B, H) over the tokens of ``hidden`` (B, T, H) where ``mask`` (B, T) is true; over all for None."""
     if mask is None:
         return hidden.mean(1)
     weights = mask.to(hidden.dtype)
@@ -29,10 +29,10 @@ class TextUTConfig(PreTrainedConfig):
         hidden_size: H, the size of a word's embedding and of every hidden state.
         num_hidden_layers: L, the number of layers.
         attention_size: Dimension r of the attention's projection W.
-        tied: One set of weights for all layers, or one for each.
-        dropout: Of the word embedding and of the pooled state, in training.
+        tied: Whether all layers share one set of weights.
+        dropout: Dropout rate of the word embedding and of the pooled state.
         initializer_range: Standard deviation of a new word embedding.
-        pad_token_id: The padding's token.
+        pad_token_id: The padding token.
     """
 
     model_type = "descend-text-ut"
@@ -80,7 +80,7 @@ class TextUTLayer(nn.Module):
 
 
 class TextUTPreTrainedModel(PreTrainedModel):
-    """What Transformers needs of a model family."""
+    """The base class that Transformers needs for a model family."""
 
     config_class = TextUTConfig
     base_model_prefix = "ut"
@@ -88,7 +88,7 @@ class TextUTPreTrainedModel(PreTrainedModel):
     config: TextUTConfig
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Xavier's start for W and S and the head, as the paper's; a normal one for the words."""
+        """Xavier initialization of W, S and the head, as in the paper; a normal distribution for word embeddings."""
         if isinstance(module, TextUTLayer):
             init.xavier_uniform_(module.projection)
             init.xavier_uniform_(module.feedforward)
@@ -100,12 +100,12 @@ class TextUTPreTrainedModel(PreTrainedModel):
 
 
 class TextUT(TextUTPreTrainedModel):
-    """Words in, L+1 hidden states out; X_0 are the words' embeddings, without positions, as the paper has it."""
+    """The encoder: tokens in, L+1 hidden states out. X_0 is the word embedding without positions, as in the paper."""
 
     def __init__(self, config: TextUTConfig):
         super().__init__(config)
         self.gradient_checkpointing = False
-        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embeddings: nn.Module = nn.Embedding(config.vocab_size, config.hidden_size)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(
             [TextUTLayer(config) for _ in range(1 if config.tied else config.num_hidden_layers)]
@@ -117,8 +117,8 @@ class TextUT(TextUTPreTrainedModel):
         return self.embeddings
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Take another word embedding."""
-        self.embeddings = value  # type: ignore[assignment]
+        """Replace the word embedding."""
+        self.embeddings = value
 
     def forward(
         self,
@@ -132,10 +132,10 @@ class TextUT(TextUTPreTrainedModel):
 
         Args:
             input_ids: Tokens (B, T).
-            attention_mask: What is no padding, (B, T).
-            inputs_embeds: Embeddings (B, T, H) in place of tokens.
-            output_hidden_states: Return h_0 … h_L too.
-            **kwargs: What else a tokenizer gives, such as ``token_type_ids``: not used.
+            attention_mask: 0 for padding, (B, T).
+            inputs_embeds: Embeddings (B, T, H) instead of tokens.
+            output_hidden_states: Whether to return h_0 … h_L too.
+            **kwargs: A tokenizer's other fields, such as ``token_type_ids``: not used.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("expected either input_ids or inputs_embeds; got both or neither.")
@@ -174,11 +174,11 @@ class TextUTForSequenceClassification(TextUTPreTrainedModel):
 
         Args:
             input_ids: Tokens (B, T).
-            attention_mask: What is no padding, (B, T).
-            inputs_embeds: Embeddings (B, T, H) in place of tokens.
+            attention_mask: 0 for padding, (B, T).
+            inputs_embeds: Embeddings (B, T, H) instead of tokens.
             labels: Classes (B,), for the loss.
-            output_hidden_states: Return h_0 … h_L too.
-            **kwargs: What else a tokenizer gives: not used.
+            output_hidden_states: Whether to return h_0 … h_L too.
+            **kwargs: A tokenizer's other fields: not used.
         """
         encoded = self.ut(
             input_ids,

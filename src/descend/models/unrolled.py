@@ -45,7 +45,7 @@ class UnrolledConfig(PreTrainedConfig):
     Args:
         depth: L, the number of layers.
         patch_size: Height and width of a patch in pixels; P = patch_size².
-        tied: One set of weights for all layers (the main text), or one for each (App. C.4).
+        tied: Whether all layers share one set of weights (the main text), or each has its own (App. C.4).
     """
 
     def __init__(self, depth: int = 7, patch_size: int = 16, tied: bool = True, **kwargs: Any):
@@ -83,7 +83,7 @@ class UnrolledModel(LayeredModel, PreTrainedModel):
 
         Args:
             patches: Noisy patches (B, T, N, P) in [0, 1] units.
-            output_hidden_states: Return h_0 … h_L too.
+            output_hidden_states: Whether to return h_0 … h_L too.
         """
         hidden, reconstruction = [], patches
         for state, read in self._layers(self._sequences(patches)):
@@ -105,24 +105,24 @@ class UnrolledModel(LayeredModel, PreTrainedModel):
 
     @abstractmethod
     def energies(self, inputs: Tensor) -> Tensor:
-        """The energy that a layer descends, at h_0 … h_L: see `energy` of UT and of DUST.
+        """The energy that the layers descend, at h_0 … h_L: see `energy` of UT and of DUST.
 
-        Every h_l is seen under the weights of layer l, h_0 under those of the first: with weights tied it is one
-        energy along the layers, otherwise each layer has its own.
+        The energy of h_l is computed with the weights of layer l, that of h_0 with those of layer 1. If weights are
+        tied, all layers have the same energy.
 
         Args:
             inputs: Noisy patches (B, T, N, P).
 
         Returns:
-            (L+1, B): of a sequence, on average over the N patch positions.
+            (L+1, B): the energy of a sequence, averaged over the N patch positions.
         """
 
     @abstractmethod
     def _layers(self, noisy: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every layer's output for noisy sequences and its reading, one layer after the other."""
+        """Yield (h_l, its prediction) for l = 0 … L, layer by layer."""
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Do nothing: constructors set the DCT. Transformers calls this only for weights that a checkpoint lacks."""
+        """Does nothing: constructors set the DCT. Transformers calls this for weights that a checkpoint lacks."""
 
     def _sequences(self, patches: Tensor) -> Tensor:
         if patches.dim() != 4 or patches.shape[-1] != self.config.patch_size**2:

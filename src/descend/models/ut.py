@@ -17,7 +17,7 @@ class UTConfig(UnrolledConfig):
     Args:
         depth: L, the number of layers.
         patch_size: Height and width of a patch in pixels; P = patch_size².
-        tied: One set of weights for all layers, or one for each.
+        tied: Whether all layers share one set of weights.
         heads: Attention heads: the weights of several projections are averaged. Eq. (47) has one.
         attention_size: Dimension r of the attention's projection W, over all heads.
         kernel: ``"softmax"``, eq. (47), or ``"gaussian"``, eq. (49): keys weighed by β_j = exp(−½‖W y_j‖²).
@@ -54,12 +54,12 @@ class UT(UnrolledModel):
     .. math::
         Z = X_{l-1}\,\mathrm{softmax}[(W X_{l-1})^\top (W X_{l-1})], \qquad X_l = \mathrm{ReLU}(Z + S Z)
 
-    with one projection W for queries, keys and values, and a symmetric S. The hidden state is the estimate of the
-    patches itself, X_0 the noisy patches and the readout the identity: every layer is an image one can look at.
+    with one projection W for queries, keys and values, and a symmetric S. The hidden state is an estimate of the
+    patches, X_0 the noisy patches and the readout the identity: every layer's output is an image.
 
-    W and S are held in the basis of the DCT C, W = Ŵ C and S = Cᵀ Ŝ C, where a denoiser of images is nearly diagonal:
-    the gradient of a pixel basis is dominated by the mean grey level, and training was far slower in it.
-    At the start S = 0 and W sees the lowest frequencies: a layer averages alike frames.
+    W and S are stored in the basis of the DCT C, W = Ŵ C and S = Cᵀ Ŝ C, in which an image denoiser is nearly diagonal.
+    In the pixel basis the gradient is dominated by the mean grey level, and training was far slower.
+    Initially S = 0 and W projects on the lowest frequencies: a layer averages similar frames.
 
     Raises:
         InputError: If patches of another size are given.
@@ -121,18 +121,18 @@ class UT(UnrolledModel):
     def energy(self, hidden: Tensor, projection: Tensor, mixer: Tensor) -> Tensor:
         """E(Y), eq. (45) less its norm term and eq. (46), of sequences (…, T, P), shape (…).
 
-        A layer descends it in turns. `attend` moves W y_i by −∇/Σ_j γ_ij of `attention_energy`, γ_ij =
-        exp(−½‖W y_i − W y_j‖²), in the Gaussian kernel; softmax weighs keys by exp(½‖W y_j‖²) besides, which is the
-        same where norms are equal and no gradient's direction where they differ. `feed` is a gradient step of length 1
-        on `feedforward_energy`, projected on Y ≥ 0. Several heads are seen as one projection, of all their rows: of the
-        average of their attention we know no energy.
+        A layer descends its two parts in turn. With the Gaussian kernel `attend` moves W y_i by −∇/Σ_j γ_ij of
+        `attention_energy`, γ_ij = exp(−½‖W y_i − W y_j‖²). Softmax also weights keys by exp(½‖W y_j‖²): the result is
+        the same if all norms are equal, and otherwise not a gradient direction. `feed` is a gradient step of length 1
+        on `feedforward_energy`, projected on Y ≥ 0. Several heads are treated as one projection with all their rows,
+        because no energy is known for the average of their attention.
         """
         return self.attention_energy(hidden, projection) + self.feedforward_energy(hidden, mixer)
 
     def attention_energy(self, hidden: Tensor, projection: Tensor) -> Tensor:
         """Σ_{i<j} ρ(½‖W y_i − W y_j‖²) with ρ(z) = −exp(−z), eq. (45) less its norm term, shape (…).
 
-        Softmax attention with its self-term lowers this sum, not the sum with ½‖W Y‖² added: see docs/method.md.
+        Softmax attention with its self-term lowers this sum, but not the sum with ½‖W Y‖² added: see docs/method.md.
         """
         tokens = hidden @ projection.mT
         kernel = torch.exp(-(tokens[..., :, None, :] - tokens[..., None, :, :]).square().sum(-1) / 2)
@@ -143,7 +143,7 @@ class UT(UnrolledModel):
         return -(hidden * (hidden @ mixer)).sum((-2, -1)) / 2
 
     def readout(self, hidden: Tensor) -> Tensor:
-        """The patches (B, T, N, P) that a hidden state (B, N, T, P) is."""
+        """The patches (B, T, N, P) of a hidden state (B, N, T, P): a transposition."""
         return hidden.transpose(1, 2)
 
 

@@ -15,13 +15,13 @@ from descend.models.layered import LayeredModel, Reconstruction
 from descend.models.loading import refuse_unsafe
 
 FILTERS = {2: "bilinear", 3: "bicubic"}
-"""Pillow's numbers of the filters that torch has too."""
+"""Pillow's number of a resampling filter → its name in torch."""
 
 
 class ViTDenoiserConfig(ViTConfig):
-    """Configuration of `ViTDenoiser`: a ViT's own, its image processor's, and the frames it denoises.
+    """Configuration of `ViTDenoiser`: that of a ViT and its image processor, and the size of the frames.
 
-    The defaults are a small ViT that takes frames at their own size and is trained from scratch.
+    The defaults are a small ViT that does not resize frames and is trained from scratch.
 
     Attributes:
         depth: L, the number of blocks: ViT's ``num_hidden_layers`` by another name.
@@ -33,11 +33,11 @@ class ViTDenoiserConfig(ViTConfig):
         frame_size: Height and width of a frame in pixels.
         frame_patch: Height and width of the patches that frames come in; P = frame_patch².
         readout: How a layer's tokens become a frame: ``"decoder"``, the final norm and one linear layer, or
-            ``"pixels"``, each token read directly as the pixels of its patch, for which hidden_size must be
+            ``"pixels"``, each token is the pixels of its patch. The latter needs a hidden_size of
             num_channels·patch_size² (768 for ViT-Base, App. B.2).
 
     Raises:
-        InputError: If sizes don't fit each other, or a choice is none of those named.
+        InputError: If sizes don't fit each other, or a choice is unknown.
     """
 
     model_type = "descend-vit"
@@ -82,24 +82,24 @@ class ViTDenoiserConfig(ViTConfig):
 
 
 class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
-    """A Vision Transformer that denoises video frame by frame, every block's output read as a picture.
+    """A Vision Transformer that denoises video frame by frame; every block's output is read as an image.
 
-    Frames are resized and normalised as ViT's own image processor does it, but differentiably, and without
-    its rounding and clipping to 0 … 255: noise leaves that range, and a model that clips sees less of it.
+    Frames are resized and normalized as by ViT's image processor, but differentiably and without its rounding and
+    clipping to 0 … 255: noise leaves that range, and clipping would remove part of it.
 
-    h_0 is the embedding output and h_l the output of block l before the final norm, each with its [CLS], which the
-    readout leaves out. No skip leads from the noisy pixels to the output: a prediction is made of its hidden state
-    alone. There are two readouts, ``config.readout``; either ends with the resizing undone.
+    h_0 is the embedding output and h_l the output of block l before the final norm, each with a [CLS] token, which the
+    readout ignores. There is no skip connection from the noisy pixels to the output: a prediction depends on its hidden
+    state only. Both readouts, ``config.readout``, undo the resizing at the end.
 
-    ``"decoder"``: the final norm, and one linear decoder of a token to the grey pixels of its patch. The decoder
-    starts at mid grey whatever the token: all layers start at the same loss, no gradient of a random readout reaches
-    pretrained weights, and training was faster than from a random decoder.
+    ``"decoder"``: the final norm, and one linear layer from a token to the grey pixels of its patch. It is initialized
+    to output mid grey for every token: all layers start at the same loss, and no gradient of a random readout reaches
+    pretrained weights. Training was faster than with a random initialization.
 
-    ``"pixels"``: the paper's ("directly take each layer's output and interpret it as a reconstruction", App. B.2),
-    without a norm, a decoder or any weight. A token's numbers are the normalised pixels of its patch in the order
-    (channel, y, x), that of the weight (hidden_size, channel, y, x) of ViT's patch embedding: an embedding with
-    the identity for its weight gives h_0 = the patches. The processor's mean and std are undone, and the channels
-    averaged to grey. The paper does not print the order; another one is a permutation of hidden units.
+    ``"pixels"``: the paper's readout ("directly take each layer's output and interpret it as a reconstruction", App.
+    B.2), without a norm or weights. A token holds the normalized pixels of its patch in the order (channel, y, x), as
+    the weight (hidden_size, channel, y, x) of ViT's patch embedding does: with the identity as that weight, h_0 is the
+    patches. The readout undoes the processor's mean and std, and averages the channels to grey. The paper does not
+    print the order; another one is a permutation of hidden units.
 
     Raises:
         InputError: If patches of another size are given.
@@ -115,23 +115,23 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
         pixels = config.readout == "pixels"
         self.decoder = None if pixels else nn.Linear(config.hidden_size, config.patch_size**2)
         if pixels:
-            # No readout reads the norm's output: its weights would never learn.
-            self.vit.layernorm = nn.Identity()  # type: ignore[assignment]
+            # This readout has no norm: its weights would get no gradient.
+            self.vit.add_module("layernorm", nn.Identity())
         self.input = nn.Identity()
         self.post_init()
 
     @classmethod
     def from_vit(cls, source: str | Path, depth: int | None = None, readout: str = "decoder") -> Self:
-        """A denoiser with the weights and the image processor of a pretrained ViT.
+        """Build a denoiser with the weights and the image processor of a pretrained ViT.
 
         Args:
             source: A model's name on the Hub, such as ``google/vit-base-patch16-224-in21k``, or a folder.
-            depth: L, to keep the first L blocks only; all of them unless given.
+            depth: L, to use the first L blocks only; all blocks by default.
             readout: ``"decoder"``, a new one, or ``"pixels"``.
 
         Raises:
-            InputError: If there is no such ViT, it has fewer blocks, its processing can't be reproduced, or its tokens
-                don't have as many numbers as a patch has pixels, where they are to be read as such.
+            InputError: If the ViT can't be loaded, has fewer blocks, or its image processor can't be reproduced; or if
+                its hidden size does not fit the readout ``"pixels"``.
         """
         try:
             refuse_unsafe(source)
@@ -168,7 +168,7 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
         settings = vit.config.to_dict() | processing
         del settings["model_type"]
         model = cls(ViTDenoiserConfig(**settings, readout=readout))
-        used = model.vit.state_dict()  # without the norm where tokens are read as pixels
+        used = model.vit.state_dict()  # the readout "pixels" has no norm
         model.vit.load_state_dict({name: value for name, value in vit.state_dict().items() if name in used})
         return model
 
@@ -186,7 +186,7 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
 
         Args:
             patches: Noisy patches (B, T, N, P) in [0, 1] units.
-            output_hidden_states: Return h_0 … h_L too.
+            output_hidden_states: Whether to return h_0 … h_L too.
         """
         hidden = self.layer_outputs(patches)
         return Reconstruction(
@@ -201,7 +201,13 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
         return tuple(hidden.unflatten(0, pixels.shape[:2]) for hidden in outputs.hidden_states)
 
     def pixels(self, patches: Tensor) -> Tensor:
-        """What ViT's image processor makes of frames in patches (B, T, N, P): (B, T, C, height, width).
+        """Process frames as ViT's image processor does.
+
+        Args:
+            patches: Frames in patches (B, T, N, P).
+
+        Returns:
+            Normalized images (B, T, C, height, width).
 
         Raises:
             InputError: If the patches don't have the configuration's number and size.
@@ -223,16 +229,16 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
         return patchify(self._resize(unpatchify(patches), self.config.frame_size), self.config.frame_patch)
 
     def _grey(self, tokens: Tensor) -> Tensor:
-        """The grey pixels (…, patch_size²) of tokens (…, hidden_size) that are normalised pixels (channel, y, x)."""
+        """The grey pixels (…, patch_size²) of tokens (…, hidden_size) that hold normalized pixels (channel, y, x)."""
         channels = tokens.unflatten(-1, (self.config.num_channels, -1))
         mean, std = tokens.new_tensor([self.config.image_mean, self.config.image_std])[..., None]
         return (channels * std + mean).mean(-2)
 
     def _resize(self, frames: Tensor, size: int) -> Tensor:
-        """Frames (B, T, …) at another size, with the filter that Pillow has: wider where they shrink."""
+        """Resize frames (B, T, …) with Pillow's filter, which is wider (antialiased) when it shrinks an image."""
         if frames.shape[-1] == size:
             return frames
-        # torch has no such filter in half precision.
+        # torch does not implement this filter in half precision.
         resized = F.interpolate(frames.float(), size=(size, size), mode=self.config.resample, antialias=True)
         return resized.to(frames.dtype)
 
@@ -244,7 +250,7 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
 
 
 def _processing(processor: ViTImageProcessorPil, image_size: int | list[int] | tuple[int, int]) -> dict[str, Any]:
-    """The settings of `ViTDenoiserConfig` that say what an image processor does to grey frames in [0, 1]."""
+    """The settings of `ViTDenoiserConfig` that reproduce an image processor on grey frames in [0, 1]."""
     size = (processor.size["height"], processor.size["width"])
     crops = getattr(processor, "do_center_crop", False)
     if size != (image_size, image_size) or not processor.do_resize or crops:
@@ -258,7 +264,7 @@ def _processing(processor: ViTImageProcessorPil, image_size: int | list[int] | t
     mean, std = processor.image_mean, processor.image_std
     if not processor.do_normalize:
         mean, std = [0.0] * len(mean), [1.0] * len(std)
-    # What is 1 here is 255 in an image file, before the processor rescales it.
+    # 1 here is 255 in an image file, before the processor rescales it.
     white = 255 * processor.rescale_factor if processor.do_rescale else 255.0
     return {
         "image_mean": [value / white for value in mean],
@@ -268,14 +274,14 @@ def _processing(processor: ViTImageProcessorPil, image_size: int | list[int] | t
 
 
 def patchify(frames: Tensor, side: int) -> Tensor:
-    """Cut square frames (…, height, width) into patches (…, N, side²), in rows, and each in rows."""
+    """Cut square frames (…, height, width) into patches (…, N, side²), in row-major order."""
     count = frames.shape[-1] // side
     tiles = frames.unflatten(-1, (count, side)).unflatten(-3, (count, side))  # row, y, column, x
     return tiles.transpose(-3, -2).flatten(-2).flatten(-3, -2)
 
 
 def unpatchify(patches: Tensor) -> Tensor:
-    """Put square patches (…, N, P) together again to square frames: the inverse of `patchify`."""
+    """Put square patches (…, N, P) together to square frames: the inverse of `patchify`."""
     count, side = isqrt(patches.shape[-2]), isqrt(patches.shape[-1])
     tiles = patches.unflatten(-1, (side, side)).unflatten(-3, (count, count))  # row, column, y, x
     return tiles.transpose(-3, -2).flatten(-2).flatten(-3, -2)

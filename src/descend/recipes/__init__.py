@@ -36,7 +36,7 @@ class _Entry(NamedTuple):
 
 
 class _Recipes(Mapping[str, "type[Recipe]"]):
-    """Recipes by name. Each is imported when it is asked for, since not everyone installs the packages of all."""
+    """Recipes by name. Each is imported on access, because it may need optional packages."""
 
     _entries: ClassVar = {
         "video-ut": _Entry("video", "UTRecipe", "video denoising with the unrolled transformer UT (Yang et al., 2022)"),

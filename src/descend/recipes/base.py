@@ -35,7 +35,7 @@ def setting(default: Any, help: str) -> Any:
 
 @dataclass(frozen=True)
 class TrainingDefaults:
-    """Training arguments that a recipe sets; None leaves the default of `DescentConfig`."""
+    """Training arguments that a recipe sets; None means the default of `DescentConfig`."""
 
     learning_rate: float | None = None
     lr_scheduler_type: str | None = None
@@ -65,8 +65,8 @@ class TrainingDefaults:
 
 
 PRETRAINED_DUAL = '{"start": 0}'
-"""`dual_optim_args` for a pretrained model: multipliers start at 0, so training only departs from ERM where a bound
-is missed."""
+"""`dual_optim_args` for a pretrained model: multipliers start at 0, so training differs from ERM only where a
+constraint is violated."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Data:
         validation: Samples of the training side that settings are chosen on.
         test: Samples of the test side.
         name: The data set's name, for records and reports.
-        measure_sigma: Computes σ_x; None where σ_x is that of the model's embedding.
+        measure_sigma: Computes σ_x; None if σ_x depends on the model's embedding.
         tokenizer: The tokenizer of the texts; it is saved with the model. None for videos.
         labels: Names of the classes, in the order of their numbers; empty without classes.
         notes: Sentences about samples that were left out.
@@ -95,7 +95,7 @@ class Data:
 
     @cached_property
     def sigma(self) -> float | None:
-        """σ_x where it does not depend on the model; measured once, on first use."""
+        """σ_x, measured once on first use; None if it depends on the model."""
         return None if self.measure_sigma is None else self.measure_sigma()
 
 
@@ -216,15 +216,15 @@ class Recipe(Workload):
         """A new model for the data."""
 
     def fitted(self, model: LayeredModel) -> Self:
-        """The recipe with those sizes that only the loaded model tells."""
+        """The recipe with the sizes that are known only after the model is loaded."""
         return self
 
     def resolve(self, arguments: Any, data: Data | None = None) -> "Setup":
-        """Build all that one training run needs; the recipe itself stays as it is.
+        """Build everything that one training run needs; the recipe is not changed.
 
         Args:
             arguments: Training arguments, of the class `arguments()`; their seed is that of the model's weights.
-            data: What `load` of this very recipe returned, where several runs share it.
+            data: The result of this recipe's `load`, to share it between runs; loaded if None.
         """
         recipe = self.completed()
         if data is None:

@@ -1,14 +1,17 @@
-"""From settings to a recipe and its training arguments: one rule for Python and the command line."""
+"""Turn settings into a recipe and its training arguments, in the same way for Python and the command line."""
 
 from collections.abc import Collection
 from dataclasses import MISSING, Field, fields
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from descend.errors import InputError
 from descend.recipes import RECIPES
 from descend.recipes.base import Recipe
 from descend.training.config import FILLED, all_measured_are_saved
 from descend.training.preset import Preset, paper
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 class Configured(NamedTuple):
@@ -67,9 +70,9 @@ def configure(name: str, **settings: Any) -> Configured:
     return Configured(name, recipe, arguments)
 
 
-def _settable(kind: type) -> dict[str, Field[Any]]:
+def _settable(kind: "type[DataclassInstance]") -> dict[str, Field[Any]]:
     """The fields that a dataclass takes as arguments, by name."""
-    return {each.name: each for each in fields(kind) if each.init}  # type: ignore[arg-type]
+    return {each.name: each for each in fields(kind) if each.init}
 
 
 def _consistent(

@@ -1,4 +1,4 @@
-"""Data sets of texts with classes: reading them, and encoding them for a tokenizer and a classifier's head."""
+"""Text classification data sets: read them, and encode them for a tokenizer and a classifier's head."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ CORPORA = {
 
 
 def check_dataset(name: str) -> None:
-    """Refuse a name that is not in `CORPORA`."""
+    """Raise an error for a name that is not in `CORPORA`."""
     if name not in CORPORA:
         raise InputError(f"dataset must be one of {', '.join(CORPORA)}; got {name!r}.")
 
@@ -75,7 +75,7 @@ class Encoding:
         tokenizer: The tokenizer.
         max_length: Longest text, in tokens.
         truncate: Whether to cut longer texts; otherwise they raise `InputError`.
-        class_numbers: The model's number of each class of the data; None where both number them alike.
+        class_numbers: The model's number of each class of the data; None if both use the same numbers.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -93,7 +93,7 @@ class Encoding:
 
 
 def read_parts(dataset: str, data: str | None, validation_share: float) -> DatasetDict:
-    """``train``, ``validation`` and ``test`` texts of a data set; generated ones where ``data`` is None."""
+    """``train``, ``validation`` and ``test`` texts of a data set; generated texts if ``data`` is None."""
     kind = CORPORA[dataset]
     return split_off(kind.read(data) if data is not None else corpus(kind.generate), validation_share)
 
@@ -109,7 +109,7 @@ def encoded(dataset: str, data: str | None, parts: DatasetDict, encoding: Encodi
 
 
 def data_name(dataset: str, data: str | None) -> str:
-    """The data set's name, with the folder's where that says more: two folders are not seeds of one data set."""
+    """The data set's name, with the folder's name if it differs, to tell two folders apart."""
     if data is None:
         return f"generated {dataset}"
     folder = Path(data).name
@@ -117,7 +117,7 @@ def data_name(dataset: str, data: str | None) -> str:
 
 
 def tokenizer_of(source: str | None, texts: Dataset) -> PreTrainedTokenizerBase:
-    """The tokenizer in a folder or on the Hub, or one that is learned from the texts where ``source`` is None."""
+    """Load the tokenizer from a folder or the Hub, or train one on the texts if ``source`` is None."""
     if source is not None:
         return load_tokenizer(source)
     columns = [name for name in ("text", "pair") if name in texts.column_names]
@@ -125,7 +125,7 @@ def tokenizer_of(source: str | None, texts: Dataset) -> PreTrainedTokenizerBase:
 
 
 def class_numbers(config: PreTrainedConfig, dataset: str, source: str) -> tuple[int, ...] | None:
-    """The number that a model's own head gives each class of the data; None for a model without a head of its own.
+    """The number of each class of the data in a pretrained head; None for a model without a head.
 
     Args:
         config: The model's configuration.

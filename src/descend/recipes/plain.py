@@ -1,4 +1,4 @@
-"""Text classifiers that Descend did not train, to be evaluated."""
+"""Evaluate text classifiers that Descend did not train."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from descend.recipes.pretrained import config_of
 from descend.tasks.text import Classification
 
 VALIDATION_SHARE = 0.2
-"""Share of the training texts that linear probes are chosen on."""
+"""Share of the training texts for the selection of linear probes."""
 
 LONGEST = 512
 """Longest text in tokens, unless the model takes fewer."""
@@ -54,7 +54,7 @@ class PlainClassifier(Workload):
         Args:
             folder: The classifier's folder, as `save_pretrained` wrote it.
             data: The data set.
-            dataset: The kind of the data; None to tell it from the files.
+            dataset: The kind of the data; None to infer it from the files.
 
         Raises:
             InputError: If there is no model's configuration, or the kind of the data is unknown.
@@ -93,7 +93,7 @@ class PlainClassifier(Workload):
         """Load a classifier that `save_pretrained` wrote, and its tokenizer."""
         classifier = DescentClassifier.from_pretrained(folder)
         names = ["input_ids", "attention_mask"]
-        if classifier.model.config.model_type == "bert":  # it tells the two texts of a pair apart by these
+        if classifier.model.config.model_type == "bert":  # BERT needs them to tell the two texts of a pair apart
             names.append("token_type_ids")
         classifier.tokenizer.model_input_names = names
         return Restored(classifier.model, classifier.tokenizer)

@@ -1,4 +1,4 @@
-"""Loading what a recipe starts from: a folder, or a name on the Hub."""
+"""Load pretrained models for recipes, from a folder or the Hub."""
 
 from typing import Any
 

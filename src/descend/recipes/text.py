@@ -40,7 +40,7 @@ from descend.tasks.text import Classification
 
 @dataclass(frozen=True)
 class TextRecipe(Recipe):
-    """Text classification: settings and data that all its models share."""
+    """The base recipe of text classification: settings and data that are the same for all models."""
 
     dataset: str = setting("imdb", "imdb or mnli: reviews, or pairs of sentences.")
     data: str | None = setting(None, "Folder of the data set, or its name on the Hub; generated texts unless given.")
@@ -107,7 +107,7 @@ class TextRecipe(Recipe):
             source = self.tokenizer or (None if self.model == SMALL else self.model)
             tokenizer = tokenizer_of(source, parts["train"])
             tokenizer.model_input_names = list(self.inputs)
-            tokenizer.model_max_length = self.max_length  # later users cut texts as training did
+            tokenizer.model_max_length = self.max_length  # saved, so that inference cuts texts as training does
         return encoded(self.dataset, self.data, parts, self._encoding(tokenizer, restored))
 
     def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
@@ -122,7 +122,7 @@ class TextRecipe(Recipe):
         return Encoding(tokenizer, self.max_length, self.truncate, numbers)
 
     def _config_with_classes(self) -> PreTrainedConfig | None:
-        """The configuration of a pretrained model whose own head is trained on; None where the head is new."""
+        """The configuration of a pretrained model whose head is trained further; None if the head is new."""
         return None
 
     def collate(self, tokenizer: PreTrainedTokenizerBase | None) -> DataCollatorWithPadding:
@@ -305,7 +305,7 @@ class RoBERTaRecipe(EncoderRecipe):
     configs = {"own": RobertaConfig, "linear": RobertaLinearConfig}  # noqa: RUF012
 
     def small(self, words: int, padding: int) -> PreTrainedConfig:
-        """The configuration of a small RoBERTa, whose positions are counted from behind the padding's token."""
+        """The configuration of a small RoBERTa, whose positions start after the padding token's number."""
         return self.configs[self.readout](
             vocab_size=words,
             hidden_size=self.hidden_size,

@@ -1,13 +1,14 @@
 """Video denoising with the unrolled transformers and ViT."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Self, cast
 
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
 from descend.models import DUST, UT, DUSTConfig, UTConfig, ViTDenoiser, ViTDenoiserConfig
+from descend.models.layered import LayeredModel
 from descend.models.loading import refuse_unsafe
 from descend.recipes.base import Data, Recipe, Restored, TrainingDefaults, absolute, setting
 from descend.tasks.video import VideoDenoising, load_test, load_video
@@ -15,7 +16,7 @@ from descend.tasks.video import VideoDenoising, load_test, load_video
 
 @dataclass(frozen=True)
 class VideoRecipe(Recipe):
-    """Video denoising: what all three models share."""
+    """The base recipe of video denoising: settings and data that are the same for all models."""
 
     data: str | None = setting(None, "Folder or file of videos; the embedded generated scenes unless given.")
     cache_dir: str | None = setting(None, "Where decoded frames are kept; ~/.cache/descend unless given.")
@@ -69,7 +70,7 @@ class VideoRecipe(Recipe):
         """Load a model that `save_pretrained` wrote."""
         refuse_unsafe(folder)
         model = self.architecture.from_pretrained(folder, use_safetensors=True)
-        return Restored(model)  # type: ignore[arg-type]  # architectures are layered models
+        return Restored(cast(LayeredModel, model))  # the architectures are layered models
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from descend.records import LOCK_FILE, PART, aside, locked
 from descend.records.schema import CONFIG_FILE, RunConfig, read_config
 from descend.training import DUAL_FILE, FEASIBLE_FOLDER, DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
-from descend.training.config import DescentConfig
+from descend.training.config import DescentArguments, DescentConfig
 from descend.training.preset import paper
 
 if is_datasets_available():
@@ -211,7 +211,7 @@ def _steps(args: DescentConfig, windows: int) -> tuple[int, int]:
     return args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * windows / step), epoch
 
 
-def stored(args: DescentConfig) -> dict[str, Any]:
+def stored(args: DescentArguments) -> dict[str, Any]:
     """The training arguments for JSON: all of Descend's, and those of Transformers that differ from their defaults."""
     # `TrainingArguments` resets Accelerate's global state, and with it the device, so reuse the existing state. The CPU
     # supports every default.

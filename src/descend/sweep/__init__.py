@@ -1,1 +1,1 @@
-"""A sweep: the settings of a recipe searched for every method alike, by Optuna, and chosen on validation data."""
+"""Searches the settings of a recipe with Optuna, with the same budget for every method, on validation data."""

@@ -1,4 +1,4 @@
-"""What a sweep found: ``sweep.json``, and in words."""
+"""The results of a sweep: ``sweep.json``, and the text that the command line prints."""
 
 import math
 import shlex
@@ -39,8 +39,8 @@ def write(out: Path, facts: Mapping[str, Any], searches: Sequence[Search]) -> Sw
 
     Args:
         out: The folder.
-        facts: What holds for all methods.
-        searches: The methods.
+        facts: The fields of `SweepFile` that all methods share.
+        searches: One per method.
     """
     better = "highest" if facts["higher_is_better"] else "lowest"
     levels = ", ".join(f"{level:g}" for level in facts["levels"])
@@ -49,10 +49,10 @@ def write(out: Path, facts: Mapping[str, Any], searches: Sequence[Search]) -> Sw
         descend=version("descend"),
         **facts,
         rule=RULE.format(better=better, metric=facts["metric"], levels=levels, seeds=seeds),
-        # A study that another worker has just created has no settings and no trials yet.
+        # Skip a study that another worker has just created: it has no settings and no trials yet.
         methods={search.method: _method(search, facts) for search in searches if SETTINGS in search.study.user_attrs},
     )
-    with locked(out, wait=True):  # workers may end at once
+    with locked(out, wait=True):  # several workers may finish at the same time
         content.write(out / SWEEP_FILE)
     return content
 
@@ -78,7 +78,7 @@ def _method(search: Search, facts: Mapping[str, Any]) -> MethodSearch:
 
 
 def _trial(trial: FrozenTrial) -> Trial:
-    """A trial that is over."""
+    """A finished, pruned or diverged trial as ``sweep.json`` holds it."""
     attributes = trial.user_attrs
     pruned = trial.state is TrialState.PRUNED
     words = attributes.get("flags", [])
@@ -113,17 +113,17 @@ def _number(word: str) -> float | str:
 
 
 def _importance(study: optuna.Study) -> dict[str, float]:
-    """How much each setting has to do with which trials are the best tenth, by PED-ANOVA; the shares add up to 1."""
+    """Setting → its importance by PED-ANOVA; they add up to 1. Empty with fewer than two finished trials."""
     finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     if len(finished) < 2:
         return {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # few trials: the page says how many
+        warnings.simplefilter("ignore", UserWarning)  # Optuna warns of few trials; the page shows their number
         return optuna.importance.get_param_importances(study)
 
 
 def tell(search: Search, trial: FrozenTrial, metric: str) -> str:
-    """How a trial ended, in a line."""
+    """One line that says how a trial ended."""
     ended = _trial(trial)
     number = sum(other.state in DONE for other in search.study.get_trials(deepcopy=False))
     best = search.best
@@ -142,20 +142,20 @@ def tell(search: Search, trial: FrozenTrial, metric: str) -> str:
 
 
 def sentences(content: SweepFile) -> str:
-    """What a sweep found, for the terminal: the rule, a table, and what to type."""
+    """The result of a sweep for the terminal: the rule, a table, and the commands that train with the best settings."""
     lines = [
         content.rule,
         "",
         f"{'method':14}{'finished':>9}{'pruned':>8}{'diverged':>10}  best mean {content.metric}",
     ]
     todo = []
-    for method, found in content.methods.items():
-        counts, best = found.counts, found.best
+    for method, search in content.methods.items():
+        counts, best = search.counts, search.best
         numbers = "".join(
             f"{counts.get(state, 0):>{width}}" for state, width in (("finished", 9), ("pruned", 8), ("diverged", 10))
         )
         value = f"{best.value:.4g} in {best.folder}" if best else "none: no trial ended with a finite one"
         lines.append(f"{method:14}{numbers}  {value}")
-        lines += [f"{'':14}at an end of its range, better may lie beyond: {edge}" for edge in found.edges]
+        lines += [f"{'':14}at an end of its range, better may lie beyond: {edge}" for edge in search.edges]
         todo += [best.command] if best else []
     return "\n".join([*lines, "", *todo])

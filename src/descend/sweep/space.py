@@ -1,4 +1,4 @@
-"""What a sweep looks for, and where: the ranges of the settings it draws, and the flags that they become."""
+"""The search space of a sweep: the range of each setting, and the command line flags for its values."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -12,28 +12,27 @@ from descend.errors import InputError
 from descend.training.config import DescentConfig
 
 DIGITS = 4
-"""Significant ones of a setting that is drawn: what is run can be typed."""
-
+"""Significant digits of a drawn value, so that the value that runs can be typed."""
 
 MOST = {
     **dict.fromkeys(("learning_rate", "cap", "dual_lr", "resilience"), math.inf),
     **{"alpha": 0.99, "alpha_decay": 1.0, "strength": 1.0},
 }
-"""What may have a range of a person's own, and how far one can reach."""
+"""The settings that ``--range`` accepts, with the largest allowed upper end."""
 
 NEAR = 0.05
-"""Part of a range that counts as its end."""
+"""The fraction of a range that counts as its end."""
 
 Ranges = Mapping[str, tuple[float, float]]
 
 
 def read_ranges(words: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Ranges of a person's own, from ``NAME=LOW:HIGH``.
+    """Parse ``--range`` arguments of the form ``NAME=LOW:HIGH``.
 
     Raises:
-        InputError: If one is no range, or of what is not searched.
+        InputError: If an argument is malformed, or names a setting that no sweep searches.
     """
-    found = {}
+    ranges = {}
     for word in words:
         name, _, ends = word.partition("=")
         name = name.strip().lstrip("-").replace("-", "_")
@@ -46,20 +45,20 @@ def read_ranges(words: Sequence[str]) -> dict[str, tuple[float, float]]:
         if not (0 < low < high <= MOST[name] and math.isfinite(high)):
             limit = f" ≤ {MOST[name]:g}" if math.isfinite(MOST[name]) else ""
             raise InputError(f"--range must be NAME=LOW:HIGH with 0 < LOW < HIGH{limit}, as cap=1:5; got {word!r}.")
-        found[name] = (low, high)
-    return found
+        ranges[name] = (low, high)
+    return ranges
 
 
 def space(args: DescentConfig, given: Collection[str], ranges: Ranges | None = None) -> dict[str, BaseDistribution]:
-    """The settings that are searched for a method, and their ranges.
+    """The search space of a method: setting → Optuna distribution.
 
-    Every method searches its learning rate, around the recipe's. The constrained one searches the problem beside it (α,
-    its decay, and the cap where the recipe has one or a range is given) and how its multipliers move.
+    Every method searches its learning rate, around the recipe's value. The constrained method with α also searches the
+    problem (α, its decay, and the cap if the recipe has one or a range is given) and the dual optimizer's settings.
 
     Args:
-        args: The recipe's own settings for this method, with the person's.
-        given: What the person has set: it is not searched.
-        ranges: Ranges of the person's own, in place of the usual.
+        args: The recipe's settings for this method, with the user's flags applied.
+        given: Settings that the user fixed by a flag; they are not searched.
+        ranges: The user's ranges, which replace the default ones.
     """
     ranges = ranges or {}
     around: dict[str, BaseDistribution] = {
@@ -67,10 +66,10 @@ def space(args: DescentConfig, given: Collection[str], ranges: Ranges | None = N
     }
     if args.method == "constrained" and (args.alpha is not None or ranges.keys() & {"alpha", "alpha_decay", "cap"}):
         around["alpha"] = FloatDistribution(0.01, 0.7, log=True)
-        # The same step at every layer is what --alpha alone means, and what the paper has.
+        # --alpha alone means the same step at every layer, as in the paper.
         if "alpha" not in given and args.preset is None:
             around["alpha_decay"] = FloatDistribution(0.3, 1.0)
-        # Of data whose first loss is not known there is none to start from.
+        # The cap has no default range: its scale is that of the data's losses.
         if (cap := args.cap) is not None or "cap" in ranges:
             low, high = ranges["cap"] if cap is None else (cap / 2, cap * 2)
             around["cap"] = FloatDistribution(low, high, log=True)
@@ -86,21 +85,21 @@ def space(args: DescentConfig, given: Collection[str], ranges: Ranges | None = N
     return {name: distribution for name, distribution in around.items() if name not in given}
 
 
-def own(args: DescentConfig, space: Mapping[str, BaseDistribution]) -> dict[str, float | str]:
-    """The recipe's own values, where they lie within their ranges: the first trial of every method."""
-    found: dict[str, float | str] = {}
+def recipe_values(args: DescentConfig, space: Mapping[str, BaseDistribution]) -> dict[str, float | str]:
+    """The recipe's values that lie within their ranges: the settings of each method's first trial."""
+    values: dict[str, float | str] = {}
     for name, kind in space.items():
         value = args.resolved(name)
         if isinstance(kind, CategoricalDistribution):
-            found |= {name: value} if value in kind.choices else {}
+            values |= {name: value} if value in kind.choices else {}
         elif isinstance(kind, FloatDistribution):
-            with suppress(ValueError, TypeError):  # one α per layer; no cap
-                found |= {name: float(value)} if kind.low <= float(value) <= kind.high else {}
-    return found
+            with suppress(ValueError, TypeError):  # a list of α, or no cap
+                values |= {name: float(value)} if kind.low <= float(value) <= kind.high else {}
+    return values
 
 
 def draw(trial: Trial, space: Mapping[str, BaseDistribution]) -> dict[str, float | str]:
-    """A value for every setting of a space."""
+    """Draw a value for every setting of a search space."""
     values: dict[str, float | str] = {}
     for name, kind in space.items():
         if isinstance(kind, FloatDistribution):
@@ -111,20 +110,21 @@ def draw(trial: Trial, space: Mapping[str, BaseDistribution]) -> dict[str, float
 
 
 def flags(values: Mapping[str, float | str]) -> list[str]:
-    """The words of ``descend train`` that set these values."""
+    """The arguments of ``descend train`` that set these values."""
     return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def edges(settings: Mapping[str, Any], searched: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Which chosen settings lie at an end of where they were searched, so that better ones may lie beyond.
+    """Describe the chosen values that lie near an end of their range: better values may lie outside it.
 
-    That is within a twentieth of a range (of its logarithm), at an end that could be moved.
+    Near means within `NEAR` of the range's length (of its logarithm, on a log scale). An end at a setting's hard limit
+    does not count.
 
     Args:
         settings: The chosen values.
-        searched: The ranges, as `described` has them.
+        searched: The ranges, as `described` returns them.
     """
-    found = []
+    lines = []
     for name, kind in searched.items():
         value = settings.get(name)
         if "low" not in kind or not isinstance(value, float):
@@ -133,16 +133,16 @@ def edges(settings: Mapping[str, Any], searched: Mapping[str, Mapping[str, Any]]
         low, high = scale(kind["low"]), scale(kind["high"])
         place = (scale(value) - low) / (high - low)
         if place < NEAR or (place > 1 - NEAR and kind["high"] < MOST[name]):
-            found.append(f"{name} {value:g} of {kind['low']:g} to {kind['high']:g}")
-    return found
+            lines.append(f"{name} {value:g} of {kind['low']:g} to {kind['high']:g}")
+    return lines
 
 
 def described(space: Mapping[str, BaseDistribution]) -> dict[str, dict[str, Any]]:
-    """A space as JSON has it."""
-    found: dict[str, dict[str, Any]] = {}
+    """A search space as values that JSON can hold."""
+    ranges: dict[str, dict[str, Any]] = {}
     for name, kind in space.items():
         if isinstance(kind, FloatDistribution):
-            found[name] = {"low": kind.low, "high": kind.high, "log": kind.log}
+            ranges[name] = {"low": kind.low, "high": kind.high, "log": kind.log}
         elif isinstance(kind, CategoricalDistribution):
-            found[name] = {"choices": list(kind.choices)}
-    return found
+            ranges[name] = {"choices": list(kind.choices)}
+    return ranges

@@ -1,4 +1,4 @@
-"""Where trials are kept, and whose turn it is: Optuna's studies, shared by workers that may die."""
+"""Optuna's studies in a database that several workers share, and which worker runs which trial."""
 
 import json
 import math
@@ -24,52 +24,52 @@ from descend.seeds import Stream, derived
 from descend.training import preferred
 
 HEARTBEAT, GRACE = 15, 90
-"""Seconds from one sign of life of a trial to the next, and without one until it counts as killed."""
+"""Seconds between two heartbeats of a trial, and seconds without one after which it counts as killed."""
 
 TRIES = 3
-"""How often a trial that was killed is taken up again; then another takes its place."""
+"""How often a killed trial is resumed before another trial replaces it."""
 
 UNPRUNED = 5
-"""Trials of a method that must have finished before others are pruned."""
+"""Trials of a method that must have finished before the pruner stops others."""
 
-KEPT = 75.0
-"""Per cent of the finished trials that must be better before one is pruned: those that finish are the good ones, so
-that their median would end what later wins."""
+PERCENTILE = 75.0
+"""A trial is pruned if this percentage of the finished trials was better. Finished trials are the good ones, so a
+pruner at their median would stop trials that win later."""
 
 LOST = (SQLAlchemyError, StorageInternalError)
-"""What a database that fails raises."""
+"""The exceptions of a database that does not answer."""
 
 PREFIX = "descend "
-"""Before a method in the name of its study."""
+"""The prefix of a study's name; the method follows."""
 
 SETTINGS = "settings"
-"""Of a study: what all its trials have in common."""
+"""The study attribute that holds the settings that all its trials share."""
 
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 def open_storage(url: str) -> RDBStorage:
-    """Open the database that a URL names, or make its tables.
+    """Open the database at a URL, and create its tables if there are none.
 
     Raises:
-        InputError: If there is none to be had.
+        InputError: If the URL is malformed, the driver is missing, or the database can't be opened.
     """
     trouble: Exception | None = None
     try:
         asked = make_url(url)
         shown = asked.render_as_string(hide_password=True)
         if shown.startswith("sqlite") and asked.database in (None, "", ":memory:"):
-            raise ArgumentError  # gone with the process
-    except (ArgumentError, ValueError):  # a port that is no number is the latter
+            raise ArgumentError  # a database in memory ends with the process
+    except (ArgumentError, ValueError):  # ValueError: the port is not a number
         raise InputError(
             "--storage must be the URL of a database, as sqlite:///sweep.db or postgresql://user@host/name; got "
             f"{_masked(url)!r}."
         ) from None
-    for _ in range(5):  # two workers may make the tables at once, and one of them fails
+    for _ in range(5):  # if two workers create the tables at the same time, one of them fails and tries again
         try:
             return RDBStorage(
                 url,
-                # A worker that writes keeps the others waiting, for milliseconds.
+                # SQLite has one writer at a time; the others wait for milliseconds.
                 engine_kwargs={"connect_args": {"timeout": 60}}
                 if url.startswith("sqlite")
                 else {"pool_pre_ping": True},
@@ -83,28 +83,30 @@ def open_storage(url: str) -> RDBStorage:
         except LOST as error:
             trouble = error
             time.sleep(0.2)
-    raise InputError(f"the storage {shown} can't be opened: {_said(trouble)}.") from None
+    raise InputError(f"the storage {shown} can't be opened: {_driver_message(trouble)}.") from None
 
 
 def _masked(url: str) -> str:
-    """Text that is no URL, without what may be a password in it: all between its scheme and the last @."""
+    """Hide a possible password in text that is not a URL: all between the scheme and the last @."""
     return re.sub(r"(?s)^(.*?://)?.*@", r"\1***@", url)
 
 
-def _said(error: BaseException | None) -> str:
-    """What a database says, without what was asked of it."""
+def _driver_message(error: BaseException | None) -> str:
+    """The database driver's own message, without the SQL statement that SQLAlchemy adds."""
     while error is not None and isinstance(error.__cause__ or getattr(error, "orig", None), Exception):
         error = error.__cause__ or getattr(error, "orig", None)
     return reason(error or OSError()).rstrip(".")
 
 
 def lost(error: BaseException) -> Interrupted:
-    """A storage that does not answer any more, in words."""
-    return Interrupted(f"the storage does not answer: {_said(error)}. What was at work is taken up by the next call.")
+    """The error to raise when the storage stops answering."""
+    return Interrupted(
+        f"the storage does not answer: {_driver_message(error)}. The next call resumes the interrupted trial."
+    )
 
 
 def studies(storage: RDBStorage) -> dict[str, optuna.Study]:
-    """The studies of a sweep, by method."""
+    """Method → its study in the storage."""
     names = [name for name in optuna.get_all_study_names(storage) if name.startswith(PREFIX)]
     return {name.removeprefix(PREFIX): optuna.load_study(study_name=name, storage=storage) for name in names}
 
@@ -116,24 +118,24 @@ def _ran(study: optuna.Study) -> bool:
 
 
 def _again(study: optuna.Study, trial: FrozenTrial) -> None:
-    """Put a trial that did not come to its end into the queue once more."""
+    """Enqueue an interrupted trial again, up to `TRIES` times."""
     RetryHeartbeatStaleTrialCallback(max_retry=TRIES, inherit_intermediate_values=True)(study, trial)
 
 
 class TooMany(Exception):
-    """A trial that was begun beyond the number asked for, since several workers asked at once."""
+    """Several workers asked for a trial at the same time, and this one exceeds the number of trials."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """A method's part of a sweep: its study, and the trials that it still has.
+    """The search of one method.
 
     Attributes:
-        method: Its name.
-        study: What Optuna knows of its trials.
-        trials: N, how many trials are to be finished or pruned.
-        seed: Of the sampler.
-        space: What is searched.
+        method: The method's name.
+        study: Its Optuna study.
+        trials: N, how many trials must finish or be pruned.
+        seed: The sampler's seed.
+        space: The search space, setting → distribution.
     """
 
     method: str
@@ -153,22 +155,22 @@ class Search:
         seed: int,
         maximize: bool,
         settings: Mapping[str, Any],
-        first: Mapping[str, float | str],
+        initial: Mapping[str, float | str],
     ) -> "Search":
-        """Take up a method's study, or begin it.
+        """Load a method's study, or create it.
 
         Args:
             storage: The database.
             method: The method.
-            space: What is searched.
+            space: The search space.
             trials: N.
-            seed: Of the sampler.
-            maximize: Whether more is better.
-            settings: What all its trials have in common, and how they are searched.
-            first: What the first trial is to be.
+            seed: The sampler's seed.
+            maximize: Whether a higher value is better.
+            settings: The settings that all trials share, and how they are searched; stored in the study.
+            initial: The settings of the first trial.
 
         Raises:
-            InputError: If what is in the storage is another sweep.
+            InputError: If the storage holds a sweep with other settings.
         """
         asked = json.loads(json.dumps(settings))
         for other, study in studies(storage).items():
@@ -186,31 +188,31 @@ class Search:
             study = optuna.create_study(
                 storage=storage, study_name=name, direction="maximize" if maximize else "minimize"
             )
-            study.enqueue_trial(dict(first))
+            study.enqueue_trial(dict(initial))
         except DuplicatedStudyError:
             study = optuna.load_study(storage=storage, study_name=name)
-        study.pruner = PercentilePruner(KEPT, n_startup_trials=UNPRUNED)
+        study.pruner = PercentilePruner(PERCENTILE, n_startup_trials=UNPRUNED)
         study.set_user_attr(SETTINGS, asked)
         return cls(method, study, trials, seed, space)
 
     @property
     def begun(self) -> int:
-        """Trials that are done, or that someone is at, or is about to be."""
+        """The number of trials that are done, running or queued."""
         return sum(trial.state is not TrialState.FAIL for trial in self._trials)
 
     @property
     def ran(self) -> bool:
-        """Whether there is a trial that anything came of, or may yet."""
+        """Whether any trial is done, running, or queued again after an interruption."""
         return _ran(self.study)
 
     @property
     def done(self) -> bool:
-        """Whether as many trials are done as were asked for."""
+        """Whether N trials have finished or were pruned."""
         return sum(trial.state in DONE for trial in self._trials) >= self.trials
 
     @property
     def free(self) -> bool:
-        """Whether there is a trial to be carried out that nobody is at."""
+        """Whether a trial can start: one is queued, or fewer than N have begun."""
         return self.begun < self.trials or any(trial.state is TrialState.WAITING for trial in self._trials)
 
     @property
@@ -218,35 +220,35 @@ class Search:
         return self.study.get_trials(deepcopy=False)
 
     def recall(self) -> None:
-        """Take back trials whose workers give no sign of life any more."""
+        """Mark trials as failed, and enqueue them again, if their workers no longer send heartbeats."""
         optuna.storages.fail_stale_trials(self.study)
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            # Killed between its beginning and its first sign of life, which Optuna does not look at.
+            # Optuna ignores a trial that was killed between its start and its first heartbeat.
             began = trial.datetime_start
             if "worker" not in trial.user_attrs and began and time.time() - began.timestamp() > GRACE:
                 self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
 
     def claim(self, number: int) -> None:
-        """See whether a trial that has begun is one of the N: those with the lowest numbers are.
+        """Check that a trial is among the N with the lowest numbers, and seed the sampler for it.
 
-        What it draws then depends on its number and the trials before it, not on which worker has it.
+        Its settings then depend on its number and on the trials before it, not on the worker that runs it.
 
         Raises:
-            TooMany: If it is none.
+            TooMany: If N trials with lower numbers exist.
         """
         before = [trial for trial in self._trials if trial.number < number and trial.state is not TrialState.FAIL]
         if len(before) >= self.trials:
             raise TooMany
-        seed = derived(Stream.SWEEP, self.seed, number) % 2**32  # numpy's old generators take no more
+        seed = derived(Stream.SWEEP, self.seed, number) % 2**32  # Optuna seeds numpy's RandomState, which takes 32 bits
         self.study.sampler = TPESampler(seed=seed, n_startup_trials=min(10, max(1, self.trials // 3)))
 
     def give_back(self, number: int) -> None:
-        """Leave a trial that was interrupted to whoever comes next."""
+        """Enqueue an interrupted trial again, for any worker."""
         _again(self.study, self.study.trials[number])
 
     @property
     def best(self) -> FrozenTrial | None:
-        """The trial that the rule selects, see `RULE`: the best value; of constrained ones one that is feasible."""
+        """The chosen trial: the best value, where a feasible constrained trial may be 1 % worse. See `results.RULE`."""
         sign = -1 if self.study.direction is optuna.study.StudyDirection.MAXIMIZE else 1
         finished = [
             trial
@@ -255,7 +257,7 @@ class Search:
         ]
         if not finished:
             return None
-        # The paper chooses by the metric alone.
+        # The paper's preset ignores feasibility here: it chooses by the metric alone.
         counts = self.method == "constrained" and not self.study.user_attrs.get(SETTINGS, {}).get("preset")
         costs = [sign * (trial.value or 0.0) for trial in finished]
         return finished[preferred(costs, [counts and bool(trial.user_attrs.get("feasible")) for trial in finished])]

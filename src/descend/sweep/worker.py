@@ -1,4 +1,4 @@
-"""A worker of a sweep: trials, each a run of the one training loop, until as many are done as were asked."""
+"""A worker of a sweep: it trains and evaluates trials until N of every method are done."""
 
 import math
 import os
@@ -26,23 +26,23 @@ from descend.records import locked
 from descend.records.schema import Summary
 from descend.records.studies import SWEEP_FILE, SweepFile
 from descend.sweep.results import tell, write
-from descend.sweep.space import Ranges, described, draw, flags, own, space
+from descend.sweep.space import Ranges, described, draw, flags, recipe_values, space
 from descend.sweep.storage import LOST, Search, TooMany, lost, open_storage, studies
 from descend.training import steps_of_epoch
 from descend.training.config import DescentConfig
 
 SPLIT = "validation"
 TRIALS = "trials"
-"""The folder of a sweep's runs."""
+"""The name of the folder that holds the trials' run folders."""
 
 GLANCED = 64
-"""Validation samples on which a trial is compared with others while it runs."""
+"""Validation samples on which the pruner compares running trials."""
 
 POLL = 2.0
-"""Seconds between two looks at what other workers are at."""
+"""Seconds to wait before asking again whether other workers' trials have ended."""
 
-Build = Callable[[list[str], Path], tuple[str, Recipe, Any]]
-"""Flags as ``descend train`` takes them after the recipe's name, and a folder → recipe's name, recipe, arguments."""
+Build = Callable[[list[str], Path], tuple[str, Recipe, DescentConfig]]
+"""Builds a run: (flags of ``descend train`` after the recipe's name, output folder) → (recipe's name, recipe, args)."""
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -59,31 +59,31 @@ def sweep(
     ranges: Ranges | None = None,
     levels: Sequence[float] | None = None,
 ) -> SweepFile:
-    """Search the settings of a recipe for each method, with as many trials for one as for the other.
+    """Search the settings of a recipe with the same number of trials for each method.
 
-    Any number of processes may call this at once with the same storage and the same ``out``; what was killed or
-    interrupted is taken up by the next.
+    Several processes may call this at the same time with the same storage and the same ``out``. A later call resumes
+    trials that were killed or interrupted.
 
     Args:
         out: The sweep's folder: ``sweep.json``, and a run folder in ``trials/`` for every trial.
-        build: Turns flags into a recipe and its arguments.
-        given: The person's own flags, which hold for all trials and are not searched.
+        build: Builds a recipe and its training arguments from flags.
+        given: The user's flags; they hold for all trials and are not searched.
         methods: The methods to search, such as ``erm`` and ``constrained``.
-        trials: N, trials of each method that end by themselves or are pruned.
-        seeds: K, runs of each trial, from the given seed on; the mean over them is the trial's value. A trial that is
-            pruned is so in its first.
-        storage: URL of the database; SQLite in ``out`` unless given.
-        ranges: Where to search a setting, in place of the usual range: its lowest and its highest value.
-        levels: Noise levels γ whose mean a trial is chosen by; those of ``descend evaluate`` unless given.
+        trials: N, how many trials of each method must finish or be pruned.
+        seeds: K, training runs per trial, with consecutive seeds; the trial's value is their mean. Pruning happens in
+            the first run only.
+        storage: URL of the database; SQLite in ``out`` by default.
+        ranges: Setting → (lowest, highest) value to search, in place of the default range.
+        levels: Noise levels γ; a trial's value is its mean metric over them. Those of ``descend evaluate`` by default.
 
     Returns:
-        What ``sweep.json`` holds.
+        The content of ``sweep.json``.
 
     Raises:
-        InputError: If a setting is wrong, nothing is left to search, or the storage can't be used or holds another
-            sweep.
-        Interrupted: On Ctrl-C or SIGTERM, or where the storage does not answer any more; what was at work is saved,
-            and waits for the next call.
+        InputError: If a setting is out of range, every searched setting is fixed by a flag, or the storage can't be
+            used or holds another sweep.
+        Interrupted: On Ctrl-C or SIGTERM, or if the storage stops answering. The running trial is saved, and the next
+            call resumes it.
     """
     if trials < 1:
         raise InputError(f"--trials must be at least 1, for each method; got {trials}.")
@@ -94,7 +94,7 @@ def sweep(
             "a trial runs in one process; start more workers by the same command, each by itself, not by torchrun."
         )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)  # of heartbeats, which are what we want
+        warnings.simplefilter("ignore", ExperimentalWarning)  # Optuna calls heartbeats experimental
         worker = _Worker(out, build, given, methods, trials, seeds, storage, ranges or {}, levels)
         try:
             worker.carry_out()
@@ -118,7 +118,7 @@ class _Worker:
     ):
         self.out, self.build, self.given = out, build, given
         self.trials, self.seeds, self._ranges = trials, seeds, ranges
-        self._number: int | None = None  # of the trial that is being carried out
+        self._number: int | None = None  # the running trial's number
         fixed = {word.split("=")[0].lstrip("-").replace("-", "_") for word in given if word.startswith("--")}
         self._fixed = fixed
         bases: dict[str, DescentConfig] = {}
@@ -127,53 +127,56 @@ class _Worker:
             self.recipe = self.recipe.completed()
             bases[method].primal_dual(self.recipe.depth)
             if not space(bases[method], fixed, ranges):
-                raise InputError(f"nothing is left to search for {method}: all that is searched is given as a flag.")
+                raise InputError(f"nothing is left to search for {method}: flags set every searched setting.")
         searched = {name for args in bases.values() for name in space(args, fixed, ranges)}
         for name in ranges.keys() - searched:
-            why = "it is given as a flag too" if name in fixed else "no method that is searched has it"
-            raise InputError(f"--range {name} is of no use: {why}. Leave it out.")
+            why = "a flag sets it too" if name in fixed else "no searched method has it"
+            raise InputError(f"--range {name} has no effect: {why}. Leave it out.")
         self._bases = bases
         self.levels = run.usual_levels(self.recipe) if levels is None else list(levels)
         self.task = self.recipe.task()
-        self.data = self.recipe.load()  # what can't be used is refused before there is anything in the folder
+        self.data = self.recipe.load()  # raises on unusable data before the folder is created
         out.mkdir(parents=True, exist_ok=True)
         self._storage: RDBStorage = open_storage(storage or f"sqlite:///{out / 'sweep.db'}")
         self.searches = [self._search(method) for method in methods]
         if (out / SWEEP_FILE).exists() and not any(search.ran for search in self._all()):
             raise InputError(
-                f"{out / SWEEP_FILE} is of a sweep that the storage does not know of, and would be written over; "
-                "choose another folder with --out, or the storage that it is in."
+                f"{out / SWEEP_FILE} belongs to a sweep that the storage does not hold, and would be written over; "
+                "choose another folder with --out, or the storage of that sweep."
             )
 
-    def _built(self, method: str, chosen: list[str], folder: Path) -> tuple[str, Recipe, Any]:
+    def _built(self, method: str, chosen: list[str], folder: Path) -> tuple[str, Recipe, DescentConfig]:
         return self.build([*self.given, "--method", method, *chosen], folder)
 
     def _search(self, method: str) -> Search:
         args = self._bases[method]
-        found = space(args, self._fixed, self._ranges)
+        distributions = space(args, self._fixed, self._ranges)
         search = Search.open(
             self._storage,
             method,
-            found,
+            distributions,
             trials=self.trials,
             seed=args.seed,
             maximize=self.task.higher_is_better,
             settings={
                 **asdict(self.recipe),
                 **run.stored(args),
-                **{"recipe": self.name, "seeds": self.seeds, "levels": self.levels, "searched": described(found)},
+                "recipe": self.name,
+                "seeds": self.seeds,
+                "levels": self.levels,
+                "searched": described(distributions),
             },
-            first=own(args, found),
+            initial=recipe_values(args, distributions),
         )
         if not search.ran and any((self.out / TRIALS).glob(f"{method}-*")):
             raise InputError(
-                f"{self.out / TRIALS} holds trials of {method} that the storage does not know of; choose another "
-                "folder with --out, or the storage that they are in."
+                f"{self.out / TRIALS} holds trials of {method} that the storage does not hold; choose another folder "
+                "with --out, or the storage of that sweep."
             )
         return search
 
     def carry_out(self) -> None:
-        """Carry out trials until there are enough of every method; wait for those that others are at."""
+        """Run trials until N of every method are done; wait for those that other workers run."""
         waits = False
         while True:
             for search in self.searches:
@@ -183,12 +186,12 @@ class _Worker:
             if not left:
                 return
             free = [search for search in left if search.free]
-            if free:  # methods in turn, so that at any time they have had as many
+            if free:  # alternate between methods, so that an interrupted sweep has equally many of each
                 self._next(min(free, key=lambda search: search.begun))
                 waits = False
                 continue
             if not waits:
-                tqdm.write("waiting for trials that other workers are at …")
+                tqdm.write("waiting for other workers' trials …")
             waits = True
             time.sleep(POLL)
 
@@ -201,20 +204,20 @@ class _Worker:
                 search.give_back(self._number)
             raise
         except Exception:
-            # A worker that slept for long, with its machine, finds that another one has its trial.
+            # If this machine was suspended, another worker may have resumed the trial in the meantime.
             if self._number is None or not _retried(search, self._number):
                 raise
-            tqdm.write(f"{search.method} {self._number}: another worker has taken it up.")
+            tqdm.write(f"{search.method} {self._number}: another worker has resumed it.")
             return
         if self._number is not None:
             tqdm.write(tell(search, search.study.trials[self._number], self.task.metric))
-            self.write()  # what there is can be looked at
+            self.write()  # so that the results so far can be read
 
     def _trial(self, search: Search, trial: optuna.Trial) -> float:
-        """One trial: its value by the rule."""
+        """Run one trial and return its value: the mean metric over noise levels and seeds."""
         search.claim(trial.number)
         self._number = trial.number
-        self._storage.record_heartbeat(trial._trial_id)  # before anything can be told from what it has
+        self._storage.record_heartbeat(trial._trial_id)  # now: Optuna's thread sends its first one later
         trial.set_user_attr("worker", f"{os.uname().nodename} {os.getpid()}")
         args = self._bases[search.method]
         chosen = flags(draw(trial, search.space))
@@ -230,28 +233,36 @@ class _Worker:
 
         worst = -math.inf if self.task.higher_is_better else math.inf
         try:
-            found = [self._judged(search.method, chosen, folder, 0, [_Pruning(trial, glance)])]
-            for place in range(1, self.seeds):
-                found.append(self._judged(search.method, chosen, folder, place))
+            summaries = [self._judged(search.method, chosen, folder, 0, [_Pruning(trial, glance)])]
+            for offset in range(1, self.seeds):
+                summaries.append(self._judged(search.method, chosen, folder, offset))
         except NonFiniteLossError as error:
             trial.set_user_attr("diverged", str(error))
             return worst
-        values = [summary.mean for summary in found]
+        values = [summary.mean for summary in summaries]
         trial.set_user_attr("values", values)
-        trial.set_user_attr("feasible", all(summary.feasible for summary in found))
-        trial.set_user_attr("seconds", sum(summary.seconds or 0.0 for summary in found))
-        trial.set_user_attr("noise", found[0].noise)
+        trial.set_user_attr("feasible", all(summary.feasible for summary in summaries))
+        trial.set_user_attr("seconds", sum(summary.seconds or 0.0 for summary in summaries))
+        trial.set_user_attr("noise", summaries[0].noise)
         mean = sum(values) / len(values)
         return mean if math.isfinite(mean) else worst
 
     def _judged(
-        self, method: str, chosen: list[str], folder: Path, place: int, callbacks: Sequence[TrainerCallback] = ()
+        self, method: str, chosen: list[str], folder: Path, offset: int, callbacks: Sequence[TrainerCallback] = ()
     ) -> Summary:
-        """The summary of a trial's run of one seed: trained and judged, or what is left of that."""
-        if place:
-            seed = self._bases[method].seed + place
+        """Train and evaluate a trial with one seed, or finish what an earlier worker began.
+
+        Args:
+            method: The method.
+            chosen: The flags of the trial's settings.
+            folder: The trial's run folder.
+            offset: Added to the method's seed; above 0 the run has a folder of its own.
+            callbacks: Given to the trainer.
+        """
+        if offset:
+            seed = self._bases[method].seed + offset
             folder, chosen = folder.with_name(f"{folder.name}-seed{seed}"), [*chosen, "--seed", str(seed)]
-        name, _, args = self._built(method, chosen, folder)  # what is searched is no part of the recipe
+        name, _, args = self._built(method, chosen, folder)  # the recipe is the same for all trials
         if not run.finished(folder):
             resume = folder.is_dir()
             run.train(name, self.recipe, args, resume=resume, callbacks=callbacks, loaded=self.data)
@@ -259,15 +270,15 @@ class _Worker:
             return run.evaluate(folder, split=SPLIT, noise=self.levels, frames=1, loaded=self.data)
 
     def _tidy(self, search: Search) -> None:
-        """Of trials that are over keep the records, and the model of the best alone."""
+        """Delete the models, checkpoints and frames of all completed trials but the best one's models."""
         over = search.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-        best = search.best  # read after them: one that another worker ends between the two is none of them
+        best = search.best  # read last, so that a trial that ends in between is not in `over`
         for trial in over:
             folder = self.out / str(trial.user_attrs.get("folder"))
-            kept = {"model", "best_feasible"} if best is not None and trial.number == best.number else set()
+            keep = {"model", "best_feasible"} if best is not None and trial.number == best.number else set()
             for path in (*folder.glob("*"), *folder.parent.glob(f"{folder.name}-seed*/*")):
-                if path.is_dir() and path.name not in kept:
-                    shutil.rmtree(path, ignore_errors=True)  # another worker may be at it too
+                if path.is_dir() and path.name not in keep:
+                    shutil.rmtree(path, ignore_errors=True)  # another worker may delete it at the same time
                 elif path.name == "frames.npz":
                     path.unlink(missing_ok=True)
 
@@ -287,22 +298,22 @@ class _Worker:
         return write(self.out, facts, self._all())
 
     def _all(self) -> list[Search]:
-        """The methods that are searched, and those that were before."""
-        found = {search.method: search for search in self.searches}
+        """The searches of this call, and those of other methods in the storage."""
+        searches = {search.method: search for search in self.searches}
         for method, study in studies(self._storage).items():
-            found.setdefault(method, Search(method, study, self.trials, 0, {}))
-        return list(found.values())
+            searches.setdefault(method, Search(method, study, self.trials, 0, {}))
+        return list(searches.values())
 
 
 class _Pruning(TrainerCallback):
-    """Tells Optuna at every evaluation what a trial is chosen by, and ends one that is behind most others.
+    """Reports a trial's value to Optuna at every evaluation, and prunes a trial that falls behind.
 
-    Not before half of the run, since what ends well may learn late; not before the multipliers of a constrained run
-    have moved; and not at its end, where there is nothing to save.
+    It prunes neither in the first half of a run, because a good run may learn late, nor before the multipliers of a
+    constrained run have moved, nor at the last step, where pruning saves nothing.
 
     Args:
         trial: The trial.
-        glance: The user's model → about the value that it would be chosen by.
+        glance: Estimates the trial's value from the user's model.
     """
 
     def __init__(self, trial: optuna.Trial, glance: Callable[[Any], float]):
@@ -313,7 +324,7 @@ class _Pruning(TrainerCallback):
         step = state.global_step
         if step >= state.max_steps:
             return
-        if step not in self.seen:  # a trial that was taken up has some already
+        if step not in self.seen:  # a resumed trial has already reported some steps
             self.seen.add(step)
             self.trial.report(self.glance(kwargs["model"]), step)
         epoch = steps_of_epoch(args, state, kwargs["train_dataloader"])

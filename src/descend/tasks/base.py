@@ -50,7 +50,7 @@ class Task(ABC):
         """The loss f of every target, shape (N,), from one layer's prediction. Do not reduce it to a mean."""
 
     def inputs(self, batch: dict[str, Any]) -> Any:
-        """What the model is given: the fields of the batch by name, less ``labels`` and ``group``."""
+        """The model's inputs: the fields of the batch by name, without ``labels`` and ``group``."""
         return {name: value for name, value in batch.items() if name not in (*LABELS, GROUP)}
 
     def target(self, batch: dict[str, Any]) -> Tensor:
@@ -63,11 +63,11 @@ class Task(ABC):
         return None if mask is None else mask.bool()
 
     def score(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """The metric's share of every target, shape (N,); the metric is its mean. By default the loss."""
+        """The metric's value at every target, shape (N,); the metric is their mean. By default the loss."""
         return self.losses(prediction, target)
 
     def decide(self, prediction: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The class that a prediction decides for and its probability, both (N,); by default None: no decision."""
+        """The predicted class and its probability, both (N,); by default None: the task has no classes."""
         return None
 
     def owners(self, batch: dict[str, Any]) -> Tensor:
@@ -82,9 +82,9 @@ class Task(ABC):
         return batch.get(GROUP)
 
     def sigma(self, embedding: nn.Module, dataset: Any) -> float | None:
-        """σ_x, the standard deviation of the input embedding over a data set; by default None: measured by running."""
+        """σ_x, the standard deviation of the input embedding of a data set; None to measure it with forward passes."""
         return None
 
     def check(self, dataset: Any, limits: dict[str, int]) -> None:
-        """Raise an InputError for samples that a model with these limits cannot take; by default none is refused."""
+        """Raise an `InputError` if a model with these limits can't take a sample; by default do nothing."""
         return None

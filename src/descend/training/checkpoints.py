@@ -32,7 +32,7 @@ def seal(checkpoint: Path) -> None:
 
 
 def damage(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint, in words; None if it is as it was written."""
+    """Describe what is wrong with a checkpoint; None if it matches its manifest."""
     if not (checkpoint / MANIFEST_FILE).is_file():
         return f"it has no {MANIFEST_FILE}"
     try:
@@ -46,7 +46,7 @@ def damage(checkpoint: Path) -> str | None:
     for name in sorted(files.keys() - digests.keys()):
         if Path(name).suffix in PICKLES:
             return f"{Path(name).name} in it is a pickle that training did not write there"
-    # A manifest that names too little vouches for nothing.
+    # The manifest must list the trainer's state and a model: an incomplete one proves nothing.
     for name in (TRAINER_STATE_NAME, *digests):
         if name not in files or name not in digests:
             return f"it has no {name[:60]}"
@@ -62,7 +62,7 @@ def damage(checkpoint: Path) -> str | None:
 
 
 def newest_whole(folder: Path) -> tuple[Path | None, dict[Path, str]]:
-    """The newest checkpoint of a run that is whole, None if none is; and those after it with what is wrong."""
+    """A run's newest undamaged checkpoint, or None; and each newer damaged one with a description of the damage."""
     damaged: dict[Path, str] = {}
     for checkpoint in sorted(checkpoints(folder), key=step_of, reverse=True):
         fault = damage(checkpoint)
@@ -73,12 +73,12 @@ def newest_whole(folder: Path) -> tuple[Path | None, dict[Path, str]]:
 
 
 def rotate(folder: Path, limit: int | None, best: str | None) -> None:
-    """Delete all but a run's newest checkpoints and its best, as Transformers does, but each atomically.
+    """Delete all but a run's newest checkpoints and its best one, as Transformers does, but each atomically.
 
     Args:
-        folder: The run's.
-        limit: How many to keep; None for all.
-        best: One that stays, among these or beside them.
+        folder: The run's folder.
+        limit: The number of checkpoints to keep, including the best; None for all.
+        best: The best checkpoint, which is never deleted.
     """
     newest = sorted(checkpoints(folder), key=_sealed, reverse=True)
     if not newest or not limit or limit < 0:
@@ -93,21 +93,24 @@ def rotate(folder: Path, limit: int | None, best: str | None) -> None:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """A run's checkpoints, whole or not."""
+    """All checkpoints of a run, including damaged ones."""
     return [path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir() and step_of(path) >= 0]
 
 
 def save_state(path: Path, state: Any) -> None:
-    """Write tensors in dicts, lists and tuples of numbers and words: safetensors, the rest as JSON in its header."""
+    """Write nested dicts, lists and tuples of tensors, numbers and strings.
+
+    Tensors are stored as safetensors, all else as JSON in the file's header.
+    """
     tensors: dict[str, Tensor] = {}
     save_file(tensors, path, {"state": json.dumps(_take_out(state, tensors))})
 
 
 def load_state(path: Path) -> Any:
-    """Read what `save_state` wrote.
+    """Read a file of `save_state`.
 
     Raises:
-        InputError: If it did not.
+        InputError: If the file has another format.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -123,7 +126,7 @@ def _take_out(state: Any, tensors: dict[str, Tensor]) -> Any:
         name = str(len(tensors))
         tensors[name] = state.clone(memory_format=contiguous_format)
         return {"tensor": name}
-    if isinstance(state, dict):  # as pairs: a key may be a number
+    if isinstance(state, dict):  # as a list of pairs, because a key may be a number
         return {"dict": [[key, _take_out(value, tensors)] for key, value in state.items()]}
     if isinstance(state, tuple):
         return {"tuple": [_take_out(value, tensors) for value in state]}
@@ -144,13 +147,13 @@ def _put_back(state: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def step_of(checkpoint: Path) -> int:
-    """The step in a checkpoint's name; −1 where it has none."""
+    """The step in a checkpoint's name; −1 if there is none."""
     number = checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
     return int(number) if number.isdecimal() else -1
 
 
 def _sealed(checkpoint: Path) -> tuple[int, int]:
-    """When a checkpoint was written; of two at once the later step's is the later."""
+    """Sort key: when a checkpoint was written, then its step."""
     manifest = checkpoint / MANIFEST_FILE
     return manifest.stat().st_mtime_ns if manifest.is_file() else 0, step_of(checkpoint)
 

@@ -1,29 +1,21 @@
-"""The settings of constrained training, beside those of the trainers of Transformers and TRL."""
+"""The settings of constrained training, added to the training arguments of Transformers and TRL."""
 
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
-import torch
 from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from descend.core import DescentProblem, GeometricTarget, PrimalDual
 from descend.core.multipliers import LEARNING_RATE, LEARNING_RATES
-from descend.core.targets import Form
 from descend.errors import InputError
-from descend.training.flags import Alpha, DualEvery, alpha_of, dual_every_of
+from descend.training.flags import alpha_of, dual_every_of
 from descend.training.preset import PAPER, paper
-
-# Settings are mixed into the arguments of more than one trainer. At run time they have no base, so that the defaults
-# of TRL's arguments, which derive from Transformers', stay in force.
-if TYPE_CHECKING:
-    _TrainerArguments = TrainingArguments
-else:
-    _TrainerArguments = object
+from descend.training.settings import DescentSettings
 
 
 def _last(depth: int) -> list[float]:
@@ -47,10 +39,10 @@ METHODS: dict[str, Callable[[int], list[float]]] = {
 }
 """The weights of f_0 … f_L in a method's objective, for a model of L layers.
 
-``uniform`` and ``linear`` are deep supervision, which trains every exit at a fixed weight. ``uniform`` includes exit 0,
-the readout of the embedded input: it trains the readout and the embedding, and is a constant where neither affects it
-(UT's noisy input). ``linear`` gives layer l the weight l, and exit 0 none. ``r-drop`` is ERM with another term, see
-`Objective`.
+``uniform`` and ``linear`` are deep supervision: every exit has a fixed weight. ``uniform`` includes exit 0, the readout
+of the embedded input, which trains the readout and the embedding (for UT, where exit 0 is the noisy input, it is a
+constant). ``linear`` weights layer l in proportion to l, so exit 0 has no weight. ``r-drop`` is ERM with another term,
+see `Objective`.
 """
 
 
@@ -58,7 +50,7 @@ DEFAULTS: dict[str, dict[str, float | str]] = {
     "geometric": {"strength": 0.2, "dual_optimizer": "price", "dual_warmup_steps": 0.0, "resilience": 0.0},
     "step": {"dual_optimizer": "adam", "dual_warmup_steps": 0.1, "resilience": 0.05},
 }
-"""Defaults that depend on the target: the losses themselves (`GeometricTarget`), or α (`StepTarget`)."""
+"""Defaults by target: `GeometricTarget` (no α given) or `StepTarget` (α given)."""
 
 
 def all_measured_are_saved(args: Mapping[str, Any]) -> bool:
@@ -87,128 +79,15 @@ REFUSED = {
 """Trainer settings that we refuse, with the reason."""
 
 FILLED = ("strength", "dual_optim_args")
-"""Settings that a recipe may have other defaults for, see `DescentArguments.fill`."""
+"""Settings for which recipes have their own defaults, see `DescentArguments.fill`."""
 
 
 @dataclass
-class DescentArguments(_TrainerArguments):
+class DescentArguments(DescentSettings):
     """The constrained problem and its solution: settings that extend a trainer's own arguments."""
 
-    method: str = field(
-        default="constrained",
-        metadata={
-            "help": "constrained: descent constraints, eq. (4). erm: the same loop without, eq. (3). uniform, linear: "
-            "deep supervision, a mean of all layers' losses without constraints, weighted equally or in proportion to "
-            "l. r-drop: ERM on two passes of every text, with a penalty where they differ."
-        },
-    )
-    preset: str | None = field(
-        default=None,
-        metadata={
-            "help": "paper: the paper's settings in place of ours, in training and model, as far as they are known. "
-            "Other flags override it, and config.json lists them."
-        },
-    )
-    r_drop: float = field(
-        default=1.0,
-        metadata={"help": "For r-drop: the price κ of the difference between the two passes' predictions."},
-    )
-    strength: float | None = field(
-        default=None,
-        metadata={
-            "help": "How much of the descent early layers must do, from 0 to 1: the recipe's own unless given, else "
-            "0.2. The bounds follow from the losses themselves; no α is needed."
-        },
-    )
-    alpha: Alpha | None = field(
-        default=None,
-        metadata={
-            "help": "Use the paper's bounds in place of ours: step α in (0, 1), each layer must lower the loss by a "
-            "factor 1 - α. One number, or one per layer as 0.3,0.2,0.1."
-        },
-    )
-    alpha_decay: float = field(
-        default=1.0,
-        metadata={"help": "q in (0, 1] of a geometric schedule α, αq, αq², … from the chain's start; α one number."},
-    )
-    cap: float | None = field(
-        default=None, metadata={"help": "With α: bound on the loss of exit cap_layer; none unless given."}
-    )
-    cap_layer: int | None = field(
-        default=None, metadata={"help": "The exit that the cap bounds; where the chain starts unless given."}
-    )
-    first_layer: int | None = field(
-        default=None,
-        metadata={
-            "help": "Where the chain starts: 0 the embedded input, 1 the first block's output. Unless given it is 0, "
-            "and without α 1 for UT, whose exit 0 is the noisy input itself."
-        },
-    )
-    form: Form = field(default="difference", metadata={"help": "Form of a constraint: difference or ratio."})
-    stop_gradient: bool = field(
-        default=True,
-        metadata={
-            "help": "No gradient through a constraint's right-hand side: no layer is rewarded for a higher loss."
-        },
-    )
-    dual_lr: float | None = field(
-        default=None,
-        metadata={"help": "Learning rate of the multipliers, η_λ: 0.03 unless given, or 500 a run for price."},
-    )
-    dual_optimizer: str | None = field(
-        default=None,
-        metadata={"help": "How multipliers climb: sgd, adam, nupi or price. Unless given price, or adam with α."},
-    )
-    dual_optim_args: str | None = field(
-        default=None, metadata={"help": "Further arguments of the dual optimizer, as JSON: '{\"kp\": 5.0}'."}
-    )
-    dual_every: DualEvery = field(
-        default=1, metadata={"help": "A dual step after this many primal steps, or 'epoch' for one per epoch."}
-    )
-    dual_warmup_steps: float | None = field(
-        default=None,
-        metadata={
-            "help": "Steps of plain ERM before the multipliers move; below 1, that share of all steps. Unless given "
-            "0, or 0.1 with α."
-        },
-    )
-    dual_warmup_epochs: float | None = field(
-        default=None, metadata={"help": "The same in epochs, in place of dual_warmup_steps."}
-    )
-    resilience: float | None = field(
-        default=None,
-        metadata={"help": "ρ: price of slack; 0 for hard constraints. Unless given 0, or 0.05 with α."},
-    )
-    slack: Literal["implicit", "explicit"] = field(
-        default="implicit", metadata={"help": "Slack: implicit, eq. (38), or explicit, eq. (36)."}
-    )
-    slack_lr: float | None = field(
-        default=None, metadata={"help": "Learning rate of explicit slack; ρ times the multipliers' unless given."}
-    )
-    slack_optimizer: str | None = field(
-        default=None,
-        metadata={"help": "How explicit slack moves; as the multipliers unless given (sgd for nupi and price)."},
-    )
-    calibrate: bool = field(
-        default=True,
-        metadata={
-            "help": "For a classifier: at the end of training divide the logits by the temperature that fits the "
-            "evaluation data best, for every method. It needs one evaluation data set and evaluations in training. The "
-            "most likely class at a layer stays the same."
-        },
-    )
-    patience: int | None = field(
-        default=None,
-        metadata={
-            "help": "End training after this many evaluations without a better model, and keep the best by "
-            "metric_for_best_model (merit: the last layer's loss plus the violations). A model that meets its "
-            "constraints may be 1 percent worse. Evaluations in the warm-up do not count."
-        },
-    )
-    dataloader_pin_memory: bool = field(
-        default_factory=torch.cuda.is_available,
-        metadata={"help": "Keep batches in page-locked memory, which speeds up transfers; on where there is a GPU."},
-    )
+    library: ClassVar[type]
+    """The trainer's own class of arguments, without Descend's settings."""
 
     def __post_init__(self) -> None:
         self._check()
@@ -222,7 +101,11 @@ class DescentArguments(_TrainerArguments):
 
     @classmethod
     def of(cls, args: TrainingArguments | None) -> Self:
-        """A trainer's arguments; those of Transformers or TRL get the default problem."""
+        """Convert a trainer's arguments to this class; without ours they get the default problem.
+
+        Args:
+            args: Arguments of this class, of Transformers or of TRL; None for the defaults.
+        """
         if args is None:
             return cls(output_dir="trainer_output")
         if isinstance(args, cls):
@@ -235,15 +118,15 @@ class DescentArguments(_TrainerArguments):
 
     @classmethod
     def paper(cls, recipe: str, output_dir: str | None = None, *, dataset: str = "imdb", **settings: Any) -> Self:
-        """The paper's training arguments for a recipe; the others keep the defaults of Transformers.
+        """The paper's training arguments for a recipe; all others have Transformers' defaults.
 
-        `descend.training.preset` says for each value whether the paper prints it.
+        `descend.training.preset` documents for each value whether the paper prints it.
 
         Args:
             recipe: The recipe's name, such as ``video-ut``.
             output_dir: The run's folder.
-            dataset: ``imdb`` or ``mnli``, for recipes of text.
-            **settings: Further arguments, which override the paper's.
+            dataset: ``imdb`` or ``mnli``, for text classification.
+            **settings: Further arguments; they override the paper's.
 
         Raises:
             InputError: If there is no such recipe, or a setting is outside its range.
@@ -252,13 +135,13 @@ class DescentArguments(_TrainerArguments):
         return cls(**{"output_dir": output_dir, **preset.training, **settings})
 
     def fill(self, defaults: Mapping[str, Any]) -> None:
-        """Replace settings that are None by a recipe's defaults, where they suit the problem.
+        """Set settings that are None to a recipe's defaults, if they apply to the problem.
 
-        ``strength`` belongs to the bounds that follow from the losses: with ``alpha`` it stays None. Options of the
-        dual optimizer belong to the price rule, which recipes choose them for: with another one they stay None.
+        ``strength`` applies without ``alpha`` only. ``dual_optim_args`` applies to the price rule only, for which the
+        recipes chose the values.
 
         Args:
-            defaults: Values by name, of `FILLED`.
+            defaults: Name in `FILLED` → value.
         """
         suits = {"strength": self.alpha is None, "dual_optim_args": self.resolved("dual_optimizer") == "price"}
         for name, value in defaults.items():
@@ -323,7 +206,7 @@ class DescentArguments(_TrainerArguments):
 
         Args:
             depth: L.
-            first: Where the chain and a schedule start.
+            first: The exit where the chain and a schedule start.
 
         Raises:
             InputError: If there is no α, or the decay is outside its range.
@@ -337,14 +220,15 @@ class DescentArguments(_TrainerArguments):
         return [self.alpha * self.alpha_decay ** max(0, layer - first) for layer in range(depth)]
 
     def problem(self, depth: int, first: int = 0) -> DescentProblem:
-        """The constraints that a model is judged by, whatever method trained it.
+        """The constraints of the verdict; they are the same for all methods.
 
         Args:
             depth: L, the number of the model's layers.
-            first: Where the model's chain starts unless ``first_layer`` is set, see `LayeredModel.first_layer`.
+            first: The exit where the chain starts by default, see `LayeredModel.first_layer`; ``first_layer``
+                overrides it.
 
         Raises:
-            InputError: If a setting is outside its range, or does not go with another.
+            InputError: If a setting is outside its range or contradicts another one.
         """
         usual = min(first, depth - 1) if self.alpha is None else 0  # the paper's chain starts at the input
         first = usual if self.first_layer is None else self.first_layer
@@ -402,7 +286,7 @@ class DescentArguments(_TrainerArguments):
         )
 
     def resolved(self, name: str) -> Any:
-        """A setting, or if it is None its default, which may depend on other settings."""
+        """The value of a setting; if it is None, its default, which may depend on other settings."""
         value = getattr(self, name)
         if value is not None:
             return value
@@ -411,7 +295,7 @@ class DescentArguments(_TrainerArguments):
         return DEFAULTS["geometric" if self.alpha is None else "step"].get(name)
 
     def warmup(self, steps: int, epoch: int) -> int:
-        """How many of a run's steps pass before the constraints take part.
+        """The number of warm-up steps, before the constraints take part.
 
         Args:
             steps: The number of steps in the run.
@@ -435,8 +319,8 @@ class DescentArguments(_TrainerArguments):
 
     @property
     def idle(self) -> set[str]:
-        """Settings of Descend that training by this method does not use."""
-        every = set(DescentArguments.__annotations__)
+        """Names of Descend's settings that this method does not use."""
+        every = set(DescentSettings.__annotations__)
         always = {"preset", "calibrate", "patience"}
         used = {"constrained": every - {"r_drop"}, "r-drop": {"r_drop"}}
         return every - used.get(self.method, set()) - always
@@ -456,9 +340,9 @@ class DescentArguments(_TrainerArguments):
 
 @dataclass
 class DescentConfig(DescentArguments, TrainingArguments):
-    """Transformers' `TrainingArguments` and the constrained problem.
+    """Transformers' `TrainingArguments` with the settings of the constrained problem.
 
-    Every argument of the Trainer keeps its name and its meaning.
+    Every argument of the Trainer keeps its name and meaning.
     """
 
     library: ClassVar[type] = TrainingArguments

@@ -1,7 +1,7 @@
-"""Settings that are one thing in Python and another on a command line: α and the dual schedule.
+"""Types of the settings that a command line gives as text: α and the dual schedule.
 
-`HfArgumentParser` takes a field's type for the reader of its flag. The types here therefore read text at run time,
-and are what they return to a type checker.
+`HfArgumentParser` calls a field's type to parse its flag. The types here are therefore parsers at run time, and for a
+type checker the types of their results.
 """
 
 from argparse import ArgumentTypeError
@@ -16,11 +16,11 @@ def alpha_of(value: Steps | str) -> float | list[float]:
     """α as a number, or a list with one number per layer.
 
     Args:
-        value: Numbers of Python or numpy, a tensor, or text such as ``0.3,0.2,0.1``: that of a flag, or of a
-            config.json of an older version.
+        value: Python or numpy numbers, a tensor, or text such as ``0.3,0.2,0.1`` from a flag or from the config.json
+            of an older version.
 
     Raises:
-        InputError: If it is none of these.
+        InputError: If the value has another type, or the text is not numbers.
     """
     if not isinstance(value, str):
         return step_numbers(value)
@@ -38,7 +38,7 @@ def dual_every_of(value: object) -> int | Literal["epoch"]:
         value: A whole number, ``"epoch"``, or the text of a number.
 
     Raises:
-        InputError: If it is none of these.
+        InputError: If the value is anything else.
     """
     if value == "epoch":
         return "epoch"

@@ -1,7 +1,7 @@
 """Every private method of Transformers' and TRL's trainers that Descend overrides or calls.
 
-Transformers and TRL promise nothing about them. ``tests/training/test_hf_hooks.py`` freezes their signatures and says
-for which versions; a release that changes one fails there, by name.
+They may change in any release. ``tests/training/test_hf_hooks.py`` compares their signatures with those of the
+supported versions, and names a method that changed.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from descend.objective import Objective
 
 
 class TrainerHooks(Trainer):
-    """Transformers' `Trainer`: its private methods under public names, to be called and overridden.
+    """Transformers' `Trainer` with public names for its private methods; subclasses call and override these.
 
     ``model`` is the user's model throughout. What Accelerate prepares (wraps in DDP, shards by FSDP2, hands to
     DeepSpeed, runs in mixed precision) is the `Objective` around it, which is what ``compute_loss`` calls.
@@ -26,7 +26,7 @@ class TrainerHooks(Trainer):
 
     objective: Objective
     checkpoint_parent: Path | None = None
-    """Where the checkpoint that is being written stands for now; None while none is being written."""
+    """The temporary folder of the checkpoint that is being written; None otherwise."""
 
     # --- the user's model, and the objective around it
 
@@ -39,7 +39,7 @@ class TrainerHooks(Trainer):
         return self.objective.model.saved
 
     def create_accelerator_and_postprocess(self) -> None:
-        """As in Transformers; where Accelerate is given the model, it prepares the objective around it."""
+        """As in Transformers, but Accelerate prepares the objective around the model instead of the model."""
         super().create_accelerator_and_postprocess()
         accelerator: Any = self.accelerator
         prepare, prepare_model = accelerator.prepare, accelerator.prepare_model
@@ -74,7 +74,7 @@ class TrainerHooks(Trainer):
 
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: DataLoader | None = None) -> Any:
         if not training:
-            return self.objective  # predictions are read from it; there is nothing to prepare
+            return self.objective  # evaluation reads the objective directly; nothing to prepare
         # After an earlier `train` without a wrapper `model_wrapped` is the objective: prepare it again.
         return self.model if model is self.objective else super()._wrap_model(model, training, dataloader)
 
@@ -116,13 +116,13 @@ class TrainerHooks(Trainer):
         return norm
 
     def on_device(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """A batch where the model is."""
+        """Move a batch to the model's device."""
         return self._prepare_inputs(batch)
 
     # --- columns
 
     def columns(self) -> list[str] | None:
-        """The columns of a data set that a batch keeps; None for Transformers' choice."""
+        """The columns of a data set that are used; None for Transformers' choice."""
         return None
 
     def _set_signature_columns_if_needed(self) -> None:
@@ -130,11 +130,11 @@ class TrainerHooks(Trainer):
         self._signature_columns: Any = self.columns() or self._signature_columns
 
     def evaluation_columns(self, dataset: Any) -> Any:
-        """An evaluation set without the columns that no batch keeps."""
+        """An evaluation set without unused columns."""
         return self._remove_unused_columns(dataset, "evaluation")
 
     def evaluation_collator(self) -> Any:
-        """How evaluation samples become a batch, without the columns that no batch keeps."""
+        """The collator for evaluation, which drops unused columns."""
         return self._get_collator_with_removed_columns(self.data_collator, "evaluation")
 
     # --- the choice of the best model
@@ -146,7 +146,7 @@ class TrainerHooks(Trainer):
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         if not self.is_best(metrics):
             return False
-        self.state.best_metric = None  # otherwise Transformers would compare once more, by the metric alone
+        self.state.best_metric = None  # otherwise Transformers would compare again, by the metric only
         return super()._determine_best_metric(metrics, trial)
 
     def load_best(self) -> None:
@@ -177,21 +177,21 @@ class TrainerHooks(Trainer):
         super()._push_from_checkpoint(str(folder))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Nothing: `push_checkpoint` is called once a checkpoint has its name."""
+        """Does nothing: `push_checkpoint` is called after the checkpoint is renamed."""
 
     def save_weights(self, folder: Path, state_dict: dict[str, Tensor] | None) -> None:
-        """Write the model; ``state_dict`` holds its tensors where they were gathered already."""
+        """Write the model; ``state_dict`` holds its weights if they were gathered already."""
         raise NotImplementedError
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         self.save_weights(Path(output_dir or str(self.args.output_dir)), state_dict)
 
     def save_run_state(self, folder: Path) -> None:
-        """Write what a checkpoint holds besides Transformers' files."""
+        """Write Descend's files of a checkpoint."""
         raise NotImplementedError
 
     def io_deferred(self) -> AbstractContextManager[None]:
-        """Inside, I/O errors wait for the next collective, where all ranks fail together."""
+        """Defer I/O errors inside the ``with`` block to the next collective, so that all ranks fail together."""
         raise NotImplementedError
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
@@ -211,7 +211,7 @@ class TrainerHooks(Trainer):
         super()._load_from_checkpoint(checkpoint, self.users_model)
 
     def weights_loaded(self, checkpoint: str) -> None:
-        """Called when the weights are loaded that training resumes from."""
+        """Called after training has loaded the weights that it resumes from."""
         raise NotImplementedError
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
@@ -219,7 +219,7 @@ class TrainerHooks(Trainer):
         self.weights_loaded(resume_from_checkpoint)
 
     def check_loaded(self, missing: list[str], unexpected: list[str]) -> None:
-        """Look at the names by which a checkpoint and the model differ."""
+        """Check the names of weights that only the checkpoint or only the model has."""
         raise NotImplementedError
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
@@ -245,7 +245,7 @@ class TrainerHooks(Trainer):
         return trained
 
     def load_run_state(self, checkpoint: str) -> None:
-        """Read what `save_run_state` wrote."""
+        """Restore the state that `save_run_state` wrote."""
         raise NotImplementedError
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -256,10 +256,10 @@ class TrainerHooks(Trainer):
 
 
 class SFTHooks:
-    """TRL's `SFTTrainer`: what it keeps private, under public names."""
+    """TRL's `SFTTrainer` with public names for its private methods and attributes."""
 
     def prepared(self: Any, dataset: Any, name: str) -> Any:
-        """An evaluation set tokenized (and packed) as TRL does it; as it is where TRL was told to leave data alone."""
+        """An evaluation set tokenized (and packed) by TRL; unchanged if the arguments skip TRL's preparation."""
         if self._skip_prepare_dataset:
             return dataset
         packing = self.args.packing if self.args.eval_packing is None else self.args.eval_packing
@@ -269,5 +269,5 @@ class SFTHooks:
 
     @property
     def text_tokenizer(self: Any) -> Any:
-        """The tokenizer, of a processor its own."""
+        """The tokenizer; for a processor, the one inside it."""
         return self._tokenizer

@@ -22,7 +22,7 @@ from descend.evaluation.satisfaction import TOLERANCE, Verdict, verdict
 from descend.models import LayeredCausalLM
 from descend.records import aside, put
 from descend.training.metrics import Predictions
-from descend.training.saving import Resumable
+from descend.training.resuming import Resumable
 
 if is_datasets_available():
     import datasets
@@ -38,12 +38,12 @@ class Measuring(Resumable):
 
     verdict: Verdict | None
     temperature: float
-    """What `calibrate` has divided a classifier's logits by, 1 before."""
+    """The number by which `calibrate` has divided a classifier's logits; 1 before calibration."""
     chooses: bool
-    """Whether the last evaluation was on the trainer's own data: only such a model can be the best."""
+    """Whether the last evaluation was on the trainer's own data; only then can the model become the best."""
 
     def is_best(self, metrics: dict[str, float]) -> bool:
-        """Whether a model is the best so far, see `beats_best`; never during a warm-up."""
+        """Whether a model is the best so far, see `beats_best`; always False during warm-up."""
         if self.in_warmup or not self.beats_best(metrics):
             return False
         self._best_meets = self._meets(metrics)
@@ -55,11 +55,14 @@ class Measuring(Resumable):
         return self.dual.problem.constrained and self.dual.steps <= self.dual.warmup
 
     def beats_best(self, metrics: dict[str, float]) -> bool:
-        """Whether what `evaluate` found is better than the best so far.
+        """Whether an evaluated model is better than the best so far.
 
-        A model that meets its constraints on the evaluation data is better than one that does not, unless that costs
-        more than 1 % of ``metric_for_best_model``: a model that has learned nothing yet meets almost any. Among equals
-        the metric decides, as in transformers. Without constraints it decides alone.
+        A model that meets its constraints on the evaluation data is better than one that does not, unless it is more
+        than 1 % worse in ``metric_for_best_model``: an untrained model meets almost any constraint. Otherwise, and
+        without constraints, the metric decides, as in Transformers.
+
+        Args:
+            metrics: The result of `evaluate`.
         """
         if self.args.metric_for_best_model is None:
             return False
@@ -77,19 +80,19 @@ class Measuring(Resumable):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Every layer's loss and metric at the training noise, and the verdict on the constraints.
+        """Measure every layer's loss and metric at the training noise, and check the constraints.
 
         Args:
-            eval_dataset: Samples, several data sets by name, or the name of one of the trainer's; all of the trainer's
-                unless given.
+            eval_dataset: Samples, several data sets by name, or the name of one of the trainer's data sets; by default
+                all of the trainer's.
             ignore_keys: Not used: predictions have no keys.
-            metric_key_prefix: Of the metrics' names.
+            metric_key_prefix: The prefix of the metrics' names.
 
         Returns:
             The last layer's loss and metric, the worst violation, whether the constraints hold, the merit
-            (`DescentProblem.merit`) in the problem that training solves, and what ``compute_metrics`` makes of the last
-            layer's predictions. While it trains a classifier is measured at the temperature that it would be kept with,
-            on the trainer's own data alone.
+            (`DescentProblem.merit`) in the problem that training solves, and the result of ``compute_metrics`` for the
+            last layer's predictions. During training a classifier is measured on the trainer's own data at the
+            temperature with which it would be saved.
         """
         is_own = eval_dataset is None
         if isinstance(eval_dataset, str):
@@ -111,12 +114,12 @@ class Measuring(Resumable):
             model = self.objective.model
             divisor = 1.0
             if is_own and self.is_in_train and layers.logits is not None:
-                # Measure a candidate at the temperature it would be kept with.
+                # Measure a candidate at the temperature with which it would be saved.
                 divisor = self._broadcast(temperature(layers, self.objective.task, self.dual.problem))
                 layers = at_temperature(layers, self.objective.task, divisor)
             judged = verdict(self.args.problem(model.depth, model.first_layer), layers)
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
-            # Every rank has measured, and may differ by rounding: decide on the main process's numbers.
+            # Ranks may differ by rounding: all use the main process's numbers.
             judged, named = self._broadcast((judged, self._named_metrics(layers, judged, prefix, predictions)))
             verdicts.append(judged)
             named |= speed_metrics(
@@ -160,11 +163,11 @@ class Measuring(Resumable):
         return metrics
 
     def _keep_best_feasible(self, loss: float, divisor: float) -> None:
-        """Keep a model that meets the constraints on all the trainer's evaluation data, if none was better.
+        """Save a feasible model in ``best_feasible`` if its loss is the lowest so far.
 
         Args:
-            loss: Its last layer's.
-            divisor: What its logits were divided by when it was measured.
+            loss: The last layer's loss, averaged over the trainer's evaluation sets.
+            divisor: The temperature by which its logits were divided in this evaluation.
         """
         if self.dual.problem.constrained and loss < self._best:
             self._best = loss
@@ -176,18 +179,18 @@ class Measuring(Resumable):
 
     @staticmethod
     def _evaluated(dataset: Any) -> dict[str, Any]:
-        """Data sets by name; a single one has the empty name."""
+        """Name → data set; a single data set has the empty name."""
         return dataset if isinstance(dataset, dict) else {} if dataset is None else {"": dataset}
 
     @staticmethod
     def _refuse_empty(name: str, dataset: Any) -> None:
-        """Refuse an evaluation set that is known to hold nothing."""
+        """Raise an error for an evaluation set of length 0."""
         if has_length(dataset) and not len(dataset):
             which = f"eval_dataset {name!r}" if name else "eval_dataset"
             raise InputError(f"{which} must hold at least 2 samples; got 0. Leave it out, or choose other samples.")
 
     def _predictions(self) -> Predictions | None:
-        """Where the predictions go that ``compute_metrics`` is given; None without it."""
+        """The collector of predictions for ``compute_metrics``; None without that function."""
         if self.compute_metrics is None:
             return None
         return Predictions(self.args, self.compute_metrics, self.preprocess_logits_for_metrics)
@@ -197,10 +200,10 @@ class Measuring(Resumable):
 
         Args:
             dataset: The samples.
-            predictions: Takes the last layer's predictions, unless logits are kept: these may still be calibrated.
+            predictions: Collects the last layer's predictions here, unless a temperature is still to be applied.
         """
         noise = self.objective.noise
-        self.objective.eval()  # and so it stays: training steps call train()
+        self.objective.eval()  # not undone here: training steps call train()
         if is_datasets_available() and isinstance(dataset, datasets.Dataset):
             dataset = self.evaluation_columns(dataset)
         fixed = noise.at(noise.level, seed=0, sigma=self.sigma or self._sigma(dataset)) if noise else None
@@ -220,7 +223,7 @@ class Measuring(Resumable):
         )
 
     def _watch(self, predictions: Predictions | None) -> Watch | None:
-        """What looks at the last exit of each batch that is measured; None for nothing."""
+        """The callback for the last layer's predictions of each measured batch; None for no callback."""
         if predictions is None:
             return None
 
@@ -236,7 +239,7 @@ class Measuring(Resumable):
 
     @property
     def _calibrates(self) -> bool:
-        """Whether the logits are to be divided by a temperature: with one data set, and evaluations in training."""
+        """Whether to calibrate the logits: it needs a single evaluation set, and evaluations during training."""
         evaluates = IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO
         single = len(self._evaluated(self.eval_dataset)) == 1
         return self.args.calibrate and self.objective.has_logits and evaluates and single
@@ -244,7 +247,7 @@ class Measuring(Resumable):
     def calibrate(self) -> None:
         """Divide a classifier's logits by the temperature that fits the evaluation data best.
 
-        `train` calls it where training has come to its end, unless ``DescentConfig.calibrate`` is off.
+        `train` calls this at the end of training; it does nothing if ``DescentConfig.calibrate`` is off.
         """
         if self._calibrates:
             (dataset,) = self._evaluated(self.eval_dataset).values()
@@ -259,23 +262,23 @@ class Measuring(Resumable):
             self.temperature *= divisor
 
     def _gathered(self, look: Callable[[], Any]) -> Any:
-        """The result of ``look``, which reads the model outside its forward pass: FSDP2 gathers parameters for it."""
+        """Call ``look``, which reads the model outside its forward pass, with parameters gathered under FSDP2."""
         if not hasattr(self.objective, "reshard"):
             return look()
         from torch.distributed.fsdp import register_fsdp_forward_method
 
         if "aside" not in vars(self.objective):
             register_fsdp_forward_method(self.objective, "aside")
-        results: list[Any] = []  # FSDP2 may round what a forward pass returns
+        results: list[Any] = []  # a list, because FSDP2 may cast the result of a forward pass
         self.objective.aside(lambda: results.append(look()))
         self.objective.reshard()  # type: ignore[operator]
         return results[0]
 
     @property
     def sigma(self) -> float | None:
-        """σ_x: the noise's own, or that of the training data as the model embeds them now.
+        """σ_x: that of the noise if it is fixed, else that of the training data under the current embedding.
 
-        None without noise, or without data that can be looked through.
+        None without noise, or if all data are streams.
         """
         noise = self.objective.noise
         if noise is None or noise.sigma is not None:
@@ -303,9 +306,9 @@ class Measuring(Resumable):
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """The mean loss, the predictions and the labels of a batch, clean, at the last layer: for `predict`.
+        """The mean loss, the predictions and the labels of a batch at the last layer, without noise, for `predict`.
 
-        A language model's predictions are its logits at every token, (B, T, V), and its labels those of the batch.
+        A language model's predictions are its logits at every token, (B, T, V), and its labels those of every token.
         """
         task, batch = self.objective.task, self.on_device(inputs)
         causal = isinstance(self.objective.model, LayeredCausalLM)
@@ -317,7 +320,7 @@ class Measuring(Resumable):
             prediction = self._gathered(look)
         try:
             target = task.target(batch)
-        except KeyError:  # a sample without a label has a prediction all the same
+        except KeyError:  # samples without labels have predictions only
             return None, None if prediction_loss_only else prediction, None
         loss = task.losses(prediction[task.inputs(batch)["places"]] if causal else prediction, target).mean()
         return (loss, None, None) if prediction_loss_only else (loss, prediction, self._labels(batch))
@@ -328,7 +331,7 @@ class Measuring(Resumable):
         return model.readout(model.layer_outputs({name: batch[name] for name in batch if name != "labels"})[-1])
 
     def _labels(self, batch: dict[str, Any]) -> Tensor:
-        """What ``compute_metrics`` holds predictions against: a language model's labels are those of every token."""
+        """The labels for ``compute_metrics``; those of a language model have an entry for every token."""
         causal = isinstance(self.objective.model, LayeredCausalLM)
         return batch["labels"] if causal else self.objective.task.target(batch)
 
@@ -337,7 +340,7 @@ class Measuring(Resumable):
         return self.objective.noise.level if self.objective.noise else 0.0
 
     def save_dual(self, path: Path) -> None:
-        """Write λ, the cap's multiplier, the slack, and σ_x as the model embeds the data now; as `save_pretrained`."""
+        """Write λ, the cap's multiplier, the slack and the current σ_x. All ranks must call this."""
         multipliers = self.dual.multipliers
         tensors = {
             "multipliers": multipliers[1:].clone(),

@@ -1,4 +1,4 @@
-"""What ``compute_metrics`` is given: the last layer's predictions, gathered as Transformers' `Trainer` gathers them."""
+"""Gather the last layer's predictions for ``compute_metrics``, as Transformers' `Trainer` does."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +10,9 @@ from transformers.trainer_utils import denumpify_detensorize
 
 
 class Predictions:
-    """Predictions and labels of an evaluation set, batch by batch.
+    """Gathers predictions and labels of an evaluation set, batch by batch.
 
-    ``eval_do_concat_batches``, ``batch_eval_metrics`` and ``include_for_metrics`` mean what they mean in Transformers.
+    ``eval_do_concat_batches``, ``batch_eval_metrics`` and ``include_for_metrics`` work as in Transformers.
 
     Args:
         args: The training arguments.
@@ -32,11 +32,11 @@ class Predictions:
         self._last: list[Any] | None = None
 
     def add(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
-        """Take the last layer's logits and losses of a batch, and its labels."""
+        """Add the last layer's logits and losses of a batch, and its labels."""
         predictions = logits if self.preprocess is None else self.preprocess(logits, labels)
         batch = [predictions, labels, losses]
         if self.args.batch_eval_metrics:
-            # Only the last batch asks for the result, and no batch knows that it is the last.
+            # compute_result is True for the last batch only, so hold each batch until the next one arrives.
             if self._last is not None:
                 self._compute(*self._last, compute_result=False)
             self._last = batch
@@ -48,10 +48,10 @@ class Predictions:
     def metrics(self) -> dict[str, Any]:
         """The user's metrics over all batches, as numbers that JSON can hold."""
         if self._last is not None:
-            found = self._compute(*self._last, compute_result=True)
+            values = self._compute(*self._last, compute_result=True)
         else:
-            found = self._compute(*(column.get_arrays() for column in self._columns))
-        return denumpify_detensorize(found)
+            values = self._compute(*(column.get_arrays() for column in self._columns))
+        return denumpify_detensorize(values)
 
     def _compute(self, predictions: Any, labels: Any, losses: Any, **options: bool) -> dict[str, Any]:
         asked = "loss" in (self.args.include_for_metrics or ())

@@ -1,4 +1,4 @@
-"""The order of samples: each once in an epoch, shared between ranks, the same for a resumed run and another method."""
+"""The order of samples: each once per epoch over all ranks, the same for resumed runs and for all methods."""
 
 from collections.abc import Iterator
 
@@ -10,13 +10,13 @@ from descend.seeds import Stream, generator_of
 
 
 class Share(BatchSampler):
-    """One rank's micro-batches: of every R·B samples, B on each of R ranks; the last ones may be fewer.
+    """One rank's micro-batches of an epoch: B of every R·B samples on each of R ranks; the last batch may be shorter.
 
     Args:
-        shard: Accelerate's own share of an epoch.
+        shard: Accelerate's sampler for this rank.
     """
 
-    sampler: Sampler  # accelerate's and torch's loaders look for it here
+    sampler: Sampler  # the loaders of Accelerate and torch read this attribute
 
     def __init__(self, shard: BatchSamplerShard):
         ranks, whole = shard.num_processes, shard.batch_sampler
@@ -31,14 +31,15 @@ class Share(BatchSampler):
         return not self.drop_last and 0 < last <= self._own.start
 
     def __iter__(self) -> Iterator[list[int]]:
-        # A loader must load something: an idle rank gets a sample that another rank counts.
+        # A loader can't yield an empty batch: an idle rank loads a sample, which only another rank counts.
         return (samples[self._own] or samples[:1] for samples in super().__iter__())
 
 
 class LengthGrouped(LengthGroupedSampler):
-    """Samples of similar length together, in an order of its own generator.
+    """Groups samples of similar length, with an order from its own generator.
 
-    Transformers draws the order from the global generator, as dropout does: a resumed run would meet another order.
+    Transformers draws the order from the global generator, which dropout uses too: a resumed run would have another
+    order.
     """
 
     def __init__(self, batch_size: int, lengths: list[int], seed: int):

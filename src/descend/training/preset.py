@@ -19,8 +19,8 @@ class Preset:
     """Settings of a recipe and of its training arguments, by name.
 
     Attributes:
-        settings: Fields of the recipe.
-        training: Fields of its arguments.
+        settings: Name of a recipe's field → value.
+        training: Name of a training argument → value.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Preset:
         """The names of settings that differ from the preset's.
 
         Args:
-            *chosen: The settings and arguments of a run.
+            *chosen: Settings and training arguments of a run, by name.
         """
         actual: dict[str, Any] = {key: value for each in chosen for key, value in each.items()}
         preset = {**self.settings, **self.training}
@@ -50,17 +50,17 @@ _METHOD = Preset(
         "first_layer": 0,  # printed: l = 1 … L, so the chain starts at the embedded input
         "dual_optimizer": "adam",  # printed: a second Adam for the dual variables
         "dual_lr": 0.01,  # lost; guessed
-        "dual_every": 1,  # nothing is said; Algorithm 1 alternates
-        "slack_lr": None,  # nothing is said: our own rates of explicit slack
+        "dual_every": 1,  # not stated; Algorithm 1 alternates
+        "slack_lr": None,  # not stated: our default for explicit slack
         "slack_optimizer": None,
         "resilience": 0.05,  # lost; guessed
         "dual_warmup_epochs": 1.0,  # printed: an epoch without constraints
-        "max_grad_norm": 0.0,  # nothing is said of clipping
-        "lr_scheduler_type": "constant",  # nothing is said of a schedule
+        "max_grad_norm": 0.0,  # clipping is not mentioned
+        "lr_scheduler_type": "constant",  # a schedule is not mentioned
         "warmup_steps": 0.0,
         "weight_decay": 0.0,  # printed: Adam
-        "calibrate": False,  # nothing is said of it
-        "load_best_model_at_end": False,  # nothing is said of choosing among epochs; the paper chooses among runs
+        "calibrate": False,  # not mentioned
+        "load_best_model_at_end": False,  # not mentioned; the paper selects among runs
     }
 )
 
@@ -68,7 +68,7 @@ _METHOD = Preset(
 # training noise; as a variance it is the reading that fits the printed caps (docs/method.md).
 _VIDEO = Preset(
     {"noise": 0.15, "noise_is": "variance"},
-    # Lost: how many epochs. Ten take the place of the recipe's number of steps.
+    # Lost: the number of epochs. Guessed: ten, instead of the recipe's number of steps.
     {
         "slack": "explicit",
         "max_steps": -1,
@@ -104,7 +104,7 @@ _OF_MODEL = {
 }
 
 # Printed in Table 2, recipe and data set: γ, and 1.07, 1.99, 3.45, 1.98 in the last column. Guessed: the cap. A model
-# that says nothing has ln 2 = 0.69 on IMDb and ln 3 = 1.10 on MNLI, below all four. RoBERTa as DistilBERT.
+# with uniform predictions has ln 2 = 0.69 on IMDb and ln 3 = 1.10 on MNLI, below all four. RoBERTa as DistilBERT.
 _OF_TEXTS = {
     ("text-ut", "imdb"): (0.8, 3.45),
     ("text-ut", "mnli"): (0.0, 1.98),
@@ -115,7 +115,7 @@ _OF_TEXTS = {
 }
 
 _REPLACES = {"dual_warmup_steps": "dual_warmup_epochs"}
-"""A setting that the person gives → the setting of the preset that it replaces."""
+"""A setting that the user gives → the setting of the preset that it replaces."""
 
 _UNROLLED = ("video-ut", "video-dust", "text-ut")
 
@@ -126,10 +126,10 @@ def paper(
     """The paper's settings of a recipe.
 
     Args:
-        recipe: Its name, as ``video-ut``.
+        recipe: The recipe's name, such as ``video-ut``.
         method: ``constrained``, or ``erm``, which the paper trains with tied weights (Appendix C.4).
-        dataset: Of texts, ``imdb`` or ``mnli``.
-        given: Names of settings that the person chose. A warm-up in steps replaces the preset's warm-up in epochs.
+        dataset: For text classification, ``imdb`` or ``mnli``.
+        given: Names of settings that the user chose. A warm-up in steps replaces the preset's warm-up in epochs.
 
     Raises:
         InputError: If there is no such recipe or data set.

@@ -1,13 +1,10 @@
-"""Writing checkpoints atomically, and resuming a run from them."""
+"""Write checkpoints atomically."""
 
-import json
 import logging
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -18,12 +15,12 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from descend.core import Outlook, PrimalDual
-from descend.errors import InputError, NonFiniteLossError, SaveError
-from descend.models.modules import save_module, tied_names
+from descend.errors import NonFiniteLossError, SaveError
+from descend.models.modules import save_module
 from descend.records import PART, aside, of_disk
 from descend.records.rows import Records
-from descend.training.checkpoints import DAMAGED, damage, load_state, newest_whole, rotate, save_state, seal, step_of
-from descend.training.config import DescentConfig
+from descend.training.checkpoints import newest_whole, rotate, save_state, seal, step_of
+from descend.training.config import DescentArguments
 from descend.training.hf_hooks import TrainerHooks
 from descend.training.state import StepSums
 
@@ -32,10 +29,10 @@ logger = logging.getLogger(__name__)
 STATE_FILE = "descent_{}.safetensors"  # one for each rank: its noise and its losses since the last dual step
 
 
-class Resumable(TrainerHooks):
-    """A trainer whose checkpoints hold all that a run resumes with: model, multipliers, noise and sums."""
+class Saving(TrainerHooks):
+    """A trainer whose checkpoints are atomic and hold the full state of a run: model, multipliers, noise and sums."""
 
-    args: DescentConfig
+    args: DescentArguments
     dual: PrimalDual
     records: Records
     sums: StepSums
@@ -47,108 +44,32 @@ class Resumable(TrainerHooks):
     temperature: float
     _unwritten: Exception | None
 
-    def calibrate(self) -> None:
-        """Called once training has come to its end."""
-        raise NotImplementedError
-
-    def train(  # type: ignore[override]
-        self, resume_from_checkpoint: str | bool | None = None, *, calibrate: bool = True, **kwargs: Any
-    ) -> Any:
-        """Train, as Transformers' Trainer does.
-
-        A second call without a checkpoint is a new run in the same folder, from the model as it is: records,
-        ``best_feasible`` and the choice of the best model start over. As the optimizer keeps its state, the
-        multipliers keep theirs, and there is no second warm-up.
-
-        Args:
-            resume_from_checkpoint: A checkpoint to go on from, or True for the newest that is whole.
-            calibrate: Whether to call `calibrate` at the end, of a classifier.
-            **kwargs: As Transformers'.
-
-        Raises:
-            InputError: If the checkpoint is damaged, or there is none.
-            SaveError: If a checkpoint or the records can't be written; earlier checkpoints are whole.
-        """
-        checkpoint = resume_from_checkpoint or None
-        if checkpoint is True:
-            checkpoint = self.last_checkpoint()
-            if checkpoint is None:
-                raise InputError(f"{self.args.folder} has no whole checkpoint to go on from.")
-        elif checkpoint is not None:
-            self._check(checkpoint)
-        try:
-            output = super().train(checkpoint, **kwargs)
-        except UnpicklingError as error:
-            raise InputError(f"{checkpoint} holds a pickle that is more than tensors; it is not loaded.") from error
-        if self.args.should_save:  # a run killed between saving and rotating has one checkpoint too many
-            rotate(self.args.folder, self.args.save_total_limit, self.state.best_model_checkpoint)
-        if calibrate:
-            self.calibrate()
-        return output
-
-    def last_checkpoint(self) -> str | None:
-        """The newest whole checkpoint of the run; damaged ones after it are reported and renamed."""
-
-        def look() -> Path | None:
-            newest, damaged = newest_whole(self.args.folder)
-            for checkpoint, fault in damaged.items():
-                _rename_damaged(checkpoint, fault)
-            return newest
-
-        newest = self._from_main(look)
-        return None if newest is None else str(newest)
-
-    def _check(self, checkpoint: str) -> None:
-        """Refuse a checkpoint that does not fit its manifest."""
-        if fault := self._from_main(lambda: damage(Path(checkpoint))):
-            raise InputError(f"{checkpoint} is damaged: {fault}. Go on from another checkpoint.")
-
     def _from_main(self, look: Callable[[], Any]) -> Any:
-        """The result of ``look`` on the main process, on all ranks: a checkpoint is read and hashed once."""
+        """Call ``look`` on the main process only and return its result on all ranks, so that files are read once."""
         return self._broadcast(look() if self.is_world_process_zero() else None)
 
     @staticmethod
     def _broadcast(value: Any) -> Any:
-        """The main process's value, on all ranks."""
+        """Return the main process's value on all ranks."""
         values = [value]
         broadcast_object_list(values)
         return values[0]
 
     def _gather(self, values: list[Any]) -> list[Any]:
-        """All ranks' values in one list, on each rank."""
+        """Return all ranks' values as one list, on each rank."""
         return gather_object(values) if self.args.world_size > 1 else values
 
     @property
     def _rank(self) -> str:
-        """The prefix of a message of one rank among several."""
+        """The prefix of a rank's message; empty with a single process."""
         return f"process {self.args.process_index}: " if self.args.world_size > 1 else ""
 
-    def state_restored(self, checkpoint: str) -> None:
-        """Find the best checkpoint where the run's folder is now, by whatever name it went."""
-        best = self.args.folder / Path(_state_of(checkpoint)["best_model_checkpoint"] or "").name
-        if best != self.args.folder and best.is_dir():
-            self.state.best_model_checkpoint = str(best)
-        if self.args.load_best_model_at_end and self.state.best_model_checkpoint != checkpoint:
-            self._forget_damaged_best("The best is chosen from those that come.")
-
-    def _forget_damaged_best(self, instead: str) -> None:
-        """Rename a best checkpoint that is damaged or missing, and warn: no run ends for it."""
-        best = self.state.best_model_checkpoint
-        if best is None:
-            return
-
-        def look() -> bool:
-            if fault := damage(Path(best)):
-                _rename_damaged(Path(best), fault)
-                logger.warning("%s was the best model so far. %s", Path(best).name, instead)
-            return fault is not None
-
-        if self._from_main(look):
-            self.state.best_model_checkpoint = self.state.best_metric = self.state.best_global_step = None
-            self._best_meets = False
-
     def save_checkpoint(self, model: nn.Module) -> None:
-        """Save a checkpoint, if there is something in it to go on from; then older ones may go."""
+        """Save a checkpoint and delete old ones.
+
+        Raises:
+            NonFiniteLossError: If a parameter is not finite; nothing is saved.
+        """
         if self._broken():
             raise NonFiniteLossError(
                 f"step {self.state.global_step}: parameters are no longer finite, and are not saved. {self._way_on()}"
@@ -162,23 +83,23 @@ class Resumable(TrainerHooks):
             rotate(run, self.args.save_total_limit, self.state.best_model_checkpoint)
 
     def _write_checkpoint(self, folder: Path, model: nn.Module) -> None:
-        """Write a checkpoint atomically: its folder appears whole, with a manifest, or not at all."""
-        first, aside_of_all = self.args.should_save, folder.parent / PART
+        """Write a checkpoint with its manifest, atomically: all ranks write into a temporary folder that is renamed."""
+        writes, temporary = self.args.should_save, folder.parent / PART
         with ExitStack() as stack:
-            self._all_or_none(folder, lambda: stack.enter_context(aside(folder)) if first else None)
-            self._all_or_none(folder, lambda: self._write_files(aside_of_all, model))
-            part = aside_of_all / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"  # Transformers' name for it
+            self._all_or_none(folder, lambda: stack.enter_context(aside(folder)) if writes else None)
+            self._all_or_none(folder, lambda: self._write_files(temporary, model))
+            part = temporary / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"  # Transformers' name for it
             if self.state.best_model_checkpoint == str(part):
-                self.state.best_model_checkpoint = str(folder)  # where it will stand
+                self.state.best_model_checkpoint = str(folder)  # its path after the rename
 
             def finish() -> None:
                 self.state.save_to_json(str(part / TRAINER_STATE_NAME))
                 self.records.flush()
                 seal(part)
-                part.rename(aside_of_all / folder.name)
+                part.rename(temporary / folder.name)
                 stack.close()
 
-            self._all_or_none(folder, finish if first else lambda: None)
+            self._all_or_none(folder, finish if writes else lambda: None)
 
     def _write_files(self, place: Path, model: nn.Module) -> None:
         self.checkpoint_parent, self._unwritten = place, None
@@ -200,7 +121,7 @@ class Resumable(TrainerHooks):
             self._unwritten = self._unwritten or error
 
     def _all_or_none(self, folder: Path, work: Callable[[], Any]) -> None:
-        """Do this rank's part in writing a folder, and wait for the others: an I/O error is raised on all ranks."""
+        """Do this rank's part in writing a folder, and wait for the others; an I/O error is raised on all ranks."""
         errors = []
         try:
             work()
@@ -219,27 +140,32 @@ class Resumable(TrainerHooks):
         return bool(self.accelerator.reduce(torch.tensor(float(fault), device=self.args.device)))
 
     def _way_on(self) -> str:
-        """What to do after training has diverged; the same on all ranks."""
+        """What the user can do after training diverged, as a sentence; the same on all ranks."""
         newest = self._from_main(lambda: newest_whole(self.args.folder)[0])
         goes_on = "there is no checkpoint to go on from" if newest is None else f"--resume goes on from {newest.name}"
         return f"Lower learning_rate or dual_lr and train into another folder; {goes_on}."
 
     def save_weights(self, folder: Path, state_dict: dict[str, Tensor] | None) -> None:
-        """Save the model as `from_pretrained` reads it, without the objective around it."""
+        """Save the model in the format of `from_pretrained`, without the objective around it.
+
+        Args:
+            folder: The folder to write.
+            state_dict: The weights, if they were gathered already.
+        """
         if not self.args.should_save:
             return
         if state_dict is not None:
-            # DeepSpeed's are named as in the objective.
+            # DeepSpeed gathers the weights under their names in the objective.
             (place,) = (name for name, module in self.objective.named_modules() if module is self.users_model)
             if all(name.startswith(f"{place}.") for name in state_dict):
                 state_dict = {name.removeprefix(f"{place}."): value for name, value in state_dict.items()}
         with self.io_deferred() if self.checkpoint_parent else nullcontext():
-            self.save_pretrained(folder, state_dict)  # without Transformers' training_args.bin, a pickle
+            self.save_pretrained(folder, state_dict)  # does not write training_args.bin, which is a pickle
 
     def save_pretrained(self, folder: Path, state_dict: dict | None = None) -> None:
-        """Write the model, and the tokenizer if there is one, as `from_pretrained` reads them.
+        """Write the model and its tokenizer, if there is one, in the format of `from_pretrained`.
 
-        All ranks must call this, as each may hold a shard; one writes.
+        All ranks must call this, because each may hold a shard; the main process writes.
         """
         if state_dict is None and hasattr(self.objective, "reshard"):
             from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -250,46 +176,23 @@ class Resumable(TrainerHooks):
             return
         saved, names = self.users_model, {}
         if self.checkpoint_parent is not None and isinstance(saved, PreTrainedModel):
-            # In a checkpoint by their names in the model, which training loads; elsewhere by those of the Hub.
+            # A checkpoint uses the names of weights in the model, for resuming; other folders use those of the Hub.
             names = {"save_original_format": False}
         save_module(saved, folder, state_dict, **names)
         tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
 
-    def weights_loaded(self, checkpoint: str) -> None:
-        """Drop the records of what came after the checkpoint."""
-        if self.is_world_process_zero():
-            self.records.truncate_after(_state_of(checkpoint)["global_step"])
-
-    def check_loaded(self, missing: list[str], unexpected: list[str]) -> None:
-        """Refuse the weights of another model; a tied weight is stored once."""
-        saved = self.users_model
-        left_out = {*(getattr(saved, "all_tied_weights_keys", None) or ()), *tied_names(saved)}
-        left_out |= {*(getattr(saved, "_keys_to_ignore_on_save", None) or ())}
-        strange = sorted({*missing, *unexpected} - left_out)
-        if strange:
-            raise InputError(f"the checkpoint is that of another model: they do not share {', '.join(strange[:3])}.")
-
     @property
     def kept_step(self) -> int:
-        """The step of the model that training ended with: the best one's, if that was loaded at the end."""
+        """The step of the final model: that of the best checkpoint if it was loaded at the end, else the last step."""
         best = self.state.best_model_checkpoint
         if not self.args.load_best_model_at_end or best is None:
             return self.state.global_step
         return step_of(Path(best))
 
-    def load_best(self) -> None:
-        """The best model, and the multipliers that it was trained with."""
-        self._forget_damaged_best("The last model is kept in its place.")
-        best = self.state.best_model_checkpoint
-        if best is None:
-            return
-        self.load_weights(best)
-        self.dual.load_state_dict(self._descent_state(best)["dual"])
-
     def save_run_state(self, folder: Path) -> None:
-        """Write the multipliers, the sums since the last log and what else a run resumes with."""
+        """Write this rank's state: multipliers, sums since the last log, generators and the best result so far."""
         state: dict[str, Any] = {
             "dual": self.dual.state_dict(),
             **self.sums.state_dict(),
@@ -304,54 +207,13 @@ class Resumable(TrainerHooks):
         folder.mkdir(parents=True, exist_ok=True)
         save_state(folder / STATE_FILE.format(self.args.process_index), state)
 
-    def load_run_state(self, checkpoint: str) -> None:
-        """Read what `save_run_state` wrote."""
-        state = self._descent_state(checkpoint)
-        self.dual.load_state_dict(state["dual"])
-        self.sums.load_state_dict(state)
-        self._best = state["best"]
-        self._best_meets = state.get("best_meets", False)  # older ones have none
-        self._outlook.load_state_dict(state["outlook"])
-        self._began, self._earlier = time.monotonic(), state["seconds"]
-        self.temperature = 1.0  # what a checkpoint holds is not calibrated
-        for name, drawn in self._drawn.items():
-            if name not in state:
-                raise InputError(
-                    f"{checkpoint} is that of a run without {name}; go on with the settings that saved it."
-                )
-            drawn.load_state_dict(state[name])
-
     @property
     def _drawn(self) -> dict[str, Any]:
-        """What has a generator of random numbers of its own, which a checkpoint must hold."""
+        """Name → the objects with their own random generator, whose state belongs to a checkpoint."""
         drawn = {"noise": self.objective.noise, "sample": self.objective.sample}
         return {name: each for name, each in drawn.items() if each is not None}
 
-    def _descent_state(self, checkpoint: str) -> dict[str, Any]:
-        file = Path(checkpoint) / STATE_FILE.format(self.args.process_index)
-        if not file.is_file():
-            raise InputError(f"{checkpoint} is that of fewer processes; go on with as many as saved it.")
-        state = load_state(file)
-        if state["processes"] != self.args.world_size:
-            raise InputError(
-                f"{checkpoint} is that of {state['processes']} processes, each with noise and losses of its own; go on "
-                f"with as many. Got {self.args.world_size}."
-            )
-        return state
-
     @property
     def seconds(self) -> float:
-        """Seconds since training began, those before an interruption included."""
+        """Seconds of training, including those before an interruption."""
         return self._earlier + time.monotonic() - self._began
-
-
-def _state_of(checkpoint: str) -> dict[str, Any]:
-    return json.loads((Path(checkpoint) / TRAINER_STATE_NAME).read_text())
-
-
-def _rename_damaged(checkpoint: Path, fault: str) -> None:
-    renamed = checkpoint.with_name(DAMAGED + checkpoint.name)
-    shutil.rmtree(renamed, ignore_errors=True)
-    if checkpoint.exists():
-        checkpoint.rename(renamed)
-    logger.warning("%s is damaged: %s. It is now %s and is not used.", checkpoint, fault, renamed.name)

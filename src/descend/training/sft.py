@@ -30,9 +30,9 @@ from descend.training.metrics import Predictions
 
 @dataclass
 class DescentSFTConfig(DescentArguments, SFTConfig):
-    """TRL's `SFTConfig` and the constrained problem.
+    """TRL's `SFTConfig` with the settings of the constrained problem.
 
-    Every argument of TRL's trainer keeps its name and its meaning.
+    Every argument of TRL's trainer keeps its name and meaning.
     """
 
     library: ClassVar[type] = SFTConfig
@@ -47,14 +47,14 @@ class DescentSFTConfig(DescentArguments, SFTConfig):
 
     @classmethod
     def of(cls, args: TrainingArguments | None) -> Self:
-        """TRL's arguments; from Transformers' own, with TRL's at their defaults."""
+        """Convert arguments to this class; those of Transformers get TRL's defaults for the rest."""
         if args is not None and not isinstance(args, SFTConfig):
             args = SFTConfig(**args.to_dict() | {"hub_token": args.hub_token})
         return super().of(args)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check()  # once more: JSON has been parsed by now
+        self._check()  # again: `__post_init__` has parsed JSON values since the first check
 
     def _check(self) -> None:
         super()._check()
@@ -75,33 +75,33 @@ class DescentSFTConfig(DescentArguments, SFTConfig):
 class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
     """TRL's `SFTTrainer` under layerwise descent constraints.
 
-    Data sets, chat templates, packing and adapters are TRL's. Every layer's output is read by the model's own final
-    norm and head, through a tile of logits at a time. λ, slack, layer losses and violations go where logs go, and into
-    ``records.jsonl`` of the output folder. `evaluate` measures every layer at the training noise.
+    Data sets, chat templates, packing and adapters work as in TRL. Every layer's output is read by the model's final
+    norm and head, one tile of logits at a time. λ, slack, layer losses and violations are logged, and written to
+    ``records.jsonl`` in the output folder. `evaluate` measures every layer at the training noise.
 
     Args:
-        model: A causal language model, with adapters of PEFT or without, or its name or folder.
-        args: A `DescentSFTConfig`; TRL's own `SFTConfig` for the default problem.
-        *others: As `SFTTrainer` takes them.
-        noise: Noise on the word embeddings; a number is the level γ of Gaussian noise. None for none.
-        **kwargs: As `SFTTrainer` takes them: ``train_dataset``, ``eval_dataset``, ``processing_class``,
+        model: A causal language model, with or without PEFT adapters, or its name or folder.
+        args: A `DescentSFTConfig`, or TRL's `SFTConfig` for the default problem.
+        *others: Further positional arguments of `SFTTrainer`.
+        noise: Noise on the word embeddings; a number is the level γ of Gaussian noise. None for no noise.
+        **kwargs: Further arguments of `SFTTrainer`: ``train_dataset``, ``eval_dataset``, ``processing_class``,
             ``peft_config`` …
 
     Raises:
         InputError: If the model, the arguments or a sample can't be used.
-        NonFiniteLossError: In training, before the step, if a layer's loss is NaN or infinite.
+        NonFiniteLossError: During training, before the optimizer step, if a layer's loss is NaN or infinite.
     """
 
-    args: DescentSFTConfig  # type: ignore[assignment]
+    args: DescentSFTConfig
     other_sums = 4
 
     def _others(self, exits: ExitLosses, inputs: dict[str, Any]) -> list[float]:
-        """Right tokens, entropy and targets of the last exit, and the tokens that the model was given."""
+        """The last exit's correct tokens, entropy and targets, and the number of input tokens."""
         given = inputs["attention_mask"].sum().item() if "attention_mask" in inputs else inputs["input_ids"].numel()
         return [*(exits.watched or (0.0, 0.0)), float(exits.targets), float(given)]
 
     def _other_logs(self, sums: Tensor) -> dict[str, float]:
-        """TRL's own: the last exit's mean token accuracy and entropy, and the number of tokens since training began."""
+        """TRL's log entries: the last exit's mean token accuracy and entropy, and the tokens since training began."""
         right, entropy, targets, _ = sums.tolist()
         return _of_trl(right / max(targets, 1), entropy / max(targets, 1), self.sums.logged[3].item())
 
@@ -129,14 +129,14 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
         if model is None:
             raise InputError("expected a model, or its name or folder; got None.")
         args = DescentSFTConfig.of(args)
-        self._refuse(args, kwargs)  # type: ignore[arg-type]
-        if args.eval_packing is None:  # so that a text's noise does not depend on what it is packed with
+        self._refuse(args, kwargs)
+        if args.eval_packing is None:  # off by default: a text's noise must not depend on its neighbours in a row
             args.eval_packing = False
         if isinstance(model, str):
             model = _loaded(model, args)
             args.model_init_kwargs = None
         given: Any = getattr(model, "saved", model)  # a layered model's own module
-        model = LayeredCausalLM(given).saved  # or it is refused here
+        model = LayeredCausalLM(given).saved  # raises if the model is not supported
         base = _base(model)
         forward = {name: value for name, value in vars(base).items() if name == "forward"}
         with _any_head(model):
@@ -144,26 +144,26 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
                 super(DescentMixin, self).__init__(model, args, *others, **kwargs)  # type: ignore[arg-type]
             except (ValueError, TypeError) as error:
                 raise error if isinstance(error, InputError) else InputError(reason(error)) from error
-        # TRL replaces the model's forward pass by a fused loss of the last layer: put the model's own back.
+        # TRL replaces the model's forward pass by a fused loss of the last layer: restore the original.
         vars(base).pop("forward", None)
         vars(base).update(forward)
         sample = TargetSample(args.exit_share, args.seed) if args.exit_share < 1 else None
         objective = Objective(self.model, None, self._noise(noise, args.seed), sample)  # type: ignore[arg-type]
         objective.watch = _accuracy_and_entropy
-        self._constrain(objective, args)  # type: ignore[arg-type]
+        self._constrain(objective, args)
         self._ready()
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """As `DescentTrainer.evaluate`; data sets are prepared as those of training are."""
+        """As `DescentTrainer.evaluate`; TRL prepares the data sets as in training."""
         if eval_dataset is not None and not isinstance(eval_dataset, str):
             prepared = {name: self.prepared(data, name) for name, data in self._evaluated(eval_dataset).items()}
             eval_dataset = prepared if isinstance(eval_dataset, dict) else prepared[""]
         return DescentMixin.evaluate(self, eval_dataset, ignore_keys, metric_key_prefix)
 
     def evaluation_collator(self) -> Any:
-        """As in training; padded where training is padding-free, so that each text's noise is its own."""
+        """As in training, but padded if training is padding-free, so that each text is a row with its own noise."""
         if self.padding_free and not self.args.eval_packing:
             return DataCollatorForLanguageModeling(pad_token_id=self.text_tokenizer.pad_token_id)
         return super().evaluation_collator()
@@ -196,7 +196,7 @@ def _entropies(logits: Tensor) -> Tensor:
 
 
 def _accuracy_and_entropy(logits: Tensor, tokens: Tensor) -> Tensor:
-    """How many tokens (N,) have the largest logit of (N, V), and the sum of the entropies, (2,)."""
+    """The number of tokens (N,) that have the largest of their logits (N, V), and the sum of the entropies, (2,)."""
     entropy = _entropies(logits).sum()
     return torch.stack([(logits.argmax(-1) == tokens).sum().to(entropy), entropy])
 
@@ -207,10 +207,10 @@ def _base(model: Any) -> Any:
 
 @contextmanager
 def _any_head(model: Any) -> Iterator[None]:
-    """Let TRL take a model with an adapter on its head.
+    """Make TRL accept a model with an adapter on its head.
 
-    TRL multiplies by the head's weight and so refuses one; here the head is called. Inside the ``with`` block a model
-    shows the head without its adapter.
+    TRL's fused loss uses the head's weight and can't apply an adapter; ours calls the head. Inside the ``with`` block
+    the model's ``get_output_embeddings`` returns the head without the adapter.
     """
     base = _base(model)
     head = base.get_output_embeddings()

@@ -1,4 +1,4 @@
-"""What training sums up between the objective and the multipliers, and since the last log."""
+"""The sums of losses and counts that training passes from the objective to the multipliers and the logs."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,11 +10,11 @@ from descend.objective import ExitLosses
 
 
 class ExitSums:
-    """Sums over targets, in double precision on the host, as one vector that ranks can add up.
+    """Sums over targets, in double precision on the CPU, in one vector for a single all-reduce.
 
     Args:
         depth: L, the number of layers.
-        others: K, how many other sums come with the losses.
+        others: K, the number of other sums.
     """
 
     def __init__(self, depth: int, others: int = 0):
@@ -28,7 +28,7 @@ class ExitSums:
 
     @property
     def counts(self) -> Tensor:
-        """The number of targets behind each, (L+1,): 0 for an exit that was not read."""
+        """The number of targets in each sum, (L+1,): 0 for an exit that was not read."""
         return self.values[self._exits : 2 * self._exits]
 
     @property
@@ -38,7 +38,7 @@ class ExitSums:
 
     @property
     def first(self) -> int:
-        """The first exit that was read; L+1 where there was no target."""
+        """The first exit that was read; L+1 if there was no target."""
         return int((self.counts == 0).sum())
 
     @property
@@ -48,14 +48,14 @@ class ExitSums:
 
 
 class StepSums:
-    """The one accumulator of a run: sums of the current step, which go to the dual and to the next log.
+    """Accumulates the sums of the current step for the dual and for the next log.
 
-    A micro-batch's sums are added once. When the step is taken they are handed to the dual, which adds them up over
-    the ranks and moves the multipliers; when it is not, they are dropped.
+    Each micro-batch is added once. After a primal step the sums go to the dual, which adds them over the ranks and
+    moves the multipliers; if the primal step was skipped, they are dropped.
 
     Args:
         dual: The multipliers.
-        others: K, how many other sums come with the losses.
+        others: K, the number of other sums.
     """
 
     def __init__(self, dual: PrimalDual, others: int = 0):
@@ -63,22 +63,22 @@ class StepSums:
         self.step, self.since_log = (ExitSums(dual.problem.depth, others) for _ in range(2))
         self.logged = torch.zeros(others, dtype=torch.float64)  # the other sums in all logs so far, over all ranks
         self._inner = False
-        self._pending: list[tuple[ExitLosses, Sequence[float]]] = []  # their numbers may still be on the way
+        self._pending: list[tuple[ExitLosses, Sequence[float]]] = []  # their values may still be copied from the GPU
 
     def add(self, exits: ExitLosses, others: Sequence[float] = (), *, idle: bool = False) -> None:
-        """Add a micro-batch; its numbers are read when the step is over.
+        """Add a micro-batch; its values are read at the end of the step.
 
         Args:
-            exits: Its losses.
+            exits: The losses of the micro-batch.
             others: Its other sums, K numbers.
-            idle: Whether another rank counts this micro-batch.
+            idle: Whether the micro-batch counts nothing, because another rank counts its samples.
         """
         self._inner = self._inner or exits.first == 0
         if not idle:
             self._pending.append((exits, others))
 
     def fault(self) -> str | None:
-        """Read the step's numbers: what is wrong with them on this rank; None if nothing."""
+        """Read the step's values and describe what is wrong with them on this rank; None if nothing is."""
         fault, pending = None, self._pending
         self._pending = []
         for exits, others in pending:
@@ -93,16 +93,16 @@ class StepSums:
         return fault
 
     def take(self, device: torch.device | str) -> None:
-        """The step was taken: hand its sums to the dual, which moves the multipliers if they are due.
+        """After a primal step: pass its sums to the dual, which takes its step if one is due.
 
         Args:
-            device: Where the process group adds up numbers.
+            device: The device of the process group's collectives.
         """
         if self._inner:
             count = self.step.counts[0].item()
             self.dual.observe(self.step.losses.to(device), count)
             if count and self.since_log.counts[0] < self.since_log.counts[-1]:
-                # Warm-up is over: compare the layers over the same steps.
+                # Warm-up, which reads the last exit only, has just ended: average all layers over the same steps.
                 self.since_log.losses.zero_()
                 self.since_log.counts.zero_()
         self.since_log.values += self.step.values
@@ -110,7 +110,7 @@ class StepSums:
         self.dual.step()
 
     def skip(self) -> None:
-        """The step was not taken: drop its sums."""
+        """After a skipped primal step: drop its sums."""
         self._clear()
         self.dual.skip()
 
@@ -118,7 +118,7 @@ class StepSums:
         """The sums since the last log, over all ranks.
 
         Args:
-            reduce: Adds a tensor up over the ranks.
+            reduce: Sums a tensor over the ranks.
         """
         sums = ExitSums(self.dual.problem.depth, len(self.logged))
         sums.values = reduce(self.since_log.values)
@@ -127,20 +127,20 @@ class StepSums:
         return sums
 
     def begin(self) -> None:
-        """Start a run: nothing is logged yet."""
+        """Reset for a new run."""
         self._clear()
         self.since_log.values.zero_()
         self.logged.zero_()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What a resumed run needs to log what it would have logged."""
+        """The sums since the last log, so that a resumed run logs the same values."""
         return {"since_log": self.since_log.values, "logged": self.logged}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore what `state_dict` gave."""
         self.begin()
         values = state["since_log"].flatten()
-        self.since_log.values[: len(values)] = values  # checkpoints of older versions hold the losses alone
+        self.since_log.values[: len(values)] = values  # checkpoints of older versions hold only the losses
         if "logged" in state:
             self.logged.copy_(state["logged"])
 

@@ -9,24 +9,24 @@ logger = logging.getLogger(__name__)
 
 
 class Chooses(Protocol):
-    """A trainer that compares an evaluation with the best so far."""
+    """A trainer that selects the best model by its evaluations."""
 
     chooses: bool
-    """Whether it was measured on the trainer's own evaluation data."""
+    """Whether the last evaluation was on the trainer's own evaluation data."""
 
     @property
     def in_warmup(self) -> bool:
-        """Whether no model can be the best yet."""
+        """Whether warm-up is not over: no model can be the best yet."""
 
     def beats_best(self, metrics: dict[str, float]) -> bool:
         """Whether the evaluated model is better than the best so far."""
 
 
 class EarlyStopping(EarlyStoppingCallback):
-    """Transformers' callback, by the trainer's own choice of the best, with a count that survives resuming.
+    """Transformers' callback with the trainer's own comparison, and a count that resuming restores.
 
-    Transformers stores the count in every checkpoint, but restores it only together with flags of its loop that would
-    end a run of more steps at once.
+    Transformers stores the count in every checkpoint, but restores it only together with control flags that would end
+    a resumed run with more steps immediately.
     """
 
     def __init__(self, patience: int, trainer: Chooses):
@@ -35,11 +35,11 @@ class EarlyStopping(EarlyStoppingCallback):
 
     @property
     def ended(self) -> bool:
-        """Whether enough evaluations were no better."""
+        """Whether ``patience`` evaluations in a row found no better model."""
         return self.early_stopping_patience_counter >= self.early_stopping_patience
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Restore the count of the checkpoint; if it had ended training, end it again."""
+        """Restore the count from the checkpoint; if it had ended training, end training again."""
         super().on_train_begin(args, state, control, **kwargs)
         states: Any = state.stateful_callbacks
         stored = states.get(type(self).__name__) if state.global_step else None
@@ -50,7 +50,7 @@ class EarlyStopping(EarlyStoppingCallback):
     def on_evaluate(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
     ) -> None:
-        """Count, and end training where it is enough; neither a warm-up nor other data count."""
+        """Count evaluations without a better model, except in warm-up and on other data, and end training."""
         if not self.trainer.chooses:
             return
         better = self.trainer.in_warmup or self.trainer.beats_best(metrics)

@@ -1,25 +1,22 @@
 """DescentTrainer: Transformers' Trainer with the Lagrangian as its loss and a dual step after each primal step.
 
-All of it is in `DescentMixin`, which works with any trainer that is derived from `Trainer`.
+`DescentMixin` implements it for any trainer that is derived from `Trainer`.
 """
 
 import logging
-import math
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any
 
 import torch
 from accelerate.data_loader import BatchSamplerShard
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainingArguments
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, has_length
+from transformers.trainer_utils import IntervalStrategy
 
 from descend.core import Outlook
 from descend.errors import InputError, NonFiniteLossError
@@ -27,9 +24,9 @@ from descend.noise import GaussianNoise, Noise
 from descend.objective import ExitLosses, Objective, Task
 from descend.records.rows import Records
 from descend.records.schema import RECORDS_FILE
-from descend.training.checkpoints import STOPPED
-from descend.training.config import DescentConfig
-from descend.training.measuring import FEASIBLE_FOLDER, Measuring
+from descend.training.config import DescentArguments, DescentConfig
+from descend.training.divergence import Guarded
+from descend.training.dual_step import DualStep
 from descend.training.order import LengthGrouped, Share
 from descend.training.state import StepSums
 from descend.training.stopping import EarlyStopping
@@ -39,23 +36,23 @@ logger = logging.getLogger(__name__)
 IDLE = "idle"  # marks a micro-batch that counts nothing
 
 
-class DescentMixin(Measuring):
+class DescentMixin(Guarded):
     """Adds layerwise descent constraints to Transformers' `Trainer`, or to a trainer derived from it.
 
-    The loss is the Lagrangian, eq. (5); after every optimizer step the multipliers take theirs, Algorithm 1. A loss is
-    a sum over targets divided by their number in the whole step, over micro-batches and ranks.
+    The training loss is the Lagrangian, eq. (5); after every optimizer step comes the dual step, Algorithm 1. A layer's
+    loss is the sum over all targets of the step, in all micro-batches and on all ranks, divided by their number.
     """
 
     other_sums = 0
-    """K, how many sums `_others` gives."""
+    """K, the number of sums that `_others` returns."""
 
     @staticmethod
     def _noise(noise: Noise | float | None, seed: int) -> Noise | None:
         return GaussianNoise(noise, seed=seed) if isinstance(noise, int | float) else noise
 
     @staticmethod
-    def _refuse(args: DescentConfig, kwargs: dict[str, Any]) -> None:
-        """Refuse what the loop can't do, before any work is done."""
+    def _refuse(args: DescentArguments, kwargs: dict[str, Any]) -> None:
+        """Raise an error for arguments that the training loop does not support."""
         if kwargs.get("model_init") is not None:
             raise InputError("expected a model; model_init, which makes one for each trial, can't be used here.")
         if kwargs.get("compute_loss_func") is not None:
@@ -74,9 +71,9 @@ class DescentMixin(Measuring):
                 "one by CUDA_VISIBLE_DEVICES=0."
             )
 
-    def _constrain(self, objective: Objective, args: DescentConfig) -> None:
-        """Give the trainer its problem, its multipliers and its records."""
-        # A loss that is not finite ends training: the filter would have the host wait twice a batch for nothing.
+    def _constrain(self, objective: Objective, args: DescentArguments) -> None:
+        """Set up the objective, the multipliers and the records."""
+        # A non-finite loss ends training, so the filter is useless, and it synchronizes with the GPU twice per batch.
         args.logging_nan_inf_filter = False
         self.objective = objective
         self.dual = args.primal_dual(objective.model.depth, objective.model.first_layer)
@@ -86,11 +83,11 @@ class DescentMixin(Measuring):
         self.chooses = False
         self._scale_before = 1.0
         self._idles = False  # whether this rank's last batch of an epoch is empty
-        self._unwritten: Exception | None = None  # the first I/O error while writing it
+        self._unwritten: Exception | None = None  # the first I/O error while a checkpoint is written
         self._begin()
 
     def _begin(self) -> None:
-        """Start a run: nothing is logged, chosen or calibrated yet. Multipliers and noise go on from where they are."""
+        """Reset logs, model selection and calibration for a new run; multipliers and noise keep their state."""
         self._outlook = Outlook(self.dual.problem)
         self.sums.begin()
         self._best = float("inf")  # the lowest loss of a feasible model
@@ -99,7 +96,7 @@ class DescentMixin(Measuring):
         self._began, self._earlier = time.monotonic(), 0.0
 
     def _ready(self) -> None:
-        """Check the data, and add the callbacks."""
+        """Check the data and add the callbacks; the last part of the constructor."""
         data = {f"{name} evaluation data".lstrip(): each for name, each in self._evaluated(self.eval_dataset).items()}
         data = {"training data": self.train_dataset} | data
         self.objective.check_data(data, self.evaluation_collator())
@@ -112,8 +109,8 @@ class DescentMixin(Measuring):
                 "ZeRO's stage 3 keeps parameters apart outside the modules' own calls, and every layer is read there. "
                 "Choose stage 2, or FSDP2."
             )
-        self.model_accepts_loss_kwargs = False  # targets are counted here, once
-        self.add_callback(_DualStep(self))
+        self.model_accepts_loss_kwargs = False  # `get_batch_samples` counts the targets
+        self.add_callback(DualStep(self))
         # Transformers takes a metric for higher-is-better unless its name ends in loss.
         task = self.objective.task
         falls = {"violation", "merit"} | (set() if task.higher_is_better else {task.metric})
@@ -148,25 +145,25 @@ class DescentMixin(Measuring):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """A micro-batch's share of the Lagrangian, w·(f_0 … f_L)."""
+        """A micro-batch's part of the Lagrangian, w·(f_0 … f_L)."""
         idle = inputs.pop(IDLE, False)
         exits = model(weights=self.dual.weights.tolist(), inner=self.dual.inner, **inputs)
-        # An idle rank computes all the same: the others wait for its part in every collective.
+        # An idle rank computes too, because every rank must take part in the collectives.
         lagrangian = exits.lagrangian * 0 if idle else exits.lagrangian
         self.sums.add(exits, self._others(exits, inputs), idle=idle)
         total = exits.targets if num_items_in_batch is None else num_items_in_batch
-        # Parallel training averages gradients over ranks; the sum over ranks is what a global mean needs.
+        # Parallel training averages gradients over ranks; multiply by their number to get the sum.
         ranks = self.accelerator.num_processes
         share = ranks / total.clamp(min=1) if isinstance(total, Tensor) else ranks / max(total, 1)
         loss = lagrangian * share
         return (loss, exits.sums) if return_outputs else loss
 
     def _others(self, exits: ExitLosses, inputs: dict[str, Any]) -> list[float]:
-        """Sums of a micro-batch that are logged beside the losses."""
+        """Other sums of a micro-batch for the logs, K numbers."""
         return []
 
     def _dual_step(self) -> None:
-        """The multipliers' step after the primal one, unless a gradient scaler skipped that: nothing has moved."""
+        """Take the dual step, unless a gradient scaler skipped the primal step."""
         if self.accelerator.optimizer_step_was_skipped or self._scale < self._scale_before:
             self.sums.skip()
             return
@@ -174,105 +171,49 @@ class DescentMixin(Measuring):
         self._ascend(lambda: self.sums.take(device))
 
     def _ascend(self, move: Callable[[], Any]) -> None:
-        """Let the dual take its step; where that is no number all ranks stop, since all take it on the same sums."""
+        """Move the multipliers; a non-finite result stops all ranks, because all use the same sums."""
         try:
             move()
         except NonFiniteLossError as error:
             raise NonFiniteLossError(f"step {self.state.global_step}: {error} {self._way_on()}") from None
 
-    def check_step(self, model: nn.Module, norm: Any) -> None:
-        """The last look before a step: one that went wrong on any rank is taken on none."""
-        of_loss = self.sums.fault()
-        # A gradient scaler looks at the gradients itself, and skips the step.
-        looked_at = None if self.accelerator.scaler is not None else norm
-        if self.accelerator.num_processes == 1:
-            failed = of_loss is not None or not (looked_at is None or math.isfinite(_number(looked_at)))
-        else:  # both in one sum over ranks, of which all read one number
-            bad = torch.tensor(float(of_loss is not None)).to(self.args.device, non_blocking=True)
-            if looked_at is not None:
-                whole = looked_at.full_tensor() if hasattr(looked_at, "full_tensor") else torch.as_tensor(looked_at)
-                bad = bad + (~whole.to(bad).isfinite()).to(bad)
-            failed = self.accelerator.reduce(bad).item() > 0
-        if failed:
-            of_gradient = None
-            if looked_at is not None and not math.isfinite(_number(looked_at)):
-                of_gradient = f"the gradient is not finite (its norm is {_number(looked_at)})"
-            fault = of_loss or of_gradient
-            self._stop(model, fault, of_loss is not None)
-
-    def _stop(self, model: nn.Module, fault: str | None, of_loss: bool) -> None:
-        """End training on all ranks in the state before the step, which is saved."""
-        self.sums.skip()
-        samples = ", ".join(map(str, self._samples())) or "unknown"
-        faults = self._gather([(of_loss, f"{self._rank}{fault}; samples {samples}")] if fault else [])
-        # A loss that is not finite on one rank makes the gradient infinite on all: name the loss alone.
-        causes = [cause for of_loss, cause in faults if of_loss] or [cause for _, cause in faults]
-        step = self.state.global_step
-        folder = self.args.folder
-        saved = self._from_main((folder / f"{PREFIX_CHECKPOINT_DIR}-{step}").exists)
-        if self._broken():
-            state = "; they were not all finite before it."
-        elif step and self.args.save_strategy != "no" and not saved:
-            # Not a checkpoint: after a divergence an earlier one is the better start, and must not be deleted.
-            self._write_checkpoint(folder / f"{STOPPED}{step}", model)
-            state = f", and the state before it is saved in {STOPPED}{step}."
-        else:
-            state = "."
-        raise NonFiniteLossError(
-            f"step {step + 1}: {'; '.join(causes)}. No parameter has moved in this step{state} Look at these samples. "
-            f"{self._way_on()}"
-        )
-
-    def _samples(self) -> list[int]:
-        """The indices of this step's samples on this rank; none for a stream."""
-        loader: Any = self.callback_handler.train_dataloader
-        batches = getattr(loader, "batch_sampler", None)
-        if batches is None or not has_length(loader):
-            return []
-        size = self.args.gradient_accumulation_steps
-        epoch, step = divmod(self.state.global_step, math.ceil(len(loader) / size))
-        sampler: Any = getattr(batches, "sampler", None)
-        if hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(epoch)
-        return [number for batch in islice(batches, step * size, (step + 1) * size) for number in batch]
-
     @property
     def _scale(self) -> float:
-        """The gradient scaler's, which falls where it skips a step: a fused optimizer doesn't tell Accelerate."""
+        """The gradient scaler's scale, which falls at a skipped step; Accelerate misses it with a fused optimizer."""
         scaler = self.accelerator.scaler
         return 1.0 if scaler is None else scaler.get_scale()
 
     def get_train_dataloader(self) -> DataLoader:
-        """Transformers' loader, in which no sample of an epoch comes twice.
+        """Transformers' loader, changed so that each sample comes once per epoch.
 
-        Where ranks can't share an epoch's last samples evenly, Transformers repeats the first ones. Here the last
-        micro-batches are shorter, and a rank without a sample runs a micro-batch that is not counted. Streams, whose
-        length is unknown, and ``batch_rebalance`` are as in Transformers.
+        If the last samples of an epoch can't be divided evenly between ranks, Transformers repeats the first samples.
+        Here the last micro-batches are shorter, and a rank without samples runs a micro-batch that is not counted.
+        Streams, whose length is unknown, and ``batch_rebalance`` work as in Transformers.
         """
         loader = super().get_train_dataloader()
         shard = getattr(loader, "batch_sampler", None)
         if isinstance(shard, BatchSamplerShard) and type(shard.batch_sampler) is BatchSampler and shard.even_batches:
             share = Share(shard)
             self._idles = share.idles
-            # As Accelerate treats a batch sampler that shares between ranks by itself.
+            # Make Accelerate treat the batch sampler as one that shards itself.
             shard.batch_sampler, shard.batch_size, shard.split_batches = share, None, False
             shard.num_processes, shard.process_index = 1, 0
-            shard.sampler = share.sampler  # where a resumed run looks for what must know its epoch
+            shard.sampler = share.sampler  # resuming calls set_epoch on this attribute
         return loader
 
     def ordered(self, sampler: Any) -> Any:
-        """The sampler; one that groups by length is made to depend on seed and epoch alone, as all others do."""
+        """The training sampler; one that groups by length is replaced by one that depends on seed and epoch only."""
         if isinstance(sampler, LengthGroupedSampler):
             seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
             return LengthGrouped(sampler.batch_size * self.args.world_size, sampler.lengths, seed)
         return sampler
 
     def has_steps_left(self) -> bool:
-        """Whether an epoch is to begin: after the last step's checkpoint Transformers' loop would take one more."""
+        """Whether to start another epoch; resumed after the last step, Transformers would take one step more."""
         return self.state.global_step < self.state.max_steps and not self.control.should_training_stop
 
     def _other_logs(self, sums: Tensor) -> dict[str, float]:
-        """What is logged of the sums of `_others` since the last log, (K,)."""
+        """Log entries from the sums of `_others` since the last log, (K,)."""
         return {}
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -304,25 +245,24 @@ class DescentMixin(Measuring):
 class DescentTrainer(DescentMixin):
     """Transformers' `Trainer` under layerwise descent constraints.
 
-    λ, slack, weights, layer losses and violations go where logs go, and into ``records.jsonl`` of the output folder.
-    `evaluate` measures every layer on the evaluation set, at the training noise, and keeps the best model that meets
+    λ, slack, weights, layer losses and violations are logged, and written to ``records.jsonl`` in the output folder.
+    `evaluate` measures every layer on the evaluation set at the training noise, and saves the best model that meets
     the constraints there in ``best_feasible``.
 
     Args:
-        model: A classifier or causal language model of Transformers, with adapters or without, or a `LayeredModel`.
-            ``trainer.model`` is that model; the trained and saved module, where a `LayeredModel` wraps one.
-        args: A `DescentConfig`; Transformers' own `TrainingArguments` for the default problem.
-        *others: As `Trainer` takes them.
-        task: The data's loss and metric; unless given that of Transformers' model.
-        noise: Noise on the inputs; a number is the level γ of Gaussian noise. None for none.
-        **kwargs: As `Trainer` takes them: ``train_dataset``, ``eval_dataset``, ``processing_class``,
+        model: A classifier or causal language model of Transformers, with or without adapters, or a `LayeredModel`.
+            ``trainer.model`` is that model, or the module inside a `LayeredModel` that wraps one.
+        args: A `DescentConfig`, or Transformers' `TrainingArguments` for the default problem.
+        *others: Further positional arguments of `Trainer`.
+        task: The loss and metric; by default that of the Transformers model.
+        noise: Noise on the inputs; a number is the level γ of Gaussian noise. None for no noise.
+        **kwargs: Further arguments of `Trainer`: ``train_dataset``, ``eval_dataset``, ``processing_class``,
             ``compute_metrics``, ``callbacks``, ``optimizers`` …
 
     Raises:
-        InputError: If Transformers would spread a batch over several GPUs of one process, or the model, the arguments
-            or a sample can't be used.
-        NonFiniteLossError: In training, if a layer's loss or a gradient is NaN or infinite, before the step; if a
-            multiplier would be, before it moves.
+        InputError: If the model, the arguments or a sample can't be used, or one process has several GPUs.
+        NonFiniteLossError: During training, if a layer's loss or a gradient is NaN or infinite (before the optimizer
+            step), or a multiplier would be (before it moves).
     """
 
     def __init__(
@@ -346,57 +286,3 @@ class DescentTrainer(DescentMixin):
     def columns(self) -> list[str]:
         """The fields of a sample that the model or the task reads."""
         return self.objective.sample_fields
-
-
-def _number(norm: Any) -> float:
-    """A norm as a number; FSDP2 gives its parts."""
-    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
-
-
-def steps_of_epoch(args: TrainingArguments, state: TrainerState, loader: DataLoader) -> int:
-    """How many steps an epoch has; of a stream, which has no epochs, those of the run."""
-    batches = len(loader) if has_length(loader) else state.max_steps * args.gradient_accumulation_steps
-    return math.ceil(batches / args.gradient_accumulation_steps)
-
-
-class _DualStep(TrainerCallback):
-    """Calls the dual where the loop ends a step or an epoch."""
-
-    def __init__(self, trainer: DescentMixin):
-        self.trainer = trainer
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        # The numbers of steps of an epoch and of the run are known only now.
-        self.steps = steps_of_epoch(args, state, kwargs["train_dataloader"])
-        if not (self.trainer.dual.steps and self.trainer.dual.warm):  # what is warm stays warm, in a longer run too
-            self.trainer.dual.warmup = args.warmup(state.max_steps, self.steps)
-        epochs = math.ceil(state.max_steps / self.steps)
-        self.trainer.dual.plan(epochs if self.trainer.dual.every == "epoch" else state.max_steps)
-        self.postponed = False
-        if state.global_step:
-            args.eval_on_start = False  # done before the first step
-            return
-        self.trainer._begin()
-        if state.is_world_process_zero:  # an earlier run's
-            self.trainer.records.truncate_after(-1)
-            shutil.rmtree(args.folder / FEASIBLE_FOLDER, ignore_errors=True)
-
-    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        # End-of-epoch work is done at the start of the next epoch, so that a run resumed from the last step's
-        # checkpoint does it too. The slack after the last epoch stays for the record.
-        if state.global_step and state.global_step % self.steps == 0:
-            self.trainer._ascend(self.trainer.dual.end_epoch)
-
-    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self.trainer._scale_before = self.trainer._scale
-
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self.trainer._dual_step()
-        # Save after the evaluation and the log at the epoch's end: a resumed run would not repeat them.
-        measured = IntervalStrategy.EPOCH in (args.eval_strategy, args.logging_strategy)
-        if control.should_save and measured and state.global_step % self.steps == 0:
-            control.should_save, self.postponed = False, True
-
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self.postponed:
-            control.should_save, self.postponed = True, False

@@ -1,4 +1,4 @@
-"""The figures of a sweep, as `descend.report.figures` makes those of runs."""
+"""The figures of a sweep's page, in the style of `descend.report.figures`."""
 
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
@@ -13,15 +13,22 @@ from descend.report.tables import number
 from descend.sweep.report.searched import Method, Range
 
 FAR = 4.0
-"""How much further off than the middle one a value may lie to be on the axis."""
+"""An axis ends where a value is this many times as far from the best as the median is."""
 
-PALE = (MUTED, "#a8a29a")  # on light and on dark ground: trials that came to no value
+PALE = (MUTED, "#a8a29a")  # trials without a value, in light and dark mode
 
 
 def reach(values: Iterable[float], higher: bool) -> tuple[float, float] | None:
-    """The axis on which most values can be told apart, lowest and highest; None where that takes no cut.
+    """The range of an axis that leaves out outliers; None if there are none.
 
-    A sweep tries settings that come apart: their values lie so far off that the others would be one line.
+    Some settings make a trial diverge. On an axis that includes its value, all other trials would look alike.
+
+    Args:
+        values: The trials' values.
+        higher: Whether a higher value is better.
+
+    Returns:
+        The lowest and the highest value on the axis.
     """
     known = sorted((value for value in values if isfinite(value)), reverse=higher)
     if not known:
@@ -36,11 +43,13 @@ def reach(values: Iterable[float], higher: bool) -> tuple[float, float] | None:
 
 
 def _cut(figure: go.Figure, values: Iterable[float], higher: bool) -> None:
+    """Leave outliers off the y axis, and say how many there are."""
     values = list(values)
-    found = reach(values, higher)
-    if found is not None:
-        beyond = sum(value < found[0] if higher else value > found[1] for value in values)
-        figure.update_yaxes(range=found)
+    axis = reach(values, higher)
+    if axis is not None:
+        low, high = axis
+        beyond = sum(value < low if higher else value > high for value in values)
+        figure.update_yaxes(range=axis)
         figure.add_annotation(
             **{"text": f"{beyond} lie beyond the axis", "showarrow": False, "xref": "paper", "yref": "paper"},
             **{"x": 1, "y": 0 if higher else 1, "xanchor": "right", "yanchor": "bottom" if higher else "top"},
@@ -48,12 +57,12 @@ def _cut(figure: go.Figure, values: Iterable[float], higher: bool) -> None:
 
 
 def history(methods: list[Method], metric: str, higher: bool, styles: Mapping[str, Style]) -> go.Figure:
-    """Finished trials in their order, and the best so far, of every method."""
+    """The value of each finished trial, and the best value so far, for every method."""
     figure = go.Figure(layout=plain_layout("trials so far", f"mean {plain_text(metric)} over noise, validation"))
     figure.update_layout(hovermode="closest")
     for each in methods:
         style = styles[each.method]
-        ended = [(place, one.value, one) for place, one in enumerate(each.trials, start=1) if one.value is not None]
+        ended = [(place, trial.value, trial) for place, trial in enumerate(each.trials, 1) if trial.value is not None]
         looks = {"meta": style[:2], "legendgroup": each.method}
         figure.add_scatter(
             x=[place for place, _, _ in ended],
@@ -61,7 +70,7 @@ def history(methods: list[Method], metric: str, higher: bool, styles: Mapping[st
             mode="markers",
             name=plain_text(each.name),
             marker={"color": style.light, "size": 8, "symbol": style.symbol},
-            customdata=[f"trial {one.number}: {value:.4g}<br>{_settings(one)}" for _, value, one in ended],
+            customdata=[f"trial {trial.number}: {value:.4g}<br>{_settings(trial)}" for _, value, trial in ended],
             hovertemplate="%{fullData.name}, %{customdata}<extra></extra>",
             **looks,
         )
@@ -76,13 +85,13 @@ def history(methods: list[Method], metric: str, higher: bool, styles: Mapping[st
             **looks,
         )
     most = max((len(each.trials) for each in methods), default=1)
-    _cut(figure, [one.value for each in methods for one in each.trials if one.value is not None], higher)
+    _cut(figure, [trial.value for each in methods for trial in each.trials if trial.value is not None], higher)
     figure.update_xaxes(range=[0.5, most + 0.5], dtick=max(1, round(most / 8)), tick0=0)
     return figure
 
 
 def importance(methods: list[Method], styles: Mapping[str, Style]) -> go.Figure:
-    """The share of every setting, the largest on top."""
+    """The importance of every setting as bars, the largest on top."""
     figure = go.Figure(layout=plain_layout("importance", ""))
     figure.update_layout(hovermode="closest", barmode="group")
     for each in methods:
@@ -102,7 +111,7 @@ def importance(methods: list[Method], styles: Mapping[str, Style]) -> go.Figure:
 
 
 def curves(searched: Method, metric: str, higher: bool, style: Style) -> go.Figure:
-    """What validation said while the trials ran."""
+    """The value of each trial on a few validation samples, along the training steps."""
     figure = go.Figure(layout=plain_layout("training step", f"mean {plain_text(metric)}, few samples"))
     figure.update_layout(hovermode="closest", showlegend=False)
     for trial in searched.trials:
@@ -125,7 +134,7 @@ def curves(searched: Method, metric: str, higher: bool, style: Style) -> go.Figu
 
 
 def parallel(searched: Method, metric: str, higher: bool) -> go.Figure:
-    """A line for every trial through all settings, the most important first, to its value."""
+    """Parallel coordinates: a line per trial through all settings, the most important first, to its value."""
     names = sorted(searched.ranges, key=lambda name: -searched.search.importance.get(name, 0))
     values = sorted({trial.value for trial in searched.trials if trial.value is not None}, reverse=higher)
     axes = {name: searched.ranges[name] for name in names}
@@ -134,9 +143,9 @@ def parallel(searched: Method, metric: str, higher: bool) -> go.Figure:
     figure = go.Figure(layout=plain_layout("", ""))
     for trial in sorted(searched.trials, key=lambda trial: trial.number == searched.best):
         at = [axes[name].place(trial.settings[name]) if name in trial.settings else None for name in names]
-        # Layers' ramp: from dark, the best, to light.
+        # The colour scale of layers: dark is the best.
         colours = PALE if trial.value is None else layer_colours(1 + values.index(trial.value), len(values))
-        # Beyond the axis is at its end: the pointer says how far.
+        # An outlier is drawn at the axis's end; its tooltip has the value.
         at += [min(1.0, max(0.0, axes[f"mean {metric}"].place(trial.value)))] if trial.value is not None else []
         chosen = trial.number == searched.best
         figure.add_scatter(

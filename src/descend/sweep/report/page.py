@@ -1,4 +1,4 @@
-"""The page of a sweep: what was searched, what mattered, and what was chosen."""
+"""The page of a sweep: trials, importance of the settings, and the chosen settings."""
 
 import json
 from collections import Counter
@@ -16,25 +16,25 @@ from descend.report.views import Body, Cell, FigureView, Row, Sentence, Span, Ta
 from descend.sweep.report import figures
 from descend.sweep.report.searched import Method, styles
 
-_HISTORY = """Every trial that came to its end, in the order in which they began, and the best so far. Gaps are trials
-that were pruned or diverged."""
-_IMPORTANCE = """The share of each setting in what tells the best tenth of the finished trials from all of them
-(PED-ANOVA). It says what mattered within the ranges searched, not which way; on few trials it says little. A method
-with a single setting is left out."""
-_PARALLEL = """A line is a trial, from setting to setting and on to what came of it: from violet, the best, to yellow,
-the worst; the chosen one is thick. Dotted: pruned or diverged, with no value."""
-_CURVES = """The mean over the noise levels on a few validation samples while the trials ran. A trial that was behind
-from the middle on, by the rule above, was pruned: it ends in a cross. The chosen one is thick."""
+_HISTORY = """Every finished trial in the order in which they began, and the best value so far. Gaps are trials that
+were pruned or diverged."""
+_IMPORTANCE = """How much each setting distinguishes the best tenth of the finished trials from all of them (PED-ANOVA).
+It covers the searched ranges only, does not say which direction is better, and needs many trials. A method with a
+single setting is left out."""
+_PARALLEL = """Each line is a trial: its settings, then its value. Violet is the best and yellow the worst; the chosen
+trial is thick. Dotted trials were pruned or diverged and have no value."""
+_CURVES = """The mean over the noise levels on a few validation samples, during training. A pruned trial ends in a
+cross; see the rule above. The chosen trial is thick."""
 
 
 def write_sweep(folder: Path) -> Path:
     """Write the page of a sweep into its folder.
 
     Args:
-        folder: That of the sweep, with ``sweep.json``.
+        folder: The sweep's folder, with ``sweep.json``.
 
     Returns:
-        The file written.
+        The path of the page.
 
     Raises:
         InputError: If ``sweep.json`` is missing or damaged.
@@ -43,7 +43,7 @@ def write_sweep(folder: Path) -> Path:
     methods = [Method.of(method, search) for method, search in sweep.methods.items()]
     try:
         plots = _plots(methods, sweep.metric, sweep.higher_is_better)
-    except (ValueError, KeyError, OverflowError) as error:  # a trial's setting that lies in no range
+    except (ValueError, KeyError, OverflowError) as error:  # a trial's setting outside its range
         raise InputError(f"{folder / SWEEP_FILE} can't be drawn: {reason(error)}. Run the sweep again.") from None
     return write_interactive(
         folder,
@@ -72,13 +72,13 @@ def _plots(methods: list[Method], metric: str, higher: bool) -> dict[str, tuple[
         key = f"curves-{each.method}"
         plots[key] = (
             figures.curves(each, metric, higher, looks[each.method]),
-            f"{each.name}: while they ran",
+            f"{each.name}: trials during training",
             _CURVES,
             False,
         )
     for each in methods:
         if len(each.ranges) > 1:
-            heading = f"{each.name}: settings and what came of them"
+            heading = f"{each.name}: settings and value of each trial"
             plots[f"parallel-{each.method}"] = figures.parallel(each, metric, higher), heading, _PARALLEL, True
     return plots
 
@@ -88,15 +88,20 @@ def _verdict(methods: list[Method], sweep: SweepFile) -> VerdictView:
     best = ", ".join(f"{each.name} {number(each.chosen.value if each.chosen else None)}" for each in methods)
     lines: list[Sentence] = []
     if not equal:
-        words = "The methods have had different numbers of trials: they do not compare."
+        words = "The methods have different numbers of trials, so their results can't be compared."
         lines.append([Span(words, bold=True)])
     lines += [
-        [Span(f"{each.name} chose at a range's end, better may lie beyond: {', '.join(each.search.edges)}.")]
+        [
+            Span(
+                f"{each.name}: chosen values near an end of their range, better ones may lie beyond: "
+                f"{', '.join(each.search.edges)}."
+            )
+        ]
         for each in methods
         if each.search.edges
     ]
     lines.append([Span(sweep.rule)])
-    words = "A best of many trials is better than it will be on other data: judge what was chosen on test data, with "
+    words = "The best of many trials is an optimistic estimate: evaluate the chosen settings on test data, with "
     lines.append([Span(words + "other seeds.")])
     headline = f"Best mean {sweep.metric} on validation data: {best}"
     return VerdictView("open" if equal else "tentative", "", headline, lines)

@@ -1,4 +1,4 @@
-"""The search of one method, as the page of a sweep shows it."""
+"""The search of one method, prepared for the page of a sweep."""
 
 from dataclasses import dataclass
 from math import isfinite, log
@@ -9,7 +9,7 @@ from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Style
 
 @dataclass(frozen=True)
 class Range:
-    """Where a setting was searched: between two numbers, on a linear or a log scale, or among choices."""
+    """The searched range of a setting: two numbers on a linear or log scale, or a list of choices."""
 
     low: float = 0.0
     high: float = 1.0
@@ -24,7 +24,7 @@ class Range:
         return cls(searched.low, searched.high, searched.log)
 
     def place(self, value: float | str) -> float:
-        """Where on an axis from 0 to 1 a value lies."""
+        """A value's position on an axis from 0 to 1."""
         if self.choices:
             return (self.choices.index(str(value)) + 0.5) / len(self.choices)
         low, high, at = (log(x) if self.log else x for x in (self.low, self.high, float(value)))
@@ -32,7 +32,7 @@ class Range:
 
     @property
     def ticks(self) -> dict[str, float]:
-        """Labels along the axis and their places."""
+        """Tick label → its position on the axis, from 0 to 1."""
         if self.choices:
             return {choice: self.place(choice) for choice in self.choices}
         middle = (self.low * self.high) ** 0.5 if self.log else (self.low + self.high) / 2
@@ -41,7 +41,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Method:
-    """The search of one method, with the ranges as axes."""
+    """The search of one method, with its ranges as axes."""
 
     method: str
     search: MethodSearch
@@ -50,7 +50,7 @@ class Method:
 
     @classmethod
     def of(cls, method: str, search: MethodSearch) -> "Method":
-        """From ``sweep.json``; a value that is not finite counts as none."""
+        """From ``sweep.json``; a value that is not finite becomes None."""
         trials = [
             trial if trial.value is None or isfinite(trial.value) else trial.model_copy(update={"value": None})
             for trial in search.trials
@@ -60,7 +60,7 @@ class Method:
 
     @property
     def name(self) -> str:
-        """The method as a reader writes it."""
+        """The method's display name."""
         return METHOD_NAMES.get(self.method, self.method)
 
     @property
@@ -75,6 +75,6 @@ class Method:
 
 
 def styles(methods: list[Method]) -> dict[str, Style]:
-    """How each method is drawn, as on every page."""
+    """Method → its colours and marker, the same on every page."""
     spare = list(SPARE_STYLES)
     return {each.method: STYLES.get(each.method) or (spare.pop(0) if spare else SPARE_STYLES[-1]) for each in methods}

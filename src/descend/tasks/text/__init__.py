@@ -1,6 +1,6 @@
-"""Texts on disk, on the Hub or generated → tokens: to classify, or to continue.
+"""Text classification and language modelling: tasks, and data from disk, the Hub or a generator.
 
-`Classification` and `NextToken` load at once. What reads data sets loads on first use, since it needs the extra `text`.
+`Classification` and `NextToken` load at once. Code that reads data sets loads on first use: it needs the extra `text`.
 """
 
 from importlib import import_module

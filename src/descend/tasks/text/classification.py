@@ -17,20 +17,25 @@ class Classification(LogitTask):
 
     metric = "accuracy"
 
-    def disagreement(self, one: Tensor, other: Tensor) -> Tensor:
-        """½ [KL(p‖q) + KL(q‖p)] of the classes that two predictions (B, C) give each text, shape (B,)."""
-        one, other = at_least_single(one).log_softmax(-1), at_least_single(other).log_softmax(-1)
-        return ((one.exp() - other.exp()) * (one - other)).sum(-1) / 2
-
-    def check(self, dataset: Any, limits: dict[str, int]) -> None:
-        """Refuse samples that a classifier can't take.
+    def disagreement(self, logits: Tensor, others: Tensor) -> Tensor:
+        """½ [KL(p‖q) + KL(q‖p)] between the class probabilities of two predictions, shape (B,).
 
         Args:
-            dataset: Tokenized samples: a `datasets.Dataset` or a list. Others can't be looked through beforehand.
-            limits: The classifier's number of ``labels``, its ``vocabulary`` and its greatest ``length`` in tokens.
+            logits: The first prediction, (B, C).
+            others: The second one, (B, C).
+        """
+        log_p, log_q = at_least_single(logits).log_softmax(-1), at_least_single(others).log_softmax(-1)
+        return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(-1) / 2
+
+    def check(self, dataset: Any, limits: dict[str, int]) -> None:
+        """Raise an error if a classifier can't take a sample.
+
+        Args:
+            dataset: Tokenized samples: a `datasets.Dataset` or a list. Other types are not checked.
+            limits: The classifier's number of ``labels``, its ``vocabulary`` size and its longest ``length`` in tokens.
 
         Raises:
-            InputError: If there are no tokens or labels, or one is out of range, naming the sample.
+            InputError: If tokens or labels are missing or out of range; the message names the sample.
         """
         if not (stored(dataset) or isinstance(dataset, list)) or not len(dataset):
             return

@@ -1,4 +1,4 @@
-"""Generated texts, so that every recipe runs with no file: small reviews, and pairs of sentences."""
+"""Generated reviews and sentence pairs, so that recipes run without downloaded data."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,30 +18,30 @@ TRAIN, TEST = 2000, 500
 
 
 def generate_reviews(count: int, seed: int) -> list[dict[str, Any]]:
-    """Reviews that praise or blame a film's parts, some in the negative, and say much that matters not.
+    """Generate reviews that praise or criticise parts of a film, with negations and irrelevant sentences.
 
     Args:
-        count: How many; a review does not depend on how many follow it.
-        seed: Of all of them.
+        count: The number of reviews; the first ones are the same for every count.
+        seed: The seed of all reviews.
 
     Returns:
-        Rows of ``text`` and ``label``: 1 where more is praised than blamed.
+        Rows of ``text`` and ``label``: 1 if the review praises more parts than it criticises.
     """
     return [_review(np.random.default_rng([seed, number])) for number in range(count)]
 
 
 def generate_pairs(count: int, seed: int) -> list[dict[str, Any]]:
-    """Pairs of sentences, of which the second follows (0), is open (1) or can't be (2).
+    """Generate pairs of sentences with labels as MNLI's: 0 entailment, 1 neutral, 2 contradiction.
 
     Args:
-        count: How many; a pair does not depend on how many follow it.
-        seed: Of all of them.
+        count: The number of pairs; the first ones are the same for every count.
+        seed: The seed of all pairs.
     """
     return [_pair(np.random.default_rng([seed, number])) for number in range(count)]
 
 
 def corpus(generate: Callable[[int, int], list[dict[str, Any]]]) -> DatasetDict:
-    """An embedded data set with its two sides: `generate_reviews` in place of IMDb, `generate_pairs` of MNLI."""
+    """Generate the training and test sides with `generate_reviews` (for IMDb) or `generate_pairs` (for MNLI)."""
     return DatasetDict({"train": Dataset.from_list(generate(TRAIN, 0)), "test": Dataset.from_list(generate(TEST, 1))})
 
 

@@ -1,6 +1,7 @@
-"""Instructions and their answers: Alpaca's files, generated ones, and the tokens that a model is trained on."""
+"""Instructions and their answers: read Alpaca's files or generate rows, and tokenize them."""
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,32 +20,32 @@ COUNT = 2500
 
 
 class Instructions(NamedTuple):
-    """Rows of ``instruction``, ``input`` and ``output``, and how many were left out for which reason."""
+    """Rows with ``instruction``, ``input`` and ``output``, and the number of rows left out by reason."""
 
     rows: "Dataset"
     skipped: dict[str, int]
 
 
 def read_instructions(path: str | Path) -> Instructions:
-    """Instructions in Alpaca's form.
+    """Read instructions in Alpaca's format.
 
     Args:
-        path: A JSON file with a list of objects, or a ``.jsonl`` file with one on each line: ``instruction``,
-            ``output`` and perhaps ``input``.
+        path: A JSON file with a list of objects, or a ``.jsonl`` file with one object per line: ``instruction``,
+            ``output`` and optionally ``input``.
 
     Returns:
-        The rows, but for those whose output is empty, as three of Alpaca's own are: they are counted.
+        The rows. Those with an empty output, such as three rows of Alpaca, are left out and counted.
 
     Raises:
-        InputError: If it is not there, ends early, or a row has no instruction or no output, naming the row.
+        InputError: If the file is missing or truncated, or a row has no instruction or output; the message names it.
     """
     file = Path(path).expanduser()
     if not file.is_file():
         raise InputError(f"{file} must be a file of instructions, such as alpaca_data.json; there is none.")
     rows, skipped = [], Counter[str]()
     for place, row in _objects(file):
-        values = {name: row.get(name) for name in ("instruction", "input", "output")}
-        values["input"] = values["input"] or ""  # as some have written it where there is none
+        values: dict[str, Any] = {name: row.get(name) for name in ("instruction", "input", "output")}
+        values["input"] = values["input"] or ""  # some files have null for an empty input
         for name, value in values.items():
             if not plain_text(value):
                 got = "none" if value is None else repr(value)[:60]
@@ -63,7 +64,7 @@ def read_instructions(path: str | Path) -> Instructions:
 
 
 def generate_instructions(count: int = COUNT, seed: int = 0) -> Instructions:
-    """Small instructions about words, so that every recipe runs with no file."""
+    """Generate short instructions about words, so that the recipe runs without downloaded data."""
     from datasets import Dataset
 
     return Instructions(
@@ -72,7 +73,7 @@ def generate_instructions(count: int = COUNT, seed: int = 0) -> Instructions:
 
 
 def prompt(tokenizer: PreTrainedTokenizerBase, instruction: str, input: str = "") -> str:
-    """What a model is given: by the tokenizer's chat template, or in sections where it has none."""
+    """The text of a prompt: by the tokenizer's chat template, or in Alpaca's sections if it has none."""
     if tokenizer.chat_template is not None:
         content = f"{instruction}\n\n{input}" if input else instruction
         messages = [{"role": "user", "content": content}]
@@ -82,9 +83,9 @@ def prompt(tokenizer: PreTrainedTokenizerBase, instruction: str, input: str = ""
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """The tokens of a prompt; a chat template has put its special tokens already, others have theirs at the start."""
+    """The tokens of a prompt. A chat template brings its special tokens; otherwise those of the start are added."""
     ids = tokenizer(text, add_special_tokens=tokenizer.chat_template is None, verbose=False)["input_ids"]
-    while ids and ids[-1] in (tokenizer.eos_token_id, tokenizer.sep_token_id):  # the answer follows
+    while ids and ids[-1] in (tokenizer.eos_token_id, tokenizer.sep_token_id):  # no end token here: the answer follows
         ids = ids[:-1]
     return list(ids)
 
@@ -92,38 +93,39 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 def tokenize_instructions(
     given: Instructions, tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> "tuple[Dataset, dict[str, int]]":
-    """Tokens of prompts and answers; only those of the answer, and its end, are to be told.
+    """Tokenize prompts and answers; the answer's tokens and its end-of-text token are the targets.
 
     Args:
         given: The rows.
-        tokenizer: Of the model, with a token for the end of a text.
-        max_length: In tokens; a longer answer is cut, and loses its end.
+        tokenizer: The model's tokenizer, with an end-of-text token.
+        max_length: Longest text in tokens; a longer answer is cut and has no end-of-text token.
 
     Returns:
-        ``input_ids`` and ``labels``; and how many rows were left out for which reason: an empty output, or a prompt
-        that leaves no room for an answer.
+        A data set with ``input_ids`` and ``labels``, and the number of rows left out by reason: an empty output, or a
+        prompt that leaves no room for an answer.
     """
     if tokenizer.eos_token_id is None:
         raise InputError("the tokenizer has no token for the end of a text; set its eos_token and save it again.")
 
     def encode(row: dict[str, str]) -> dict[str, list[int]]:
-        asked = encode_prompt(tokenizer, prompt(tokenizer, row["instruction"], row["input"]))
+        question = encode_prompt(tokenizer, prompt(tokenizer, row["instruction"], row["input"]))
         answer = tokenizer(row["output"], add_special_tokens=False, verbose=False)["input_ids"]
-        told = [*answer, tokenizer.eos_token_id]
+        targets = [*answer, tokenizer.eos_token_id]
         return {
-            "input_ids": [*asked, *told][:max_length],
-            "labels": [*[IGNORED] * len(asked), *told][:max_length],
+            "input_ids": [*question, *targets][:max_length],
+            "labels": [*[IGNORED] * len(question), *targets][:max_length],
         }
 
     encoded = given.rows.map(encode, remove_columns=given.rows.column_names)
-    kept = encoded.filter(lambda row: row["labels"][-1] != IGNORED)
+    answered = encoded.filter(lambda row: row["labels"][-1] != IGNORED)
     skipped = dict(given.skipped)
-    if len(kept) < len(encoded):
-        skipped[f"prompt of {max_length} tokens or more"] = len(encoded) - len(kept)
-    return kept, skipped
+    if len(answered) < len(encoded):
+        skipped[f"prompt of {max_length} tokens or more"] = len(encoded) - len(answered)
+    return answered, skipped
 
 
-def _objects(file: Path) -> Any:
+def _objects(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each row, with its place in words for an error message."""
     if file.suffix == ".jsonl":
         for number, row in json_lines(file):
             yield f"{file}, line {number},", row

@@ -18,16 +18,16 @@ IGNORED = -100
 class NextToken(LogitTask):
     """Predict the next token wherever its label is not ignored.
 
-    A target is a token. The loss is the cross-entropy, averaged over target tokens; the metric is the share of target
-    tokens that are predicted right, in [0, 1], each given the true tokens before it.
+    A target is a token. The loss is the cross-entropy, averaged over target tokens. The metric is the token accuracy in
+    [0, 1] with teacher forcing: each prediction is made from the true tokens before it.
     """
 
     metric = "token_accuracy"
 
     def inputs(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The batch without its labels, and ``places`` (B, T): where the next token is a target."""
+        """The batch without its labels, and ``places``, bool (B, T): where the next token is a target."""
         labels = batch["labels"]
-        places = F.pad(labels[:, 1:] != IGNORED, (0, 1))  # nothing follows the last
+        places = F.pad(labels[:, 1:] != IGNORED, (0, 1))  # no token follows the last one
         return {name: value for name, value in batch.items() if name != "labels"} | {"places": places}
 
     def target(self, batch: dict[str, Any]) -> Tensor:
@@ -40,20 +40,20 @@ class NextToken(LogitTask):
         labels, positions = batch["labels"], batch.get("position_ids")
         if positions is None:
             texts = torch.arange(len(labels), device=labels.device)[:, None].expand_as(labels)
-        else:  # packed: a text begins where positions do
+        else:  # packed: a text begins where position_ids restart
             texts = (positions == 0).flatten().cumsum(0).reshape(labels.shape) - 1
         return texts[:, 1:][labels[:, 1:] != IGNORED]
 
     def check(self, dataset: Any, limits: dict[str, int]) -> None:
-        """Refuse samples that a language model can't take.
+        """Raise an error if a language model can't take a sample.
 
         Args:
-            dataset: Tokenized samples with ``input_ids`` and ``labels``: a `datasets.Dataset` or a list. Others can't
-                be looked through beforehand.
-            limits: The model's ``vocabulary`` and its greatest ``length`` in tokens.
+            dataset: Tokenized samples with ``input_ids`` and ``labels``: a `datasets.Dataset` or a list. Other types
+                are not checked.
+            limits: The model's ``vocabulary`` size and its longest ``length`` in tokens.
 
         Raises:
-            InputError: If there are no tokens, there is no target, or one is out of range, naming the sample.
+            InputError: If tokens or targets are missing, or a value is out of range; the message names the sample.
         """
         if not (stored(dataset) or isinstance(dataset, list)) or not len(dataset):
             return

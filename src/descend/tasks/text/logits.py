@@ -1,4 +1,4 @@
-"""What tasks with logits share: cross-entropy, and the share of right answers."""
+"""The base of tasks with logits: cross-entropy and accuracy."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ from descend.tasks.text.tokens import embedding_sigma
 
 
 class LogitTask(Task):
-    """Logits (N, C) of N targets against the right one of C classes: cross-entropy, and the share of right answers."""
+    """Logits (N, C) of N targets over C classes: the loss is the cross-entropy and the metric the accuracy."""
 
     higher_is_better = True
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """The cross-entropy of every target's logits (N, C), shape (N,)."""
+        """The cross-entropy of the logits (N, C) against the classes (N,), shape (N,)."""
         return F.cross_entropy(at_least_single(prediction), target, reduction="none")
 
     def score(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """1 for each target that is predicted right, 0 for others, shape (N,)."""
+        """1 for each target that is predicted correctly, 0 for others, shape (N,)."""
         return (prediction.argmax(-1) == target).float()
 
     def decide(self, prediction: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,5 +34,5 @@ class LogitTask(Task):
 
 
 def at_least_single(logits: Tensor) -> Tensor:
-    """Half-precision logits in single precision; others as they are."""
+    """Cast half-precision logits to single precision; return others unchanged."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -1,10 +1,9 @@
-"""IMDb and MNLI as people have them on disk, or by their names on the Hub, as `datasets`."""
+"""Read IMDb and MNLI from their usual files or from the Hub, as `datasets`."""
 
 import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from datasets import Dataset, DatasetDict, load_dataset
 
@@ -12,28 +11,28 @@ from descend.errors import InputError, reason
 from descend.reading import json_lines, lines, plain_text, read_text, refuse_ways_out
 
 MOST_REVIEW = 2**24
-"""Bytes of a review's file."""
+"""Largest file of a review, in bytes."""
 
 IMDB_LABELS = ("neg", "pos")
 MNLI_LABELS = ("entailment", "neutral", "contradiction")
-"""In the order of GLUE."""
+"""The classes in GLUE's order."""
 
-# Of a file's columns, the one that holds what we call by the first name.
+# Our name for a column → its names in the known file formats.
 _COLUMNS = {"text": ("sentence1", "premise"), "pair": ("sentence2", "hypothesis"), "label": ("gold_label", "label")}
 
 
 def read_imdb(path: str | Path) -> DatasetDict:
-    """Movie reviews and whether they praise.
+    """Read movie reviews and their sentiment.
 
     Args:
         path: The official ``aclImdb`` folder (``train`` and ``test``, each with ``pos/*.txt`` and ``neg/*.txt``), the
             folder that holds it, or a name on the Hub, such as ``stanfordnlp/imdb``.
 
     Returns:
-        ``train`` and ``test``, each with ``text``, ``label`` (0 neg, 1 pos) and, of files, ``source``.
+        ``train`` and ``test``, each with ``text``, ``label`` (0 neg, 1 pos) and, if read from files, ``source``.
 
     Raises:
-        InputError: If it is not there or of another layout, or a review is empty or no UTF-8.
+        InputError: If the data are missing or have another layout, or a review is empty or not UTF-8.
     """
     root = Path(path).expanduser()
     if not root.exists():
@@ -43,9 +42,9 @@ def read_imdb(path: str | Path) -> DatasetDict:
 
 
 def read_mnli(path: str | Path) -> DatasetDict:
-    """Pairs of sentences, and whether the second follows from the first.
+    """Read pairs of sentences, and whether the second follows from the first.
 
-    Rows on which the annotators did not agree (label ``-``) are left out, as is usual.
+    Rows without a label that the annotators agreed on (label ``-``) are left out, as is usual.
 
     Args:
         path: A folder with a training file (``train`` in its name) and a test file (``dev_matched``,
@@ -54,10 +53,10 @@ def read_mnli(path: str | Path) -> DatasetDict:
 
     Returns:
         ``train`` and ``test``, each with ``text``, ``pair``, ``label`` (0 entailment, 1 neutral, 2 contradiction) and,
-        of files, ``source``.
+        if read from files, ``source``.
 
     Raises:
-        InputError: If it is not there or of another layout, naming the file and the line.
+        InputError: If the data are missing or have another layout; the message names the file and the line.
     """
     root = Path(path).expanduser()
     if not root.exists():
@@ -65,16 +64,16 @@ def read_mnli(path: str | Path) -> DatasetDict:
     if not root.is_dir():
         raise InputError(f"{root} must be a folder with a training and a test file; got a file.")
     files = sorted(file for file in root.rglob("*") if file.suffix in (".tsv", ".jsonl"))
-    # GLUE's own archive keeps the files that its were made of in a folder beside them.
+    # GLUE's archive also has a subfolder with the original files; prefer the files at the top.
     files = [file for file in files if file.parent == root] or files
     refuse_ways_out(root, files)
     sides = {
         "train": [file for file in files if re.search(r"train", file.stem)],
         "test": [file for file in files if re.search(r"(dev|validation)_matched|val$|test$|dev$", file.stem)],
     }
-    for side, found in sides.items():
-        if len(found) != 1:
-            names = ", ".join(str(file.relative_to(root)) for file in found) or "none"
+    for side, candidates in sides.items():
+        if len(candidates) != 1:
+            names = ", ".join(str(file.relative_to(root)) for file in candidates) or "none"
             raise InputError(
                 f"{root} must hold one {side} file, .tsv or .jsonl, such as train.tsv and dev_matched.tsv; got "
                 f"{names}. Give the folder of one format."
@@ -82,8 +81,8 @@ def read_mnli(path: str | Path) -> DatasetDict:
     return DatasetDict({side: Dataset.from_list(list(_pairs(file))) for side, (file,) in sides.items()})
 
 
-def _reviews(folder: Path, root: Path) -> Iterator[dict[str, Any]]:
-    found = False
+def _reviews(folder: Path, root: Path) -> Iterator[dict[str, str | int]]:
+    empty = True
     for label, name in enumerate(IMDB_LABELS):
         if not (folder / name).is_dir():
             raise InputError(
@@ -96,14 +95,14 @@ def _reviews(folder: Path, root: Path) -> Iterator[dict[str, Any]]:
             text = read_text(file, MOST_REVIEW).replace("<br />", " ").strip()
             if not text:
                 raise InputError(f"{file} is empty; expected a review. Remove it.")
-            found = True
+            empty = False
             yield {"text": text, "label": label, "source": str(file)}
-    if not found:
+    if empty:
         raise InputError(f"{folder} holds no reviews: expected pos/*.txt and neg/*.txt.")
 
 
-def _pairs(file: Path) -> Iterator[dict[str, Any]]:
-    found = False
+def _pairs(file: Path) -> Iterator[dict[str, str | int]]:
+    empty = True
     for number, row in _tsv(file) if file.suffix == ".tsv" else json_lines(file):
         place = f"{file}, line {number}"
         values = {}
@@ -122,14 +121,14 @@ def _pairs(file: Path) -> Iterator[dict[str, Any]]:
         for name in ("text", "pair"):
             if not values[name]:
                 raise InputError(f"{place}: {_COLUMNS[name][0]} is empty. Remove the row.")
-        found = True
+        empty = False
         yield values | {"label": MNLI_LABELS.index(values["label"]), "source": place}
-    if not found:
+    if empty:
         raise InputError(f"{file} holds no labelled rows.")
 
 
 def _tsv(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    # A quote in a sentence is a quote, not the start of a field that goes on over lines.
+    # QUOTE_NONE: a quote is part of the sentence and does not start a field that spans lines.
     rows = csv.reader(lines(file, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
     number = 1
     try:
@@ -147,7 +146,7 @@ def _tsv(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _of_hub(name: str | Path, columns: dict[str, str], test: str = "test") -> DatasetDict:
-    """A data set by its name on the Hub, with our names for its columns."""
+    """Load a data set from the Hub and rename its columns to ours."""
     try:
         loaded = load_dataset(str(name))
         sides = DatasetDict({"train": loaded["train"], "test": loaded[test]})

@@ -1,4 +1,4 @@
-"""Texts → tokens: what a classifier is trained and tested on, and the tokenizers that make them."""
+"""Tokenize texts for classifiers, and load or train tokenizers."""
 
 import sys
 from collections import Counter
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 VOCABULARY = 8000
-"""Of a tokenizer that is learned: what a few thousand reviews can fill."""
+"""Vocabulary size of a tokenizer trained here; a few thousand reviews have that many words."""
 
 _SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
 
 
 def split_off(texts: "DatasetDict", validation_share: float) -> "DatasetDict":
-    """``train``, ``validation`` and ``test``: the same random share of the training side for every run.
+    """Split the training side into ``train`` and ``validation``, with the same random split in every run.
 
     Raises:
         InputError: If the share is out of range, or leaves a part empty.
@@ -38,13 +38,13 @@ def split_off(texts: "DatasetDict", validation_share: float) -> "DatasetDict":
     if not 0 < validation_share < 1:
         raise InputError(f"validation_share must lie between 0 and 1; got {validation_share}.")
     count = len(texts["train"])
-    kept = round(count * validation_share)
-    if not 2 <= kept < count:
+    size = round(count * validation_share)
+    if not 2 <= size < count:
         raise InputError(
-            f"validation needs at least 2 of the {count} training texts, and training the rest; got {kept}. Change "
+            f"validation needs at least 2 of the {count} training texts, and training the rest; got {size}. Change "
             "--validation-share or give more texts."
         )
-    parts = texts["train"].train_test_split(kept, seed=0)
+    parts = texts["train"].train_test_split(size, seed=0)
     return type(texts)({"train": parts["train"], "validation": parts["test"], "test": texts["test"]})
 
 
@@ -54,17 +54,17 @@ def tokenize(
     """Tokenize the ``text``, or the ``text`` and ``pair``, of every row.
 
     Args:
-        texts: Rows of ``text``, perhaps ``pair``, ``label`` and perhaps ``source``, where the row is from.
-        tokenizer: Of the model.
-        max_length: In tokens, special ones included.
-        truncate: Cut what is longer; otherwise refuse it.
+        texts: Rows with ``text`` and ``label``, and optionally ``pair`` and ``source`` (the file of the row).
+        tokenizer: The model's tokenizer.
+        max_length: Longest text in tokens, with special tokens.
+        truncate: Whether to cut longer texts; otherwise they raise an error.
 
     Returns:
-        The tokenizer's fields, ``labels`` and, of pairs, the ``group`` of those with one first text; and how many texts
-        were cut.
+        The data set, with the tokenizer's fields and ``labels``, and the number of texts that were cut. Pairs also have
+        a ``group``, the same for all pairs with the same first text.
 
     Raises:
-        InputError: If a text is longer and may not be cut, naming where it is from.
+        InputError: If a text is longer and ``truncate`` is off; the message names its source.
     """
     pairs = "pair" in texts.column_names
     long = 0
@@ -72,7 +72,7 @@ def tokenize(
     def encode(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
         nonlocal long
         given = (rows["text"], rows["pair"]) if pairs else (rows["text"],)
-        if truncate and tokenizer.is_fast:  # which keeps what it cuts off: long texts are read once
+        if truncate and tokenizer.is_fast:  # a fast tokenizer also returns what it cuts off: one pass is enough
             encoded = tokenizer(*given, truncation=True, max_length=max_length)
             long += sum(bool(each.overflowing) for each in encoded.encodings)
             return fields(encoded, rows)
@@ -91,7 +91,7 @@ def tokenize(
         return fields(encoded, rows)
 
     def fields(encoded: Mapping[str, Any], rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        # Pairs with one premise are no independent samples.
+        # Pairs with the same premise are not independent samples.
         group = {"group": [groups.setdefault(text, len(groups)) for text in rows["text"]]} if pairs else {}
         return {**encoded, "labels": rows["label"], **group}
 
@@ -103,12 +103,12 @@ def load_tokenizer(source: str | Path, *, padding: bool = True) -> PreTrainedTok
     """A tokenizer from a folder, or by its name on the Hub.
 
     Args:
-        source: What `save_pretrained` wrote; or a folder with BERT's ``vocab.txt``, or with ``vocab.json`` and
-            ``merges.txt`` as RoBERTa's and GPT-2's, to which RoBERTa's special tokens are added.
-        padding: Whether it must have a token for padding.
+        source: A folder that `save_pretrained` wrote, a folder with BERT's ``vocab.txt``, or one with ``vocab.json``
+            and ``merges.txt`` (RoBERTa, GPT-2), to which RoBERTa's special tokens are added. Or a name on the Hub.
+        padding: Whether the tokenizer must have a padding token.
 
     Raises:
-        InputError: If there is none, or it has no token for padding and must.
+        InputError: If no tokenizer can be loaded, or a padding token is required and missing.
     """
     folder = Path(source).expanduser()
     try:
@@ -129,7 +129,7 @@ def load_tokenizer(source: str | Path, *, padding: bool = True) -> PreTrainedTok
             f"can't load a tokenizer from {str(source)!r}: expected a folder with tokenizer.json or vocab.txt, or a "
             f"name on the Hub, which needs a network at first. {reason(error)}"
         ) from None
-    # Transformers makes such a tokenizer of a folder without words.
+    # Transformers builds such a tokenizer from a folder without a vocabulary.
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise InputError(f"the tokenizer of {source} has no words, only special tokens.")
     if padding and tokenizer.pad_token_id is None:
@@ -138,10 +138,10 @@ def load_tokenizer(source: str | Path, *, padding: bool = True) -> PreTrainedTok
 
 
 def learn_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """A tokenizer of words in lower case, the most frequent ones of the training texts; the rest are unknown.
+    """Train a tokenizer of lower-case words: the most frequent ones of the texts; all others are unknown.
 
-    Words and not word pieces: tokenizers breaks ties between word pieces in the order of its hash tables, so that the
-    vocabulary would differ between runs.
+    It uses words instead of word pieces because the tokenizers package breaks ties between word pieces by the order of
+    its hash tables, so the vocabulary would differ between runs.
     """
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     counts = Counter(word for text in texts for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
@@ -160,7 +160,7 @@ def learn_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
 
 
 def token_counts(dataset: Any) -> Tensor:
-    """How often each token comes in a tokenized data set, padding left out: integers, as many as the largest token.
+    """Count each token in a tokenized data set, without padding: integers, shape (largest token + 1,).
 
     Args:
         dataset: A `datasets.Dataset` or a sequence of samples with ``input_ids`` and perhaps ``attention_mask``.
@@ -170,24 +170,24 @@ def token_counts(dataset: Any) -> Tensor:
         if "attention_mask" in fields(dataset):
             ids = ids[column(dataset, "attention_mask").astype(bool)]
         return torch.from_numpy(np.bincount(ids))
-    kept = []
-    for place in range(len(dataset)):  # a sample may be made when it is fetched: each once
+    parts = []
+    for place in range(len(dataset)):  # fetch each sample once: it may be computed on access
         sample = dataset[place]
         ids = np.asarray(sample["input_ids"])
-        kept.append(ids[np.asarray(sample.get("attention_mask", np.ones_like(ids)), dtype=bool)])
-    return torch.from_numpy(np.bincount(np.concatenate(kept)))
+        parts.append(ids[np.asarray(sample.get("attention_mask", np.ones_like(ids)), dtype=bool)])
+    return torch.from_numpy(np.bincount(np.concatenate(parts)))
 
 
 @torch.no_grad()
 def embedding_sigma(embedding: nn.Module, dataset: Any) -> float:
-    """σ_x: the standard deviation over the embeddings of all tokens of a data set, padding left out.
+    """σ_x: the standard deviation over the embeddings of all tokens of a data set, without padding.
 
-    Exact: every token of the vocabulary counts as often as it comes.
+    It is exact: each token of the vocabulary is weighted by its count.
     """
     counts = token_counts(dataset)
     used = counts.nonzero().flatten()
     device = next(embedding.parameters()).device
-    # On the host, where there is double precision on every machine.
+    # On the CPU, because not every device has double precision.
     vectors = embedding(used.to(device)).cpu().double()
     share = counts[used].double() / counts.sum()
     mean = (share @ vectors).mean()
@@ -195,14 +195,14 @@ def embedding_sigma(embedding: nn.Module, dataset: Any) -> float:
 
 
 def refuse_rows(dataset: Any, limits: dict[str, int]) -> None:
-    """Refuse a tokenized data set with a sample that a model can't take.
+    """Raise an error if a model can't take a sample of a tokenized data set.
 
     Args:
         dataset: Samples with ``input_ids``.
-        limits: The model's ``vocabulary`` and perhaps its greatest ``length`` in tokens.
+        limits: The model's ``vocabulary`` size and, optionally, its longest ``length`` in tokens.
 
     Raises:
-        InputError: If a sample has no token, one out of range or too many, naming it.
+        InputError: If a sample has no token, a token out of range, or too many tokens; the message names the sample.
     """
     ids, lengths = column(dataset, "input_ids"), row_lengths(dataset, "input_ids")
     if (lengths == 0).any():
@@ -215,7 +215,7 @@ def refuse_rows(dataset: Any, limits: dict[str, int]) -> None:
             f"model's word embedding has {limits['vocabulary']} rows. Use the model's own tokenizer."
         )
     longest = limits.get("length")
-    if "seq_lengths" in fields(dataset):  # packed: what the model sees as one text is shorter than a row
+    if "seq_lengths" in fields(dataset):  # packed: a row holds several texts
         lengths = column(dataset, "seq_lengths")
     if longest is not None and (lengths > longest).any():
         sample = int((lengths > longest).argmax())
@@ -226,19 +226,19 @@ def refuse_rows(dataset: Any, limits: dict[str, int]) -> None:
 
 
 def column(dataset: Any, name: str) -> np.ndarray:
-    """A field of all samples on end."""
-    if stored(dataset):  # at once, in arrow's own memory
+    """The values of a field of all samples, concatenated."""
+    if stored(dataset):  # without a copy, in Arrow's memory
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        found = _arrow(dataset, name)
-        nested = pa.types.is_list(found.type) or pa.types.is_large_list(found.type)
-        return (pc.list_flatten(found) if nested else found).to_numpy(zero_copy_only=False)
+        values = _arrow(dataset, name)
+        nested = pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
+        return (pc.list_flatten(values) if nested else values).to_numpy(zero_copy_only=False)
     return np.concatenate([np.atleast_1d(dataset[place][name]) for place in range(len(dataset))])
 
 
 def row_lengths(dataset: Any, name: str) -> np.ndarray:
-    """How many values each sample has in a field."""
+    """The number of values of each sample in a field, (samples,)."""
     if stored(dataset):
         import pyarrow.compute as pc
 
@@ -252,9 +252,9 @@ def fields(dataset: Any) -> list[str]:
 
 
 def stored(dataset: Any) -> bool:
-    """Whether a data set's samples are what its table holds: not where they are made when they are fetched."""
-    library = sys.modules.get("datasets")  # an extra: what is not imported has made no data set
-    return library is not None and isinstance(dataset, library.Dataset) and dataset.format["type"] != "custom"
+    """Whether a data set is a `datasets.Dataset` whose samples are rows of its table, not computed on access."""
+    module = sys.modules.get("datasets")  # an optional package: unless it is imported, no data set is of its type
+    return module is not None and isinstance(dataset, module.Dataset) and dataset.format["type"] != "custom"
 
 
 def _arrow(dataset: "Dataset", name: str) -> Any:

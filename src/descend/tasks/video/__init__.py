@@ -1,4 +1,4 @@
-"""Video denoising: clips on disk or generated → cache → windows of patches."""
+"""Video denoising: the task, and clips on disk or generated, as windows of patches."""
 
 from descend.tasks.video.cache import cached, default_cache_dir
 from descend.tasks.video.datasets import VideoData, dataset_name, load_test, load_video

@@ -1,4 +1,4 @@
-"""A data set as training uses it: its training, validation and test windows, and σ_x."""
+"""Load a video data set: its training, validation and test windows, and σ_x."""
 
 import math
 import re
@@ -16,9 +16,9 @@ from descend.tasks.video.sources import Clip, find_clips, has_sides
 from descend.tasks.video.windows import VideoWindows
 
 SCENES_TRAIN, SCENES_TEST, SCENES_FRAMES = 8, 3, 30
-"""The embedded data set: clips to train on (validation among them), clips to test on, frames in each."""
+"""The generated data set: clips for training and validation, clips for test, frames per clip."""
 
-# A folder's name that says nothing about whose data they are: training_videos, frames, Test001, 01_0014.
+# Folder names that do not name a data set: training_videos, frames, Test001, 01_0014.
 _GENERIC = re.compile(r"(?:train(?:ing)?|test(?:ing)?|frames?|videos?|clips?|[\d\W_])*")
 
 
@@ -27,9 +27,9 @@ class VideoData:
     """The parts of a video data set.
 
     Attributes:
-        train: Windows to train on.
-        validation: Windows of other training frames, to choose settings on; they don't overlap.
-        test: Windows of the test set; they don't overlap.
+        train: Training windows; they may overlap.
+        validation: Windows of other frames of the training side; they don't overlap.
+        test: Windows of the test side; they don't overlap.
         name: The data set's name, for records and reports.
     """
 
@@ -42,14 +42,14 @@ class VideoData:
     def sigma(self) -> float:
         """σ_x of the frames in `train`, in units of [0, 1]; the noise's standard deviation is γ·σ_x.
 
-        Counted when it is first asked for: it reads every training frame.
+        Computed on first use, because it reads every training frame.
         """
         return self.train.sigma()
 
 
 @dataclass(frozen=True)
 class _Footage:
-    """A named run of frames: a clip or a part of one; frames are uint8 (F, SIZE, SIZE)."""
+    """A clip or a part of one, with its name; frames are uint8 (F, SIZE, SIZE)."""
 
     name: str
     frames: np.ndarray
@@ -67,17 +67,16 @@ def load_video(
 ) -> VideoData:
     """Load a video data set.
 
-    A data set with sides is trained on one and tested on the other. Of a collection without sides, the last
-    third of the clips is the test set. Validation is the last share of the training clips. Where there is
-    only one clip to divide, its last frames are taken instead: two windows of them at least, or one where the
-    clip is too short for that.
+    A data set with a training and a test side uses both. In a collection without sides, the last third of the clips is
+    the test set. The last share of the training clips is the validation set. A single clip is divided by frames
+    instead: its last frames form the later part, at least two windows, or one if the clip is too short.
 
     Args:
-        path: A data set in a layout that `find_clips` reads; None for the embedded generated scenes.
+        path: A data set in a layout that `find_clips` reads; None for generated scenes.
         window: T, in frames.
         stride: Frames from one training window's start to the next one's.
-        seed: Of the generated scenes; real data don't depend on it.
-        cache_dir: Where decoded frames are kept; by default `default_cache_dir()`.
+        seed: The seed of the generated scenes; real data don't depend on it.
+        cache_dir: Folder of the cache of decoded frames; by default `default_cache_dir()`.
         validation_share: Share of the training clips, in (0, 1).
         progress: Show a bar while decoding, if the terminal can show one.
 
@@ -110,15 +109,15 @@ def load_test(
     cache_dir: str | Path | None = None,
     progress: bool = True,
 ) -> tuple[VideoWindows, str]:
-    """Load what a model that was trained elsewhere can be tested on: nothing is kept back for training.
+    """Load a data set to test a model that was trained on other data.
 
-    Of a data set with sides that is its test side, which may be the only one; a collection without sides is all
-    of it test set.
+    The windows are those of the test side; its training side may be missing. A collection without sides is used as a
+    whole.
 
     Args:
         path: A data set in a layout that `find_clips` reads.
         window: T, in frames.
-        cache_dir: Where decoded frames are kept; by default `default_cache_dir()`.
+        cache_dir: Folder of the cache of decoded frames; by default `default_cache_dir()`.
         progress: Show a bar while decoding, if the terminal can show one.
 
     Returns:
@@ -132,7 +131,7 @@ def load_test(
 
 
 def dataset_name(path: str | Path) -> str:
-    """The name that PATH's folders give the data: "ped2"; "avenue" for "Avenue Dataset/testing_videos"."""
+    """The data set's name from the folders of a path: "avenue" for "Avenue Dataset/testing_videos"."""
     path = Path(path).expanduser().absolute()
     for part in (path.stem if path.is_file() else path.name, *(parent.name for parent in path.parents)):
         name = part.lower()
@@ -144,12 +143,12 @@ def dataset_name(path: str | Path) -> str:
 def _read(
     path: Path, window: int, cache_dir: str | Path | None, progress: bool
 ) -> tuple[list[_Footage], list[_Footage]]:
-    """The training and the test clips of PATH."""
+    """Decode the training and the test clips of a path."""
     if has_sides(path):
         train, test = find_clips(path, "train"), find_clips(path, "test")
     else:
         train, test = find_clips(path, None), []
-    # In the cache together: one file and one progress bar for a data set.
+    # Decode both sides together: one cache file and one progress bar for a data set.
     footage = _decoded([*train, *test], cache_dir, progress)
     if test:
         return footage[: len(train)], footage[len(train) :]
@@ -164,10 +163,11 @@ def _decoded(clips: Sequence[Clip], cache_dir: str | Path | None, progress: bool
 def _split_off(
     footage: list[_Footage], count: int, share: float, window: int, *, before: int
 ) -> tuple[list[_Footage], list[_Footage]]:
-    """The first clips and the last COUNT; of a single clip, its first frames and the last SHARE of them.
+    """Split clips into the first ones and the last ``count``; a single clip into its first and last frames.
 
-    A single clip's SHARE is stretched to two windows, one window giving no spread, and shrunk to what leaves
-    enough for the BEFORE parts that the first frames become: two windows each, one for training.
+    A single clip's last part is ``share`` of its frames, but at least two windows, because one window has no spread.
+    It is made smaller if the ``before`` parts that come before it would otherwise be too short: they need two windows
+    each, and the training part one.
     """
     if len(footage) > 1:
         cut = max(1, len(footage) - count)

@@ -1,4 +1,4 @@
-"""One clip's files → its grey frames, one at a time; whatever is wrong with a file becomes an InputError."""
+"""Decode a clip's files into grey frames, one at a time; a damaged file raises an `InputError`."""
 
 import warnings
 from collections.abc import Iterator
@@ -17,20 +17,20 @@ SIZE = 160
 """Height and width of every frame, in pixels."""
 
 MOST_PIXELS = 2**26
-"""Of a frame as it lies on disk: twice 8K video."""
+"""Most pixels of a frame on disk: twice those of 8K video."""
 
 IMAGE_FORMATS = ("TIFF", "JPEG", "PNG")
 VIDEO_FORMATS = "avi,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm"
-"""What is read, whatever a file's name says."""
+"""Pillow's names of the formats that are read; the content decides, not the file's suffix."""
 
 
 def image_frames(files: tuple[Path, ...]) -> Iterator[np.ndarray]:
-    """Decode a clip that lies as one image per frame; Clip.frames says what comes out."""
+    """Decode a clip stored as one image per frame; see `Clip.frames` for the result."""
     first_size = None
     for file in files:
         with _reading(file), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of damaged metadata; what matters is the pixels
-            with Image.open(file, formats=IMAGE_FORMATS) as image:  # its header alone
+            warnings.simplefilter("ignore")  # Pillow warns of damaged metadata, which we don't use
+            with Image.open(file, formats=IMAGE_FORMATS) as image:  # reads the header only
                 first_size = first_size or image.size
                 _not_too_large(image.size, f"frame {file}")
                 _same_size(image.size, first_size, f"frame {file}", files[0].name)
@@ -41,7 +41,7 @@ def image_frames(files: tuple[Path, ...]) -> Iterator[np.ndarray]:
 
 
 def video_frames(file: Path) -> Iterator[np.ndarray]:
-    """Decode a clip that lies as one video; Clip.frames says what comes out."""
+    """Decode a clip stored as one video; see `Clip.frames` for the result."""
     decoded, first_size = 0, None
     with _reading(file), _opened(file) as container:
         stream = _video_stream(container, file)
@@ -55,29 +55,29 @@ def video_frames(file: Path) -> Iterator[np.ndarray]:
                 _same_size(size, first_size, f"frame {decoded} of {file}", "frame 0")
                 decoded += 1
                 yield _resized(Image.fromarray(image.to_ndarray(format="gray")))
-        # An avi's header may count frames that its codec dropped, so a few may lack; a cut file lacks many.
+        # An AVI header may count frames that the codec dropped, so allow for a few; a truncated file lacks many.
         if decoded < 0.99 * stream.frames - 1 or not decoded:
             raise _truncated(file, decoded, stream.frames)
 
 
 def announced_frames(file: Path) -> int:
-    """Number of frames that a video's header announces; 0 if it doesn't say."""
+    """The number of frames in a video's header; 0 if it has none."""
     with _reading(file), _opened(file) as container:
         return _video_stream(container, file).frames
 
 
 @contextmanager
 def _reading(file: Path) -> Iterator[None]:
-    """Turn whatever a decoder raises over FILE into an InputError that names it.
+    """Turn any exception of a decoder into an `InputError` that names the file.
 
-    All exceptions: Pillow's and PyAV's readers meet damaged files with OSError, SyntaxError, struct.error,
-    TypeError, …, depending on where the damage is.
+    On damaged files Pillow and PyAV raise OSError, SyntaxError, struct.error, TypeError and more, depending on where
+    the damage is.
     """
     try:
         yield
     except InputError:
         raise
-    except Exception as error:  # MemoryError too: a header asks for more than there is
+    except Exception as error:  # MemoryError too: a damaged header may ask for too much
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise InputError(
             f"{file} can't be decoded: {reason}. Is it truncated or damaged? Copy or download it again, or move it away"
@@ -85,8 +85,8 @@ def _reading(file: Path) -> Iterator[None]:
 
 
 def _opened(file: Path) -> InputContainer:
-    """A video by its own bytes alone: a playlist by the name of an avi would have others opened, or the network."""
-    if not file.is_file():  # opening a pipe would wait
+    """Open a video without following references: a playlist named .avi could open other files or the network."""
+    if not file.is_file():  # opening a pipe would block
         raise InputError(f"{file} must be a file of a video.")
     options = {"protocol_whitelist": "file", "format_whitelist": VIDEO_FORMATS, "max_pixels": str(MOST_PIXELS)}
     return av.open(str(file.absolute()), options=options)
@@ -117,14 +117,14 @@ def _truncated(file: Path, decoded: int, announced: int) -> InputError:
     )
 
 
-def _same_size(size: tuple[int, int], first: tuple[int, int], frame: str, reference: str) -> None:
-    if size != first:
+def _same_size(size: tuple[int, int], expected: tuple[int, int], frame: str, reference: str) -> None:
+    if size != expected:
         raise InputError(
-            f"{frame} is {size[0]}x{size[1]} but {reference} is {first[0]}x{first[1]}; "
+            f"{frame} is {size[0]}x{size[1]} but {reference} is {expected[0]}x{expected[1]}; "
             "expected frames of one size in a clip. Is it a frame of another clip?"
         )
 
 
 def _resized(image: Image.Image) -> np.ndarray:
-    """One resize for images and videos, so that a clip looks the same from either."""
+    """The resize for both images and videos, so that a clip gives the same frames from either."""
     return np.asarray(image.resize((SIZE, SIZE), Image.Resampling.BILINEAR))

@@ -14,8 +14,8 @@ class VideoDenoising(Task):
     """Reconstruct clean patches from noisy ones.
 
     The loss is the paper's, f = ½ Σ_t ‖x_t − x̂_t‖₂ over a sequence (one patch position over T frames), averaged over
-    the N positions of a window. The norm is not squared: descent by 1−α is descent of an error in grey levels.
-    The metric is RMSE on the 0–255 scale, over all pixels of a data set.
+    the N positions of a window. The norm is not squared, so the factor 1−α applies to an error in grey levels.
+    The metric is the RMSE on the 0–255 scale over all pixels of a data set.
     """
 
     metric = "rmse"
@@ -39,26 +39,26 @@ class VideoDenoising(Task):
         return (prediction - target).float().mul(255).square().mean((1, 2, 3))
 
     def picture(self, patches: Tensor) -> np.ndarray:
-        """The middle frame of each window (B, T, N, P), as it would be shown: uint8 (B, SIZE, SIZE)."""
+        """The middle frame of each window (B, T, N, P) as an image: uint8 (B, SIZE, SIZE)."""
         frames = unpatchify(patches[:, patches.shape[1] // 2].float())
         return frames.mul(255).round().clamp(0, 255).to(torch.uint8).numpy()
 
     def sigma(self, embedding: Any, dataset: VideoWindows) -> float:
-        """σ_x of all pixels, which a denoiser takes in as they are."""
+        """σ_x of all pixels: a denoiser's input embedding is the pixels themselves."""
         return dataset.sigma()
 
 
 class _Loss(torch.autograd.Function):
-    """½ Σ_t ‖p − x‖₂ averaged over positions, keeping no difference for the backward pass.
+    """½ Σ_t ‖p − x‖₂ averaged over positions; the backward pass computes p − x again.
 
-    With an exit at every layer the differences would be the largest part of the memory that constraints cost; p and x
-    are alive anyway. The gradient at p = x is 0.
+    With an exit at every layer, storing the differences would be the largest memory cost of the constraints; p and x
+    are in memory anyway. The gradient at p = x is 0.
     """
 
     @staticmethod
     def forward(ctx: Any, prediction: Tensor, target: Tensor) -> Tensor:
         difference = prediction - target
-        # Half precision would round a sum over 256 pixels.
+        # Half precision is too coarse for a sum over 256 pixels.
         wide = torch.promote_types(difference.dtype, torch.float32)
         distance = torch.linalg.vector_norm(difference, dim=-1, dtype=wide)
         ctx.save_for_backward(prediction, target, distance)

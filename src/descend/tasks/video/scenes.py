@@ -1,9 +1,9 @@
-"""Generated clips: what a fixed camera over a path sees, with no file and no network.
+"""Generated clips of a fixed surveillance camera, so that video recipes run without downloaded data.
 
-They have what makes surveillance video denoisable along time and hard at its moving edges: one background for
-all clips, people who walk at their own pace, a tree in front of them, and the camera's noise. How many walk, how fast
-and in what contrast was set so that the patches' change over four frames has about the spread of UCSD Ped2's, whose
-standard deviation in a patch is 21, 29 and 37 grey levels at the 90th, 95th and 99th percentile of patches.
+All clips share a background. People walk at different speeds behind a tree, and the camera adds noise: most of a frame
+can be denoised along time, and moving edges are hard. The number, speed and contrast of the people were set to match
+UCSD Ped2: the standard deviation of a patch's change over four frames is 21, 29 and 37 grey levels at the 90th, 95th
+and 99th percentile of patches.
 """
 
 from collections.abc import Sequence
@@ -15,20 +15,20 @@ from PIL import Image, ImageDraw
 from descend.tasks.video.decoding import SIZE
 
 CAMERA_NOISE = 0.7
-"""Standard deviation of the camera's own noise, in grey levels."""
+"""Standard deviation of the camera's noise, in grey levels."""
 
 _BACKGROUND_MEAN, _BACKGROUND_STD = 120.0, 44.0  # grey levels; UCSD Ped2 has a std of 46
-_FINE = 4  # drawn on a grid this much finer than the frame, so that slow figures glide instead of jumping
-_HORIZON = 52  # row above which there is wall and below which there are people
+_FINE = 4  # oversampling of the drawing, so that slow figures move by less than a pixel per frame
+_HORIZON = 52  # the row that separates the wall above from the path below
 
 
 def generate_scenes(clips: int, frames: int, seed: int) -> list[np.ndarray]:
     """Generate clips of one fixed camera.
 
     Args:
-        clips: How many. A clip does not depend on how many follow it.
-        frames: Length of each.
-        seed: The camera's place and everyone who passes by.
+        clips: The number of clips; the first ones are the same for every number.
+        frames: The number of frames in each clip.
+        seed: The seed of the background and of all people.
 
     Returns:
         One uint8 (frames, SIZE, SIZE) per clip; the same for the same arguments.
@@ -37,11 +37,11 @@ def generate_scenes(clips: int, frames: int, seed: int) -> list[np.ndarray]:
     scenes = []
     for clip in range(clips):
         rng = np.random.default_rng([seed, 1, clip])
-        figures = sorted((_walker(rng, frames) for _ in range(rng.integers(12, 21))), key=lambda one: one.y)
+        figures = sorted((_walker(rng, frames) for _ in range(rng.integers(12, 21))), key=lambda figure: figure.y)
         scene = np.empty((frames, SIZE, SIZE), np.uint8)
         for time in range(frames):
             canvas = background.copy()
-            _draw(canvas, figures, time)  # nearer ones are lower in the picture and come later
+            _draw(canvas, figures, time)  # nearer people are lower in the picture and are drawn later
             canvas.paste(tree, mask=tree_shape)
             clean = np.asarray(canvas.reduce(_FINE), np.float32)
             noise = CAMERA_NOISE * rng.standard_normal((SIZE, SIZE), np.float32)
@@ -67,7 +67,7 @@ class _Figure:
 
 
 def _walker(rng: np.random.Generator, frames: int) -> _Figure:
-    """Someone who is in the picture in the middle of the clip, the larger the nearer."""
+    """A person who is in the picture in the middle of the clip; nearer people are larger."""
     nearness = rng.uniform(0.05, 1.0)
     height = 15 + 18 * nearness
     pace = rng.uniform(0.008, 0.025) * height
@@ -106,7 +106,7 @@ def _draw(canvas: Image.Image, figures: Sequence[_Figure], time: int) -> None:
 
 
 def _camera_view(rng: np.random.Generator) -> tuple[Image.Image, Image.Image, Image.Image]:
-    """What does not move: the background, and the tree before it with its shape; all on the fine grid."""
+    """The background, the tree and the tree's mask, all oversampled by `_FINE`."""
     side = SIZE * _FINE
     canvas = Image.fromarray(128 + 26 * _texture(rng, cells=(3, 6, 12, 30, 80)))
     pen = ImageDraw.Draw(canvas)

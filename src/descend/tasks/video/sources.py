@@ -1,4 +1,4 @@
-"""Clips on disk, in the layouts that people have."""
+"""Find the clips of a data set on disk, in the published layouts."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from descend.tasks.video.decoding import announced_frames, image_frames, video_f
 VIDEO_SUFFIXES = frozenset({".avi", ".mp4", ".mkv", ".mov"})
 IMAGE_SUFFIXES = frozenset({".tif", ".tiff", ".jpg", ".jpeg", ".png"})  # not .bmp: UCSD's anomaly masks
 
-# The folder that holds one side of a data set, under each of its published names, in any case.
+# Side of a data set → the names of its folder in the published data sets, in lower case.
 SIDES = {
     "training": ("training", "training_videos", "train"),
     "testing": ("testing", "testing_videos", "test"),
@@ -37,8 +37,8 @@ class Clip:
     """One clip: consecutive frames of one camera.
 
     Attributes:
-        name: Where it comes from, for people: "training/01", or "01" in a collection without sides.
-        files: All files that its content depends on, in frame order: one video, or one image per frame.
+        name: Name for messages: "training/01", or "01" in a collection without sides.
+        files: The clip's files in frame order: one video, or one image per frame.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Clip:
         return video_frames(self.files[0]) if self._is_video else image_frames(self.files)
 
     def announced(self) -> int:
-        """Number of frames that the files announce, known without decoding; 0 if they don't say.
+        """The number of frames, read without decoding; 0 if the video's header has none.
 
         Raises:
             InputError: The video can't be opened.
@@ -71,10 +71,10 @@ class Clip:
 
 
 def has_sides(path: str | Path) -> bool:
-    """Whether PATH has training or testing sides, rather than being one collection of clips.
+    """Whether a path has training or test folders, or is one collection of clips.
 
     Raises:
-        InputError: There is nothing at PATH.
+        InputError: The path does not exist.
     """
     return bool(_side_folders(_existing(path)))
 
@@ -90,8 +90,8 @@ def find_clips(path: str | Path, split: Literal["train", "test"] | None) -> list
         At least one clip, in natural order of their names (2 before 10).
 
     Raises:
-        InputError: PATH is missing, empty or of another layout; it lacks the side that was asked for; a
-            clip folder holds no frame; videos and clip folders lie side by side; a link leads out of PATH.
+        InputError: The path is missing, empty or has another layout; it lacks the requested side; a clip folder has
+            no frame; it has both videos and clip folders; or a link leads out of it.
     """
     path = _existing(path)
     sides = _side_folders(path)
@@ -143,18 +143,18 @@ def _existing(path: str | Path) -> Path:
 
 
 def _side_folders(path: Path) -> dict[str, Path]:
-    """The sides that PATH has, each with its folder."""
+    """Side → its folder, for the sides that a path has."""
     folders = [entry for entry in _visible(path) if entry.is_dir()] if path.is_dir() else []
     named = {folder.name.lower(): folder for folder in folders}
-    found = {side: [named[name] for name in names if name in named] for side, names in SIDES.items()}
-    return {side: candidates[0] for side, candidates in found.items() if candidates}
+    candidates = {side: [named[name] for name in names if name in named] for side, names in SIDES.items()}
+    return {side: matches[0] for side, matches in candidates.items() if matches}
 
 
 def _collection(folder: Path) -> Path:
-    """The folder that holds the clips themselves: FOLDER, its frames/ or its videos/.
+    """The folder that holds the clips: the folder itself, its frames/ or its videos/.
 
-    Where both are there, frames/ only if it has every clip that videos/ has: ShanghaiTech's users extract
-    the frames of some clips and leave the others as videos.
+    If both exist, frames/ is used only if it has every clip of videos/: users of ShanghaiTech often extract the frames
+    of some clips only.
     """
     frames, videos = folder / "frames", folder / "videos"
     if frames.is_dir() and videos.is_dir():
@@ -170,7 +170,7 @@ def _clips_in(path: Path, prefix: str = "") -> list[Clip]:
     folders = [entry for entry in entries if entry.is_dir() and not entry.name.endswith("_gt")]
     frames = {folder: _images_in(folder) for folder in folders}
     if videos:
-        # Not both: frames beside a video are often its own, and a clip must not be trained and tested on.
+        # Not both: the frames may be extracted from the video, and a clip must not be in training and test.
         if both := next((folder for folder in folders if frames[folder]), None):
             raise InputError(
                 f"{path} holds both videos ({videos[0].name}) and folders of frames ({both.name}); expected clips "
@@ -192,7 +192,7 @@ def _clips_in(path: Path, prefix: str = "") -> list[Clip]:
 
 
 def _visible(folder: Path) -> list[Path]:
-    """What lies in FOLDER, in natural order, without .DS_Store and the ._ twins of UCSD's archive."""
+    """The entries of a folder in natural order, without hidden ones such as .DS_Store and UCSD's ._ files."""
     try:
         return sorted((entry for entry in folder.iterdir() if not entry.name.startswith(".")), key=natural)
     except OSError as error:
@@ -213,12 +213,12 @@ def _nothing_found(path: Path) -> str:
 
 
 def _data_sets_in(path: Path, levels: int = 2) -> list[Path]:
-    """The data sets with sides in PATH's folders, and in theirs: UCSD's archive unpacked beside other data."""
-    found = []
+    """The data sets with sides in a path's folders, to a depth of ``levels``, for an error message."""
+    folders = []
     for folder in (entry for entry in _visible(path) if entry.is_dir()):
-        with suppress(InputError):  # a folder that can't be listed is no choice
+        with suppress(InputError):  # skip a folder that can't be listed
             if _side_folders(folder):
-                found.append(folder)
+                folders.append(folder)
             elif levels > 1:
-                found += _data_sets_in(folder, levels - 1)
-    return found
+                folders += _data_sets_in(folder, levels - 1)
+    return folders

@@ -1,4 +1,4 @@
-"""Windows of consecutive frames, cut into patches: what a model is trained and tested on."""
+"""Windows of consecutive frames, cut into patches: the samples of video recipes."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ PATCH = 16
 """Height and width of a patch, in pixels."""
 
 _GRID = SIZE // PATCH
-_BLOCK = 64  # frames counted at once by sigma: memory stays small whatever the length of a clip
+_BLOCK = 64  # frames that sigma reads at a time, so that memory does not grow with a clip's length
 
 
 def patchify(frames: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ def patchify(frames: Tensor) -> Tensor:
 
 
 def unpatchify(patches: Tensor) -> Tensor:
-    """Put patches together again: the exact inverse of `patchify`.
+    """Put patches together to frames: the exact inverse of `patchify`.
 
     Args:
         patches: (…, N, P) = (…, 100, 256) of any dtype.
@@ -58,15 +58,14 @@ def unpatchify(patches: Tensor) -> Tensor:
 class VideoWindows(Dataset[dict[str, Tensor | int]]):
     """All windows of T consecutive frames in some clips; none spans two clips.
 
-    An item is `{"patches": float32 (T, N, P) in [0, 1], "group": int}`: the window and its clip's position among
-    the clips; windows of one clip are no independent samples.
-    Frames stay as they are given, uint8 and memory-mapped or not, until a window is fetched.
+    An item is `{"patches": float32 (T, N, P) in [0, 1], "group": int}`: the window and its clip's index. Windows of one
+    clip are not independent samples. Frames stay uint8, and memory-mapped if they were, until a window is fetched.
 
     Args:
         clips: uint8 (F, SIZE, SIZE) each.
         window: T, in frames.
         stride: Frames from one window's start to the next one's.
-        names: What to call the clips in an error; by default their positions.
+        names: The clips' names in error messages; by default their indices.
 
     Raises:
         InputError: T or the stride is below 1, or a clip is shorter than T.
@@ -92,7 +91,7 @@ class VideoWindows(Dataset[dict[str, Tensor | int]]):
                 )
         self.clips, self.window, self.stride, self.names = list(clips), window, stride, list(names)
         counts = [(len(clip) - window) // stride + 1 for clip in clips]
-        self._first = np.cumsum([0, *counts])  # of each clip's windows, in the count of all; then their number
+        self._first = np.cumsum([0, *counts])  # each clip's first window among all windows; last the number of windows
 
     def __len__(self) -> int:
         return int(self._first[-1])
@@ -101,19 +100,21 @@ class VideoWindows(Dataset[dict[str, Tensor | int]]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Tensor | int]]:
-        """Fetch a batch at once, as torch's data loader does where it can: one copy, one conversion."""
+        """Fetch a batch with one copy and one conversion; torch's data loader calls this if it exists."""
         frames = torch.from_numpy(np.stack([self.frames(index) for index in indices]))
         patches = patchify(frames).to(torch.float32).div_(255)
-        return [{"patches": one, "group": self._clip_of(index)} for one, index in zip(patches, indices, strict=True)]
+        return [
+            {"patches": window, "group": self._clip_of(index)} for window, index in zip(patches, indices, strict=True)
+        ]
 
     def frames(self, index: int) -> np.ndarray:
-        """The frames of one window as they are: a view, uint8 (T, SIZE, SIZE)."""
+        """The frames of one window, uint8 (T, SIZE, SIZE); a view."""
         clip = self._clip_of(index)
         start = (index - int(self._first[clip])) * self.stride
         return self.clips[clip][start : start + self.window]
 
     def _clip_of(self, index: int) -> int:
-        """The position of the clip that a window is from."""
+        """The index of a window's clip."""
         if not 0 <= index < len(self):
             raise IndexError(f"window {index} of {len(self)}")
         return int(np.searchsorted(self._first, index, side="right")) - 1
@@ -121,8 +122,8 @@ class VideoWindows(Dataset[dict[str, Tensor | int]]):
     def sigma(self) -> float:
         """σ_x: standard deviation of all pixels of the clips, in units of [0, 1].
 
-        Each frame counts once, however many windows it is in. Exact: taken from the histogram of the 256 grey
-        levels, so that neither the order nor the number of frames rounds it.
+        Each frame counts once, however many windows it is in. The result is exact: it comes from the histogram of the
+        256 grey levels, so it does not depend on the order of summation.
         """
         counts = np.zeros(256, np.int64)
         for clip in self.clips:

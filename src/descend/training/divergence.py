@@ -1,0 +1,78 @@
+"""Stop training on all ranks, in the state before the step, when a loss or gradient is not finite."""
+
+import math
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
+
+from descend.errors import NonFiniteLossError
+from descend.training.checkpoints import STOPPED
+from descend.training.measuring import Measuring
+
+
+class Guarded(Measuring):
+    """A trainer that checks losses and gradient before every optimizer step."""
+
+    def check_step(self, model: nn.Module, norm: Any) -> None:
+        """Check losses and gradient before the optimizer step; an error on one rank stops all ranks."""
+        of_loss = self.sums.fault()
+        # A gradient scaler checks the gradients itself and skips the step.
+        looked_at = None if self.accelerator.scaler is not None else norm
+        if self.accelerator.num_processes == 1:
+            failed = of_loss is not None or not (looked_at is None or math.isfinite(_number(looked_at)))
+        else:  # one reduction for both checks
+            bad = torch.tensor(float(of_loss is not None)).to(self.args.device, non_blocking=True)
+            if looked_at is not None:
+                whole = looked_at.full_tensor() if hasattr(looked_at, "full_tensor") else torch.as_tensor(looked_at)
+                bad = bad + (~whole.to(bad).isfinite()).to(bad)
+            failed = self.accelerator.reduce(bad).item() > 0
+        if failed:
+            of_gradient = None
+            if looked_at is not None and not math.isfinite(_number(looked_at)):
+                of_gradient = f"the gradient is not finite (its norm is {_number(looked_at)})"
+            fault = of_loss or of_gradient
+            self._stop(model, fault, of_loss is not None)
+
+    def _stop(self, model: nn.Module, fault: str | None, of_loss: bool) -> None:
+        """Save the state before the step, and raise an error on all ranks."""
+        self.sums.skip()
+        samples = ", ".join(map(str, self._samples())) or "unknown"
+        faults = self._gather([(of_loss, f"{self._rank}{fault}; samples {samples}")] if fault else [])
+        # A non-finite loss on one rank makes the gradient non-finite on all: report the loss only.
+        causes = [cause for of_loss, cause in faults if of_loss] or [cause for _, cause in faults]
+        step = self.state.global_step
+        folder = self.args.folder
+        saved = self._from_main((folder / f"{PREFIX_CHECKPOINT_DIR}-{step}").exists)
+        if self._broken():
+            state = "; they were not all finite before it."
+        elif step and self.args.save_strategy != "no" and not saved:
+            # Not saved as a checkpoint: rotation would delete an earlier one, which is a better start after divergence.
+            self._write_checkpoint(folder / f"{STOPPED}{step}", model)
+            state = f", and the state before it is saved in {STOPPED}{step}."
+        else:
+            state = "."
+        raise NonFiniteLossError(
+            f"step {step + 1}: {'; '.join(causes)}. No parameter has moved in this step{state} Look at these samples. "
+            f"{self._way_on()}"
+        )
+
+    def _samples(self) -> list[int]:
+        """The indices of this step's samples on this rank; none for a stream."""
+        loader: Any = self.callback_handler.train_dataloader
+        batches = getattr(loader, "batch_sampler", None)
+        if batches is None or not has_length(loader):
+            return []
+        size = self.args.gradient_accumulation_steps
+        epoch, step = divmod(self.state.global_step, math.ceil(len(loader) / size))
+        sampler: Any = getattr(batches, "sampler", None)
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+        return [number for batch in islice(batches, step * size, (step + 1) * size) for number in batch]
+
+
+def _number(norm: Any) -> float:
+    """A gradient norm as a number; under FSDP2 it is a distributed tensor."""
+    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)

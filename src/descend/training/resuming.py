@@ -1,0 +1,166 @@
+"""Resume a run from its checkpoints."""
+
+import json
+import logging
+import shutil
+import time
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+from transformers.trainer import TRAINER_STATE_NAME
+
+from descend.errors import InputError
+from descend.models.modules import tied_names
+from descend.training.checkpoints import DAMAGED, damage, load_state, newest_whole, rotate
+from descend.training.saving import STATE_FILE, Saving
+
+logger = logging.getLogger(__name__)
+
+
+class Resumable(Saving):
+    """A trainer that resumes from its checkpoints, and never from a damaged one."""
+
+    def calibrate(self) -> None:
+        """Called at the end of training."""
+        raise NotImplementedError
+
+    def train(  # type: ignore[override]
+        self, resume_from_checkpoint: str | bool | None = None, *, calibrate: bool = True, **kwargs: Any
+    ) -> Any:
+        """Train, as Transformers' Trainer does.
+
+        A second call without a checkpoint is a new run in the same folder, from the model as it is: records,
+        ``best_feasible`` and the choice of the best model start over. As the optimizer keeps its state, the
+        multipliers keep theirs, and there is no second warm-up.
+
+        Args:
+            resume_from_checkpoint: A checkpoint to resume from, or True for the newest undamaged one.
+            calibrate: Whether to call `calibrate` at the end.
+            **kwargs: Further arguments of Transformers' ``train``.
+
+        Raises:
+            InputError: If the checkpoint is damaged, or there is none.
+            SaveError: If a checkpoint or the records can't be written; earlier checkpoints are not affected.
+        """
+        checkpoint = resume_from_checkpoint or None
+        if checkpoint is True:
+            checkpoint = self.last_checkpoint()
+            if checkpoint is None:
+                raise InputError(f"{self.args.folder} has no whole checkpoint to go on from.")
+        elif checkpoint is not None:
+            self._check(checkpoint)
+        try:
+            output = super().train(checkpoint, **kwargs)
+        except UnpicklingError as error:
+            raise InputError(f"{checkpoint} holds a pickle that is more than tensors; it is not loaded.") from error
+        if self.args.should_save:  # a run killed between saving and rotating has one checkpoint too many
+            rotate(self.args.folder, self.args.save_total_limit, self.state.best_model_checkpoint)
+        if calibrate:
+            self.calibrate()
+        return output
+
+    def last_checkpoint(self) -> str | None:
+        """The newest undamaged checkpoint of the run; newer damaged ones are reported and renamed."""
+
+        def look() -> Path | None:
+            newest, damaged = newest_whole(self.args.folder)
+            for checkpoint, fault in damaged.items():
+                _rename_damaged(checkpoint, fault)
+            return newest
+
+        newest = self._from_main(look)
+        return None if newest is None else str(newest)
+
+    def _check(self, checkpoint: str) -> None:
+        """Raise an error if a checkpoint does not match its manifest."""
+        if fault := self._from_main(lambda: damage(Path(checkpoint))):
+            raise InputError(f"{checkpoint} is damaged: {fault}. Go on from another checkpoint.")
+
+    def state_restored(self, checkpoint: str) -> None:
+        """Correct the path of the best checkpoint, in case the run's folder was moved."""
+        best = self.args.folder / Path(_state_of(checkpoint)["best_model_checkpoint"] or "").name
+        if best != self.args.folder and best.is_dir():
+            self.state.best_model_checkpoint = str(best)
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint != checkpoint:
+            self._forget_damaged_best("The best model is chosen from later ones.")
+
+    def _forget_damaged_best(self, instead: str) -> None:
+        """Rename a best checkpoint that is damaged or missing, and warn; the run goes on."""
+        best = self.state.best_model_checkpoint
+        if best is None:
+            return
+
+        def look() -> bool:
+            if fault := damage(Path(best)):
+                _rename_damaged(Path(best), fault)
+                logger.warning("%s was the best model so far. %s", Path(best).name, instead)
+            return fault is not None
+
+        if self._from_main(look):
+            self.state.best_model_checkpoint = self.state.best_metric = self.state.best_global_step = None
+            self._best_meets = False
+
+    def weights_loaded(self, checkpoint: str) -> None:
+        """Delete the records of steps after the checkpoint."""
+        if self.is_world_process_zero():
+            self.records.truncate_after(_state_of(checkpoint)["global_step"])
+
+    def check_loaded(self, missing: list[str], unexpected: list[str]) -> None:
+        """Raise an error if the weights are those of another model; a tied weight may be missing."""
+        saved = self.users_model
+        left_out = {*(getattr(saved, "all_tied_weights_keys", None) or ()), *tied_names(saved)}
+        left_out |= {*(getattr(saved, "_keys_to_ignore_on_save", None) or ())}
+        strange = sorted({*missing, *unexpected} - left_out)
+        if strange:
+            raise InputError(f"the checkpoint is that of another model: they do not share {', '.join(strange[:3])}.")
+
+    def load_best(self) -> None:
+        """Load the best model, and the multipliers of its checkpoint."""
+        self._forget_damaged_best("The last model is used instead.")
+        best = self.state.best_model_checkpoint
+        if best is None:
+            return
+        self.load_weights(best)
+        self.dual.load_state_dict(self._descent_state(best)["dual"])
+
+    def load_run_state(self, checkpoint: str) -> None:
+        """Restore the state that `save_run_state` wrote."""
+        state = self._descent_state(checkpoint)
+        self.dual.load_state_dict(state["dual"])
+        self.sums.load_state_dict(state)
+        self._best = state["best"]
+        self._best_meets = state.get("best_meets", False)  # missing in older checkpoints
+        self._outlook.load_state_dict(state["outlook"])
+        self._began, self._earlier = time.monotonic(), state["seconds"]
+        self.temperature = 1.0  # a checkpoint's model is not calibrated
+        for name, drawn in self._drawn.items():
+            if name not in state:
+                raise InputError(
+                    f"{checkpoint} is that of a run without {name}; go on with the settings that saved it."
+                )
+            drawn.load_state_dict(state[name])
+
+    def _descent_state(self, checkpoint: str) -> dict[str, Any]:
+        file = Path(checkpoint) / STATE_FILE.format(self.args.process_index)
+        if not file.is_file():
+            raise InputError(f"{checkpoint} is that of fewer processes; go on with as many as saved it.")
+        state = load_state(file)
+        if state["processes"] != self.args.world_size:
+            raise InputError(
+                f"{checkpoint} is that of {state['processes']} processes, each with noise and losses of its own; go on "
+                f"with as many. Got {self.args.world_size}."
+            )
+        return state
+
+
+def _state_of(checkpoint: str) -> dict[str, Any]:
+    return json.loads((Path(checkpoint) / TRAINER_STATE_NAME).read_text())
+
+
+def _rename_damaged(checkpoint: Path, fault: str) -> None:
+    renamed = checkpoint.with_name(DAMAGED + checkpoint.name)
+    shutil.rmtree(renamed, ignore_errors=True)
+    if checkpoint.exists():
+        checkpoint.rename(renamed)
+    logger.warning("%s is damaged: %s. It is now %s and is not used.", checkpoint, fault, renamed.name)
