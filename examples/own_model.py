@@ -57,7 +57,7 @@ out = Path(sys.argv[1])
 for method in ("erm", "constrained"):
     torch.manual_seed(0)
     model = descend.layered(ResidualMLP(), blocks="blocks", readout="head", embeddings="embed")
-    settings = {"num_train_epochs": 10, "per_device_train_batch_size": 32, "learning_rate": 1e-3, "use_cpu": True}
+    settings = {"num_train_epochs": 6, "per_device_train_batch_size": 32, "learning_rate": 1e-3, "use_cpu": True}
     args = descend.DescentConfig(out / method, method=method, logging_steps=10, **settings)
     trainer = descend.DescentTrainer(model, args, task=Digits(), noise=0.5, train_dataset=train)
     trainer.train()

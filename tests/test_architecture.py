@@ -100,8 +100,55 @@ def test_every_room_is_in_the_plan_and_every_planned_room_has_its_arrows():
     assert not unknown, f"not in docs/architecture.md: {sorted(unknown)}"
 
 
+def test_the_page_has_the_same_arrows():
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`.*) \| (.*) \|$", page.split("\n## Imports\n")[1].split("\n## ")[0], re.M)
+    printed = {room: set(re.findall(r"`(\w+)`", may)) for names, may in rows for room in re.findall(r"`(\w+)`", names)}
+    assert {room: rooms for room, rooms in printed.items() if room not in EVERYWHERE} == {
+        room: rooms for room, rooms in ARROWS.items() if room not in EVERYONES
+    }
+
+
 def test_nothing_is_called_utils():
     assert [file for file in PACKAGE.rglob("*") if file.stem in ("utils", "util", "helpers", "common")] == []
+
+
+def imports_of_tests(file: Path) -> set[str]:
+    """The modules of `tests` outside `tests.support` that a file imports."""
+    nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            names |= {f"{base}.{alias.name}" for alias in node.names} if base == "tests" else {base}
+    return {
+        name
+        for name in names
+        if re.match(r"(\.|tests\b|test_|conftest\b)", name) and not name.startswith("tests.support")
+    }
+
+
+@pytest.mark.parametrize("folder", [ROOT / "tests", ROOT / "benchmarks"], ids=lambda folder: folder.name)
+def test_tests_share_code_only_through_support(folder):
+    assert {str(file): names for file in folder.rglob("*.py") if (names := imports_of_tests(file))} == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("from tests.support.runs import train", set()),
+        ("from tests.support import runs", set()),
+        ("import pytest", set()),
+        ("from tests.run.test_run import train", {"tests.run.test_run"}),
+        ("from tests import conftest", {"tests.conftest"}),
+        ("def late():\n    from tests.run import test_run", {"tests.run"}),
+        ("from .test_run import train", {".test_run"}),
+    ],
+)
+def test_an_import_of_another_test_is_seen(tmp_path, line, names):
+    file = tmp_path / "test_file.py"
+    file.write_text(line)
+    assert imports_of_tests(file) == names
 
 
 # --- the test itself can fail

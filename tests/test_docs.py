@@ -1,5 +1,6 @@
-"""Links in the project's pages lead to files and headings that exist."""
+"""The project's pages: links lead somewhere, and what the architecture page names is in the code."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -37,3 +38,58 @@ def test_every_table_of_results_is_linked():
     pages = "".join(page.read_text(encoding="utf-8") for page in folder.glob("*.md"))
     for table in (folder / "tables").iterdir():
         assert f"](tables/{table.name})" in pages, table.name
+
+
+# --- the architecture page
+
+PACKAGE = ROOT / "src" / "descend"
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def section(heading: str) -> str:
+    """The text of one section of the architecture page."""
+    return ARCHITECTURE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def is_defined(file: Path, name: str) -> bool:
+    """Whether a file defines a function, a class, or a method of a class, such as `Trainer.train`."""
+    body: list[ast.stmt] = ast.parse(file.read_text(encoding="utf-8")).body
+    for part in name.split("."):
+        definitions = (node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == part)
+        found = next(definitions, None)
+        if found is None:
+            return False
+        body = found.body
+    return True
+
+
+PLACES = re.findall(r"`([\w/]+\.py):([\w.]+)`", ARCHITECTURE)
+
+
+@pytest.mark.parametrize(("file", "name"), PLACES, ids=lambda part: part)
+def test_every_place_that_the_architecture_names_is_in_the_code(file, name):
+    assert is_defined(PACKAGE / file, name)
+
+
+def test_the_walk_of_losses_has_ten_stops():
+    stops = re.findall(r"^\| (\d+) \| `([\w/]+\.py):([\w.]+)` \|", section("The walk of losses"), re.MULTILINE)
+    assert [int(number) for number, *_ in stops] == list(range(1, 11))
+
+
+def test_a_place_that_is_gone_is_seen(tmp_path):
+    file = tmp_path / "file.py"
+    file.write_text("class Loop:\n    def step(self): ...\n\ndef free(): ...\n")
+    assert is_defined(file, "Loop.step") and is_defined(file, "free")
+    assert not is_defined(file, "Loop.stop") and not is_defined(file, "step") and not is_defined(file, "free.step")
+
+
+def test_every_source_file_is_listed_in_its_room_and_every_listed_file_exists():
+    rooms = re.split(r"^(\w+) ", section("Files"), flags=re.MULTILINE)[1:]
+    listed = {room: set(re.findall(r"\w+\.py", files)) for room, files in zip(rooms[::2], rooms[1::2], strict=True)}
+    packages = {path.parent for path in PACKAGE.glob("*/__init__.py")}
+    present = {path.name: {file.name for file in path.rglob("*.py") if file.name != "__init__.py"} for path in packages}
+    assert listed == present
+
+
+def test_no_line_of_the_architecture_is_long():
+    assert [line for line in ARCHITECTURE.splitlines() if len(line) > 120] == []

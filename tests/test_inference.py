@@ -205,16 +205,16 @@ def test_no_texts_are_no_predictions_and_one_text_is_one(classifier):
         (["good", "  "], {}, "text 1 is empty"),
         ([("good", "")], {}, "text 0 is empty"),
         ("", {}, "text 0 is empty"),
-        (["good", 3], {}, "text 1 to be a string or a pair of strings; got 3"),
-        ([("a", "b", "c")], {}, "text 0 to be a string or a pair"),
-        ([()], {}, "text 0 to be a string or a pair"),
-        (["good", ("a", "b")], {}, "all texts alone or all in pairs; text 1"),
-        (("a", "b"), {}, "a list of texts or of pairs of texts; got tuple"),
+        (["good", 3], {}, r"text 1.*got 3"),
+        ([("a", "b", "c")], {}, "text 0"),
+        ([()], {}, "text 0"),
+        (["good", ("a", "b")], {}, r"pairs.*text 1"),
+        (("a", "b"), {}, r"list.*tuple"),
         (None, {}, "got NoneType"),
-        ("good", {"exit_threshold": 0}, r"exit_threshold must be a number in \(0, 1\]; got 0"),
+        ("good", {"exit_threshold": 0}, r"exit_threshold.*\(0, 1\].*got 0"),
         ("good", {"exit_threshold": 1.1}, "got 1.1"),
         ("good", {"exit_threshold": float("nan")}, "got nan"),
-        ("good", {"exit_patience": 0}, "exit_patience must be a whole number of at least 1; got 0"),
+        ("good", {"exit_patience": 0}, r"exit_patience.*1.*got 0"),
         ("good", {"exit_patience": 1.5}, "got 1.5"),
         ("good", {"batch_size": 0}, "batch_size must be"),
     ],
@@ -238,24 +238,24 @@ def test_it_is_loaded_from_a_run_or_a_models_folder(family, classifier, tmp_path
 def test_what_is_no_classifier_with_its_tokenizer_is_refused(classifier, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     load, network = DescentClassifier.from_pretrained, classifier("bert").model.network
-    with pytest.raises(InputError, match=r"can't load a classifier from '.*nowhere': expected a run folder"):
+    with pytest.raises(InputError, match=r"'.*nowhere'.*run folder"):
         load(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="can't load a classifier"):
+    with pytest.raises(InputError, match="load a classifier"):
         load(tmp_path)
     network.save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="the tokenizer has no words"):
+    with pytest.raises(InputError, match=r"tokenizer.*words"):
         load(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     assert load(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(bytes(100))
-    with pytest.raises(InputError, match="can't load a classifier"):
+    with pytest.raises(InputError, match="load a classifier"):
         load(tmp_path)
     network.bert.save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"not trained as a classifier: it has no classifier.bias, classifier.weight"):
+    with pytest.raises(InputError, match=r"classifier.bias, classifier.weight"):
         load(tmp_path)
-    with pytest.raises(InputError, match=f"tokenizer has {len(tokenizer)} words, the model's word embedding 40"):
+    with pytest.raises(InputError, match=rf"tokenizer.*{len(tokenizer)}.*40"):
         DescentClassifier(lively("bert"), tokenizer)
     tokenizer = learn_tokenizer(TEXTS)
     tokenizer.pad_token = None
-    with pytest.raises(InputError, match="no token for padding"):
+    with pytest.raises(InputError, match="padding"):
         DescentClassifier(network, tokenizer)

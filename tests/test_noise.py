@@ -91,7 +91,7 @@ def test_a_noise_restored_to_its_start_starts_again():
 def test_noise_of_another_kind_of_device_is_refused_in_one_line():
     noise = GaussianNoise(0.5, 0.2, 1)
     noise.load_state_dict({"generator": torch.zeros(16, dtype=torch.uint8)})  # of the size that CUDA's has
-    with pytest.raises(InputError, match="drawn on another kind of device than cpu"):
+    with pytest.raises(InputError, match=r"device.*cpu"):
         noise(CLEAN)
 
 
@@ -165,9 +165,9 @@ def test_token_dropout_drops_whole_tokens_as_often_as_it_says():
     noisy = TokenDropout(0.3)(torch.ones(10, 500, 4))
     assert ((noisy == 0).all(-1) | (noisy == 1).all(-1)).all()
     assert (noisy == 0).float().mean().item() == pytest.approx(0.3, abs=0.03)
-    with pytest.raises(InputError, match=r"a probability, at most 1; got 1\.5"):
+    with pytest.raises(InputError, match=r"probability.*1\.5"):
         TokenDropout(1.5)
-    with pytest.raises(InputError, match=r"a probability, at most 1; got 1\.5"):
+    with pytest.raises(InputError, match=r"probability.*1\.5"):
         TokenDropout(0.5).at(1.5)
 
 
@@ -180,7 +180,7 @@ def test_a_corruption_of_the_users_own_is_paired_like_any_other():
     one, again = noise(clean, indices=[1, 2, 3]), noise.at(0.5)(clean, indices=[1, 2, 3])
     assert torch.equal(one, again)
     assert torch.equal(one.sort(-1).values, clean + 1)
-    with pytest.raises(InputError, match=r"keep the shape \(1, 4\); got \(1, 2\)"):
+    with pytest.raises(InputError, match=r"\(1, 4\).*\(1, 2\)"):
         Corruption(lambda clean, std, generator: clean[..., :2], 1.0, 1.0)(torch.zeros(1, 1, 4), indices=[0])
 
 
@@ -192,7 +192,7 @@ def test_without_a_sigma_it_is_measured_in_every_batch_and_padding_left_out():
     for masked, expected in ((keep, sigma), (None, clean.std(correction=0).item())):
         known = GaussianNoise(0.5, expected, seed=3)(clean, masked)
         torch.testing.assert_close(GaussianNoise(0.5, seed=3)(clean, masked), known, rtol=1e-5, atol=1e-5)
-    with pytest.raises(InputError, match="needs a sigma, measured on the whole data set; got none"):
+    with pytest.raises(InputError, match="sigma"):
         GaussianNoise(0.5)(clean, indices=range(6))
     assert GaussianNoise(0.5).at(1.0, sigma=2.0).sigma == 2.0 == GaussianNoise(0.5, 2.0).at(1.0).sigma
 
@@ -280,7 +280,7 @@ def test_every_token_of_generation_has_noise():
 
 @pytest.mark.parametrize("level", [-0.1, float("nan"), float("inf")])
 def test_a_level_that_is_negative_or_not_finite_is_refused(level):
-    with pytest.raises(InputError, match=f"at least 0, and finite; got {level}"):
+    with pytest.raises(InputError, match=rf"at least 0.*got {level}"):
         GaussianNoise(level, 0.2)
 
 
@@ -335,7 +335,7 @@ def test_recipes_make_their_noise_so_in_training_and_in_judging():
         assert recipe().corruption(0.2, seed=0).noise_is == "std", name
         for shift in ("gaussian", "uniform", "laplace", "dropout"):
             assert recipe(noise_is="variance").corruption(0.2, 0, shift).at(0.5).noise_is == "variance", name
-    message = r"noise_is must be 'std' or 'variance', what γσ_x is of the noise; got 'snr'"
+    message = r"noise_is.*'std'.*'variance'.*'snr'"
     with pytest.raises(InputError, match=message):
         GaussianNoise(0.5, noise_is="snr")
     with pytest.raises(InputError, match=message):

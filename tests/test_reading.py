@@ -30,8 +30,7 @@ from descend.run.completing import _prompts
 from descend.run.judging import _dual
 from descend.tasks.text import read_imdb, read_instructions, read_mnli
 from descend.tasks.video import Clip, find_clips
-from tests.tasks.test_text_sources import imdb, mnli
-from tests.tasks.test_video_sources import write_frames, write_video
+from tests.support.sources import imdb, mnli, write_frames, write_video
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 brief = settings(quick, max_examples=25)
@@ -90,10 +89,10 @@ def test_no_bytes_get_past_the_readers_of_text(tmp_path, content):
 )
 def test_json_that_is_none_or_too_deep_is_refused(tmp_path, content):
     (tmp_path / "a.json").write_text(content)
-    with pytest.raises(InputError, match=r"a.json can't be read: it is not whole JSON"):
+    with pytest.raises(InputError, match=r"a\.json.*JSON"):
         read_json(tmp_path / "a.json")
     (tmp_path / "a.jsonl").write_text(f'{{"a": 1}}\n{{"b": {content}\n')
-    with pytest.raises(InputError, match=r"a.jsonl, line 2, must be one JSON object"):
+    with pytest.raises(InputError, match=r"a\.jsonl, line 2"):
         list(json_lines(tmp_path / "a.jsonl"))
 
 
@@ -107,16 +106,16 @@ def test_deep_json_up_to_the_bound_is_read():
 def test_absurd_lines_files_and_things_that_are_no_files_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "MOST_LINE", 100)
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n' + "x" * 101)
-    with pytest.raises(InputError, match="line 2, is longer than 100 characters"):
+    with pytest.raises(InputError, match=r"line 2.*100 characters"):
         list(json_lines(tmp_path / "a.jsonl"))
-    with pytest.raises(InputError, match="has 110 bytes; expected at most 100"):
+    with pytest.raises(InputError, match=r"110 bytes.*100"):
         read_text(tmp_path / "a.jsonl", 100)
     os.mkfifo(tmp_path / "pipe")  # opening it would wait for ever
     for place in (tmp_path, tmp_path / "pipe", tmp_path / "nowhere", Path("/dev/zero")):
         with pytest.raises(InputError, match="must be a file"):
             read_text(place)
     os.mkfifo(tmp_path / "pipe.avi")
-    with pytest.raises(InputError, match="must be a file of a video"):
+    with pytest.raises(InputError, match="file of a video"):
         list(Clip("pipe", (tmp_path / "pipe.avi",)).frames())
 
 
@@ -216,7 +215,7 @@ def test_pictures_that_hold_a_pickle_or_unpack_to_more_than_there_is_are_refused
     assert not (tmp_path / "ran").exists()
     file.write_bytes(frames_file(clean=np.zeros(2**28 + 1, np.uint8)))
     assert file.stat().st_size < 2**20
-    with little_memory(), pytest.raises(InputError, match="unpacks to 26843"):
+    with little_memory(), pytest.raises(InputError, match="26843"):
         Frames.load(file)
 
 
@@ -246,7 +245,7 @@ def claims(folder: Path, suffix: str, side: int) -> Path:
 @pytest.mark.parametrize("suffix", [".png", ".jpg", ".tif"])
 def test_a_picture_that_claims_to_be_huge_takes_no_memory(tmp_path, suffix, side):
     file = claims(tmp_path, suffix, side)
-    with little_memory(), pytest.raises(InputError, match=r"expected at most 67108864 pixels|decompression bomb"):
+    with little_memory(), pytest.raises(InputError, match=r"67108864 pixels|decompression bomb"):
         list(Clip("huge", (file,)).frames())
 
 
@@ -268,7 +267,7 @@ def test_a_video_that_claims_to_be_huge_or_endless_takes_no_memory(tmp_path):
     place = whole.index(b"strh") + 8 + 32  # dwLength
     assert struct.unpack_from("<I", whole, place) == (3,)
     file.write_bytes(whole[:place] + struct.pack("<I", 2**31 - 1) + whole[place + 4 :])
-    with little_memory(), pytest.raises(InputError, match="announces 2147483647 frames"):
+    with little_memory(), pytest.raises(InputError, match="2147483647 frames"):
         Clip("endless", (file,)).announced()
 
 
@@ -278,11 +277,11 @@ def test_a_playlist_by_the_name_of_a_video_opens_no_other_file(tmp_path):
     listed.write_text("ffconcat version 1.0\nfile secret/other.avi\n")
     with av.open(str(listed)) as container:  # the library alone would
         assert container.format.name == "concat" and len(list(container.decode(video=0))) == 4
-    with pytest.raises(InputError, match=r"list\.avi can't be decoded"):
+    with pytest.raises(InputError, match=r"list\.avi"):
         list(Clip("list", (listed,)).frames())
     postscript = tmp_path / "0.png"
     Image.new("L", (16, 16)).save(postscript, format="EPS")  # which Pillow hands to another program
-    with pytest.raises(InputError, match=r"0\.png can't be decoded"):
+    with pytest.raises(InputError, match=r"0\.png"):
         list(Clip("postscript", (postscript,)).frames())
 
 
@@ -314,7 +313,7 @@ def test_a_data_set_may_be_a_link_and_one_inside_it_may_not_lead_out(tmp_path, m
     (real / "train" / "pos" / "1.txt").symlink_to(real / "train" / "neg" / "0_1.txt")
     assert read_imdb(real)["train"].num_rows == 3  # it stays inside
     (real / "train" / "pos" / "2.txt").symlink_to(tmp_path / "secret.txt")
-    with pytest.raises(InputError, match=rf"pos/2\.txt leads out of .*real, to {tmp_path}/secret\.txt") as caught:
+    with pytest.raises(InputError, match=rf"pos/2\.txt.*real.*{tmp_path}/secret\.txt") as caught:
         read_imdb(real)
     assert "a key" not in str(caught.value)
     monkeypatch.setenv(FOLLOW_LINKS, "1")
@@ -342,7 +341,7 @@ def test_no_reader_of_data_sets_is_led_out(tmp_path):
         lambda: read_mnli(pairs),
         lambda: read_imdb(reviews),
     ):
-        with pytest.raises(InputError, match="leads out of"):
+        with pytest.raises(InputError, match="out of"):
             call()
     assert find_clips(videos / "a.avi", None)[0].name == "a"  # named by the person
     assert find_clips(frames / "training" / "01", None)[0].announced() == 3

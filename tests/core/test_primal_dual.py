@@ -303,15 +303,15 @@ def test_the_state_of_another_depth_or_kind_is_refused_and_nothing_moves():
     dual = build()
     advance(dual, stream(3))
     before = dual.state_dict()
-    with pytest.raises(InputError, match=r"those of 5 layers; this problem has 3. Use the depth of the run"):
+    with pytest.raises(InputError, match=r"5 layers.*3"):
         dual.load_state_dict(build(5).state_dict())
     for arguments in [{"optimizer": "sgd"}, {"optimizer": "nupi"}, {"slack": "explicit"}]:
-        with pytest.raises(InputError, match=r"state is that of optimizer=.*; this run has .*Resume with"):
+        with pytest.raises(InputError, match=r"optimizer=.*optimizer="):
             dual.load_state_dict(build(**arguments).state_dict())
-        with pytest.raises(InputError, match=r"that of optimizer='adam', slack='implicit'; this run has "):
+        with pytest.raises(InputError, match=r"optimizer='adam', slack='implicit'"):
             build(**arguments).load_state_dict(dual.state_dict())
     explicit, other = build(slack="explicit"), build(slack="explicit", slack_optimizer="sgd")
-    with pytest.raises(InputError, match=r"slack_optimizer='sgd'; this run has .*slack_optimizer='adam'"):
+    with pytest.raises(InputError, match=r"slack_optimizer='sgd'.*slack_optimizer='adam'"):
         explicit.load_state_dict(other.state_dict())
     assert same(dual.state_dict(), before)
 
@@ -328,7 +328,7 @@ def test_a_loss_that_is_not_finite_is_named_and_moves_nothing(optimizer, slack, 
     advance(spared, stream(4))
     before = state_of(dual)
     dual.observe(torch.tensor([4.0, 3.6, bad, 2.8]), 4)
-    with pytest.raises(NonFiniteLossError, match=r"loss of layer \[2\] is not finite: \[1\.0, 0\.\d+, [ni]"):
+    with pytest.raises(NonFiniteLossError, match=r"layer \[2\].*\[1\.0, 0\.\d+, [ni]"):
         dual.step()
     assert torch.equal(state_of(dual), before)
     # Whoever goes on without that batch goes on as if it had not been.
@@ -340,14 +340,14 @@ def test_every_layer_that_is_not_finite_is_named():
     dual = PrimalDual(DescentProblem(3, 0.1), every="epoch")
     dual.observe(torch.tensor([math.nan, 1.0, 1.0, 1.0]))
     dual.observe(torch.tensor([1.0, 1.0, 1.0, math.inf]))
-    with pytest.raises(NonFiniteLossError, match=r"layer \[0, 3\] is not finite"):
+    with pytest.raises(NonFiniteLossError, match=r"layer \[0, 3\]"):
         dual.end_epoch()
 
 
 def test_the_ratio_form_refuses_a_loss_of_zero_in_the_chain():
     dual = PrimalDual(DescentProblem(2, 0.1, form="ratio"))
     dual.observe(torch.tensor([1.0, 0.0, 0.5]))
-    with pytest.raises(InputError, match=r"needs positive losses; got \[1\.0, 0\.0, 0\.5\].*'difference'"):
+    with pytest.raises(InputError, match=r"ratio.*\[1\.0, 0\.0, 0\.5\].*'difference'"):
         dual.step()
     assert not dual.multipliers.any()
     chain = PrimalDual(DescentProblem(2, 0.1, form="ratio", first=1))
@@ -363,34 +363,34 @@ EXPLICIT = {"slack": "explicit", "resilience": 0.1}
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"lr": 0.0}, r"learning rate of the dual must be a positive number; got 0\.0"),
-        ({"lr": -1.0}, r"learning rate of the dual must be a positive number; got -1\.0"),
-        ({"lr": math.nan}, r"learning rate of the dual must be a positive number; got nan"),
-        ({"lr": math.inf}, r"learning rate of the dual must be a positive number; got inf"),
-        ({"resilience": math.inf}, r"resilience must be 0 \(hard constraints\) or positive; got inf"),
-        ({"optimizer": "nupi", "options": {"kp": math.nan}}, r"kp of the dual optimizer must be a number; got nan"),
-        ({"optimizer": "lion"}, r"must be one of sgd, adam, nupi, price; got 'lion'"),
-        ({"options": {"kp": 1.0}}, r"'adam' does not take these options: .*kp"),
-        ({"options": {"betas": (2.0, 0.9)}}, r"'adam' does not take these options: .*beta"),
-        ({"optimizer": "nupi", "options": {"nu": 1.0}}, r"nu, .*must lie in \[0, 1\); got 1\.0"),
-        ({"optimizer": "nupi", "options": {"nu": -0.1}}, r"nu, .*must lie in \[0, 1\); got -0\.1"),
-        ({"resilience": -0.1}, r"resilience must be 0 \(hard constraints\) or positive; got -0\.1"),
-        ({"resilience": math.nan}, r"resilience must be 0 \(hard constraints\) or positive; got nan"),
-        ({"slack": "both"}, r"slack must be 'implicit' or 'explicit'; got 'both'"),
-        ({"slack": "explicit"}, r"explicit slack needs a positive resilience; got 0\.0.*slack='implicit'"),
-        (EXPLICIT | {"slack_lr": 0.0}, r"must be a positive number; got 0\.0"),
-        (EXPLICIT | {"slack_optimizer": "lion"}, r"must be one of sgd, adam, nupi, price; got 'lion'"),
-        ({"warmup": -1}, r"warmup must be a number of steps, 0 for none; got -1"),
-        ({"warmup": math.inf}, r"warmup must be a number of steps, 0 for none; got inf"),
-        ({"warmup": math.nan}, r"warmup must be a number of steps, 0 for none; got nan"),
-        ({"warmup": 1.5}, r"warmup must be a number of steps, 0 for none; got 1\.5"),
-        ({"horizon": math.inf}, r"length of the run must be a number of steps; got inf"),
-        ({"options": {"maximize": False}}, r"must not hold maximize: .*got maximize=False"),
-        ({"options": {"lr": 0.1}}, r"must not hold lr: .*got lr=0\.1"),
-        ({"options": {"name": "sgd"}}, r"'adam' does not take these options: .*name"),
-        ({"every": 0}, r"every must be a number of steps, at least 1, or 'epoch'; got 0"),
-        ({"every": 1.5}, r"every must be a number of steps, at least 1, or 'epoch'; got 1\.5"),
-        ({"every": "batch"}, r"every must be a number of steps, at least 1, or 'epoch'; got 'batch'"),
+        ({"lr": 0.0}, r"learning rate.*0\.0"),
+        ({"lr": -1.0}, r"learning rate.*-1\.0"),
+        ({"lr": math.nan}, r"learning rate.*nan"),
+        ({"lr": math.inf}, r"learning rate.*inf"),
+        ({"resilience": math.inf}, r"resilience.*inf"),
+        ({"optimizer": "nupi", "options": {"kp": math.nan}}, r"kp.*nan"),
+        ({"optimizer": "lion"}, r"sgd, adam, nupi, price.*'lion'"),
+        ({"options": {"kp": 1.0}}, r"'adam'.*kp"),
+        ({"options": {"betas": (2.0, 0.9)}}, r"'adam'.*beta"),
+        ({"optimizer": "nupi", "options": {"nu": 1.0}}, r"nu.*\[0, 1\).*1\.0"),
+        ({"optimizer": "nupi", "options": {"nu": -0.1}}, r"nu.*\[0, 1\).*-0\.1"),
+        ({"resilience": -0.1}, r"resilience.*-0\.1"),
+        ({"resilience": math.nan}, r"resilience.*nan"),
+        ({"slack": "both"}, r"slack.*'implicit'.*'explicit'.*'both'"),
+        ({"slack": "explicit"}, r"resilience.*0\.0.*slack='implicit'"),
+        (EXPLICIT | {"slack_lr": 0.0}, r"learning rate.*0\.0"),
+        (EXPLICIT | {"slack_optimizer": "lion"}, r"sgd, adam, nupi, price.*'lion'"),
+        ({"warmup": -1}, r"warmup.*-1"),
+        ({"warmup": math.inf}, r"warmup.*inf"),
+        ({"warmup": math.nan}, r"warmup.*nan"),
+        ({"warmup": 1.5}, r"warmup.*1\.5"),
+        ({"horizon": math.inf}, r"run.*inf"),
+        ({"options": {"maximize": False}}, r"maximize=False"),
+        ({"options": {"lr": 0.1}}, r"lr=0\.1"),
+        ({"options": {"name": "sgd"}}, r"'adam'.*name"),
+        ({"every": 0}, r"every.*'epoch'.*got 0"),
+        ({"every": 1.5}, r"every.*'epoch'.*1\.5"),
+        ({"every": "batch"}, r"every.*'epoch'.*'batch'"),
     ],
 )
 def test_arguments_outside_their_range(arguments, message):
@@ -400,22 +400,22 @@ def test_arguments_outside_their_range(arguments, message):
 
 def test_losses_of_another_shape_or_with_a_graph():
     dual = PrimalDual(DescentProblem(3, 0.1))
-    with pytest.raises(InputError, match=r"losses must have shape \(L\+1,\) = \(4,\).*got \(3,\)"):
+    with pytest.raises(InputError, match=r"losses.*\(4,\).*\(3,\)"):
         dual.observe(torch.ones(3))
-    with pytest.raises(InputError, match=r"observe takes detached losses: pass losses\.detach\(\)"):
+    with pytest.raises(InputError, match=r"losses\.detach\(\)"):
         dual.observe(torch.ones(4, requires_grad=True))
-    with pytest.raises(InputError, match=r"losses must have shape \(L\+1,\) = \(4,\).*got \(3,\)"):
+    with pytest.raises(InputError, match=r"losses.*\(4,\).*\(3,\)"):
         dual.lagrangian(torch.ones(3))
 
 
 @pytest.mark.parametrize("count", [math.nan, math.inf, -1.0, torch.tensor(-2)])
 def test_a_count_that_is_no_number_of_samples(count):
     dual = PrimalDual(DescentProblem(3, 0.1))
-    with pytest.raises(InputError, match=r"count must be the number of samples in the sums, at least 0; got "):
+    with pytest.raises(InputError, match=r"count.*got "):
         dual.observe(torch.ones(4), count)
     dual.observe(torch.zeros(4), 0)
     assert dual.step() is False, "nothing was observed"
-    with pytest.raises(InputError, match=r"a count of 0 needs sums of 0; got \[1\.0, "):
+    with pytest.raises(InputError, match=r"count of 0.*\[1\.0, "):
         dual.observe(torch.ones(4), 0)
 
 
@@ -423,11 +423,11 @@ def test_the_ratio_form_refuses_negative_losses_that_would_look_feasible():
     """f_1 = −1 after f_0 = −2 is a rise, but f_1 / f_0 = 0.5 lies below 1 − α = 0.9."""
     problem = DescentProblem(2, 0.1, form="ratio")
     losses = torch.tensor([-2.0, -1.0, -0.5])
-    with pytest.raises(InputError, match=r"needs positive losses; got \[-2\.0, -1\.0, -0\.5\].*'difference'"):
+    with pytest.raises(InputError, match=r"ratio.*\[-2\.0, -1\.0, -0\.5\].*'difference'"):
         problem.violations(losses)
     dual = PrimalDual(problem)
     dual.observe(losses)
-    with pytest.raises(InputError, match="needs positive losses"):
+    with pytest.raises(InputError, match=r"ratio.*losses"):
         dual.step()
     assert (DescentProblem(2, 0.1).violations(losses)[1:] > 0).all(), "the difference form has no such limit"
     # A loss that no other is divided by may be of any sign.
@@ -483,7 +483,7 @@ def test_the_state_of_other_constraints_is_refused_and_nothing_moves(saved, load
     """λ_1 of a chain from layer 0 would otherwise be at work where the chain starts at layer 2."""
     before, after = (PrimalDual(DescentProblem(3, 0.1, **settings)) for settings in (saved, loaded))
     advance(before, stream(5))
-    with pytest.raises(InputError, match=r"multipliers are those of .*layers.*; this problem constrains .*layers"):
+    with pytest.raises(InputError, match=r"multipliers.*layers.*layers"):
         after.load_state_dict(before.state_dict())
     assert not after.multipliers.any() and after.steps == 0
     older = before.state_dict()
@@ -494,7 +494,7 @@ def test_the_state_of_other_constraints_is_refused_and_nothing_moves(saved, load
 
 def test_a_step_on_nothing():
     dual = PrimalDual(DescentProblem(3, 0.1))
-    with pytest.raises(InputError, match=r"no losses to step on: call observe\(losses\.detach\(\)\) before"):
+    with pytest.raises(InputError, match=r"observe\(losses\.detach\(\)\)"):
         dual.step()
 
 
@@ -675,7 +675,7 @@ def test_multipliers_that_would_be_no_numbers_stay_where_they_are():
     before = dual.multipliers
     assert before.isfinite().all() and before.max() > 1e306
     dual.observe(torch.tensor([1e3, 1e3, 1e3]))
-    with pytest.raises(NonFiniteLossError, match=r"would overflow: .*have not moved"):
+    with pytest.raises(NonFiniteLossError, match=r"multipliers.*overflow"):
         dual.step()
     assert torch.equal(dual.multipliers, before)
 

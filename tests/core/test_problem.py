@@ -252,7 +252,7 @@ def test_alpha_may_be_any_kind_of_number(alpha, expected):
 
 @pytest.mark.parametrize("alpha", ["0.1", ["0.1", "0.2", "0.3"], [[0.1], [0.2], [0.3]], 1j], ids=repr)
 def test_alpha_of_another_type(alpha):
-    with pytest.raises(InputError, match=r"alpha must be one number or one per layer; got "):
+    with pytest.raises(InputError, match=r"alpha.*got "):
         DescentProblem(3, alpha)
 
 
@@ -262,23 +262,23 @@ def test_alpha_of_another_type(alpha):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"depth": 0}, r"depth must be at least 1.*got 0"),
-        ({"alpha": 0.0}, r"alpha must lie strictly between 0 and 1.*got 0\.0"),
-        ({"alpha": 1}, r"alpha must lie strictly between 0 and 1.*got 1\.0"),
-        ({"alpha": -0.1}, r"alpha must lie strictly between 0 and 1.*got -0\.1"),
-        ({"alpha": math.nan}, r"alpha must lie strictly between 0 and 1.*got nan"),
-        ({"alpha": [0.1, 0.2, 1.5]}, r"alpha must lie strictly between 0 and 1.*got 1\.5"),
-        ({"alpha": [0.1, 0.2]}, r"one number or one per layer \(3\); got 2 numbers"),
-        ({"cap": 0.0}, r"cap must be a positive bound.*got 0\.0"),
-        ({"cap": -1.0}, r"cap must be a positive bound.*got -1\.0"),
-        ({"cap": math.nan}, r"cap must be a positive bound.*got nan"),
-        ({"first": 3}, r"from 0 to depth - 1 = 2; got 3"),
-        ({"first": -1}, r"from 0 to depth - 1 = 2; got -1"),
-        ({"objective": [1.0, 1.0]}, r"L\+1 = 4 weights.*got \[1\.0, 1\.0\]"),
+        ({"depth": 0}, r"depth.*got 0"),
+        ({"alpha": 0.0}, r"alpha.*0\.0"),
+        ({"alpha": 1}, r"alpha.*1\.0"),
+        ({"alpha": -0.1}, r"alpha.*-0\.1"),
+        ({"alpha": math.nan}, r"alpha.*nan"),
+        ({"alpha": [0.1, 0.2, 1.5]}, r"alpha.*1\.5"),
+        ({"alpha": [0.1, 0.2]}, r"alpha.*\(3\).*2"),
+        ({"cap": 0.0}, r"cap.*0\.0"),
+        ({"cap": -1.0}, r"cap.*-1\.0"),
+        ({"cap": math.nan}, r"cap.*nan"),
+        ({"first": 3}, r"first.*2.*got 3"),
+        ({"first": -1}, r"first.*2.*got -1"),
+        ({"objective": [1.0, 1.0]}, r"4 weights.*\[1\.0, 1\.0\]"),
         ({"objective": [1, 0, 0, -1]}, r"weights of at least 0"),
         ({"objective": [0, 0, 0, 0]}, r"not all 0"),
         ({"objective": [0, 0, 0, math.nan]}, r"weights of at least 0"),
-        ({"form": "quotient"}, r"form must be 'difference' or 'ratio'; got 'quotient'"),
+        ({"form": "quotient"}, r"form.*'difference'.*'ratio'.*'quotient'"),
     ],
 )
 def test_arguments_outside_their_range(arguments, message):
@@ -290,7 +290,7 @@ def test_arguments_outside_their_range(arguments, message):
 def test_losses_of_another_shape(shape):
     problem, losses = DescentProblem(3, 0.1), torch.ones(shape)
     got = ", ".join(map(str, shape))
-    message = rf"losses must have shape \(L\+1,\) = \(4,\).*got \({got}.*embedding output"
+    message = rf"losses.*\(4,\).*\({got}"
     with pytest.raises(InputError, match=message):
         problem.violations(losses)
     with pytest.raises(InputError, match=message):
@@ -301,7 +301,7 @@ def test_losses_of_another_shape(shape):
 
 def test_multipliers_of_another_shape():
     problem = DescentProblem(3, 0.1)
-    message = r"multipliers must have shape \(L\+1,\) = \(4,\).*got \(3,\)"
+    message = r"multipliers.*\(4,\).*\(3,\)"
     with pytest.raises(InputError, match=message):
         problem.weights(torch.ones(3))
     with pytest.raises(InputError, match=message):
@@ -310,7 +310,7 @@ def test_multipliers_of_another_shape():
 
 def test_the_ratio_form_wants_losses_for_its_weights():
     problem = DescentProblem(2, 0.1, form="ratio")
-    with pytest.raises(InputError, match="ratio form is not linear: pass the losses"):
+    with pytest.raises(InputError, match=r"ratio.*losses"):
         problem.weights(torch.ones(3))
-    with pytest.raises(InputError, match=r"losses must have shape \(L\+1,\) = \(3,\)"):
+    with pytest.raises(InputError, match=r"losses.*\(3,\).*\(2,\)"):
         problem.weights(torch.ones(3), losses=torch.ones(2))

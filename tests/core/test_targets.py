@@ -235,21 +235,21 @@ def test_the_merit_is_the_penalty_at_the_price_one():
         (lambda: GeometricTarget(margin=0.7), "margin must lie in"),
         (
             lambda: PrimalDual(DescentProblem(3, target=GeometricTarget()), optimizer="price", options={"start": 2.0}),
-            "start must lie between 0 and the price 1; got 2",
+            r"start.*1.*got 2",
         ),
         (lambda: DescentProblem(3, 0.1, target=GeometricTarget()), "leave out alpha and cap"),
         (
             lambda: DescentProblem(3, first=0, target=GeometricTarget(first=1)),
-            "first must be that of the target, 1; got 0",
+            r"first.*1.*got 0",
         ),
-        (lambda: DescentProblem(3, 0.1, 2.0, cap_layer=4), "cap_layer must be from 0 to depth = 3"),
+        (lambda: DescentProblem(3, 0.1, 2.0, cap_layer=4), r"cap_layer.*3.*got 4"),
         (lambda: DescentProblem(3, target=GeometricTarget()).weights(torch.ones(4)), "pass the losses"),
         (lambda: PrimalDual(DescentProblem(2, 0.1), optimizer="price", options={"price": 0.0}), "price must be"),
         (
             lambda: PrimalDual(
                 DescentProblem(2, 0.1), resilience=0.1, slack="explicit", slack_optimizer="price", slack_lr=0.1
             ),
-            "choose sgd or adam for the slack",
+            r"price.*slack",
         ),
     ],
 )
@@ -261,7 +261,7 @@ def test_what_cannot_be_is_refused(make, words):
 def test_the_price_rule_asks_for_the_length_of_the_run():
     dual = PrimalDual(DescentProblem(1, target=GeometricTarget()), optimizer="price")
     dual.observe(torch.tensor([1.0, 2.0]))
-    with pytest.raises(InputError, match="how many steps the run has"):
+    with pytest.raises(InputError, match="horizon"):
         dual.step()
     dual = PrimalDual(DescentProblem(1, target=GeometricTarget()), optimizer="price")
     dual.plan(10)

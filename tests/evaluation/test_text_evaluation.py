@@ -191,11 +191,11 @@ def test_a_plain_classifier_is_judged_probed_and_left_early(plain):
 
 def test_what_a_plain_model_needs_is_said(plain, tmp_path, tokenizer):
     folder, _ = plain
-    with pytest.raises(InputError, match="is no run but a model of distilbert; judge it by --task classification"):
+    with pytest.raises(InputError, match=r"distilbert.*--task classification"):
         run.evaluate(folder)
-    with pytest.raises(InputError, match="no data of its own; give some by --data"):
+    with pytest.raises(InputError, match="--data"):
         run.evaluate(folder, task="classification")
-    with pytest.raises(InputError, match=r"none of imdb, mnli.*--dataset"):
+    with pytest.raises(InputError, match=r"imdb, mnli.*--dataset"):
         run.evaluate(folder, task="classification", data=str(tmp_path))
     pairs = tmp_path / "pairs"
     pairs.mkdir()
@@ -205,7 +205,7 @@ def test_what_a_plain_model_needs_is_said(plain, tmp_path, tokenizer):
             for row in generate_pairs(20, 0)
         ]
         (pairs / f"{name}.tsv").write_text("\n".join(["sentence1\tsentence2\tgold_label", *lines]))
-    with pytest.raises(InputError, match=r"has a head of 2 labels; mnli has 3: entailment, neutral, contradiction"):
+    with pytest.raises(InputError, match=r"2 labels.*mnli.*3: entailment, neutral, contradiction"):
         run.evaluate(folder, task="classification", data=str(pairs))
 
 
@@ -225,7 +225,7 @@ def test_the_labels_of_a_head_are_met_by_their_names(plain, tmp_path):
     np.testing.assert_allclose(again.layer_losses[0.0], plainly.layer_losses[0.0], rtol=1e-5)
     model.config.id2label = {0: "up", 1: "down"}
     model.save_pretrained(turned)
-    with pytest.raises(InputError, match=r"are up, down; those of imdb are neg, pos"):
+    with pytest.raises(InputError, match=r"up, down.*imdb.*neg, pos"):
         run.evaluate(turned, task="classification", data=str(data), noise=[0.0])
 
 
@@ -238,14 +238,14 @@ def test_what_was_not_trained_as_a_classifier_is_not_judged_as_one(plain, tmp_pa
 
     for file in folder.glob("tokenizer*"):
         shutil.move(file, tmp_path)
-    refused("can't load a classifier|no words, only special tokens")
+    refused(r"classifier|special tokens")
     for file in tmp_path.glob("tokenizer*"):
         shutil.move(file, folder)
     BertForMaskedLM(type(CONFIGS["bert"])(**CONFIGS["bert"].to_dict() | {"vocab_size": 500})).save_pretrained(folder)
-    refused("was not trained as a classifier: it has no")
-    with pytest.raises(InputError, match="--dataset goes with --task"):
+    refused(r"classifier: .*classifier\.")
+    with pytest.raises(InputError, match=r"--dataset.*--task"):
         run.evaluate(folder, dataset="imdb")
-    with pytest.raises(InputError, match="dataset must be one of imdb, mnli; got 'sst2'"):
+    with pytest.raises(InputError, match=r"dataset.*imdb, mnli.*'sst2'"):
         run.evaluate(folder, task="classification", data=str(data), dataset="sst2")
 
 

@@ -122,10 +122,8 @@ def test_a_linear_readout_drops_the_head_of_a_pretrained_classifier(family, tmp_
 
 
 def test_what_is_no_classifier_or_of_no_known_family_is_refused():
-    with pytest.raises(
-        InputError, match=r"one of distilbert, bert, roberta, .*descend-text-ut; got 'electra'. To add a family"
-    ):
+    with pytest.raises(InputError, match=r"distilbert, bert, roberta, .*descend-text-ut.*'electra'"):
         LayeredClassifier(AutoModelForSequenceClassification.from_config(ElectraConfig(**WIDE)))
-    with pytest.raises(InputError, match="expected a sequence classifier; got BertForMaskedLM"):
+    with pytest.raises(InputError, match=r"classifier.*BertForMaskedLM"):
         LayeredClassifier(BertForMaskedLM(CONFIGS["bert"]))
     assert LayeredClassifier(BertForSequenceClassification(CONFIGS["bert"])).depth == 3

@@ -1,7 +1,5 @@
 """A layered module of one's own under DDP and FSDP2: gradients are those of the whole batch, and no hook stays."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import distributed, multiprocessing
@@ -28,8 +26,16 @@ def objective() -> Objective:
     return Objective(layers(network, readout="head"), Classes())
 
 
-def work(rank: int, folder: str, way: str) -> None:
+def work(rank: int, folder: str) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
+    found = {way: gradients(rank, way) for way in ("ddp", "fsdp")}
+    if rank == 0:
+        torch.save(found, f"{folder}/found.pt")
+    distributed.barrier()  # gloo may abort a rank whose peer is gone already
+    distributed.destroy_process_group()
+
+
+def gradients(rank: int, way: str) -> dict[str, object]:
     inner = objective()
     if way == "ddp":
         wrapped = DistributedDataParallel(inner)
@@ -44,15 +50,20 @@ def work(rank: int, folder: str, way: str) -> None:
         losses.lagrangian.backward()
     whole = [each.grad.full_tensor() if way == "fsdp" else each.grad for each in inner.parameters()]
     hooks = sum(len(each._forward_hooks) for each in inner.model.saved.modules() if way == "ddp")
-    if rank == 0:
-        torch.save({"gradients": whole, "hooks": hooks, "sums": losses.sums}, f"{folder}/found.pt")
-    distributed.destroy_process_group()
+    return {"gradients": whole, "hooks": hooks, "sums": list(losses.sums)}
+
+
+@pytest.fixture(scope="module")
+def of_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
+    """What two ranks find in each way of parallel training."""
+    folder = tmp_path_factory.mktemp("ranks")
+    multiprocessing.spawn(work, (str(folder),), nprocs=RANKS)
+    return torch.load(folder / "found.pt")
 
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
-def test_gradients_are_those_of_the_whole_batch(tmp_path: Path, way: str):
-    multiprocessing.spawn(work, (str(tmp_path), way), nprocs=RANKS)
-    found = torch.load(tmp_path / "found.pt")
+def test_gradients_are_those_of_the_whole_batch(of_ranks: dict[str, dict[str, object]], way: str):
+    found = of_ranks[way]
     alone = objective()
     alone(weights=WEIGHTS, **batch(list(range(8)))).lagrangian.backward()
     for gradient, parameter in zip(found["gradients"], alone.parameters(), strict=True):

@@ -45,7 +45,7 @@ def test_a_folder_of_pickles_is_refused_by_name_and_not_opened(folder, tmp_path)
         lambda place: RECIPES["video-vit"](pretrained=str(place)).network(None),
         lambda place: RECIPES["llm-sft"](model=str(place)).completed(),
     ):
-        with pytest.raises(InputError, match=r"pytorch_model\.bin is no safetensors; a pickle can run code"):
+        with pytest.raises(InputError, match=r"pytorch_model\.bin.*safetensors"):
             load(folder)
     assert not (tmp_path / "ran").exists()
 
@@ -73,19 +73,19 @@ def test_a_folders_own_code_is_neither_run_nor_asked_about(folder, tmp_path, mon
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({"n_layers": 10**9}, f"n_layers must be at most {MOST_LAYERS}"),
-        ({"n_layers": 900}, "asks for 900 layers; the weights beside it are"),
-        ({"n_layers": "2"}, "n_layers must be a whole number"),
-        ({"n_layers": -1}, "n_layers must be a whole number"),
-        ({"n_layers": True}, "n_layers must be a whole number"),
-        ({"text_config": {"num_hidden_layers": 10**9}}, "text_config: num_hidden_layers must be at most"),
-        ({"num_labels": 10**9}, "num_labels must be at most"),
-        ({"vocab_size": 10**12}, "vocab_size must be at most"),
-        ({"max_position_embeddings": 2**40}, "max_position_embeddings must be at most"),
-        ({"dim": 2**20}, "can't load a classifier"),
-        ({"dim": None}, "can't load a classifier"),
-        ({"attn_implementation": "somebody/kernels"}, "asks for code from the Hub"),
-        ({"activation": "no such thing"}, "can't load a classifier"),
+        ({"n_layers": 10**9}, rf"n_layers.*{MOST_LAYERS}"),
+        ({"n_layers": 900}, "900 layers"),
+        ({"n_layers": "2"}, r"n_layers.*whole number"),
+        ({"n_layers": -1}, r"n_layers.*whole number"),
+        ({"n_layers": True}, r"n_layers.*whole number"),
+        ({"text_config": {"num_hidden_layers": 10**9}}, "text_config: num_hidden_layers"),
+        ({"num_labels": 10**9}, "num_labels"),
+        ({"vocab_size": 10**12}, "vocab_size"),
+        ({"max_position_embeddings": 2**40}, "max_position_embeddings"),
+        ({"dim": 2**20}, "classifier"),
+        ({"dim": None}, "classifier"),
+        ({"attn_implementation": "somebody/kernels"}, r"code.*Hub"),
+        ({"activation": "no such thing"}, "classifier"),
     ],
 )
 def test_a_config_that_asks_for_more_than_there_is_is_refused(folder, entries, message):
@@ -98,7 +98,7 @@ def test_adapters_are_held_to_the_same(folder, tmp_path):
     (tmp_path / "lora").mkdir()
     (tmp_path / "lora" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder)}))
     (tmp_path / "lora" / "adapter_model.bin").write_bytes(b"")
-    with pytest.raises(InputError, match=r"adapter_model\.bin is no safetensors"):
+    with pytest.raises(InputError, match=r"adapter_model\.bin.*safetensors"):
         refuse_unsafe(tmp_path / "lora")
     (tmp_path / "lora" / "adapter_model.bin").rename(tmp_path / "lora" / "adapter_model.safetensors")
     refuse_unsafe(tmp_path / "lora")
@@ -109,5 +109,5 @@ def test_adapters_are_held_to_the_same(folder, tmp_path):
 
 def test_a_damaged_tokenizer_is_refused(folder):
     (folder / "tokenizer.json").write_text('{"version": "1.0", "model": {"type": "BPE", "vocab": 3}}')
-    with pytest.raises(InputError, match="can't load a tokenizer"):
+    with pytest.raises(InputError, match="load a tokenizer"):
         load_tokenizer(folder)

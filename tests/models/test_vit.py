@@ -252,9 +252,9 @@ def test_pixels_have_no_weights_of_their_own(tmp_path, frames):
 
 
 def test_tokens_of_another_size_than_a_patch_are_refused(folder):
-    with pytest.raises(InputError, match=r"hidden_size 192, 3 channels of a patch of 8×8; got 32\. Choose a ViT"):
+    with pytest.raises(InputError, match=r"hidden_size 192.*8×8.*32"):
         ViTDenoiser.from_vit(folder, readout="pixels")
-    with pytest.raises(InputError, match=r"hidden_size 768, .*; got 128"):
+    with pytest.raises(InputError, match=r"hidden_size 768.*128"):
         RECIPES["video-vit"](readout="pixels", hidden_size=128)
     assert RECIPES["video-vit"](readout="pixels", depth=1).network(None).config.hidden_size == 768
     assert RECIPES["video-vit"](depth=1).network(None).config.hidden_size == 128
@@ -289,7 +289,7 @@ def test_a_checkpoint_in_half_precision_is_trained_in_full(tmp_path):
 
 @pytest.mark.parametrize("depth", [0, -1, BLOCKS + 1])
 def test_a_depth_that_the_checkpoint_does_not_have(folder, depth):
-    with pytest.raises(InputError, match=rf"depth must be 1 to {BLOCKS}, the blocks that .* has; got {depth}"):
+    with pytest.raises(InputError, match=rf"depth.*{BLOCKS}.*got {depth}"):
         ViTDenoiser.from_vit(folder, depth=depth)
 
 
@@ -297,14 +297,14 @@ def test_a_depth_that_the_checkpoint_does_not_have(folder, depth):
 def test_an_unknown_name_or_no_network(source, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "/nowhere")
-    with pytest.raises(InputError, match=r"name on the Hub.*or a folder with config\.json, model\.safe.*prep"):
+    with pytest.raises(InputError, match=r"Hub.*config\.json.*model\.safe.*prep"):
         ViTDenoiser.from_vit(source)
 
 
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "preprocessor_config.json"])
 def test_a_folder_that_lacks_a_file(folder, missing):
     (folder / missing).unlink()
-    with pytest.raises(InputError, match=rf"folder with config\.json.*write them\..*{missing}"):
+    with pytest.raises(InputError, match=rf"config\.json.*{missing}"):
         ViTDenoiser.from_vit(folder)
 
 
@@ -317,17 +317,17 @@ def test_a_folder_of_another_model(tmp_path):
 def test_weights_of_a_shallower_vit(folder):
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | {"num_hidden_layers": BLOCKS + 1}))
-    with pytest.raises(InputError, match=rf"lacks weights of a ViT: .*layers\.{BLOCKS}\."):
+    with pytest.raises(InputError, match=rf"weights.*layers\.{BLOCKS}\."):
         ViTDenoiser.from_vit(folder)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"size": {"height": 32, "width": 32}}, "must resize to its model's image_size, 64.*got size .32, 32"),
+        ({"size": {"height": 32, "width": 32}}, r"image_size.*64.*32, 32"),
         ({"do_resize": False}, "do_resize False"),
         ({"do_center_crop": True}, "do_center_crop True"),
-        ({"resample": 1}, "resample must be one of .*got 1"),
+        ({"resample": 1}, r"resample.*got 1"),
     ],
 )
 def test_a_processor_that_is_not_reproduced(folder, settings, message):
@@ -341,11 +341,11 @@ def test_a_processor_that_is_not_reproduced(folder, settings, message):
     ("settings", "message"),
     [
         ({"depth": 0}, "depth must be at least 1"),
-        ({"patch_size": 15}, "patches must tile the image; got a side of 15 for one of 160"),
-        ({"frame_patch": 7}, "patches must tile the image"),
+        ({"patch_size": 15}, r"patches.*15.*160"),
+        ({"frame_patch": 7}, r"patches.*160"),
         ({"resample": "lanczos"}, "resample must be one of"),
-        ({"readout": "mean"}, "readout must be 'decoder' or 'pixels'; got 'mean'"),
-        ({"image_mean": [0.5]}, "num_channels = 3 numbers each; got 1 and 3"),
+        ({"readout": "mean"}, r"readout.*'decoder'.*'pixels'.*'mean'"),
+        ({"image_mean": [0.5]}, r"num_channels = 3.*1 and 3"),
     ],
 )
 def test_a_configuration_that_can_not_be(settings, message):

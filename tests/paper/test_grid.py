@@ -41,8 +41,14 @@ def test_a_name_is_that_of_one_run_and_one_run_has_one_name(scale):
         assert not any(str(value).startswith("/") for value in values), "a path of one machine"
 
 
+@pytest.fixture
+def without_data(monkeypatch):
+    """Settings are read where the data are not."""
+    monkeypatch.setattr("descend.cli.parsing.check_data", lambda *args, **options: None)
+
+
 @pytest.mark.parametrize("scale", SCALES)
-def test_a_variant_is_not_what_the_table_has_already(scale):
+def test_a_variant_is_not_what_the_table_has_already(scale, without_data):
     """Neither by its settings nor by the recipe's defaults."""
 
     def given(cell):
@@ -124,7 +130,7 @@ def test_the_papers_scale_holds_every_cell_of_its_tables():
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_settings_are_those_that_the_command_line_takes(scale):
+def test_settings_are_those_that_the_command_line_takes(scale, without_data):
     """Through the real parser; of cells that differ in numbers alone one each."""
     seen = set()
     for cell in ALL[scale]:

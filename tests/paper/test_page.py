@@ -12,21 +12,30 @@ from playwright.sync_api import Browser, expect
 
 from descend.errors import InputError
 from descend.paper.report import FIGURES, heat_map, write_study
+from descend.paper.report.drawing import asked_of, shown
 from descend.paper.report.heat_map import opened
+from descend.paper.report.page import put_study_page
 from descend.paper.report.results import Results
 from descend.records.studies import parse_cell
-from tests.report.test_page import HOSTILE, Guarded, Visit, browser  # noqa: F401 (a fixture)
-from tests.report.test_report import fake_frames
+from tests.support.browser import HOSTILE, Guarded, Visit
+from tests.support.pages import fake_frames
 from tests.support.studies import line, small, write
 
 SHOWN = ["figure-1", "figure-2", "figure-3", "table-3", "theory-3"]
 PICTURED = "video-ut-5_ucsd_0.8_strong_"
 
 
+def write_page(out: Path) -> Path:
+    """The page of a study's folder, without the printed figures beside it."""
+    results = Results.read(out)
+    asked = asked_of(out, results)
+    return put_study_page(out, results, shown(asked, results), asked.scale)
+
+
 @pytest.fixture(scope="module")
 def whole_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything that can be drawn."""
-    return write_study(write(tmp_path_factory.mktemp("whole"), small()))[1]
+    return write_page(write(tmp_path_factory.mktemp("whole"), small()))
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +46,11 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder = out / "runs" / f"{PICTURED}{arm}_s0"
         folder.mkdir(parents=True)
         np.savez_compressed(folder / "frames.npz", **fake_frames(5, left))
-    return write_study(out)[1]
+    return write_page(out)
 
 
 @pytest.fixture(scope="module")
-def study(browser: Browser, page_file: Path) -> Iterator[Visit]:  # noqa: F811
+def study(browser: Browser, page_file: Path) -> Iterator[Visit]:
     """One visit for many tests: each leaves the page as it found it."""
     with Visit(browser, page_file, viewport={"width": 1280, "height": 900}) as visit:
         yield visit
@@ -69,7 +78,7 @@ def violations(visit: Visit, within: str = "html", only: list[str] | None = None
     return [f"{one['id']}: {one['nodes'][0]['html'][:160]}" for one in found]
 
 
-def test_every_section_is_drawn_without_complaint_or_network(browser: Browser, whole_file: Path) -> None:  # noqa: F811
+def test_every_section_is_drawn_without_complaint_or_network(browser: Browser, whole_file: Path) -> None:
     with Visit(browser, whole_file, viewport={"width": 1280, "height": 1600}) as visit:
         visit.page.evaluate("dispatchEvent(new Event('beforeprint'))")  # for print all are drawn at once
         plots = visit.page.locator("[data-plot]")
@@ -205,7 +214,7 @@ def test_plots_follow_dark_mode(study: Visit) -> None:
     study.page.emulate_media(color_scheme="light")
 
 
-def test_it_fits_a_phone(browser: Browser, page_file: Path) -> None:  # noqa: F811
+def test_it_fits_a_phone(browser: Browser, page_file: Path) -> None:
     with Visit(browser, page_file, viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True) as visit:
         page = visit.page
         for name in ("figure-3", "table-3", "grid", "frames-0", "answers-0"):
@@ -233,7 +242,7 @@ def test_the_runs_of_a_large_study_are_thinned_until_they_fit(monkeypatch: pytes
     assert len(steps[1]) < len(steps[0]) and steps[1][-1] == steps[0][-1] == 400
 
 
-def test_whatever_words_are_in_a_study_they_are_text(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+def test_whatever_words_are_in_a_study_they_are_text(browser: Browser, tmp_path: Path) -> None:
     hostile = " ".join(HOSTILE)
     lines = []
     for arm in ("erm", "constrained", hostile):
@@ -264,5 +273,5 @@ def test_a_study_of_one_figure_has_a_page_of_one(tmp_path: Path) -> None:
     )
     page = write_study(tmp_path)[1].read_text()
     assert page.count("<section id=") == 2 and '<section id="figure-2"' in page and "at scale smoke" in page
-    with pytest.raises(InputError, match="holds no study"):
+    with pytest.raises(InputError, match="no study"):
         write_study(tmp_path / "elsewhere")

@@ -673,7 +673,7 @@ def test_two_runs_of_one_seed_are_no_two_seeds() -> None:
     lines = small()
     again = json.loads(json.dumps(lines[0]))
     again["cell"]["name"] += "-of-other-settings"
-    with pytest.raises(InputError, match="are of one seed of the same arm, run with different settings"):
+    with pytest.raises(InputError, match=r"seed.*settings"):
         results([*lines, again])
 
 
@@ -691,7 +691,7 @@ def test_zeta_is_of_the_model_that_was_kept() -> None:
 def test_runs_without_a_common_noise_level_are_named() -> None:
     lines = [line("video", "UT", "ucsd", 3, 0.8, arm, seed) for arm in ("erm", "constrained") for seed in range(2)]
     lines[3]["summary"]["noise"] = [level + 0.1 for level in lines[3]["summary"]["noise"]]
-    with pytest.raises(InputError, match=f"{lines[3]['cell']['name']} were judged at no common noise level"):
+    with pytest.raises(InputError, match=rf"{lines[3]['cell']['name']}.*noise level"):
         claims(lines, "table-3")
 
 
@@ -706,14 +706,14 @@ def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     "told", ["[1]", "{}", '{"scale": "small", "what": 5}', '{"scale": 1, "what": []}', '{"scale": "huge", "what": []}']
 )
 def test_other_folders_are_refused_in_words(tmp_path: Path, told: str) -> None:
-    with pytest.raises(InputError, match=r"holds no study: expected cells\.jsonl"):
+    with pytest.raises(InputError, match=r"cells\.jsonl"):
         draw(tmp_path)
     write(tmp_path, [line("video", "UT", "ucsd", 3, 0.8, "erm", 0)])
     (tmp_path / "study.json").write_text(told)
     with pytest.raises(InputError, match=r"study\.json must"):
         write_study(tmp_path)
     (tmp_path / "study.json").write_text('{"scale": "small", "what": ["figure-33"]}')
-    with pytest.raises(InputError, match=r"study\.json: no figure or table 'figure-33'"):
+    with pytest.raises(InputError, match=r"study\.json.*'figure-33'"):
         draw(tmp_path)
 
 

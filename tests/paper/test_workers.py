@@ -267,7 +267,7 @@ def test_a_study_is_refused_before_it_starts(out, tmp_path, capsys):
     (out / "study.json").unlink()
     study = Study.of(["figure-7"], "smoke", out, None)
     (out / "study.json").write_text('{"scale": "small", "what": ["figure-7"]}')  # another command, meanwhile
-    with pytest.raises(InputError, match="holds a study at --scale small"):
+    with pytest.raises(InputError, match="--scale small"):
         study.write()
     (out / "study.json").write_text('{"scale": "smoke", "what": 5}')
     assert "what should be a valid list" in refused("figure-3", "--scale", "smoke", "--out", str(out))
@@ -312,7 +312,7 @@ def test_a_line_that_was_cut_off_is_left_out_and_written_over(tmp_path):
 
 def test_a_line_without_a_cell_is_refused_before_anything_runs(tmp_path):
     (tmp_path / "cells.jsonl").write_text(json.dumps(line_of("one")) + '\n{"foo": 1}\n')
-    with pytest.raises(InputError, match=r"cells\.jsonl, line 2, .* lacks cell, seconds"):
+    with pytest.raises(InputError, match=r"cells\.jsonl, line 2.*cell, seconds"):
         Study.of(["figure-1"], "smoke", tmp_path, None)
 
 

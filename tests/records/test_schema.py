@@ -140,7 +140,7 @@ def test_groups_have_a_sum_for_every_group_and_level(tmp_path: Path) -> None:
     groups.write(tmp_path / "groups.json")
     assert json.loads((tmp_path / "groups.json").read_text()) == GROUPS | {"schema": SCHEMA}
     write_json(tmp_path / "groups.json", GROUPS | {"scores": [[1.0], [2.0]]})
-    with pytest.raises(InputError, match="scores must have 2 sums at each of 2 noise levels"):
+    with pytest.raises(InputError, match=r"scores.*2.*2"):
         read_groups(tmp_path)
     write_json(tmp_path / "groups.json", GROUPS | {"layers": {"noise": [1.0], "counts": [5], "losses": []}})
     with pytest.raises(InputError, match=r"layers"):

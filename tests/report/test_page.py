@@ -6,15 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
 from descend.report import write_completions, write_page
-from tests.report.test_report import NOISE, fake_run, geometric
+from tests.support.browser import HOSTILE, Guarded, Visit
+from tests.support.pages import NOISE, classifier, fake_run, geometric
 
-CHROMIUM = Path("/usr/bin/chromium")
-# Milliseconds: of a machine with other work on it.
-PATIENCE = 120_000
-expect.set_options(timeout=30_000)
 TITLE = 'UT-7 <script>alert("x")</script> & <b>friends</b>'
 
 
@@ -23,52 +20,6 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     runs = [fake_run(root / method, method) for method in ("erm", "constrained")]
     return write_page(runs, root / "report.html", TITLE)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if not CHROMIUM.exists():
-        pytest.skip("needs Chromium: apt-get install chromium")
-    quiet = ("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
-    with sync_playwright() as playwright:
-        args = [*quiet, "--no-sandbox", "--disable-component-update", "--disable-sync"]
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=args)
-        yield browser
-        browser.close()
-
-
-class Visit:
-    """A page opened from its file, with what it complained about and asked of the network."""
-
-    def __init__(self, browser: Browser, file: Path, **context):
-        self.context = browser.new_context(**context)
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(PATIENCE)
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(file.as_uri())
-        self.page.wait_for_selector("html[data-ready]", state="attached")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.context.close()
-
-    def slide(self, ident: str, keys: str) -> None:
-        self.page.focus(f"#{ident}")
-        self.page.keyboard.press(keys)
-
-    def panel(self, label: str) -> tuple[str, str, str]:
-        frame = self.page.locator(".frame", has_text=label)
-        image = frame.locator("img")
-        return image.get_attribute("src"), image.get_attribute("alt"), frame.locator(".rmse").inner_text()
-
-    def plot(self, name: str, expression: str):
-        return self.page.evaluate(f"(plot => {expression})(document.querySelector('[data-plot=\"{name}\"]'))")
 
 
 @pytest.fixture
@@ -250,31 +201,6 @@ def test_the_page_stays_small(page_file: Path) -> None:
     assert not re.search(r'(src|href)="(?!data:|#)', page_file.read_text().split("<script>")[0])
 
 
-def classifier(**entries) -> dict:
-    """What the summary of a classifier has beside a denoiser's."""
-    rows = {str(level): [0.5 + 0.03 * layer - 0.05 * level for layer in range(8)] for level in NOISE}
-    exits = [{"threshold": 0.6, "layers": 2.5, "accuracy": 0.7}, {"threshold": 0.9, "layers": 5.0, "accuracy": 0.71}]
-    return {
-        **{"recipe": "text-distilbert", "model": "DistilBERT-7", "dataset": "imdb", "metric": "accuracy"},
-        **{"higher_is_better": True, "values": [0.71, 0.7, 0.69, 0.66, 0.63, 0.6], "mean": 0.665, "auc": 0.99},
-        **{"layer_metrics": rows, "note": "Not trained by <Descend>."},
-        "ratios": {
-            "mean": 0.95,
-            "median": 0.9,
-            "quantiles": [0.05, 0.25, 0.5, 0.75, 0.95],
-            "by_layer": [[0.5, 0.8, 0.9, 1.0, 1.4]] * 7,
-        },
-        "settled_layer": {"mean": 2.0, "shares": [0.1, 0.2, 0.3, 0.2, 0.1, 0.1, 0.0, 0.0]},
-        "probe": {"layer_metrics": rows, "layer_losses": {str(level): [0.6] * 8 for level in NOISE}},
-        "exit": {
-            **{"full": 0.71, "depth": 7, "confidence": exits},
-            "patience": [{"patience": 1, "layers": 3.0, "accuracy": 0.69}],
-            "chosen": {"threshold": 0.9, "layers": 5.0, "accuracy": 0.71, "time_ratio": 0.8},
-        },
-        **entries,
-    }
-
-
 def test_a_classifiers_page_has_its_own_figures(browser: Browser, tmp_path: Path) -> None:
     runs = [fake_run(tmp_path / method, method, frames=False, **classifier()) for method in ("erm", "constrained")]
     with Visit(browser, write_page(runs, tmp_path / "report.html", "texts")) as visit:
@@ -313,39 +239,6 @@ def test_another_shift_is_another_section(browser: Browser, tmp_path: Path) -> N
             False,
             True,
         ]
-
-
-HOSTILE = (
-    "<script>alert(1)</script>",
-    "</script><script>alert(1)</script>",
-    "--><img src=x onerror=alert(1)>",
-    "\u2028\u2029'\"`${alert(1)}",
-    "<!--<script>",
-    "]]><svg/onload=alert(1)>",
-    "<a href='javascript:alert(1)'>x</a>",
-)
-
-
-class Guarded(Visit):
-    """A visit that knows of dialogs, and of elements that no page of ours has."""
-
-    def __init__(self, browser: Browser, file: Path, ready: str = "html[data-ready]"):
-        self.context = browser.new_context()
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(PATIENCE)
-        self.complaints, self.requests = [], []
-        self.page.on("dialog", lambda dialog: (self.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        self.page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(file.as_uri())
-        self.page.wait_for_selector(ready, state="attached")
-
-    def assert_quiet(self) -> None:
-        strange = "body script:not(footer ~ script), [onerror], [onload], a[href^=javascript], svg a, img:not([alt])"
-        assert self.complaints == []
-        assert self.page.locator(strange).count() == 0
-        assert [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
 def test_whatever_a_run_is_called_is_text(browser: Browser, tmp_path: Path) -> None:

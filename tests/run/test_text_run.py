@@ -82,7 +82,7 @@ def test_the_model_that_is_kept_is_the_best_one_and_its_multipliers_are_its_own(
     last = {"classifier.weight", "classifier.bias"}
     assert all(torch.equal(kept[name], value) for name, value in chosen.items() if name not in last)
     scales = torch.cat([(chosen[name] / kept[name]).flatten() for name in last])
-    assert 0.1 < scales[0] < 20 and scales[0] != 1 and torch.allclose(scales, scales[0])
+    assert 0.1 < scales[0] < 32 and scales[0] != 1 and torch.allclose(scales, scales[0])
     values = load_state(Path(best, "descent_0.safetensors"))["dual"]["multipliers"]
     dual = load_file(finished / "dual.safetensors")
     stored = next(value for value in values.values() if isinstance(value, torch.Tensor) and value.shape == (3,))
@@ -112,7 +112,7 @@ def test_a_run_is_judged_under_other_shifts(finished, tmp_path, shift, top):
     assert found.layer_losses[0.0] == plain.layer_losses[0.0]
     at = run.evaluate(finished, noise=[0.5], shift=shift).layer_losses[0.5]
     assert at != plain.layer_losses[0.5]
-    with pytest.raises(InputError, match="one of gaussian, uniform, laplace, dropout; got 'pink'"):
+    with pytest.raises(InputError, match=r"gaussian, uniform, laplace, dropout.*'pink'"):
         run.evaluate(finished, shift="pink")
 
 

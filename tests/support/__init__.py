@@ -1,1 +1,1 @@
-"""What several tests share."""
+"""What several test files share. No test file imports another."""

@@ -315,7 +315,7 @@ def halved(folder: Path) -> dict:
     found.lagrangian.backward()
     gradients = [each.grad for each in objective.parameters()]
     return {
-        "sums": found.sums,
+        "sums": list(found.sums),
         "weighted": found.lagrangian.item(),
         "finite": all(each is not None and whole(each).isfinite().all() for each in gradients),
     }

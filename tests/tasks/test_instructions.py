@@ -52,16 +52,16 @@ def test_an_input_may_be_missing(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ('[{"instruction": "a", "output": "b"}, {"out', "is not whole JSON: .*Was its download cut off"),
-        ('{"instruction": "a"}', "must hold a list of objects; got dict"),
-        ('[{"output": "b"}]', "row 0, must have the text 'instruction'; got none"),
-        ('[{"instruction": "a", "output": "b"}, {"instruction": "a"}]', "row 1, must have the text 'output'; got none"),
-        ('[{"instruction": 3, "output": "b"}]', "row 0, must have the text 'instruction'; got 3"),
-        ('[{"instruction": "a", "input": 4, "output": "b"}]', "row 0, must have the text 'input'; got 4"),
-        ('[{"instruction": " ", "output": "b"}]', "row 0, has an empty instruction"),
-        ('["a"]', "row 0, must be an object; got 'a'"),
-        ('[{"instruction": "a", "output": ""}]', "holds no instruction with an output"),
-        ("[]", "holds no instruction with an output"),
+        ('[{"instruction": "a", "output": "b"}, {"out', r"data\.json.*JSON"),
+        ('{"instruction": "a"}', r"list.*dict"),
+        ('[{"output": "b"}]', r"row 0.*'instruction'.*none"),
+        ('[{"instruction": "a", "output": "b"}, {"instruction": "a"}]', r"row 1.*'output'.*none"),
+        ('[{"instruction": 3, "output": "b"}]', r"row 0.*'instruction'.*got 3"),
+        ('[{"instruction": "a", "input": 4, "output": "b"}]', r"row 0.*'input'.*got 4"),
+        ('[{"instruction": " ", "output": "b"}]', r"row 0.*instruction"),
+        ('["a"]', r"row 0.*object.*'a'"),
+        ('[{"instruction": "a", "output": ""}]', "no instruction"),
+        ("[]", "no instruction"),
     ],
 )
 def test_wrong_files_are_refused_by_row(tmp_path, content, words):
@@ -72,7 +72,7 @@ def test_wrong_files_are_refused_by_row(tmp_path, content, words):
 
 def test_a_line_that_ends_early_is_named(tmp_path):
     (tmp_path / "data.jsonl").write_text('{"instruction": "a", "output": "b"}\n{"instruc')
-    with pytest.raises(InputError, match=r"data.jsonl, line 2, must be one JSON object; got '\{\"instruc'"):
+    with pytest.raises(InputError, match=r"data.jsonl, line 2.*'\{\"instruc'"):
         read_instructions(tmp_path / "data.jsonl")
 
 
@@ -120,7 +120,7 @@ def test_a_chat_template_is_used_where_there_is_one(tokenizer):
 
 def test_a_tokenizer_without_an_end_is_refused(tokenizer):
     endless = learn_tokenizer(["say red"])
-    with pytest.raises(InputError, match="no token for the end of a text"):
+    with pytest.raises(InputError, match=r"token.*end"):
         tokenize_instructions(Instructions(Dataset.from_list(ROWS[:1]), {}), endless, 30)
 
 

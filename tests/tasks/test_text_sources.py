@@ -1,37 +1,10 @@
 """IMDb and MNLI as they lie on disk, real files where they are, and what else a folder may hold."""
 
-import json
-
 import pytest
 
 from descend.errors import InputError
 from descend.tasks.text import MNLI_LABELS, read_imdb, read_mnli
-
-ROWS = [("it is a dog .", 'an animal, "so', "entailment"), ("it runs", "it's red", "neutral"), ("a", "b", "-")]
-
-
-def imdb(folder, reviews=("bad <br /><br />film", "good film")):
-    for side in ("train", "test"):
-        for name, text in zip(("neg", "pos"), reviews, strict=True):
-            (folder / side / name).mkdir(parents=True)
-            (folder / side / name / "0_1.txt").write_text(text)
-    return folder
-
-
-def mnli(folder, form="glue", rows=ROWS):
-    folder.mkdir(exist_ok=True)
-    names = {"glue": ("train.tsv", "dev_matched.tsv"), "four": ("mnli_train.tsv", "mnli_val.tsv")}
-    names |= {"jsonl": ("multinli_1.0_train.jsonl", "multinli_1.0_dev_matched.jsonl")}
-    for name in names[form]:
-        if form == "glue":
-            lines = ["index\tsentence1\tsentence2\tgold_label"]
-            lines += ["\t".join(map(str, (place, *row))) for place, row in enumerate(rows)]
-        elif form == "four":
-            lines = ["sentence1\tsentence2\tlabel\tgenre", *("\t".join((*row, "slate")) for row in rows)]
-        else:
-            lines = [json.dumps(dict(zip(("sentence1", "sentence2", "gold_label"), row, strict=True))) for row in rows]
-        (folder / name).write_text("\n".join(lines) + "\n")
-    return folder
+from tests.support.sources import imdb, mnli
 
 
 @pytest.mark.parametrize("inside", ["", "aclImdb"])

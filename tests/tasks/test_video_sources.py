@@ -11,32 +11,7 @@ from PIL import Image
 from descend.errors import InputError
 from descend.tasks.video import SIZE, Clip, find_clips, has_sides
 from descend.tasks.video.sources import natural
-
-
-def write_video(file: Path, frames: int = 12, *, size: tuple[int, int] = (64, 48), **options: str) -> Path:
-    """A video whose frame k is grey of level 20·k (mod 256) above textured rows that don't compress away."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(0)
-    with av.open(str(file), "w", options=options) as container:
-        stream = container.add_stream("mpeg4", rate=25)
-        stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
-        for k in range(frames):
-            picture = rng.integers(0, 256, (size[1], size[0], 3), np.uint8)
-            picture[: size[1] // 2] = 20 * k % 256
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        container.mux(stream.encode(None))
-    return file
-
-
-def write_frames(
-    folder: Path, frames: int = 3, *, suffix: str = ".jpg", size: tuple[int, int] = (24, 16), **options: str
-) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(0)
-    for k in range(frames):
-        picture = Image.fromarray(rng.integers(0, 256, (size[1], size[0]), np.uint8))
-        picture.save(folder / f"{k}{suffix}", **options)
-    return folder
+from tests.support.sources import write_frames, write_video
 
 
 def cut(file: Path, share: float) -> None:
@@ -112,24 +87,24 @@ def test_the_same_clip_from_two_formats(real_data):
 
 
 def test_real_one_sided_data_says_what_to_do(real_data):
-    with pytest.raises(InputError, match=r"holds testing clips but no training clips; pass .*/testing/videos"):
+    with pytest.raises(InputError, match=r"testing.*training.*/testing/videos"):
         find_clips(real_data / "video/shanghaitech", "train")
-    with pytest.raises(InputError, match=r"choose one in it: .*UCSDped1, .*UCSDped2"):
+    with pytest.raises(InputError, match=r"UCSDped1, .*UCSDped2"):
         find_clips(real_data / "video/UCSD_Anomaly_Dataset.v1p2", None)
-    with pytest.raises(InputError, match=r"choose one in it: .*/UCSD_.*UCSDped1, .*UCSDped2, .*/avenue, .*/ped2"):
+    with pytest.raises(InputError, match=r"/UCSD_.*UCSDped1, .*UCSDped2, .*/avenue, .*/ped2"):
         find_clips(real_data / "video", None)
 
 
 def test_real_files_cut_short(real_data, tmp_path):
     avi = shutil.copyfile(real_data / "video/Avenue Dataset/testing_videos/08.avi", tmp_path / "08.avi")
     cut(avi, 0.9)
-    with pytest.raises(InputError, match=r"08\.avi is truncated: it announces 36 frames"):
+    with pytest.raises(InputError, match=r"08\.avi.*36 frames"):
         decoded(Clip("08", (avi,)))
     tif = real_data / "video/UCSD_Anomaly_Dataset.v1p2/UCSDped2/Train/Train001/001.tif"
     for share in (0.999, 0.5, 0.0):
         short = shutil.copyfile(tif, tmp_path / "001.tif")
         cut(short, share)
-        with pytest.raises(InputError, match=r"001\.tif can't be decoded"):
+        with pytest.raises(InputError, match=r"001\.tif"):
             decoded(Clip("Train001", (short,)))
 
 
@@ -200,9 +175,9 @@ def test_a_root_of_data_sets_names_the_choices(tmp_path):
     (tmp_path / "notes").mkdir()
     inner, outer = tmp_path / "UCSD", tmp_path
     choices = f"{inner}/ped1, {inner}/ped2"
-    with pytest.raises(InputError, match=f"{inner} is not one data set; choose one in it: {choices}$"):
+    with pytest.raises(InputError, match=rf"{inner}.*: {choices}$"):
         find_clips(inner, None)
-    with pytest.raises(InputError, match=f"choose one in it: {choices}, {outer}/avenue$"):
+    with pytest.raises(InputError, match=rf": {choices}, {outer}/avenue$"):
         find_clips(outer, None)
 
 
@@ -212,7 +187,7 @@ def test_videos_beside_clip_folders_are_refused(tmp_path):
     assert [clip.name for clip in find_clips(tmp_path, "test")] == ["testing/08"]
     write_frames(tmp_path / "testing/09")
     for path, split in ((tmp_path, "test"), (tmp_path / "testing", None)):
-        with pytest.raises(InputError, match=r"testing holds both videos \(08\.avi\) and folders of frames \(09\)"):
+        with pytest.raises(InputError, match=r"testing.*\(08\.avi\).*\(09\)"):
             find_clips(path, split)  # type: ignore[arg-type]
     assert [clip.name for clip in find_clips(tmp_path / "testing/09", None)] == ["09"]
 
@@ -254,29 +229,29 @@ def test_video_frames_come_in_order(tmp_path):
 
 
 def test_missing_empty_and_foreign_folders(tmp_path):
-    with pytest.raises(InputError, match="nowhere does not exist"):
+    with pytest.raises(InputError, match=r"nowhere.*exist"):
         find_clips(tmp_path / "nowhere", None)
-    with pytest.raises(InputError, match="is an empty folder"):
+    with pytest.raises(InputError, match="empty folder"):
         find_clips(tmp_path, None)
     (tmp_path / "text").mkdir()
     (tmp_path / "text/review.txt").write_text("a film")
-    with pytest.raises(InputError, match=r"(?s)holds no clips of a known layout.*UCSD.*Avenue.*ShanghaiTech"):
+    with pytest.raises(InputError, match=r"(?s)UCSD.*Avenue.*ShanghaiTech"):
         find_clips(tmp_path / "text", None)
-    with pytest.raises(InputError, match=r"review\.txt is not a video"):
+    with pytest.raises(InputError, match=r"review\.txt"):
         find_clips(tmp_path / "text/review.txt", None)
-    with pytest.raises(InputError, match="no training and testing sides"):
+    with pytest.raises(InputError, match=r"training.*testing"):
         find_clips(tmp_path / "text", "train")
     (tmp_path / "set/training/frames").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"training/frames holds no clips; expected videos"):
+    with pytest.raises(InputError, match=r"training/frames"):
         find_clips(tmp_path / "set", "train")
-    with pytest.raises(InputError, match=r"training sides?; expected one collection"):
+    with pytest.raises(InputError, match=r"training side.*one collection"):
         find_clips(tmp_path / "set", None)
 
 
 def test_a_clip_without_frames(tmp_path):
     write_frames(tmp_path / "training/frames/01")
     (tmp_path / "training/frames/02").mkdir()
-    with pytest.raises(InputError, match=r"training/frames/02 holds no frames"):
+    with pytest.raises(InputError, match=r"training/frames/02"):
         find_clips(tmp_path, "train")
 
 
@@ -288,14 +263,14 @@ def test_truncated_videos(tmp_path, capfd, name, options, share):
     if name == "a.avi":  # behind its frames lies an index, whose loss costs nothing
         share *= 0.97
     cut(file, share)
-    with pytest.raises(InputError, match=rf"{name} (is truncated|can't be decoded)"):
+    with pytest.raises(InputError, match=rf"{name}.*(truncated|decoded)"):
         decoded(Clip("short", (file,)))
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_video_file_without_pictures(tmp_path):
     (tmp_path / "text.avi").write_text("not a video at all, whatever its name says" * 50)
-    with pytest.raises(InputError, match=r"text\.avi can't be decoded"):
+    with pytest.raises(InputError, match=r"text\.avi"):
         Clip("text", (tmp_path / "text.avi",)).announced()
     with av.open(str(tmp_path / "sound.mp4"), "w") as container:
         stream = container.add_stream("aac", rate=8000)
@@ -303,7 +278,7 @@ def test_a_video_file_without_pictures(tmp_path):
         sound.rate = 8000
         container.mux(stream.encode(sound))
         container.mux(stream.encode(None))
-    with pytest.raises(InputError, match=r"sound\.mp4 can't be decoded: no video stream"):
+    with pytest.raises(InputError, match=r"sound\.mp4.*no video stream"):
         Clip("sound", (tmp_path / "sound.mp4",)).announced()
 
 
@@ -316,7 +291,7 @@ def test_truncated_images(tmp_path, recwarn, suffix, options, share):
     (clip,) = find_clips(folder, None)
     assert decoded(clip).shape == (3, SIZE, SIZE)
     cut(folder / f"1{suffix}", share)
-    with pytest.raises(InputError, match=rf"clip/1\{suffix} can't be decoded"):
+    with pytest.raises(InputError, match=rf"clip/1\{suffix}"):
         decoded(clip)
     assert not [w for w in recwarn if issubclass(w.category, UserWarning)]
 
@@ -325,12 +300,12 @@ def test_frames_of_mixed_size(tmp_path):
     write_frames(tmp_path / "clip")
     Image.new("L", (24, 18)).save(tmp_path / "clip/2.jpg")
     (clip,) = find_clips(tmp_path / "clip", None)
-    with pytest.raises(InputError, match=r"clip/2\.jpg is 24x18 but 0\.jpg is 24x16"):
+    with pytest.raises(InputError, match=r"clip/2\.jpg.*24x18.*0\.jpg.*24x16"):
         decoded(clip)
 
 
 def test_frames_of_more_than_8_bits(tmp_path):
     (tmp_path / "clip").mkdir()
     Image.fromarray(np.full((16, 16), 4000, np.uint16)).save(tmp_path / "clip/0.png")
-    with pytest.raises(InputError, match=r"0\.png has mode I;16; expected 8 bits"):
+    with pytest.raises(InputError, match=r"0\.png.*I;16.*8 bits"):
         decoded(find_clips(tmp_path / "clip", None)[0])

@@ -63,9 +63,9 @@ def test_patches_are_row_major():
 
 
 def test_other_shapes_are_refused():
-    with pytest.raises(ValueError, match=r"\(…, 160, 160\); got \(2, 160, 150\)"):
+    with pytest.raises(ValueError, match=r"\(…, 160, 160\).*\(2, 160, 150\)"):
         patchify(torch.zeros(2, 160, 150))
-    with pytest.raises(ValueError, match=r"\(…, 100, 256\); got \(100, 196\)"):
+    with pytest.raises(ValueError, match=r"\(…, 100, 256\).*\(100, 196\)"):
         unpatchify(torch.zeros(100, 196))
 
 
@@ -81,7 +81,7 @@ def test_other_shapes_are_refused():
 def test_windows_are_all_runs_of_frames_within_one_clip(lengths, window, stride):
     clips = numbered(*lengths)
     if min(lengths) < window:
-        with pytest.raises(InputError, match=r"has .* frames; expected at least one window"):
+        with pytest.raises(InputError, match=r"frames.*window"):
             VideoWindows(clips, window, stride)
         return
     windows = VideoWindows(clips, window, stride)
@@ -118,12 +118,12 @@ def test_a_data_loader_takes_them():
 
 
 def test_a_short_clip_and_bad_sizes_are_named():
-    with pytest.raises(InputError, match=r"clip testing/08 has 5 frames; .* window of 6.*at most 5"):
+    with pytest.raises(InputError, match=r"testing/08.*5 frames.*6"):
         VideoWindows(numbered(9, 5), 6, names=["testing/07", "testing/08"])
     for window, stride in ((0, 1), (1, 0), (-3, 1)):
-        with pytest.raises(InputError, match=f"at least 1 frame; got {window} and {stride}"):
+        with pytest.raises(InputError, match=f"{window} and {stride}"):
             VideoWindows(numbered(9), window, stride)
-    with pytest.raises(ValueError, match=r"clip number 0 must be uint8 .* got float64"):
+    with pytest.raises(ValueError, match=r"0.*uint8.*float64"):
         VideoWindows([np.zeros((3, SIZE, SIZE))], 1)
 
 
@@ -160,7 +160,7 @@ def test_the_embedded_scenes():
     used = [*data.train.clips, *data.validation.clips, *data.test.clips]
     assert all((a == b).all() for a, b in zip(used, scenes, strict=True))
     assert data.sigma == pytest.approx(np.std(scenes[:6]) / 255, rel=1e-12)
-    with pytest.raises(InputError, match=r"clip scene 0 has 30 frames; .* window of 31"):
+    with pytest.raises(InputError, match=r"scene 0.*30 frames.*31"):
         load_video(None, window=31)
 
 
@@ -194,7 +194,7 @@ def test_one_clip_is_divided_by_frames(tmp_path_factory, window, share):
         return load_video(root / "walk/gate", window, cache_dir=root, validation_share=share)
 
     if 3 * window > 30:
-        message = f"clip gate has 30 frames; expected at least {3 * window} to divide it into 3 parts"
+        message = rf"gate.*30 frames.*{3 * window}"
         with pytest.raises(InputError, match=message):
             load()
         return
@@ -239,7 +239,7 @@ def test_a_collection_is_all_test_set_for_a_model_trained_elsewhere(tmp_path):
     assert (windows.names, windows.stride, len(windows), name) == (["a", "b", "c"], 2, 6, "yard")
     windows, name = load_test(tmp_path / "yard/frames/b", 5, cache_dir=tmp_path / "cache")
     assert (windows.names, len(windows), name) == (["b"], 1, "b")  # the one clip is whole
-    with pytest.raises(InputError, match=r"clip a has 4 frames; .* window of 5"):
+    with pytest.raises(InputError, match=r"clip a .*4 frames.*5"):
         load_test(tmp_path / "yard/frames", 5, cache_dir=tmp_path / "cache")
 
 
@@ -252,7 +252,7 @@ def test_only_the_test_side_is_needed_and_read_to_test(tmp_path):
         assert (windows.names, len(windows), name) == (["testing/01", "testing/02"], 3 + 1, "ped9")
 
     clips_on_disk(tmp_path / "yard/training", a=3, b=3)
-    with pytest.raises(InputError, match=r"no testing clips; pass .*/training to take those clips as a collection"):
+    with pytest.raises(InputError, match=r"testing.*/training"):
         load_test(tmp_path / "yard", 3, cache_dir=tmp_path / "cache")
     windows, name = load_test(tmp_path / "yard/training", 3, cache_dir=tmp_path / "cache")
     assert (windows.names, name) == (["a", "b"], "yard")
@@ -260,7 +260,7 @@ def test_only_the_test_side_is_needed_and_read_to_test(tmp_path):
 
 def test_settings_out_of_range(tmp_path):
     for share in (0, 1, -0.5, 1.5):
-        with pytest.raises(InputError, match="validation_share must lie between 0 and 1"):
+        with pytest.raises(InputError, match="validation_share"):
             load_video(None, 5, validation_share=share)
     with pytest.raises(InputError, match="does not exist"):
         load_video(tmp_path / "nowhere", 5)
@@ -294,7 +294,7 @@ def test_real_ped2(real_data, tmp_path):
 
 
 def test_real_videos_without_a_training_side(real_data, tmp_path):
-    with pytest.raises(InputError, match=r"no training clips; pass .*/testing/videos"):
+    with pytest.raises(InputError, match=r"training.*/testing/videos"):
         load_video(real_data / "video/shanghaitech", window=10, cache_dir=tmp_path)
     data = load_video(real_data / "video/Avenue Dataset/testing_videos/08.avi", 6, cache_dir=tmp_path)
     assert data.name == "avenue"

@@ -45,7 +45,7 @@ def test_alpha_is_a_number_or_a_list_however_it_is_given(tmp_path, given, kept):
 
 @pytest.mark.parametrize("given", ["a", "0.1;0.2", ["0.1"], {"alpha": 0.1}, 1j], ids=repr)
 def test_alpha_of_another_type_is_one_clear_line(tmp_path, given):
-    with pytest.raises(InputError, match="alpha must be one number or one per layer") as error:
+    with pytest.raises(InputError, match=r"alpha.*layer") as error:
         DescentConfig(str(tmp_path), alpha=given)
     assert "\n" not in str(error.value)
 
@@ -59,7 +59,7 @@ def test_the_dual_schedule_is_a_number_or_epoch(tmp_path, given, kept):
 
 @pytest.mark.parametrize("given", [1.5, "1.5", "often", None], ids=repr)
 def test_another_dual_schedule_is_refused(tmp_path, given):
-    with pytest.raises(InputError, match="a number of steps or 'epoch'; got "):
+    with pytest.raises(InputError, match=r"'epoch'.*got "):
         DescentConfig(str(tmp_path), dual_every=given)
 
 
@@ -70,7 +70,7 @@ def test_transformers_own_parser_reads_them(tmp_path):
     assert (args.alpha, args.dual_every) == ([0.3, 0.2, 0.1], "epoch")
     (args,) = HfArgumentParser(DescentConfig).parse_args_into_dataclasses(flags[:2])
     assert (args.alpha, args.dual_every) == (None, 1)
-    with pytest.raises(InputError, match=r"alpha must be one number or one per layer.*got '0\.1;0\.2'"):
+    with pytest.raises(InputError, match=r"alpha.*'0\.1;0\.2'"):
         read_recipe(["video-ut", "--out", "run", "--alpha", "0.1;0.2"])
 
 
@@ -111,14 +111,14 @@ def test_python_and_the_command_line_mean_the_same_problem(tmp_path, more):
     _, _, typed, _ = read_recipe(["video-ut", "--out", str(tmp_path), *words])
     recipe = RECIPES["video-ut"]
     args = DescentConfig(str(tmp_path), **more)
-    args.fill({"strength": recipe.training["strength"]})
+    args.fill({"strength": recipe.training.strength})
     for name in ("strength", "alpha", "cap", "dual_optimizer", "dual_optim_args", "resilience", "dual_warmup_steps"):
         assert typed.resolved(name) == args.resolved(name)
 
 
 def test_alpha_and_strength_are_refused_together_however_they_are_given(tmp_path):
-    with pytest.raises(InputError, match="Leave out one of them"):
+    with pytest.raises(InputError, match=r"alpha.*strength|strength.*alpha"):
         DescentConfig(str(tmp_path), alpha=0.2, strength=0.7).problem(3)
     _, _, args, _ = read_recipe(["video-ut", "--out", str(tmp_path), "--alpha", "0.2", "--strength", "0.7"])
-    with pytest.raises(InputError, match="Leave out one of them"):
+    with pytest.raises(InputError, match=r"alpha.*strength|strength.*alpha"):
         args.problem(3)

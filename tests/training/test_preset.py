@@ -256,12 +256,12 @@ def test_a_run_without_the_preset_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DescentConfig.paper("video-vae"), "are those of video-ut, video-dust"),
-        (lambda: DescentConfig.paper("text-ut", dataset="sst2"), "dataset must be imdb or mnli; got 'sst2'"),
-        (lambda: DescentConfig(output_dir="o", preset="ours"), "preset must be paper, or left out; got 'ours'"),
+        (lambda: DescentConfig.paper("video-vae"), "video-ut, video-dust"),
+        (lambda: DescentConfig.paper("text-ut", dataset="sst2"), r"dataset.*imdb.*mnli.*'sst2'"),
+        (lambda: DescentConfig(output_dir="o", preset="ours"), r"preset.*paper.*'ours'"),
         (
             lambda: DescentConfig(output_dir="o", dual_warmup_epochs=1, dual_warmup_steps=3).primal_dual(2),
-            "the same in two units; give one of them",
+            r"dual_warmup_(epochs|steps).*dual_warmup_(epochs|steps)",
         ),
     ],
 )

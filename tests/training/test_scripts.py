@@ -222,7 +222,7 @@ def test_an_empty_evaluation_set_is_refused_by_name(tmp_path, tokenizer):
     model = network("bert", labels=2, vocab_size=len(tokenizer), max_position_embeddings=64)
     trainer = DescentTrainer(model, args, train_dataset=reviews(tokenizer, 4, 0), processing_class=tokenizer)
     for given, name in ((empty, "eval_dataset"), ({"dev": empty}, "'dev'")):
-        with pytest.raises(InputError, match=rf"{name} must hold at least 2 samples; got 0"):
+        with pytest.raises(InputError, match=rf"{name}.*2 samples.*got 0"):
             trainer.evaluate(given)
     with pytest.raises(InputError, match="at least one target"):
         trainer.evaluate(IterableDataset.from_generator(lambda: iter(())))

@@ -218,7 +218,7 @@ def test_a_checkpoint_without_a_sample_is_no_sampled_runs(tmp_path, tokenizer, d
     settings = ACTIVE | {"save_strategy": "steps", "save_steps": 2}
     trainer(tmp_path / "exact", tokenizer, data, **settings).train()
     sampled = trainer(tmp_path / "sampled", tokenizer, data, exit_share=0.5, **settings)
-    with pytest.raises(InputError, match="is that of a run without sample"):
+    with pytest.raises(InputError, match="without sample"):
         sampled.train(resume_from_checkpoint=str(tmp_path / "exact" / "checkpoint-2"))
 
 
@@ -354,23 +354,23 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(tmp_path, tokenizer, da
     model = causal(vocab_size=len(tokenizer))
     torch.nn.init.constant_(model.base_model.layers[1].mlp.down_proj.weight, float("inf"))
     one = trainer(tmp_path, tokenizer, data, model=model, **ACTIVE)
-    with pytest.raises(NonFiniteLossError, match=r"step 1: the loss of layer \[2, 3\] is not finite"):
+    with pytest.raises(NonFiniteLossError, match=r"step 1: .*loss of layer \[2, 3\]"):
         one.train()
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"exit_share": 0.0}, r"must lie in \(0, 1\]; got 0"),
-        ({"exit_share": 2.0}, r"must lie in \(0, 1\]; got 2"),
+        ({"exit_share": 0.0}, r"\(0, 1\].*got 0"),
+        ({"exit_share": 2.0}, r"\(0, 1\].*got 2"),
         ({"alpha": "2"}, "alpha"),
-        ({"loss_type": "dft"}, "loss_type must be nll"),
+        ({"loss_type": "dft"}, r"loss_type.*nll"),
         ({"gradient_checkpointing_kwargs": {"use_reentrant": True}}, "use_reentrant off"),
         ({"gradient_checkpointing_kwargs": '{"use_reentrant": true}'}, "use_reentrant off"),
-        ({"model": torch.nn.Linear(2, 2)}, "expected a causal language model; got Linear"),
+        ({"model": torch.nn.Linear(2, 2)}, r"causal.*Linear"),
         ({"model": network("bert")}, "model_type must be one of"),
         ({"peft": LoraConfig(task_type="CAUSAL_LM", target_modules=["nothing"])}, "nothing"),
-        ({"model": "nowhere/at/all"}, "can't load a model"),
+        ({"model": "nowhere/at/all"}, "nowhere/at/all"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path, tokenizer, data, settings, words):
@@ -379,12 +379,12 @@ def test_what_cannot_be_is_refused(tmp_path, tokenizer, data, settings, words):
 
 
 def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path, tokenizer, data):
-    with pytest.raises(InputError, match=r"sample \d+ has token \d+; the model's word embedding has 20 rows"):
+    with pytest.raises(InputError, match=r"sample \d+ .*token \d+.*20"):
         trainer(tmp_path, tokenizer, data, model=causal(vocab_size=20))
 
 
 def test_a_text_longer_than_the_model_takes_is_refused(tmp_path, tokenizer, data):
-    with pytest.raises(InputError, match="the model takes at most 8"):
+    with pytest.raises(InputError, match="at most 8"):
         trainer(tmp_path, tokenizer, data, model=causal(vocab_size=len(tokenizer), max_position_embeddings=8))
 
 
@@ -395,10 +395,10 @@ def test_a_folders_pickles_and_code_are_refused(tmp_path):
     (tmp_path / "model" / "model.safetensors").unlink()
     torch.save(model.state_dict(), tmp_path / "model" / "pytorch_model.bin")
     quiet = {"output_dir": str(tmp_path / "run"), "use_cpu": True, "report_to": "none"}
-    with pytest.raises(InputError, match=r"pytorch_model\.bin is no safetensors; a pickle can run code"):
+    with pytest.raises(InputError, match=r"pytorch_model\.bin.*safetensors"):
         DescentSFTTrainer(str(tmp_path / "model"), DescentSFTConfig(**quiet))
-    with pytest.raises(InputError, match="trust_remote_code must be off: no code of a model or a tokenizer is run"):
+    with pytest.raises(InputError, match="trust_remote_code"):
         DescentSFTConfig(**quiet, trust_remote_code=True)
     given = DescentSFTConfig(**quiet, model_init_kwargs={"trust_remote_code": True})
-    with pytest.raises(InputError, match="model_init_kwargs must leave trust_remote_code off"):
+    with pytest.raises(InputError, match=r"model_init_kwargs.*trust_remote_code"):
         DescentSFTTrainer(str(tmp_path / "model"), given)

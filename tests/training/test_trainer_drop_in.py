@@ -274,7 +274,7 @@ def test_metrics_keep_their_names_and_their_logits_are_prepared(tmp_path, tokeni
     metrics = ours.evaluate()
     assert metrics["eval_one_f1"] == 0.5 and metrics["eval_one_shape"] == 1
     assert ours.evaluate("one")["eval_shape"] == 1
-    with pytest.raises(InputError, match="eval_dataset must be one of one; got 'two'"):
+    with pytest.raises(InputError, match=r"eval_dataset.*one.*'two'"):
         ours.evaluate("two")
 
 
@@ -368,7 +368,7 @@ def test_virtual_tokens_are_refused(tokenizer):
     sizes = {"token_dim": 16, "num_transformer_submodules": 1, "num_attention_heads": 2, "num_layers": 3}
     prompt = PromptTuningConfig(task_type=TaskType.SEQ_CLS, num_virtual_tokens=3, **sizes)
     model = get_peft_model(classifier(tokenizer), prompt)
-    with pytest.raises(InputError, match="expected adapters in the layers, such as LoRA's; got virtual tokens"):
+    with pytest.raises(InputError, match=r"adapters.*virtual tokens"):
         LayeredClassifier(model)
 
 
@@ -384,39 +384,37 @@ def test_what_a_model_cant_take_is_refused_before_training(tmp_path, tokenizer):
 
     labels = good["label"]
     refused(
-        r"sample 7 has label 2; expected 0 … 1",
+        r"sample 7.*label 2.*0 … 1",
         train_dataset=good.remove_columns("label").add_column("label", [*labels[:7], 2, *labels[8:]]),
     )
-    refused(
-        r"must have labels or label or label_ids; got text, idx, input_ids", eval_dataset=good.remove_columns("label")
-    )
-    refused(r"must have input_ids; got text, label", train_dataset=Dataset.from_list(generate_reviews(4, 0)))
+    refused(r"labels or label or label_ids.*text, idx, input_ids", eval_dataset=good.remove_columns("label"))
+    refused(r"input_ids.*text, label", train_dataset=Dataset.from_list(generate_reviews(4, 0)))
     ids = [list(row) for row in good["input_ids"]]
     ids[5][2] = len(tokenizer) + 3
     wrong = good.remove_columns("input_ids").add_column("input_ids", ids)
     refused(
-        rf"sample 5 has token {len(tokenizer) + 3}; the model's word embedding has {len(tokenizer)} rows",
+        rf"sample 5.*token {len(tokenizer) + 3}.*{len(tokenizer)}",
         eval_dataset=wrong,
     )
     long = [row["input_ids"] + [1] * (70 * (place == 3)) for place, row in enumerate(good)]
     refused(
-        r"sample 3 has \d+ tokens; the model takes at most 64",
+        r"sample 3.*\d+ tokens.*64",
         train_dataset=good.remove_columns(["input_ids", "attention_mask"]).add_column("input_ids", long),
     )
     empty = [[] if place == 2 else row for place, row in enumerate(good["input_ids"])]
     refused(
-        r"sample 2 has no token",
+        r"sample 2.*token",
         train_dataset=good.remove_columns(["input_ids", "attention_mask"]).add_column("input_ids", empty),
     )
-    refused("compute_loss_func must be left out", compute_loss_func=lambda *_: 0)
-    refused("label_smoothing_factor must be 0", args={"label_smoothing_factor": 0.1})
+    refused("compute_loss_func", compute_loss_func=lambda *_: 0)
+    refused("label_smoothing_factor", args={"label_smoothing_factor": 0.1})
     refused("problem_type 'regression'", model=classifier(tokenizer, problem_type="regression"))
     words = [str(label) for label in labels]
     without = good.remove_columns("label")
-    refused("label must be whole numbers", train_dataset=without.add_column("label", words))
-    refused("label must be whole numbers", train_dataset=without.add_column("label", [[0.0, 1.0]] * 20))
-    refused("expected a model; model_init", model_init=lambda: None)
-    refused("include_for_metrics can't hold inputs", args={"include_for_metrics": ["inputs"]})
-    refused("bf16_full_eval must be off", args={"bf16_full_eval": True})
-    with pytest.raises(InputError, match="expected an eval_dataset"):
+    refused(r"label.*whole numbers", train_dataset=without.add_column("label", words))
+    refused(r"label.*whole numbers", train_dataset=without.add_column("label", [[0.0, 1.0]] * 20))
+    refused("model_init", model_init=lambda: None)
+    refused(r"include_for_metrics.*inputs", args={"include_for_metrics": ["inputs"]})
+    refused("bf16_full_eval", args={"bf16_full_eval": True})
+    with pytest.raises(InputError, match="eval_dataset"):
         trainer(tmp_path, tokenizer, classifier(tokenizer), eval_dataset=None).evaluate()

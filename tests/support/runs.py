@@ -1,0 +1,71 @@
+"""Short runs through the command line, and what their folders must have in common."""
+
+import json
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from descend import DescentTrainer
+from descend.cli import main
+from descend.training.checkpoints import load_state
+
+# 18 windows in steps of 6: three steps an epoch.
+SETTINGS = """--depth 2 --window 2 --stride 10 --per-device-train-batch-size 6 --use-cpu --dual-warmup-steps 0
+    --alpha 0.6 --logging-steps 2 --eval-steps 3 --save-total-limit 9"""
+TINY = ["video-ut", *SETTINGS.split()]
+
+
+def train(out: Path, *flags: str, steps: int = 8, every: int = 3) -> int:
+    """`descend train` of a tiny UT; its exit status."""
+    return main(["train", *TINY, "--out", str(out), "--max-steps", str(steps), "--save-steps", str(every), *flags])
+
+
+def rows(out: Path) -> list[str]:
+    """The lines of a run's records."""
+    return (out / "records.jsonl").read_text().splitlines()
+
+
+def assert_same(one: object, other: object) -> None:
+    """Bit-equal, tensors inside containers too; `seconds` is not compared."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one.keys() - {"seconds"}:
+            assert_same(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        for pair in zip(one, other, strict=True):
+            assert_same(*pair)
+    else:
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+def assert_same_end(one: Path, other: Path, last: str = "checkpoint-8") -> None:
+    """Two runs end bit-equal: parameters, multipliers, slack, both optimizers, the noise state and all records."""
+    for name in ("model/model.safetensors", "dual.safetensors", f"{last}/model.safetensors"):
+        first, second = load_file(one / name), load_file(other / name)
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[key], second[key]) for key in first), name
+    for name in ("optimizer.pt", "scheduler.pt"):
+        first, second = (torch.load(folder / last / name, weights_only=True) for folder in (one, other))
+        assert_same(first, second)
+    assert_same(*(load_state(folder / last / "descent_0.safetensors") for folder in (one, other)))
+    assert rows(one) == rows(other)
+    keys = [(row["step"], row["split"], row["layer"], row["metric"]) for row in map(json.loads, rows(one))]
+    assert set(Counter(keys).values()) == {1}
+    assert (one / "best_feasible").exists() == (other / "best_feasible").exists()
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Send a real SIGINT during a step, once."""
+    original, signals = DescentTrainer.compute_loss, [signal.SIGINT]
+
+    def interrupted(self, *args, **kwargs):
+        if self.dual.steps + 1 == step and signals:
+            signal.raise_signal(signals.pop())
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(DescentTrainer, "compute_loss", interrupted)

@@ -1,0 +1,74 @@
+"""Small data sets on disk: videos, folders of frames, reviews and pairs of sentences."""
+
+import json
+from pathlib import Path
+
+import av
+import numpy as np
+from PIL import Image
+
+ROWS = [("it is a dog .", 'an animal, "so', "entailment"), ("it runs", "it's red", "neutral"), ("a", "b", "-")]
+
+
+def write_video(file: Path, frames: int = 12, *, size: tuple[int, int] = (64, 48), **options: str) -> Path:
+    """A video whose frame k is grey of level 20·k (mod 256) above textured rows that don't compress away."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    with av.open(str(file), "w", options=options) as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
+        for k in range(frames):
+            picture = rng.integers(0, 256, (size[1], size[0], 3), np.uint8)
+            picture[: size[1] // 2] = 20 * k % 256
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode(None))
+    return file
+
+
+def write_frames(
+    folder: Path, frames: int = 3, *, suffix: str = ".jpg", size: tuple[int, int] = (24, 16), **options: str
+) -> Path:
+    """A folder of still images of random grey."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    for k in range(frames):
+        picture = Image.fromarray(rng.integers(0, 256, (size[1], size[0]), np.uint8))
+        picture.save(folder / f"{k}{suffix}", **options)
+    return folder
+
+
+def clips(folder: Path, count: int = 4, frames: int = 8, shade: int = 255) -> Path:
+    """A folder of clips, each a folder of frames of random grey, unlike the generated scenes."""
+    generator = np.random.default_rng(0)
+    for clip in range(count):
+        (folder / f"clip{clip}").mkdir(parents=True)
+        for frame in range(frames):
+            pixels = generator.integers(0, shade, (160, 160), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"clip{clip}" / f"{frame:03}.png")
+    return folder
+
+
+def imdb(folder: Path, reviews: tuple[str, str] = ("bad <br /><br />film", "good film")) -> Path:
+    """IMDb as unpacked: for each side one negative and one positive review."""
+    for side in ("train", "test"):
+        for name, text in zip(("neg", "pos"), reviews, strict=True):
+            (folder / side / name).mkdir(parents=True)
+            (folder / side / name / "0_1.txt").write_text(text)
+    return folder
+
+
+def mnli(folder: Path, form: str = "glue", rows: list[tuple[str, str, str]] = ROWS) -> Path:
+    """MNLI in one of its three published forms: "glue", "four" (columns) or "jsonl"."""
+    folder.mkdir(exist_ok=True)
+    names = {"glue": ("train.tsv", "dev_matched.tsv"), "four": ("mnli_train.tsv", "mnli_val.tsv")}
+    names |= {"jsonl": ("multinli_1.0_train.jsonl", "multinli_1.0_dev_matched.jsonl")}
+    for name in names[form]:
+        if form == "glue":
+            lines = ["index\tsentence1\tsentence2\tgold_label"]
+            lines += ["\t".join(map(str, (place, *row))) for place, row in enumerate(rows)]
+        elif form == "four":
+            lines = ["sentence1\tsentence2\tlabel\tgenre", *("\t".join((*row, "slate")) for row in rows)]
+        else:
+            lines = [json.dumps(dict(zip(("sentence1", "sentence2", "gold_label"), row, strict=True))) for row in rows]
+        (folder / name).write_text("\n".join(lines) + "\n")
+    return folder
