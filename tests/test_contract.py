@@ -142,6 +142,25 @@ def test_samples_that_do_not_fit(tmp_path, data):
         trainer(tmp_path, data=data)
 
 
+def test_samples_without_names_are_told_what_they_need(tmp_path):
+    with pytest.raises(InputError, match=r"tuple.*dictionaries"):
+        trainer(tmp_path, data=[(torch.rand(4), 1)] * 8)
+    with pytest.raises(InputError, match=r"every sample.*labels"):
+        trainer(tmp_path, data=[{"x": torch.rand(4)}] * 8)
+
+
+def test_no_training_sample_is_refused_before_training(tmp_path):
+    with pytest.raises(InputError, match=r"train_dataset.*0"):
+        trainer(tmp_path, data=[])
+
+
+def test_a_readout_of_several_tensors_is_refused(tmp_path):
+    network = mlp()
+    model = layers(network, readout=lambda hidden: {"logits": network.head(network.norm(hidden))})
+    with pytest.raises(InputError, match=r"readout.*dict"):
+        trainer(tmp_path, model=model)
+
+
 def test_a_field_that_the_task_names_is_not_dropped(tmp_path):
     class Restored(Task):
         fields = ("clean",)

@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from descend import UT, GaussianNoise, Objective, UTConfig, objective
+from descend import UT, GaussianNoise, Objective, Task, UTConfig, objective
 from descend.models import DUST, DUSTConfig, LayeredClassifier
 from descend.tasks.video import VideoDenoising
 from descend.transfer import LateNumbers
 from tests.support.networks import network
+from tests.support.own import layers
 
 WEIGHTS = (0.0, 0.5, 0.0, 1.0)
 
@@ -89,3 +90,20 @@ def test_late_numbers_are_those_of_the_moment():
     late = LateNumbers(values)
     values.add_(1)
     assert list(late) == [1.0, 2.0] and late[1] == 2.0 and len(late) == 2
+
+
+class Coupled(Task):
+    """A loss that depends on the other predictions of the batch, as a contrastive one does."""
+
+    def losses(self, prediction, target):
+        return (prediction - prediction.mean(0)).square().sum(-1)
+
+
+@pytest.mark.parametrize("weights", [(0.0, 0.0, 0.0, 1.0), (0.1, 0.2, 0.3, 0.4), (0.0, 0.5, 0.0, 0.5)])
+def test_a_loss_that_couples_samples_sees_one_layer_at_a_time(weights):
+    model = Objective(layers(), Coupled()).eval()
+    batch = {"x": torch.rand(6, 4, generator=torch.Generator().manual_seed(0)), "labels": torch.arange(6)}
+    with torch.no_grad():
+        predictions = list(model.model.predictions({"x": batch["x"]}))
+    alone = [model.task.losses(each, batch["labels"]).sum().item() for each in predictions]
+    assert list(model(weights, **batch).sums) == pytest.approx(alone, rel=1e-5)

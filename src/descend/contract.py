@@ -21,6 +21,7 @@ from descend.models.library import LibraryModel
 from descend.models.modules import cuda_devices, evaluating
 from descend.noise import Noise
 from descend.tasks import Task
+from descend.tasks.base import LABELS
 from descend.tasks.text import Classification, NextToken
 
 TRIAL_SAMPLES = 2
@@ -138,8 +139,13 @@ def _try(
             problems.append(str(error))
         except KeyError as error:
             problems.append(
-                f"{what} looks for the field {error}; the batch has {', '.join(batch)}. If samples have it, name it in "
-                f"{type(task).__name__}.fields: fields that neither the model's forward nor the task names are dropped."
+                f"{what} looks for the field {error}; the batch has {', '.join(batch)}. "
+                + (
+                    f"Give every sample the field {error}, or override {type(task).__name__}.target."
+                    if error.args[0] in LABELS
+                    else f"If samples have it, name it in {type(task).__name__}.fields: fields that neither the "
+                    "model's forward nor the task names are dropped."
+                )
             )
         except Exception as error:
             problems.append(f"{what} fails on {data}: {type(error).__name__}: {reason(error)}.")
@@ -147,6 +153,8 @@ def _try(
 
     batch: dict[str, Any] = {}
     made = attempt("collating samples", partial(collate, samples))
+    if made is None and isinstance(samples[0], tuple | list):
+        problems.append(f"samples are a {type(samples[0]).__name__}; expected dictionaries with a name for each field.")
     if made is not None and not isinstance(made, Mapping):
         problems.append(f"a batch of {data} must hold fields by name; got a {type(made).__name__}. Give dictionaries.")
     if problems:

@@ -134,8 +134,11 @@ class Objective(nn.Module):
         weighted: list[Tensor] = []
         for exits, predictions in self._predictions(inputs, weights):
             count = len(exits)
-            repeated = target if count == 1 else target.repeat(count, *(1 for _ in target.shape[1:]))
-            losses = self.task.losses(predictions.flatten(0, 1), repeated).unflatten(0, (count, -1))
+            if self.task.separable and count > 1:
+                repeated = target.repeat(count, *(1 for _ in target.shape[1:]))
+                losses = self.task.losses(predictions.flatten(0, 1), repeated).unflatten(0, (count, -1))
+            else:
+                losses = torch.stack([self.task.losses(prediction, target) for prediction in predictions])
             sums = losses.sum(1, dtype=torch.promote_types(losses.dtype, torch.float32))
             parts |= zip(exits, sums.unbind(), strict=True)
             if weights[exits[0]]:  # 0 · ∞ is no number

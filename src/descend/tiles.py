@@ -185,6 +185,8 @@ class _Tiled(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Any, ...]:
         plan, by_row, totals = ctx.plan, ctx.by_row, ctx.totals
+        if totals is None:
+            raise RuntimeError("the losses of a wide head can be differentiated once; compute them again.")
         plan.slope, ctx.by_row, ctx.totals = slope, None, None
         of_states: list[Tensor | None] = []
         for exit, (shape, dtype) in enumerate(ctx.like):

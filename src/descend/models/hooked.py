@@ -215,6 +215,8 @@ class HookedModel(LayeredModel):
                 )
         with torch.random.fork_rng(devices=cuda_devices(self.network)):
             read, again = self.readout(record.outputs[-1]), self.readout(record.outputs[-1])
+        if not isinstance(read, Tensor):
+            raise InputError(f"readout must return one tensor; got {type(read).__name__}. Return the prediction alone.")
         if self.network.training and not close(read, again):
             return  # the readout has dropout: compare in the first pass in eval mode
         output_tensor = _prediction(output, read)

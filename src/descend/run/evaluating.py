@@ -125,6 +125,8 @@ def _module(model: Any) -> nn.Module:
 def _levels(noise: Sequence[float] | None, level: float) -> list[float]:
     if noise is None:
         return [round(each, 6) for each in np.linspace(0, 3.5 * level, 8).tolist()] if level else [0.0]
+    if isinstance(noise, str):
+        raise InputError(f"noise must be one level or a sequence of numbers, such as (0, 0.5, 1); got {noise!r}.")
     levels = [float(each) for each in ([noise] if isinstance(noise, int | float) else noise)]
     if not levels:
         raise InputError("noise must hold at least one level; got none. Leave it out for the usual levels.")

@@ -41,6 +41,10 @@ class Task(ABC):
     root: bool = False
     """Whether the metric is the root of the mean `score`, such as an RMSE, instead of the mean."""
 
+    separable: bool = False
+    """Whether the loss of a target depends on its own prediction alone, not on others in the batch. Then `losses` is
+    called once for several layers, with their predictions one after the other, which is faster on a GPU."""
+
     fields: tuple[str, ...] = ()
     """Fields of a sample that this task reads beside the model's inputs, ``labels`` and ``group``; the trainer drops
     all others, as Transformers' Trainer does."""

@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader
 from transformers import TrainingArguments
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import IntervalStrategy
+from transformers.trainer_utils import IntervalStrategy, has_length
 
 from descend.core import Outlook
 from descend.errors import InputError, NonFiniteLossError
@@ -97,6 +97,8 @@ class DescentMixin(Guarded):
 
     def _ready(self) -> None:
         """Check the data and add the callbacks; the last part of the constructor."""
+        if self.train_dataset is not None and has_length(self.train_dataset) and not len(self.train_dataset):
+            raise InputError("train_dataset must hold at least one sample; got 0. Choose other samples.")
         data = {f"{name} evaluation data".lstrip(): each for name, each in self._evaluated(self.eval_dataset).items()}
         data = {"training data": self.train_dataset} | data
         self.objective.check_data(data, self.evaluation_collator())

@@ -14,6 +14,7 @@ class LogitTask(Task):
     """Logits (N, C) of N targets over C classes: the loss is the cross-entropy and the metric the accuracy."""
 
     higher_is_better = True
+    separable = True
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The cross-entropy of the logits (N, C) against the classes (N,), shape (N,)."""

@@ -21,6 +21,7 @@ class VideoDenoising(Task):
     metric = "rmse"
     higher_is_better = False
     root = True
+    separable = True
 
     def inputs(self, batch: dict[str, Any]) -> Tensor:
         """The patches, (B, T, N, P) in [0, 1]."""
