@@ -90,7 +90,7 @@ def test_probes_and_exits_take_no_pass_of_their_own_over_the_judged_samples():
     timed = 2 * len(data) + 2 * 4  # with and without leaving, the first batch of each twice
     assert count.samples - before <= 5 + timed
     unknown = exits(model, task, data[:5], data, **settings)
-    assert known["confidence"] == unknown["confidence"] and known["full"] == unknown["full"]
+    assert known.confidence == unknown.confidence and known.full == unknown.full
 
 
 @pytest.mark.parametrize("name", CASES)

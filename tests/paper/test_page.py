@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 
 from descend.errors import InputError
 from descend.paper.report import FIGURES, heat_map, write_study
-from descend.paper.report.drawing import asked_of, shown
+from descend.paper.report.drawing import requested, shown
 from descend.paper.report.heat_map import opened
 from descend.paper.report.page import put_study_page
 from descend.paper.report.results import Results
@@ -28,7 +28,7 @@ PICTURED = "video-ut-5_ucsd_0.8_strong_"
 def write_page(out: Path) -> Path:
     """The page of a study's folder, without the printed figures beside it."""
     results = Results.read(out)
-    asked = asked_of(out, results)
+    asked = requested(out, results)
     return put_study_page(out, results, shown(asked, results), asked.scale)
 
 

@@ -62,7 +62,8 @@ def speculation(
         if layers:
             best = max(layers, key=lambda each: expected_speed(each.layer / model.depth, each.acceptance))
             drafted, spent = _answers(model, asked, assistant_early_exit=best.layer)
-            best.speed = (_length(drafted, asked) / spent) / (written / seconds)
+            speed = (_length(drafted, asked) / spent) / (written / seconds)
+            layers[best.layer - 1] = best.model_copy(update={"speed": speed})
     finally:
         logging.set_verbosity(verbosity)
     return Speculation(prompts=len(asked), tokens_per_second=written / seconds, layers=layers)
