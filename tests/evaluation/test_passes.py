@@ -201,12 +201,12 @@ def test_all_depths_take_one_pass_and_one_drafted_answer():
 
     model.saved.generate = outermost
     result = speculation(model, texts(3), IGNORED, prompts=3)
-    assert [each["layer"] for each in result["layers"]] == [1, 2, 3, 4, 5]
-    assert all(0 <= each["acceptance"] <= 1 for each in result["layers"])
-    (timed,) = [each for each in result["layers"] if each["speed"] is not None]
-    assert generations == [None] * 4 + [timed["layer"]] * 3  # one to warm up, three answers, three drafted
-    best = max(result["layers"], key=lambda each: expected_speed(each["layer"] / 6, each["acceptance"]))
-    assert timed == best and timed["speed"] > 0
+    assert [each.layer for each in result.layers] == [1, 2, 3, 4, 5]
+    assert all(0 <= each.acceptance <= 1 for each in result.layers)
+    (timed,) = [each for each in result.layers if each.speed is not None]
+    assert generations == [None] * 4 + [timed.layer] * 3  # one to warm up, three answers, three drafted
+    best = max(result.layers, key=lambda each: expected_speed(each.layer / 6, each.acceptance))
+    assert timed == best and timed.speed > 0
 
 
 def test_expected_speed():
