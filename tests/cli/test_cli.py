@@ -499,3 +499,15 @@ def test_bars_with_the_time_left_on_a_terminal(tmp_path):
     assert "{'" not in shown  # no line per log
     shown = on_terminal("evaluate", "run", "--noise", "0,0.4,0.8", cwd=tmp_path)
     assert re.search(rf"evaluating: .*\[{remaining}", shown)
+
+
+def test_a_folder_of_descend_evaluate_is_no_run(tmp_path, capsys):
+    (tmp_path / "summary.json").write_text("{}")
+    assert main(["evaluate", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "descend.evaluate" in line and f"descend report {tmp_path}" in line
+
+
+def test_a_mistyped_flag_is_met_by_its_hyphenated_name(tmp_path, capsys):
+    assert main(["train", "video-ut", "--maxsteps", "3", "--out", str(tmp_path / "run")]) == 2
+    assert "did you mean --max-steps?" in capsys.readouterr().err

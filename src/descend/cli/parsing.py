@@ -49,7 +49,8 @@ class Parser(argparse.ArgumentParser):
         known = self._option_string_actions
         for flag in (word.split("=")[0] for word in args or () if word.startswith("--")):
             if flag not in known:
-                raise InputError(f"no setting {flag}{nearest(flag, known)}; {self.prog} --help lists them.")
+                hyphenated = [name for name in known if "_" not in name]
+                raise InputError(f"no setting {flag}{nearest(flag, hyphenated)}; {self.prog} --help lists them.")
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
@@ -179,6 +180,11 @@ def check_run(folder: Path) -> str | None:
     """
     from descend.records import read_json
 
+    if (folder / "summary.json").is_file() and not (folder / "config.json").exists():
+        raise InputError(
+            f"{folder} holds what descend.evaluate wrote, and no run that names its data. Evaluate again from Python, "
+            f"or write its page by descend report {folder}."
+        )
     config = read_json(folder / "config.json")
     name = config.get("recipe") if isinstance(config, dict) else None
     return name if isinstance(name, str) else None
