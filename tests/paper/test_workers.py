@@ -90,6 +90,7 @@ def jobs_of(out, count=4):
 
 def command(out, seconds, count=4):
     """A command of its own in another process, as a second terminal or machine has it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
     carry_out(jobs_of(out, count), partial(light, seconds=seconds), workers=2)
 
 
