@@ -47,7 +47,7 @@ class CompiledExits:
 
         Args:
             inputs: Of the model.
-            target: What predictions are held against.
+            target: The targets of the predictions.
             weights: The weight of each exit, L+1 numbers.
             noise: Added to the embedded input; None for none.
             mask: 0 where no noise goes.

@@ -152,7 +152,8 @@ class Objective(nn.Module):
         """Exits and their predictions (E, B, …), batch by batch.
 
         Exits that fit into `TOGETHER` make two batches, those with a weight and those without, which need no gradient:
-        a few launches in place of a few for each exit. Larger ones come one by one, see `LayeredModel.predictions`.
+        a few launches in place of a few for each exit. Larger ones, and those of a task whose losses are not separable,
+        come one by one, see `LayeredModel.predictions`.
         """
         model, numbers = self.model, range(len(weights))
         batches = [[exit for exit in numbers if bool(weights[exit]) == learned] for learned in (False, True)]
@@ -166,7 +167,7 @@ class Objective(nn.Module):
         one_by_one = iter(model.predictions(inputs))
         held = [next(one_by_one)]
         most = TOGETHER_ON_CPU if held[0].device.type == "cpu" else TOGETHER
-        if held[0].nbytes * len(weights) > most:
+        if held[0].nbytes * len(weights) > most or not self.task.separable:
             for exit, prediction in enumerate(chain(held, one_by_one)):
                 yield [exit], (prediction if weights[exit] else prediction.detach())[None]
             return

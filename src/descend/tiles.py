@@ -45,7 +45,7 @@ def tiled(
         rows: Which rows of each are looked at, no row twice, E tensors (N_l,). Of an inner exit with at most half of
             its rows, gradients of these alone are held until the backward pass reaches its layer; the last state must
             depend on it.
-        targets: What those are held against, E tensors (N_l,).
+        targets: The targets of those rows, E tensors (N_l,).
         weights: Of each exit's sum in the weighted one, E numbers.
         losses: Of states (R, H) and targets (R,): their R losses.
         parameters: What ``losses`` depends on besides the states and is trained.
@@ -78,7 +78,7 @@ class _Plan:
     Attributes:
         sparse: These exits.
         gradients: Of their rows, (N_l, H) each.
-        slope: The derivative of what is differentiated by the weighted sum, once the backward pass has begun.
+        slope: The gradient of the final scalar with respect to the weighted sum, once the backward pass has begun.
     """
 
     rows: tuple[Tensor, ...]
@@ -91,8 +91,8 @@ class _Plan:
     slope: Tensor | None = None
 
     def added(self, exit: int, gradient: Tensor) -> Tensor | None:
-        """The gradient that comes to a state from later layers, with that of its own exit."""
-        if self.slope is None:  # what is differentiated does not depend on the exits
+        """The gradient that comes to a state from later layers, plus the gradient of its exit."""
+        if self.slope is None:  # the backward pass started at a scalar that does not depend on the exits
             return None
         rows = self.gradients.pop(exit).mul_(self.slope).to(gradient.dtype)
         return gradient.flatten(0, -2).index_add(0, self.rows[exit], rows).view_as(gradient)

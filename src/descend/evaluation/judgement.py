@@ -17,7 +17,7 @@ from descend.objective import Task
 from descend.records.schema import GROUPS_FILE, SUMMARY_FILE, Provenance, Summary
 
 PLAIN_ALPHA = 0.01
-"""What a model without constraints of its own is held to: does every layer lower the loss at all?"""
+"""The α by which a model without constraints is judged: does every layer lower the loss at all?"""
 
 
 @dataclass(frozen=True)

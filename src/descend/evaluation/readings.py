@@ -52,7 +52,7 @@ def read_predictions(
     Args:
         predictions: L+1 predictions.
         task: Its loss, score and decision.
-        target: What they are held against, (N, …).
+        target: Their targets, (N, …).
         keep_logits: Keep the predictions (N, C).
     """
     columns: dict[str, list[Tensor]] = defaultdict(list)

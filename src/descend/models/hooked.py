@@ -267,7 +267,7 @@ def _name(module: nn.Module, part: str | nn.Module, argument: str) -> str:
         if module.get_submodule(name) is part:
             return name
     raise InputError(
-        f"{argument} must be part of {type(module).__name__}, which is what is trained and saved; got a "
+        f"{argument} must be part of {type(module).__name__}, the module that is trained and saved; got a "
         f"{type(part).__name__} that is not inside it. Assign it to an attribute of the module."
     )
 

@@ -63,7 +63,8 @@ class StepSums:
         self.step, self.since_log = (ExitSums(dual.problem.depth, others) for _ in range(2))
         self.logged = torch.zeros(others, dtype=torch.float64)  # the other sums in all logs so far, over all ranks
         self._inner = False
-        self._pending: list[tuple[ExitLosses, Sequence[float]]] = []  # their values may still be copied from the GPU
+        # Sums, targets, first exit and other sums of each micro-batch; their values may still be copied from the GPU.
+        self._pending: list[tuple[Sequence[float], int, int, Sequence[float]]] = []
 
     def add(self, exits: ExitLosses, others: Sequence[float] = (), *, idle: bool = False) -> None:
         """Add a micro-batch; its values are read at the end of the step.
@@ -75,20 +76,20 @@ class StepSums:
         """
         self._inner = self._inner or exits.first == 0
         if not idle:
-            self._pending.append((exits, others))
+            self._pending.append((exits.sums, exits.targets, exits.first, others))  # without the autograd graph
 
     def fault(self) -> str | None:
         """Read the step's values and describe what is wrong with them on this rank; None if nothing is."""
         fault, pending = None, self._pending
         self._pending = []
-        for exits, others in pending:
-            sums = torch.tensor(list(exits.sums), dtype=torch.float64)
-            bad = [exits.first + int(place) for place in (~sums.isfinite()).nonzero()]
+        for values, targets, first, others in pending:
+            sums = torch.tensor(list(values), dtype=torch.float64)
+            bad = [first + int(place) for place in (~sums.isfinite()).nonzero()]
             if bad:
                 fault = fault or f"the loss of layer {bad} is not finite ({sums.tolist()})"
                 continue
-            self.step.losses[exits.first :] += sums
-            self.step.counts[exits.first :] += exits.targets
+            self.step.losses[first:] += sums
+            self.step.counts[first:] += targets
             self.step.others.add_(torch.tensor(list(others), dtype=torch.float64))
         return fault
 
