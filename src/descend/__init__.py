@@ -4,11 +4,10 @@ Descent constraints, enforced by primal-dual training, make each layer lower the
 package is cheap: each name loads what it needs on first use, and `DescentProblem` and `PrimalDual` need torch alone.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from descend.errors import InputError, NonFiniteLossError
-from descend.extras import required
+from descend.extras import lazy_names
 
 if TYPE_CHECKING:
     from descend.core import DescentProblem, GeometricTarget, PrimalDual
@@ -56,12 +55,7 @@ _ROOMS = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    for room, names in _ROOMS.items():
-        if name in names:
-            with required(f"descend.{name}"):
-                return getattr(import_module(f"descend.{room}"), name)
-    raise AttributeError(f"module 'descend' has no attribute {name!r}")
+__getattr__ = lazy_names("descend", _ROOMS)
 
 
 def __dir__() -> list[str]:

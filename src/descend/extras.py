@@ -1,7 +1,9 @@
 """Optional packages: detect missing ones and say what to install."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
 
 from descend.errors import MissingPackageError
 
@@ -51,3 +53,24 @@ def missing(purpose: str, error: ModuleNotFoundError) -> MissingPackageError | N
     return MissingPackageError(
         f"{purpose} needs the package {EXTRAS[extra][module]}, which is not installed. Run: pip install {packages}"
     )
+
+
+def lazy_names(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """A ``__getattr__`` for a package that imports each public name on first use.
+
+    Args:
+        package: The package's name.
+        modules: Module of the package → the names that it defines.
+
+    Returns:
+        The function: it raises `MissingPackageError` if a name needs an optional package that is not installed.
+    """
+
+    def load(name: str) -> Any:
+        for module, names in modules.items():
+            if name in names:
+                with required(f"{package}.{name}"):
+                    return getattr(import_module(f"{package}.{module}"), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return load

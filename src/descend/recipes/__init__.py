@@ -5,9 +5,9 @@ Importing this package is cheap. Recipes and the other names load torch and Tran
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from descend.extras import required
+from descend.extras import lazy_names, required
 
 if TYPE_CHECKING:
     from descend.recipes.base import SHIFTS, Data, Recipe, Restored, Setup, Workload
@@ -98,9 +98,4 @@ _ROOMS = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    for module, names in _ROOMS.items():
-        if name in names:
-            with required(f"descend.recipes.{name}"):
-                return getattr(import_module(f"descend.recipes.{module}"), name)
-    raise AttributeError(f"module 'descend.recipes' has no attribute {name!r}")
+__getattr__ = lazy_names("descend.recipes", _ROOMS)

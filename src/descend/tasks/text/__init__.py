@@ -3,10 +3,9 @@
 `Classification` and `NextToken` load at once. Code that reads data sets loads on first use: it needs the extra `text`.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from descend.extras import required
+from descend.extras import lazy_names
 from descend.tasks.text.classification import Classification
 from descend.tasks.text.language import NextToken
 
@@ -60,9 +59,4 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            with required(f"descend.tasks.text.{name}"):
-                return getattr(import_module(f"descend.tasks.text.{module}"), name)
-    raise AttributeError(f"module 'descend.tasks.text' has no attribute {name!r}")
+__getattr__ = lazy_names("descend.tasks.text", _MODULES)
