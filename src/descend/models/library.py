@@ -1,7 +1,8 @@
 """The base class of wrappers around Hugging Face models."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +18,64 @@ TRUSTED = ("transformers", "descend", "peft", "torch")
 """Packages whose models are known to compute backbone, then head, then cross-entropy."""
 
 MOST_PROBES = 64
+
+PER_LAYER = ("layer_types", "no_rope_layers")
+"""Fields of a configuration with one entry for each block. A copy of the first K blocks has ``num_hidden_layers`` = K
+(every family has that name, some as an alias) and the first K entries of these."""
+
+_NO_CHAIN = {
+    "funnel": "its blocks shorten the text, so one readout can't read every layer",
+    "xlnet": "its attention keeps a second stream beside the hidden states",
+}
+"""``config.model_type`` → why the outputs of its blocks are not h_0 … h_L."""
+
+
+def unreadable(config: Any) -> str | None:
+    """Why the layers of a Hugging Face model can't be read by its head, by its configuration; None if nothing is known.
+
+    A family without such a reason may still lack a row in a table.
+    """
+    if getattr(config, "is_encoder_decoder", False):
+        return "it has an encoder and a decoder, whose layers form no chain from one input embedding to one head"
+    if getattr(config.get_text_config(), "hidden_size_per_layer_input", 0):
+        return (
+            "every block reads an embedding of its own beside the hidden states, which noise on the input can't reach"
+        )
+    if getattr(config, "output_router_logits", False):
+        return (
+            "its own loss has a term that balances the experts, which layers do not have. Set "
+            "config.output_router_logits = False to train without it"
+        )
+    return _NO_CHAIN.get(config.model_type)
+
+
+def check_family(config: Any, families: Mapping[str, Any], how: str) -> None:
+    """Raise an error if a table of families has no row for a configuration, or its layers can't be read.
+
+    Args:
+        config: The model's configuration.
+        families: ``config.model_type`` → the model family.
+        how: What a row of the table holds, for the message.
+    """
+    kind, reason = config.model_type, unreadable(config)
+    if reason is not None:
+        raise InputError(f"the layers of {kind!r} can't be read by its head: {reason}.")
+    if kind not in families:
+        raise InputError(
+            f"model_type must be one of {', '.join(families)}; got {kind!r}. To add a family, {how}; or use "
+            "descend.layered(model, ...)."
+        )
+
+
+@contextmanager
+def before_norm(norm: nn.Module) -> Iterator[list[Tensor]]:
+    """Record what a final norm is given inside the ``with`` block: h_L, which ``output_hidden_states`` leaves out."""
+    given: list[Tensor] = []
+    handle = norm.register_forward_pre_hook(lambda module, args: given.append(args[0]))
+    try:
+        yield given
+    finally:
+        handle.remove()
 
 
 class LibraryModel(LayeredModel):
@@ -70,12 +129,16 @@ class LibraryModel(LayeredModel):
         return self.network(**inputs)
 
     @abstractmethod
-    def probe(self) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    def probe(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
         """A small batch for `refuse_own_outputs`: inputs, labels, and the logits that the head reads from h_L."""
 
     @abstractmethod
-    def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The mean loss by which such a model is trained by default."""
+    def cross_entropy(self, logits: Tensor, labels: Mapping[str, Tensor]) -> Tensor:
+        """The mean loss by which such a model is trained by default, of the logits and labels of `probe`."""
+
+    def own_logits(self, outputs: Any) -> Tensor | None:
+        """The logits among the outputs of the Hugging Face model; None if there are none."""
+        return _of(outputs, "logits")
 
     @torch.no_grad()
     def refuse_own_outputs(self, *, loss: bool) -> None:
@@ -98,14 +161,14 @@ class LibraryModel(LayeredModel):
         with evaluating(self.network), torch.random.fork_rng(devices=cuda_devices(network)):
             inputs, labels, read = self.probe()
             try:
-                outputs = network(**inputs, labels=labels)
+                outputs = network(**inputs, **labels)
             except Exception as error:
                 raise InputError(
-                    f"{name} overrides what its parent class computes, and can't be called with {', '.join(inputs)} "
-                    f"and labels: {type(error).__name__}: {error}. Keep its parent's arguments, or use "
-                    "descend.layered(model, ...)."
+                    f"{name} overrides what its parent class computes, and can't be called with "
+                    f"{', '.join([*inputs, *labels])}: {type(error).__name__}: {error}. Keep its parent's arguments, "
+                    "or use descend.layered(model, ...)."
                 ) from error
-        logits, own_loss = _of(outputs, "logits"), _of(outputs, "loss")
+        logits, own_loss = self.own_logits(outputs), _of(outputs, "loss")
         if logits is None or not close(logits, read):
             raise InputError(
                 f"{name} computes logits of its own: they differ from those that its head reads from the last layer's "
