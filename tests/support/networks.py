@@ -1,5 +1,7 @@
 """Small models of Transformers' families, with random weights."""
 
+from typing import Any
+
 import torch
 from transformers import (
     AlbertConfig,
@@ -70,13 +72,19 @@ OWN_ATTENTION = ("descend-text-ut", "deberta-v2")
 """Families whose attention is their own, not one of Transformers' implementations."""
 
 
-def network(family: str, attention: str = "sdpa", labels: int = 3, **settings: float) -> PreTrainedModel:
-    """A classifier with 3 blocks and random weights."""
+def network(
+    family: str,
+    attention: str = "sdpa",
+    labels: int = 3,
+    auto: Any = AutoModelForSequenceClassification,
+    **settings: float,
+) -> PreTrainedModel:
+    """A classifier with 3 blocks and random weights, or a model of another Auto class."""
     torch.manual_seed(0)
     values = {name: value for name, value in CONFIGS[family].to_dict().items() if name not in PER_LAYER}
     config = type(CONFIGS[family]).from_dict(values | {"id2label": None, "num_labels": labels} | settings)
     chosen = {} if family in OWN_ATTENTION else {"attn_implementation": attention}
-    return AutoModelForSequenceClassification.from_config(config, **chosen)
+    return auto.from_config(config, **chosen)
 
 
 CAUSAL = {

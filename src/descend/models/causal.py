@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
-from descend.models.library import LibraryModel, before_norm, check_family
+from descend.models.library import LibraryModel, check_family, without_norm
 
 
 def _plain(config: Any, logits: Tensor) -> Tensor:
@@ -134,9 +134,9 @@ class LayeredCausalLM(LibraryModel):
     def layer_outputs(self, inputs: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """h_0 … h_L, each (B, T, H), of a tokenizer's fields, such as ``input_ids`` and ``attention_mask``."""
         given = {name: value for name, value in inputs.items() if name != "places"}
-        with before_norm(self._norm) as last:
-            hidden = self.library.base_model(**given, use_cache=False, output_hidden_states=True).hidden_states
-        return (*hidden[:-1], *last)
+        base = self.library.base_model
+        with without_norm(base.config):
+            return base(**given, use_cache=False, output_hidden_states=True).hidden_states
 
     def readout(self, hidden: Tensor) -> Tensor:
         """The logits (…, V) that final norm and head read from one layer's output (…, H)."""

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
-from descend.models.library import LibraryModel, before_norm, check_family
+from descend.models.library import LibraryModel, check_family, without_norm
 from descend.models.linear import DistilBertLinearConfig, RobertaLinearConfig
 from descend.models.text_ut import masked_mean
 
@@ -218,10 +218,8 @@ class LayeredEncoder(LibraryModel):
         given: dict[str, Any] = {name: value for name, value in inputs.items() if name not in (LOOKS, "places")}
         if self.family.looks is last_token:  # a decoder
             given["use_cache"] = False
-        norm = None if self.family.norm is None else base.get_submodule(self.family.norm)
-        with nullcontext() if norm is None else before_norm(norm) as last:
-            hidden = base(**given, output_hidden_states=True).hidden_states
-        return hidden if last is None else (*hidden[:-1], *last)
+        with nullcontext() if self.family.norm is None else without_norm(base.config):
+            return base(**given, output_hidden_states=True).hidden_states
 
     def embedded(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The inputs of the same forward pass with words' embeddings, ``inputs_embeds``, in place of ``input_ids``."""

@@ -43,8 +43,8 @@ def unreadable(config: Any) -> str | None:
         )
     if getattr(config, "output_router_logits", False):
         return (
-            "its own loss has a term that balances the experts, which layers do not have. Set "
-            "config.output_router_logits = False to train without it"
+            "its own loss has a term that balances the experts, which layers do not have. To train without it set "
+            "config.output_router_logits = False, or for DescentSFTTrainer router_aux_loss_coef=0"
         )
     return _NO_CHAIN.get(config.model_type)
 
@@ -68,14 +68,17 @@ def check_family(config: Any, families: Mapping[str, Any], how: str) -> None:
 
 
 @contextmanager
-def before_norm(norm: nn.Module) -> Iterator[list[Tensor]]:
-    """Record what a final norm is given inside the ``with`` block: h_L, which ``output_hidden_states`` leaves out."""
-    given: list[Tensor] = []
-    handle = norm.register_forward_pre_hook(lambda module, args: given.append(args[0]))
+def without_norm(config: Any) -> Iterator[None]:
+    """Make the last of ``output_hidden_states`` h_L, before the final norm, inside the ``with`` block."""
+    before = getattr(config, "tie_last_hidden_states", None)
+    config.tie_last_hidden_states = False
     try:
-        yield given
+        yield
     finally:
-        handle.remove()
+        if before is None:  # not in a saved configuration
+            del config.tie_last_hidden_states
+        else:
+            config.tie_last_hidden_states = before
 
 
 class LibraryModel(LayeredModel):
