@@ -1,13 +1,10 @@
 """The trainers with families of models that their other tests do not use: against Transformers' and TRL's own."""
 
-import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, TaskType, get_peft_model
 from torch import nn
 from transformers import (
-    AutoModelForQuestionAnswering,
-    AutoModelForTokenClassification,
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
     Trainer,
@@ -15,14 +12,15 @@ from transformers import (
 )
 from trl import SFTConfig, SFTTrainer
 
-from descend import DescentConfig, DescentTrainer, InputError, Objective, evaluate, layered
+from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError, Objective, evaluate, layered
+from descend.evaluation.probes import fit_probes
 from descend.tasks.text import TokenClassification, generate_instructions, learn_tokenizer, tokenize_instructions
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
 from tests.support.networks import QUIET, causal, network
+from tests.support.tagging import HEADS, Tagger, texts
 
 NEW = ["gpt2", "gpt_neox", "olmo3", "phi", "qwen3_moe"]
 ATTENTION = {"gpt2": "c_attn", "gpt_neox": "query_key_value"}
-HEADS = {"tokens": AutoModelForTokenClassification, "answer": AutoModelForQuestionAnswering}
 
 
 @pytest.fixture(scope="module")
@@ -105,19 +103,57 @@ def test_a_language_model_is_not_compiled(family, caplog):
     assert f"torch_compile has no effect on {type(own).__name__}" in caplog.text
 
 
+# --- classifiers
+
+CLASSIFIERS = ["electra", "albert", "deberta-v2", "modernbert", "llama", "qwen3"]
+
+
+def labelled(count=24):
+    return [{"input_ids": each["input_ids"], "labels": place % 3} for place, each in enumerate(texts("answer", count))]
+
+
+@pytest.mark.parametrize("family", CLASSIFIERS)
+def test_plain_training_of_a_classifier_is_transformers_own(family, tmp_path, padding):
+    trained = []
+    for kind, config in ((DescentTrainer, DescentConfig), (Trainer, TrainingArguments)):
+        settings = QUIET | {"max_steps": 3, "optim": "sgd", "learning_rate": 0.3, "per_device_train_batch_size": 8}
+        one = kind(
+            without_dropout(network(family)),
+            config(str(tmp_path), **settings | ({"method": "erm"} if kind is DescentTrainer else {})),
+            train_dataset=labelled(),
+            data_collator=DataCollatorWithPadding(padding),
+        )
+        before = [each.detach().clone() for each in one.model.parameters()]
+        one.train()
+        trained.append(list(one.model.parameters()))
+    assert max((new - old).abs().max() for old, new in zip(before, trained[1], strict=True)) > 1e-3
+    for one, other in zip(*trained, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", CLASSIFIERS)
+def test_a_classifier_with_adapters_learns_under_constraints_and_is_probed(family, tmp_path, padding):
+    target = {"albert": "query", "electra": "query", "deberta-v2": "query_proj", "modernbert": "Wqkv"}
+    peft = LoraConfig(task_type=TaskType.SEQ_CLS, target_modules=[target.get(family, "q_proj")], r=2)
+    one = DescentTrainer(
+        get_peft_model(network(family), peft),
+        DescentConfig(str(tmp_path), **QUIET | {"max_steps": 4, "learning_rate": 1e-2, "calibrate": True}),
+        noise=0.5,
+        train_dataset=labelled(),
+        eval_dataset=labelled(12),
+        data_collator=DataCollatorWithPadding(padding),
+    )
+    one.train()
+    moved = [name for name, value in one.model.named_parameters() if "lora_B" in name and value.any()]
+    assert len(moved) == (1 if family == "albert" else 3)
+    assert one.evaluate()["eval_loss"] > 0
+    model, task = one.objective.model, one.objective.task
+    collate = one.data_collator
+    probed = fit_probes(model, task, labelled(), labelled(12), GaussianNoise(0.5, 1.0), collate=collate)
+    assert len(probed.probes) == 4
+
+
 # --- token classification and question answering
-
-
-def texts(head, count=24):
-    rng = np.random.default_rng(0)
-    samples = []
-    for length in rng.integers(4, 9, count):
-        ids = rng.integers(5, 40, length)
-        start, end = sorted(rng.integers(0, length, 2))
-        places = {"start_positions": int(start), "end_positions": int(end)}
-        labels = {"labels": [-100 if place % 3 == 2 else int(each) % 3 for place, each in enumerate(ids)]}
-        samples.append({"input_ids": ids.tolist(), **(labels if head == "tokens" else places)})
-    return samples
 
 
 @pytest.fixture(scope="module")
@@ -168,22 +204,6 @@ def test_they_learn_under_constraints_and_noise_and_are_judged(head, metric, ada
     assert "eval_feasible" in end
     summary = evaluate(one, texts(head), noise=(0, 1), name="made up")
     assert summary.metric == metric and summary.verdict
-
-
-class Tagger(nn.Module):
-    """A model of someone's own that knows no places."""
-
-    def __init__(self):
-        super().__init__()
-        self.words = nn.Embedding(40, 16)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(3))
-        self.head = nn.Linear(16, 3)
-
-    def forward(self, input_ids):
-        hidden = self.words(input_ids)
-        for block in self.blocks:
-            hidden = block(hidden)
-        return self.head(hidden)
 
 
 def test_a_model_of_ones_own_classifies_tokens(tmp_path, padding):

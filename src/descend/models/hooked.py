@@ -16,7 +16,7 @@ from descend.models.modules import close, cuda_devices
 PAGE = "docs/own_model.md"
 
 PLACES = "places"
-"""The field of a task's inputs that says which tokens are targets, bool (B, T)."""
+"""The field of a task's inputs that says which of B·T tokens are targets, (N,)."""
 
 
 def layered(
@@ -168,14 +168,14 @@ class HookedModel(LayeredModel):
         return states
 
     def predictions(self, inputs: Any) -> Iterator[Tensor]:
-        """The prediction of every layer; of the N ``places``, bool (B, T), if a task puts them into the inputs.
+        """The prediction of every layer; at the N ``places`` of B·T tokens, if a task puts them into the inputs.
 
         A task with targets inside a text, such as `TokenClassification`, does so: the readout then sees (N, H).
         """
         if not isinstance(inputs, Mapping) or PLACES not in inputs or PLACES in _parameters(self.network):
             return super().predictions(inputs)
         given = {name: value for name, value in inputs.items() if name != PLACES}
-        return (self.readout(hidden[inputs[PLACES]]) for hidden in self.layer_outputs(given))
+        return (self.readout(hidden.flatten(0, 1)[inputs[PLACES]]) for hidden in self.layer_outputs(given))
 
     def _call(self, inputs: Any) -> Any:
         if isinstance(inputs, Mapping):

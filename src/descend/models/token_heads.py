@@ -39,9 +39,9 @@ class LayeredTokenModel(LayeredEncoder):
         return hidden
 
     def predictions(self, inputs: Mapping[str, Any]) -> Iterator[Tensor]:
-        """The logits of every layer: (N, C) at the N ``places`` (B, T) if ``inputs`` has them, otherwise (B, T, C)."""
-        places = inputs.get("places", slice(None))
-        return (self.readout(hidden[places]) for hidden in self.layer_outputs(inputs))
+        """The logits of every layer: (N, C) at the N ``places`` of B·T if ``inputs`` has them, otherwise (B, T, C)."""
+        states, places = self.layer_outputs(inputs), inputs.get("places")
+        return (self.readout(hidden if places is None else hidden.flatten(0, 1)[places]) for hidden in states)
 
 
 class LayeredTokenClassifier(LayeredTokenModel):

@@ -26,11 +26,11 @@ class TokenClassification(LogitTask):
     metric = "token_accuracy"
 
     def inputs(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The batch without its labels, and ``places``, bool (B, T): where tokens are targets.
+        """The batch without its labels, and ``places`` (N,): which of B·T tokens are targets.
 
         Without labels there are no places, and predictions are of all tokens.
         """
-        places = {"places": batch["labels"] != IGNORED} if "labels" in batch else {}
+        places = {"places": (batch["labels"] != IGNORED).flatten().nonzero().flatten()} if "labels" in batch else {}
         return super().inputs(batch) | places
 
     def target(self, batch: dict[str, Any]) -> Tensor:
