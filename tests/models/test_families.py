@@ -222,6 +222,7 @@ def test_a_batch_as_large_as_debertas_relative_positions_leaves_early():
 
 
 SMALL_T5 = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "vocab_size": 40}
+FUNNEL = {"vocab_size": 40, "d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 32, "block_sizes": [1, 1]}
 GEMMA3N = {"vocab_size_per_layer_input": 40, "hidden_size_per_layer_input": 8, "laurel_rank": 4, "head_dim": 8}
 GEMMA3N |= {"num_kv_shared_layers": 0, "activation_sparsity_pattern": None, "num_key_value_heads": 1}
 GEMMA3N |= {"layer_types": ["full_attention"] * 3, "pad_token_id": 0, "altup_num_inputs": 2}
@@ -232,6 +233,7 @@ GEMMA3N |= {"layer_types": ["full_attention"] * 3, "pad_token_id": 0, "altup_num
     [
         (AutoModelForSeq2SeqLM, "t5", SMALL_T5, r"'t5'.*encoder and a decoder"),
         (AutoModelForCausalLM, "gemma3n_text", WIDE | GEMMA3N, r"'gemma3n_text'.*embedding of its own"),
+        (AutoModelForSequenceClassification, "funnel", FUNNEL, r"'funnel'.*shorten"),
         (AutoModelForCausalLM, "mamba", {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2}, "'mamba'"),
         (AutoModelForSequenceClassification, "mpnet", WIDE, r"distilbert.*'mpnet'.*FAMILIES"),
         (AutoModelForSequenceClassification, "albert", WIDE | {"num_hidden_groups": 3}, "num_hidden_groups 3"),

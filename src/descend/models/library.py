@@ -23,12 +23,6 @@ PER_LAYER = ("layer_types", "no_rope_layers")
 """Fields of a configuration with one entry for each block. A copy of the first K blocks has ``num_hidden_layers`` = K
 (every family has that name, some as an alias) and the first K entries of these."""
 
-_NO_CHAIN = {
-    "funnel": "its blocks shorten the text, so one readout can't read every layer",
-    "xlnet": "its attention keeps a second stream beside the hidden states",
-}
-"""``config.model_type`` → why the outputs of its blocks are not h_0 … h_L."""
-
 
 def unreadable(config: Any) -> str | None:
     """Why the layers of a Hugging Face model can't be read by its head, by its configuration; None if nothing is known.
@@ -37,7 +31,7 @@ def unreadable(config: Any) -> str | None:
     """
     if getattr(config, "is_encoder_decoder", False):
         return "it has an encoder and a decoder, whose layers form no chain from one input embedding to one head"
-    if getattr(config.get_text_config(), "hidden_size_per_layer_input", 0):
+    if getattr(getattr(config, "text_config", config), "hidden_size_per_layer_input", 0):
         return (
             "every block reads an embedding of its own beside the hidden states, which noise on the input can't reach"
         )
@@ -46,7 +40,9 @@ def unreadable(config: Any) -> str | None:
             "its own loss has a term that balances the experts, which layers do not have. To train without it set "
             "config.output_router_logits = False, or for DescentSFTTrainer router_aux_loss_coef=0"
         )
-    return _NO_CHAIN.get(config.model_type)
+    if config.model_type == "funnel":
+        return "its blocks shorten the text, so one head can't read every layer"
+    return None
 
 
 def check_family(config: Any, families: Mapping[str, Any], how: str) -> None:
