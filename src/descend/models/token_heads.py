@@ -1,5 +1,6 @@
 """Hugging Face models whose head reads every token: token classification and question answering."""
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,9 +27,9 @@ class LayeredTokenModel(LayeredEncoder):
             )
 
     @property
+    @abstractmethod
     def modules_of_head(self) -> tuple[str, ...]:
         """The names of the head's modules in the order of their calls."""
-        raise NotImplementedError
 
     def readout(self, hidden: Tensor, looks: Tensor | None = None) -> Tensor:
         """The logits (…, C) that the head reads from tokens (…, H) of one layer's output."""
