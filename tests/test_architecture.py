@@ -27,7 +27,7 @@ ARROWS: dict[str, set[str]] = {
     "transfer": set(),
     "compiled": {"models", "noise", "tasks", "transfer"},
     "objective": {"compiled", "contract", "models", "tasks", "noise", "tiles", "transfer"},
-    "training": {"core", "evaluation", "models", "noise", "objective", "records", "seeds", "tiles"},
+    "training": {"core", "evaluation", "models", "noise", "objective", "records", "seeds", "tiles", "transfer"},
     "evaluation": {"objective", "core", "models", "noise", "records", "tiles"},
     "inference": {"models"},
     "records": set(),

@@ -15,6 +15,7 @@ from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, Unif
 from descend.objective import Task
 from descend.training import DescentMixin, DescentTrainer
 from descend.training.config import DescentArguments, DescentConfig
+from descend.training.neftune import matched_alpha
 
 SHIFTS: dict[str, type[Noise]] = {
     "gaussian": GaussianNoise,
@@ -67,6 +68,10 @@ class TrainingDefaults:
 PRETRAINED_DUAL = '{"start": 0}'
 """`dual_optim_args` for a pretrained model: multipliers start at 0, so training differs from ERM only where a
 constraint is violated."""
+
+
+NO_BLOCKS = "drops whole blocks with weights of their own, and these layers share theirs or are no modules."
+"""`Recipe.refusal` of LayerSkip for UT and DUST."""
 
 
 @dataclass(frozen=True)
@@ -211,6 +216,10 @@ class Recipe(Workload):
         """The model's name in tables, such as UT-7."""
         return f"{self.family}-{self.depth}"
 
+    def refusal(self, method: str) -> str:
+        """Why a training method can't be used with this recipe, in words; empty if it can."""
+        return ""
+
     @abstractmethod
     def network(self, data: Data) -> LayeredModel:
         """A new model for the data."""
@@ -223,7 +232,8 @@ class Recipe(Workload):
         """Build everything that one training run needs; the recipe is not changed.
 
         Args:
-            arguments: Training arguments, of the class `arguments()`; their seed is that of the model's weights.
+            arguments: Training arguments, of the class `arguments()`; their seed is that of the model's weights. For
+                the method ``neftune``, α is set to the matched one if there is none.
             data: The result of this recipe's `load`, to share it between runs; loaded if None.
         """
         recipe = self.completed()
@@ -232,6 +242,9 @@ class Recipe(Workload):
         set_seed(arguments.seed)
         model = recipe.network(data)
         noise = recipe.corruption(data.sigma, arguments.seed)
+        if arguments.method == "neftune" and arguments.neftune_noise_alpha is None:
+            collate = recipe.collate(data.tokenizer)
+            arguments.neftune_noise_alpha = matched_alpha(model, recipe.task(), data.train, noise, collate=collate)
         return Setup(recipe.fitted(model), data, model, recipe.task(), noise, arguments)
 
     def trainer(self, setup: "Setup", callbacks: Sequence[TrainerCallback]) -> DescentMixin:

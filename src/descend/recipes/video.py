@@ -10,7 +10,7 @@ from descend.errors import InputError
 from descend.models import DUST, UT, DUSTConfig, UTConfig, ViTDenoiser, ViTDenoiserConfig
 from descend.models.layered import LayeredModel
 from descend.models.loading import refuse_unsafe
-from descend.recipes.base import Data, Recipe, Restored, TrainingDefaults, absolute, setting
+from descend.recipes.base import NO_BLOCKS, Data, Recipe, Restored, TrainingDefaults, absolute, setting
 from descend.tasks.video import VideoDenoising, load_test, load_video
 
 
@@ -62,6 +62,10 @@ class VideoRecipe(Recipe):
         """Load the test windows of another data set, and its name."""
         return load_test(data, self.window, cache_dir=self.cache_dir)
 
+    def refusal(self, method: str) -> str:
+        """NEFTune is for word embeddings."""
+        return "adds noise to word embeddings, and videos have none." if method == "neftune" else ""
+
     def task(self) -> VideoDenoising:
         """Mean L2 loss of a window, and RMSE."""
         return VideoDenoising()
@@ -84,6 +88,10 @@ class UTRecipe(VideoRecipe):
 
     family = "UT"
     architecture = UT
+
+    def refusal(self, method: str) -> str:
+        """LayerSkip drops whole blocks."""
+        return NO_BLOCKS if method == "layerskip" else super().refusal(method)
 
     def network(self, data: Data | None) -> UT:
         """A new UT."""
@@ -115,6 +123,10 @@ class DUSTRecipe(VideoRecipe):
     family = "DUST"
     architecture = DUST
     training = replace(VideoRecipe.training, learning_rate=2e-3, max_steps=150, per_device_train_batch_size=2)
+
+    def refusal(self, method: str) -> str:
+        """LayerSkip drops whole blocks."""
+        return NO_BLOCKS if method == "layerskip" else super().refusal(method)
 
     def network(self, data: Data | None) -> DUST:
         """A new DUST."""

@@ -83,6 +83,8 @@ def _train(
     if args.resume_from_checkpoint:
         raise InputError("resume_from_checkpoint must be left out; --resume resumes from the newest whole checkpoint.")
     args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
+    if refusal := recipe.refusal(args.method):
+        raise InputError(f"the method {args.method} {refusal} Choose another method.")
     if args.method == "r-drop":
         check_r_drop(recipe.task())
     _claim(out, resume)

@@ -27,6 +27,8 @@ from descend.records.schema import RECORDS_FILE
 from descend.training.config import DescentArguments, DescentConfig
 from descend.training.divergence import Guarded
 from descend.training.dual_step import DualStep
+from descend.training.layerskip import LayerSkip
+from descend.training.neftune import words_of
 from descend.training.order import LengthGrouped, Share
 from descend.training.state import StepSums
 from descend.training.stopping import EarlyStopping
@@ -77,6 +79,15 @@ class DescentMixin(Guarded):
         args.logging_nan_inf_filter = False
         self.objective = objective
         self.dual = args.primal_dual(objective.model.depth, objective.model.first_layer)
+        self.layer_skip = LayerSkip(args, objective.model, args.seed) if args.method == "layerskip" else None
+        if args.method == "neftune":
+            words_of(objective.model)  # raises for a model without words
+            if args.neftune_noise_alpha is None:
+                raise InputError(
+                    "the method neftune needs neftune_noise_alpha; descend.training.neftune.matched_alpha computes the "
+                    "one that matches a noise."
+                )
+            objective.trains_with_noise = False
         self.sums = StepSums(self.dual, self.other_sums)
         self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
         self.verdict = None
@@ -149,7 +160,10 @@ class DescentMixin(Guarded):
     ) -> Any:
         """A micro-batch's part of the Lagrangian, w·(f_0 … f_L)."""
         idle = inputs.pop(IDLE, False)
-        exits = model(weights=self.dual.weights.tolist(), inner=self.dual.inner, **inputs)
+        if self.layer_skip is not None:
+            self.layer_skip.begin(self.state.global_step, self.state.max_steps)
+        inner = self.dual.inner or self.layer_skip is not None
+        exits = model(weights=self._weights, inner=inner, **inputs)
         # An idle rank computes too, because every rank must take part in the collectives.
         lagrangian = exits.lagrangian * 0 if idle else exits.lagrangian
         self.sums.add(exits, self._others(exits, inputs), idle=idle)
@@ -159,6 +173,13 @@ class DescentMixin(Guarded):
         share = ranks / total.clamp(min=1) if isinstance(total, Tensor) else ranks / max(total, 1)
         loss = lagrangian * share
         return (loss, exits.sums) if return_outputs else loss
+
+    @property
+    def _weights(self) -> list[float]:
+        """w_0 … w_L of the next primal step."""
+        if self.layer_skip is None:
+            return self.dual.weights.tolist()
+        return self.layer_skip.weights(self.state.global_step, self.state.max_steps)
 
     def _others(self, exits: ExitLosses, inputs: dict[str, Any]) -> list[float]:
         """Other sums of a micro-batch for the logs, K numbers."""
@@ -226,7 +247,7 @@ class DescentMixin(Guarded):
             logs |= self._other_logs(sums.others)
             rows: dict[str, tuple[int, list[float]]] = {
                 "loss": (first, losses.tolist()),
-                "weight": (0, self.dual.weights.tolist()),
+                "weight": (0, self._weights),
             }
             if self.dual.problem.constrained:
                 rows["multiplier"] = 0, self.dual.multipliers.tolist()
