@@ -1,7 +1,11 @@
 """The figure and the table of quality against depth, from cells alone."""
 
+import shutil
+
 import pytest
 
+from descend.cli import main
+from descend.paper import cell_store, grid
 from descend.paper.report import FIGURES
 from descend.paper.report.results import Results
 from descend.records.studies import parse_cell
@@ -64,3 +68,25 @@ def test_a_diverged_run_is_named_and_has_no_numbers(study):
     assert row[3] == "0, 2 diverged" and row[5:] == ["–"] * 6
     chart = FIGURES["anytime"](results([*study[:-2], *both])).chart
     assert {series.name for series in chart.panels[0].series} == {"ERM", "Constrained"}
+
+
+def test_the_figure_is_run_and_drawn_from_the_command_line(tmp_path, monkeypatch):
+    """On generated data: of each new method a cell, and a pair to hold them against."""
+    wanted = {("DistilBERT", arm) for arm in ("erm", "constrained", "neftune", "layerskip")}
+    wanted |= {("ViT", "layerskip"), ("Llama", "layerskip")}
+    chosen = [cell for cell in grid.cells(["anytime"], "smoke") if (cell.model, cell.arm) in wanted and not cell.seed]
+    assert len(chosen) == len(wanted)
+    names = ("anytime", "table-anytime")
+    monkeypatch.setattr(grid, "WANTED", {name: grid.Wanted("some", lambda _: chosen) for name in names})
+    assert main(["reproduce", *names, "--scale", "smoke", "--out", str(tmp_path), "--workers", "1"]) == 0
+    lines = cell_store.read(tmp_path)
+    assert lines.keys() == {cell.name for cell in chosen}
+    for done in lines.values():
+        assert done.summary.method == done.cell.arm
+        assert [len(curve.metric) for curve in done.summary.anytime] == [done.cell.depth + 1] * 4
+    drawn = (tmp_path / "figures" / "anytime.csv").read_bytes()
+    assert b"LayerSkip" in drawn and b"NEFTune" in drawn
+    shutil.rmtree(tmp_path / "runs")  # the cells are enough
+    assert main(["report", str(tmp_path)]) == 0
+    assert (tmp_path / "figures" / "anytime.csv").read_bytes() == drawn
+    assert (tmp_path / "figures" / "table-anytime.md").is_file()
