@@ -15,7 +15,6 @@ from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, Unif
 from descend.objective import Task
 from descend.training import DescentMixin, DescentTrainer
 from descend.training.config import DescentArguments, DescentConfig
-from descend.training.neftune import matched_alpha
 
 SHIFTS: dict[str, type[Noise]] = {
     "gaussian": GaussianNoise,
@@ -232,8 +231,7 @@ class Recipe(Workload):
         """Build everything that one training run needs; the recipe is not changed.
 
         Args:
-            arguments: Training arguments, of the class `arguments()`; their seed is that of the model's weights. For
-                the method ``neftune``, α is set to the matched one if there is none.
+            arguments: Training arguments, of the class `arguments()`; their seed is that of the model's weights.
             data: The result of this recipe's `load`, to share it between runs; loaded if None.
         """
         recipe = self.completed()
@@ -242,9 +240,6 @@ class Recipe(Workload):
         set_seed(arguments.seed)
         model = recipe.network(data)
         noise = recipe.corruption(data.sigma, arguments.seed)
-        if arguments.method == "neftune" and arguments.neftune_noise_alpha is None:
-            collate = recipe.collate(data.tokenizer)
-            arguments.neftune_noise_alpha = matched_alpha(model, recipe.task(), data.train, noise, collate=collate)
         return Setup(recipe.fitted(model), data, model, recipe.task(), noise, arguments)
 
     def trainer(self, setup: "Setup", callbacks: Sequence[TrainerCallback]) -> DescentMixin:

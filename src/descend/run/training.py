@@ -160,6 +160,7 @@ def _train(
                 "seconds": round(trainer.seconds, 1),
                 "step": trainer.kept_step,
                 "temperature": trainer.temperature,
+                "neftune_alpha": trainer.neftune_noise_alpha,
             }
             config.model_copy(update=ended).write(out / CONFIG_FILE)
     return trainer

@@ -28,7 +28,7 @@ from descend.training.config import DescentArguments, DescentConfig
 from descend.training.divergence import Guarded
 from descend.training.dual_step import DualStep
 from descend.training.layerskip import LayerSkip
-from descend.training.neftune import words_of
+from descend.training.neftune import matched_alpha, words_of
 from descend.training.order import LengthGrouped, Share
 from descend.training.state import StepSums
 from descend.training.stopping import EarlyStopping
@@ -82,11 +82,6 @@ class DescentMixin(Guarded):
         self.layer_skip = LayerSkip(args, objective.model, args.seed) if args.method == "layerskip" else None
         if args.method == "neftune":
             words_of(objective.model)  # raises for a model without words
-            if args.neftune_noise_alpha is None:
-                raise InputError(
-                    "the method neftune needs neftune_noise_alpha; descend.training.neftune.matched_alpha computes the "
-                    "one that matches a noise."
-                )
             objective.trains_with_noise = False
         self.sums = StepSums(self.dual, self.other_sums)
         self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
@@ -123,6 +118,8 @@ class DescentMixin(Guarded):
                 "Choose stage 2, or FSDP2."
             )
         self.model_accepts_loss_kwargs = False  # `get_batch_samples` counts the targets
+        if self.args.method == "neftune" and self.neftune_noise_alpha is None:
+            self.neftune_noise_alpha = self._matched_alpha()
         self.add_callback(DualStep(self))
         # Transformers takes a metric for higher-is-better unless its name ends in loss.
         task = self.objective.task
@@ -138,6 +135,18 @@ class DescentMixin(Guarded):
             self.args.greater_is_better = False
         if self.args.patience is not None:
             self.add_callback(EarlyStopping(self.args.patience, self))
+
+    def _matched_alpha(self) -> float | None:
+        """NEFTune's α that matches the noise of evaluation on the training data; None without training data."""
+        noise, data, sigma = self.objective.noise, self.train_dataset, self.sigma
+        if data is None:
+            return None
+        if noise is None or noise.level == 0 or sigma is None or not has_length(data):
+            raise InputError(
+                "the method neftune matches a noise above 0 on training data of known length; got none. Give "
+                "neftune_noise_alpha (--neftune-noise-alpha)."
+            )
+        return matched_alpha(noise.std(sigma), data, words_of(self.objective.model).embedding_dim)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
