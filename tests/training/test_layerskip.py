@@ -180,6 +180,12 @@ def test_bad_settings_are_one_line(tmp_path):
             settings(**bad)
 
 
+def test_compiling_by_accelerates_own_setting_is_refused(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "EAGER")
+    with pytest.raises(InputError, match=r"dynamo_backend.*layerskip"):
+        build(tmp_path, tokenizer, method="layerskip", alpha=None, dual_lr=None, dual_warmup_steps=None)
+
+
 def test_layers_that_share_their_weights_are_refused_before_anything_is_read(tmp_path, capsys):
     for recipe in ("video-ut", "video-dust", "text-ut"):
         flags = ["--method", "layerskip", "--data", str(tmp_path), "--out", str(tmp_path / "run")]

@@ -172,9 +172,8 @@ class DescentArguments(DescentSettings):
             raise InputError(f"layer_dropout must be a rate in [0, 1); got {self.layer_dropout}.")
         if self.exit_rotation is not None and self.exit_rotation < 1:
             raise InputError(f"exit_rotation must be at least 1 step; got {self.exit_rotation}.")
-        compiled = self.torch_compile or self.torch_compile_backend or self.torch_compile_mode
-        if self.method == "layerskip" and compiled:
-            raise InputError("torch_compile must be off: the method layerskip changes blocks by hooks at every step.")
+        if self.torch_compile or self.torch_compile_backend or self.torch_compile_mode:
+            self.check_compilable()
         if self.preset not in (None, PAPER):
             raise InputError(f"preset must be {PAPER}, or left out; got {self.preset!r}.")
         if self.preset is not None and self.alpha is None:
@@ -196,6 +195,14 @@ class DescentArguments(DescentSettings):
             raise InputError(
                 "label_smoothing_factor must be 0: the loss is the task's, the same at every layer; got "
                 f"{self.label_smoothing_factor}."
+            )
+
+    def check_compilable(self) -> None:
+        """Raise an error for a method that can't be compiled."""
+        if self.method == "layerskip":
+            raise InputError(
+                "torch_compile (or Accelerate's dynamo_backend) must be off: the method layerskip changes blocks by "
+                "hooks at every step."
             )
 
     def _check_patience(self, patience: int) -> None:
