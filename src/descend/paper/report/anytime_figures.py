@@ -6,7 +6,7 @@ from math import isfinite
 from statistics import fmean
 
 from descend.paper.report.cells import Run, arm_name, data_name
-from descend.paper.report.chart import Chart, Panel, Series
+from descend.paper.report.chart import Chart, Panel
 from descend.paper.report.parts import BANDS, SEEDS, Runs, layer_series, noise_panel
 from descend.paper.report.results import Results, Setting
 from descend.paper.report.tables import Table
@@ -21,8 +21,8 @@ def anytime(results: Results) -> Chart:
     """The metric along the layers, the last layer's under noise, and the mean over depth under noise."""
     panels = []
     for setting in _settings(results):
-        panels += [_by_layer(setting), noise_panel(_arms(setting), f"last layer, {setting.words}", setting.gamma)]
-        panels.append(_by_noise(setting))
+        last = noise_panel(_arms(setting), f"{setting.model}-{setting.depth}, last layer", setting.gamma)
+        panels += [_by_layer(setting), last, _by_noise(setting)]
     words = (
         "Left: every layer at the training noise. Middle: the last layer under noise. Right: the mean over depth under "
         f"noise, the area under the left curve. {SEEDS} {BANDS}"
@@ -89,13 +89,9 @@ def _by_noise(setting: Setting) -> Panel:
         levels = sorted({curve.noise for run in runs for curve in run.summary.anytime})
         rows = [[curve.area for curve in run.summary.anytime] for run in runs if run.summary.anytime]
         if rows:
-            series.append(_along(layer_series(arm_name(arm), arm, rows), levels))
-    title = f"mean over depth, {setting.words}"
+            series.append(replace(layer_series(arm_name(arm), arm, rows), x=levels))
+    title = f"{setting.model}-{setting.depth}, mean over depth"
     return Panel(title, "test noise γ", setting.metric, series, log_y=_log(setting))
-
-
-def _along(series: Series, levels: Sequence[float]) -> Series:
-    return replace(series, x=levels)
 
 
 def _log(setting: Setting) -> bool:
