@@ -34,6 +34,8 @@ class Stream(IntEnum):
     """Noise while a language model answers prompts, by the number of the batch's first prompt."""
     SWEEP = 7
     """The settings of a sweep's trial, by the trial's number."""
+    LAYERS = 8
+    """Which rows of a batch pass a block unchanged in LayerSkip's training, by rank."""
 
 
 def derived(stream: Stream, seed: int, *place: int) -> int:

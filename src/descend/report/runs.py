@@ -18,6 +18,8 @@ METHOD_NAMES = {
     "uniform": "Uniform weights",
     "linear": "Linear weights",
     "r-drop": "R-Drop",
+    "neftune": "NEFTune",
+    "layerskip": "LayerSkip",
     "constrained": "Constrained",
 }
 
@@ -39,12 +41,14 @@ STYLES = {
     "uniform": Style("#005c42", "#36e0a0", "square"),
     "linear": Style("#74205f", "#f3bfe0", "triangle-up"),
     "r-drop": Style("#808080", "#9a9a9a", "star"),
+    "neftune": Style("#bb44ff", "#9944bb", "pentagon"),
+    "layerskip": Style("#0000aa", "#3355ff", "triangle-down"),
     "constrained": Style("#0072b2", "#5fb8f0", "diamond"),
 }
 SPARE_STYLES = (
     Style("#8a4a2f", "#c99a7e", "hexagon"),
     Style("#7d6b00", "#ddc94a", "cross"),
-    Style("#5b57d6", "#a7a4ff", "triangle-down"),
+    Style("#5b57d6", "#a7a4ff", "hourglass"),
 )
 
 

@@ -22,6 +22,8 @@ from descend.records.schema.base import (
 from descend.records.schema.completions import Completion, read_completions
 from descend.records.schema.config import RunConfig, read_config
 from descend.records.schema.findings import (
+    WITHIN,
+    AnytimeCurve,
     ChosenExit,
     Drafts,
     ExitPoint,
@@ -40,6 +42,7 @@ from descend.records.schema.summary import (
     Measured,
     Provenance,
     Summary,
+    anytime_curves,
     parse_summary,
     read_comparison,
     read_summary,
@@ -52,6 +55,8 @@ __all__ = [
     "REQUIRED",
     "SCHEMA",
     "SUMMARY_FILE",
+    "WITHIN",
+    "AnytimeCurve",
     "ByLevel",
     "ChosenExit",
     "Comparison",
@@ -76,6 +81,7 @@ __all__ = [
     "SettledLayer",
     "Speculation",
     "Summary",
+    "anytime_curves",
     "parse",
     "parse_summary",
     "read_comparison",

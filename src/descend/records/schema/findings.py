@@ -1,8 +1,16 @@
-"""The parts of a summary: ratios, early exits, speculation, probes."""
+"""The parts of a summary: ratios, the anytime curve, early exits, speculation, probes."""
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Self
+
+from pydantic import model_validator
 
 from descend.records.schema.base import ByLevel, Number, Part
+
+WITHIN = (1, 2, 5)
+"""How far from full depth, in percent, `AnytimeCurve.first_within` looks."""
 
 
 class Histogram(Part):
@@ -27,6 +35,58 @@ class SettledLayer(Part):
 
     mean: Number = math.nan
     shares: list[Number] = []
+
+
+class AnytimeCurve(Part):
+    """How good the model is at every depth, at one noise level.
+
+    Attributes:
+        noise: The level γ.
+        metric: The metric of each layer 0 … L.
+        first_within: For 1, 2 and 5 the smallest layer l such that l and all deeper layers are within that percent of
+            full depth, see `of`; None where full depth's metric is not finite.
+        area: The trapezoid of the metric over l/L in [0, 1]; NaN where a metric is not finite.
+    """
+
+    noise: float
+    metric: list[Number]
+    first_within: dict[int, int | None]
+    area: Number
+
+    @model_validator(mode="after")
+    def _layers_exist(self) -> Self:
+        if any(layer is not None and not 0 <= layer < len(self.metric) for layer in self.first_within.values()):
+            raise ValueError(
+                f"anytime.first_within must name layers 0 to {len(self.metric) - 1}; got {self.first_within}"
+            )
+        return self
+
+    @classmethod
+    def of(cls, noise: float, metric: Sequence[float], *, higher_is_better: bool) -> Self:
+        """The curve of one noise level.
+
+        Percent are points of a metric that is better when higher (accuracy 0.90 is within 1 of 0.91), and relative to
+        full depth for one that is better when lower (RMSE 10.1 is within 1 of 10). A layer better than full depth is
+        within any percent.
+
+        Args:
+            noise: The level γ.
+            metric: The metric of each layer, L+1 numbers.
+            higher_is_better: Whether more of the metric is better.
+        """
+        full, depth = metric[-1], len(metric) - 1
+        points = [value if math.isfinite(value) else math.nan for value in metric]
+        area = sum((low + high) / 2 for low, high in pairwise(points)) / depth
+
+        def first(percent: int) -> int | None:
+            if not math.isfinite(full):
+                return None
+            allowed = percent / 100 if higher_is_better else percent / 100 * abs(full)
+            allowed += 1e-9 * abs(full)  # rounding: 0.91 − 0.90 is more than 0.01
+            losses = [full - value if higher_is_better else value - full for value in metric]
+            return max((layer + 1 for layer, loss in enumerate(losses) if not loss <= allowed), default=0)
+
+        return cls(noise=noise, metric=list(metric), first_within={each: first(each) for each in WITHIN}, area=area)
 
 
 class ExitPoint(Part):
