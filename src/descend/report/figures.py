@@ -123,7 +123,7 @@ def exits(group: Group) -> go.Figure:
             )
         chosen = exits.chosen
         figure.add_scatter(
-            customdata=[f"threshold {chosen.threshold:g}", "full depth"],
+            customdata=["full depth" if chosen.threshold is None else f"threshold {chosen.threshold:g}", "full depth"],
             x=[chosen.layers, exits.depth],
             y=[chosen.value, exits.full],
             name=f"{plain_text(arm.label)}, chosen and full depth",
