@@ -16,6 +16,7 @@ from descend.errors import InputError, reason
 from descend.evaluation.energy import energies
 from descend.evaluation.exits import exits
 from descend.evaluation.judgement import PLAIN_ALPHA, judge
+from descend.evaluation.latency import latency
 from descend.evaluation.layers import embedding_std, evenly, measure
 from descend.evaluation.probes import fit_probes
 from descend.evaluation.risk_control import check_risk
@@ -177,6 +178,8 @@ def evaluate(
     )
     summary = judgement.summary(subject.provenance, asked=task is None)
     more: dict[str, Any] = {}  # by the summary's field
+    if (timed := latency(network, objective_task, samples, **settings)) is not None:
+        more["latency"] = timed
     if judgement.measured.probed is not None:
         probed_layers = judgement.measured.probed.measured(objective_task)
         more["probe"] = Probes(

@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from descend.records.schema.base import ByLevel, Number, Part
+from descend.records.schema.base import ByLevel, Number, Part, Text
 
 WITHIN = (1, 2, 5)
 """How far from full depth, in percent, `AnytimeCurve.first_within` looks."""
@@ -87,6 +87,20 @@ class AnytimeCurve(Part):
             return max((layer + 1 for layer, loss in enumerate(losses) if not loss <= allowed), default=0)
 
         return cls(noise=noise, metric=list(metric), first_within={each: first(each) for each in WITHIN}, area=area)
+
+
+class Latency(Part):
+    """How long the model computed until each layer could be read.
+
+    Attributes:
+        device: The device's name.
+        batch_size: Samples in the batch that was timed.
+        milliseconds: Per sample, up to each layer 0 … L and one readout there; medians.
+    """
+
+    device: Text
+    batch_size: int
+    milliseconds: list[Number]
 
 
 class ExitPoint(Part):
