@@ -160,7 +160,7 @@ def speculation(group: Group) -> go.Figure:
 
 def error_by_noise(group: Group) -> go.Figure:
     """The last layer's error against the noise level γ, with the training noise marked."""
-    better = "higher" if group.runs[0].summary.higher_is_better else "lower"
+    better = "higher" if group.higher_is_better else "lower"
     figure = go.Figure(layout=plain_layout("noise level γ", f"{plain_text(group.metric)} ({better} is better)"))
     for arm in group.arms:
         table: dict[float, list[float]] = {}
