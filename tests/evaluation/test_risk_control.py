@@ -2,12 +2,15 @@
 
 import itertools
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from scipy.stats import binomtest
 
 from descend import DescentClassifier, run
+from descend.cli import main
 from descend.errors import InputError
 from descend.evaluation.layers import LayerLosses
 from descend.evaluation.risk_control import SEQUENCE, answers_lost, certify, on_test_data, samples_needed
@@ -138,8 +141,6 @@ def test_the_exit_part_of_a_summary_keeps_the_guarantee(tmp_path):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    from descend.cli import main
-
     folder = tmp_path_factory.mktemp("runs") / "run"
     words = ["--depth", "3", "--hidden-size", "16", "--max-length", "24", "--num-train-epochs", "1"]
     assert not main(["train", "text-distilbert", *words, "--out", str(folder)])
@@ -172,6 +173,24 @@ def test_evaluate_with_a_risk_saves_what_the_classifier_then_uses(trained):
     before = (trained / "model" / CERTIFIED_FILE).read_text()
     assert "guarantee" not in run.evaluate(trained, noise=[0.0], exit=True, most=20).content()["exit"]
     assert (trained / "model" / CERTIFIED_FILE).read_text() == before
+
+
+def test_the_page_on_exits_does_what_it_says(trained):
+    page = (Path(__file__).parents[2] / "docs" / "exits.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^    descend (evaluate .*)$", page, re.MULTILINE)
+    assert (
+        main([word.replace("runs/imdb", str(trained)) for word in command.split()] + ["--noise", "0", "--most", "9"])
+        == 0
+    )
+    guarantee = read_summary(trained).exit.guarantee
+    assert (guarantee.risk, guarantee.confidence) == (0.01, 0.95)
+    names = set(re.findall(r"`(\w+)`", page.split("`exit.guarantee` also has")[1].split("\n\n")[0]))
+    assert names == set(guarantee.model_fields_set) - {"risk", "confidence", "noise", "threshold"}
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    values = {}
+    exec(block.replace("runs/imdb", str(trained)), values)
+    assert values["classifier"].exit.risk == 0.01 and values["whole"].exit is None
+    assert [each.layer for each in values["whole"].predict(["a film"])] == [3]
 
 
 @pytest.mark.parametrize(

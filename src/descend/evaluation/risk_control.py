@@ -21,7 +21,13 @@ from descend.evaluation.layers import LayerLosses
 from descend.models.exit_rule import ExitRule
 from descend.records.schema import Guarantee
 
-SEQUENCE = (0.9999, 0.9995, *(each / 1000 for each in range(999, 990, -1)), *(each / 100 for each in range(99, 4, -1)))
+SEQUENCE = (
+    *(0.9999, 0.9995),
+    *(each / 1000 for each in range(999, 990, -1)),
+    *(each / 100 for each in range(99, 55, -1)),
+    *(each / 1000 for each in range(550, 499, -1)),  # the first exits of a classifier of two classes are hardly sure
+    *(each / 100 for each in range(49, 4, -1)),
+)
 """The thresholds in the order of their tests, from the safest to the boldest."""
 
 
