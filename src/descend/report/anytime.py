@@ -1,6 +1,7 @@
 """Quality against depth and against time: figures and a table, with the first layers that are close to full depth."""
 
 from collections.abc import Sequence
+from math import isfinite
 
 import plotly.graph_objects as go
 
@@ -44,8 +45,7 @@ def by_time(group: Group) -> go.Figure:
 
 def depth_table(group: Group) -> Table:
     """For each noise level the first layer within 1, 2 and 5 percent of full depth, and the area over depth."""
-    unit = "points" if group.higher_is_better else "%"
-    heads = ("Method", *(f"Within {each} {unit}" for each in WITHIN), "Full depth", "Area over depth")
+    heads = ("Method", *(f"Within {_share(each, group)}" for each in WITHIN), "Full depth", "Area over depth")
     bodies = []
     for level in group.noise_levels:
         rows = [Row(cells, arm.style) for arm in group.arms if (cells := _cells(arm, level))]
@@ -63,6 +63,10 @@ def time_words(group: Group) -> str:
     )
     words = f"Measured on {' and on '.join(measured)}."
     return words if len(measured) == 1 else f"{words} These times do not compare."
+
+
+def _share(percent: int, group: Group) -> str:
+    return f"{percent} point{'s' * (percent > 1)}" if group.higher_is_better else f"{percent} %"
 
 
 def _cells(arm: Arm, level: float) -> list[Cell]:
@@ -110,8 +114,9 @@ def _rings(group: Group, level: float, places: Sequence[Sequence[float]]) -> lis
     """
     unit = "points" if group.higher_is_better else "%"
     rings = []
-    for index, (arm, place) in enumerate(zip(group.arms, places, strict=True)):
-        curve = arm.anytime(level)
+    curves = [arm.anytime(level) for arm in group.arms]
+    highest = max((curve.area for curve in curves if curve and isfinite(curve.area)), default=0.0)
+    for arm, curve, place in zip(group.arms, curves, places, strict=True):
         near: dict[int, list[int]] = {}  # layer → percents
         for percent, layer in (curve.first_within if curve else {}).items():
             if layer is not None:
@@ -121,7 +126,8 @@ def _rings(group: Group, level: float, places: Sequence[Sequence[float]]) -> lis
             x=[place[layer] for layer in near],
             y=[curve.metric[layer] for layer in near] if curve else [],
             text=words,
-            textposition="bottom center" if index % 2 else "top center",
+            textposition="top center" if curve and curve.area == highest else "bottom center",
+            textfont={"color": arm.style.light},
             legendgroup=arm.label,
             showlegend=False,
             mode="markers+text",

@@ -27,6 +27,7 @@ _PROBES = """ Dotted: a linear probe fitted to each layer, which shows what a la
 can read of it."""
 _METRICS = """The same for the metric. A layer that lowers the loss need not change an answer. A ring marks the first
 layer from which on all layers are within 1, 2 or 5 {unit} of full depth."""
+_MOVES = """ The slider of the noise, at the loss, sets the noise here too."""
 _TIMES = """What a budget of time buys: the milliseconds that one sample takes up to each layer, with one readout
 there. """
 _RATIOS = """The constraints hold on average; this is how single samples fare. Below the dashed line a layer lowers
@@ -128,7 +129,7 @@ def _figures(index: int, group: Group) -> tuple[dict[str, go.Figure], list[Figur
     error = f"{group.metric if counts else 'Error'} against noise"
     add("error", figures.error_by_noise(group), error, _ERROR)
     if any(summary.anytime for summary in summaries):
-        words = _METRICS.format(unit="points" if counts else "%")
+        words = _METRICS.format(unit="points" if counts else "%") + (_MOVES if len(group.noise_levels) > 1 else "")
         add("metrics", anytime.by_depth(group), f"{group.metric} along the layers", words)
     if any(summary.anytime and summary.latency for summary in summaries):
         add("times", anytime.by_time(group), f"{group.metric} against time", _TIMES + anytime.time_words(group))
