@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from descend.records.schema.base import ByLevel, Number, Part
+from descend.records.schema.base import ByLevel, Number, Part, Text
 
 WITHIN = (1, 2, 5)
 """How far from full depth, in percent, `AnytimeCurve.first_within` looks."""
@@ -89,6 +89,20 @@ class AnytimeCurve(Part):
         return cls(noise=noise, metric=list(metric), first_within={each: first(each) for each in WITHIN}, area=area)
 
 
+class Latency(Part):
+    """How long the model computed until each layer could be read.
+
+    Attributes:
+        device: The device's name.
+        batch_size: Samples in the batch that was timed.
+        milliseconds: Per sample, up to each layer 0 … L and one readout there; medians.
+    """
+
+    device: Text
+    batch_size: int
+    milliseconds: list[Number]
+
+
 class ExitPoint(Part):
     """The metric's ``value`` and the mean number of ``layers`` used, by one rule for exits.
 
@@ -102,28 +116,80 @@ class ExitPoint(Part):
 
 
 class ChosenExit(ExitPoint):
-    """The threshold chosen on validation data, with its time as a share of full depth's."""
+    """The threshold chosen on validation data, with its time as a share of full depth's; None means full depth."""
 
-    threshold: float
+    threshold: float | None
     time_ratio: Number
 
 
+class Guarantee(Part):
+    """The bound that an exit threshold was certified by, see `descend.evaluation.risk_control`.
+
+    Attributes:
+        risk: The largest share of samples that may lose an answer that full depth has right.
+        confidence: How sure this is, over the draw of the validation data.
+        noise: The level γ of the data that it holds for.
+        threshold: What was certified; None where nothing was, which means full depth.
+        validation: Samples that the test was made on.
+        losses: How many of them lose an answer.
+        needed: The fewest samples that can certify this risk, if none of them loses an answer.
+        test: Samples of the test data.
+        test_risk: The share of them that loses an answer.
+    """
+
+    risk: float
+    confidence: float
+    noise: float
+    threshold: float | None
+    validation: int
+    losses: int
+    needed: int
+    test: int | None = None
+    test_risk: float | None = None
+
+    def sentence(self) -> str:
+        """The bound, what it rests on, and what the test data say."""
+        asked = f"a risk of {self.risk:.2%} at {self.confidence:.0%} confidence"
+        if self.validation < self.needed:
+            return (
+                f"No exit is certified for {asked}: this takes at least {self.needed} validation samples; there are "
+                f"{self.validation}. All samples go to full depth."
+            )
+        if self.threshold is None:
+            return (
+                f"No exit is certified for {asked}: even the safest threshold loses too many answers of "
+                f"{self.validation} validation samples. All samples go to full depth; allow a higher risk."
+            )
+        words = (
+            f"With {self.confidence:.0%} confidence at most {self.risk:.2%} of samples lose an answer that full depth "
+            f"has right, at γ = {self.noise:g}: {self.losses} of {self.validation} did on validation data"
+        )
+        return words + ("." if self.test_risk is None else f", {self.test_risk:.2%} of {self.test} on test data.")
+
+
 class Exits(Part):
-    """Early exits: the metric at ``full`` depth, and the curves by confidence threshold and by patience."""
+    """Early exits: the metric at ``full`` depth, and the curves by confidence threshold and by patience.
+
+    With a ``guarantee`` its threshold is the one chosen.
+    """
 
     full: Number
     depth: int
     confidence: list[ExitPoint]
     patience: list[ExitPoint]
     chosen: ChosenExit
+    guarantee: Guarantee | None = None
 
     def sentence(self, metric: str) -> str:
         """What early exits cost and save."""
         chosen = self.chosen
+        bound = "" if self.guarantee is None else f" {self.guarantee.sentence()}"
+        if chosen.threshold is None:
+            return bound.strip() or "No exit was chosen: all samples go to full depth."
         return (
             f"Early exits at a confidence of {chosen.threshold:g}, chosen on validation data, use {chosen.layers:.2f} "
             f"of {self.depth} layers on average and {chosen.time_ratio:.2f} of the time: {metric} {chosen.value:.3f} "
-            f"against {self.full:.3f} at full depth, on clean inputs."
+            f"against {self.full:.3f} at full depth, on clean inputs.{bound}"
         )
 
 

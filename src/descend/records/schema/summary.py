@@ -24,7 +24,7 @@ from descend.records.schema.base import (
     nan_for_null,
     parse,
 )
-from descend.records.schema.findings import AnytimeCurve, Exits, Probes, Ratios, SettledLayer, Speculation
+from descend.records.schema.findings import AnytimeCurve, Exits, Latency, Probes, Ratios, SettledLayer, Speculation
 
 MOST_LEVELS, MOST_LAYERS = 1000, 1024
 """What a summary may hold, so that a page can show it."""
@@ -134,7 +134,10 @@ class Measured(File):
 
     def _lengths(self, depth: int) -> Iterator[tuple[str, int]]:
         """The entries with one number per layer, each with its length where that is wrong, 0 else."""
-        yield "anytime", next((len(curve.metric) for curve in self.anytime if len(curve.metric) != depth + 1), 0)
+        yield (
+            "anytime",
+            next((max(len(curve.metric), 1) for curve in self.anytime if len(curve.metric) != depth + 1), 0),
+        )
         for name, rows in self._rows().items():
             yield name, next((max(len(row), 1) for row in rows.values() if len(row) != depth + 1), 0)
         for name in ("violations", "violation_intervals", "bounds", "certified"):
@@ -196,6 +199,7 @@ class Summary(Measured, Provenance):
         first_layer: The first layer under a constraint.
         cap: The cap on the last layer's loss.
         sigma: σ_x of the noise.
+        latency: Measured time to each layer; None where it was not measured.
         probe: Linear probes.
         exit: Early exits.
         speculation: Self-speculative decoding.
@@ -213,6 +217,7 @@ class Summary(Measured, Provenance):
     first_layer: int | None = None
     cap: float | None = None
     sigma: float | None = None
+    latency: Latency | None = None
     probe: Probes = Probes()
     exit: Exits | None = None
     speculation: Speculation | None = None
@@ -264,6 +269,8 @@ class Summary(Measured, Provenance):
 
     def _lengths(self, depth: int) -> Iterator[tuple[str, int]]:
         yield from super()._lengths(depth)
+        milliseconds = len(self.latency.milliseconds) if self.latency else depth + 1
+        yield "latency", max(milliseconds, 1) if milliseconds != depth + 1 else 0
         yield "limits", len(self.limits) if len(self.limits) not in (0, depth + 1) else 0
 
     @model_validator(mode="before")
