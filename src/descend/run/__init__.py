@@ -1,7 +1,18 @@
 """A run: a recipe carried out in a folder, so that it can be repeated, resumed and judged."""
 
 from descend.run.completing import complete
+from descend.run.exporting import export
 from descend.run.judging import evaluate, mean_metric, usual_levels
 from descend.run.training import differences, finished, stored, train
 
-__all__ = ["complete", "differences", "evaluate", "finished", "mean_metric", "stored", "train", "usual_levels"]
+__all__ = [
+    "complete",
+    "differences",
+    "evaluate",
+    "export",
+    "finished",
+    "mean_metric",
+    "stored",
+    "train",
+    "usual_levels",
+]

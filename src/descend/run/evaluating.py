@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers import default_data_collator
 
+from descend.card import CARD_FILE
 from descend.core import DescentProblem
 from descend.errors import InputError
 from descend.evaluation.judgement import PLAIN_ALPHA, judge
@@ -112,6 +113,10 @@ def evaluate(
         judgement.write(folder, summary)
         if trainer is not None and trainer.args.folder.absolute() != folder.absolute():
             _copy_records(trainer.args.folder, folder)
+        if trainer is not None:
+            trainer.summary = summary
+            if (trainer.args.folder / CARD_FILE).is_file():
+                trainer.create_model_card()
         write_page([folder], folder, f"Descend: {folder.absolute().name}")
     return summary
 

@@ -20,11 +20,13 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import is_datasets_available
 from transformers.utils import logging as transformers_logging
 
+from descend.card import edited_card, write_card
 from descend.errors import InputError, Interrupted, Unsaved, reason
 from descend.objective import check_r_drop
 from descend.recipes import Data, Recipe
 from descend.records import LOCK_FILE, PART, aside, locked
 from descend.records.schema import CONFIG_FILE, RunConfig, read_config
+from descend.run.cards import run_card
 from descend.training import DUAL_FILE, FEASIBLE_FOLDER, DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
 from descend.training.config import DescentArguments, DescentConfig
@@ -148,6 +150,7 @@ def _train(
                 raise
             raise Unsaved("interrupted after the last step; there is no checkpoint to go on from.") from None
         # All processes take part: each may hold a part of the model.
+        edited = edited_card(out / "model")
         with aside(out / "model") if main else nullcontext(out / "model") as folder:
             trainer.save_pretrained(folder)
         trainer.save_dual(out / DUAL_FILE)
@@ -160,6 +163,8 @@ def _train(
                 "temperature": trainer.temperature,
             }
             config.model_copy(update=ended).write(out / CONFIG_FILE)
+            verdict = trainer.verdict.sentence("the validation data") if trainer.verdict else ""
+            write_card(out / "model", run_card(out, trainer.users_model, verdict=verdict).text(), edited)
     return trainer
 
 
