@@ -1,6 +1,8 @@
 """`descend export`: the first K layers of a run, chosen or given, and what is refused."""
 
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from descend.models import UT, LayeredCausalLM, ViTDenoiser
 from descend.run.exporting import LayerChoice
 from descend.tasks.text import generate_reviews
 
+PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
 STEPS = ["--max-steps", "4", "--eval-strategy", "no", "--save-strategy", "no", "--load-best-model-at-end", "false"]
 TEXT = ["--depth", "3", "--hidden-size", "16", "--max-length", "30", "--use-cpu", *STEPS]
 VIDEO = ["--depth", "3", "--window", "2", "--stride", "30", "--use-cpu", *STEPS]
@@ -149,6 +152,24 @@ def test_the_card_says_where_an_export_comes_from(classifier, tmp_path, capsys):
     assert "first 2 of 3 layers" in card.text and "descend train text-distilbert" in card.text
     results = {each.metric_args["noise"]: each.metric_value for each in card.data.eval_results}
     assert results == {0.0: pytest.approx(summary["layer_metrics"]["0.0"][2], rel=1e-5), 1.0: results[1.0]}
+
+
+def test_the_code_of_the_page_runs(language, classifier, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(language, tmp_path / "runs" / "llm")
+    shutil.copytree(classifier, tmp_path / "runs" / "imdb")
+    words(capsys, "export", "runs/llm", "--layers", "2", "--out", "draft")
+    commands = re.findall(r"^    (descend export .*)$", PAGE, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        shutil.rmtree("small", ignore_errors=True)
+        words(capsys, *shlex.split(command)[1:])
+    scope: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        exec(block, scope)
+    settings = scope["inputs"] | {"do_sample": False}
+    model, draft = scope["model"], scope["draft"]
+    assert torch.equal(model.generate(**settings, assistant_model=draft), model.generate(**settings))
 
 
 def refused(capsys, run, out, *flags):

@@ -92,6 +92,7 @@ class Export:
         depth: L.
         parameters: The number of the checkpoint's parameters.
         causal: Whether it is a language model, which can draft for the whole model.
+        drafts: Whether ``assistant_early_exit`` drafts with the first layers alone; in some families all layers run.
         shared: Whether all layers share one set of weights.
         adapters: Whether adapters were merged into the weights.
     """
@@ -102,6 +103,7 @@ class Export:
     depth: int
     parameters: int
     causal: bool
+    drafts: bool
     shared: bool
     adapters: bool
 
@@ -127,8 +129,11 @@ class Export:
             f"  model = AutoModelForCausalLM.from_pretrained({whole!r})",
             f"  draft = AutoModelForCausalLM.from_pretrained({str(self.folder)!r})",
             "  model.generate(**inputs, assistant_model=draft)",
-            "or without this checkpoint:",
-            f"  model.generate(**inputs, assistant_early_exit={self.layers})",
+            *(
+                ["or without this checkpoint:", f"  model.generate(**inputs, assistant_early_exit={self.layers})"]
+                if self.drafts
+                else []
+            ),
             "in vLLM:",
             f"  vllm serve {shlex.quote(whole)} --speculative-config {shlex.quote(json.dumps(draft))}",
         ]
@@ -216,6 +221,7 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> Export
         depth=depth,
         parameters=sum(each.numel() for each in again.parameters()),
         causal=isinstance(network, LayeredCausalLM),
+        drafts=getattr(getattr(network, "family", None), "drafts", True),
         shared=bool(getattr(plain.config, "tied", False)),
         adapters=adapters,
     )
