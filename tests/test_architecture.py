@@ -27,9 +27,7 @@ ARROWS: dict[str, set[str]] = {
     "transfer": set(),
     "compiled": {"models", "noise", "tasks", "transfer"},
     "objective": {"compiled", "contract", "models", "tasks", "noise", "tiles", "transfer"},
-    "card": {"records"},
     "training": {
-        "card",
         "core",
         "evaluation",
         "models",

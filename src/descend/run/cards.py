@@ -8,10 +8,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from descend.card import Card
 from descend.errors import InputError
 from descend.recipes import RECIPES
 from descend.recipes.pretrained import SMALL
+from descend.records.card import Card
 from descend.records.schema import SUMMARY_FILE, RunConfig, Summary, read_config, read_summary
 from descend.training.preset import Preset, paper
 

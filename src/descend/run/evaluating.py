@@ -10,13 +10,13 @@ import torch
 from torch import nn
 from transformers import default_data_collator
 
-from descend.card import CARD_FILE
 from descend.core import DescentProblem
 from descend.errors import InputError
 from descend.evaluation.judgement import PLAIN_ALPHA, judge
 from descend.evaluation.layers import embedding_std
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective, Task
+from descend.records.card import CARD_FILE
 from descend.records.schema import RECORDS_FILE, Provenance, Summary
 from descend.report import write_page
 from descend.run.judging import settings_of

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from descend.card import write_card
 from descend.errors import InputError
 from descend.models import LayeredCausalLM
 from descend.models.first_layers import keep_first, merged, own_output, probe_inputs
 from descend.models.loading import load_config, load_model
 from descend.models.modules import close
 from descend.records import aside
+from descend.records.card import write_card
 from descend.records.schema import read_config
 from descend.run.cards import run_card
 from descend.run.judging import layer_metrics, of_run

@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import Dataset, Subset
 
-from descend.card import write_card
 from descend.contract import resolve
 from descend.errors import InputError, reason
 from descend.evaluation.energy import energies
@@ -25,6 +24,7 @@ from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.models.unrolled import UnrolledModel
 from descend.recipes import RECIPES, SHIFTS, Data, PlainClassifier, Recipe, Restored, Workload
 from descend.records import put, read_json
+from descend.records.card import write_card
 from descend.records.schema import CONFIG_FILE, Probes, Provenance, RunConfig, Summary, parse
 from descend.run.cards import run_card
 from descend.seeds import Stream, derived

@@ -20,11 +20,11 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import is_datasets_available
 from transformers.utils import logging as transformers_logging
 
-from descend.card import edited_card, write_card
 from descend.errors import InputError, Interrupted, Unsaved, reason
 from descend.objective import check_r_drop
 from descend.recipes import Data, Recipe
 from descend.records import LOCK_FILE, PART, aside, locked
+from descend.records.card import edited_card, write_card
 from descend.records.schema import CONFIG_FILE, RunConfig, read_config
 from descend.run.cards import run_card
 from descend.training import DUAL_FILE, FEASIBLE_FOLDER, DescentMixin

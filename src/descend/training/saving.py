@@ -14,11 +14,11 @@ from transformers import PreTrainedModel
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from descend.card import CARD_FILE, edited_card, write_card
 from descend.core import Outlook, PrimalDual
 from descend.errors import NonFiniteLossError, SaveError
 from descend.models.modules import save_module
 from descend.records import PART, aside, of_disk
+from descend.records.card import CARD_FILE, edited_card, write_card
 from descend.records.rows import Records
 from descend.records.schema import Summary
 from descend.training.checkpoints import newest_whole, rotate, save_state, seal, step_of

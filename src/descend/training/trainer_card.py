@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from descend.card import Card
+from descend.records.card import Card
 
 
 def trainer_card(trainer: Any, name: str | None = None, base_model: str | None = None, **metadata: Any) -> Card:

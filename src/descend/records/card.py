@@ -11,7 +11,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from descend.records import put
+from descend.records.folder import put
 from descend.records.schema import Summary
 
 CARD_FILE = "README.md"

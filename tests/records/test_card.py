@@ -14,9 +14,9 @@ from transformers import TrainingArguments
 
 import descend
 from descend import DescentTrainer
-from descend.card import CARD_FILE, Card, edited_card, write_card
 from descend.cli import main
 from descend.cli.parsing import read_recipe
+from descend.records.card import CARD_FILE, Card, edited_card, write_card
 from descend.records.schema import RunConfig, parse_summary, read_config
 from descend.run import stored
 from descend.run.cards import train_command
