@@ -53,7 +53,8 @@ def test_a_run_folder_holds_what_the_plan_says(finished):
         "report.html",
     }
     assert names == expected | {"checkpoint-3", "checkpoint-6", "checkpoint-8"}
-    assert {path.name for path in (finished / "model").iterdir()} == {"config.json", "model.safetensors"}
+    written = {path.name for path in (finished / "model").iterdir()}
+    assert written == {"config.json", "model.safetensors", "README.md"}
     dual = load_file(finished / "dual.safetensors")
     assert {name: tensor.shape for name, tensor in dual.items()} == {
         "multipliers": (2,),

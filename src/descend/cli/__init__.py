@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from descend import extras
-from descend.cli import privacy, runs, studies
+from descend.cli import export, privacy, runs, studies
 from descend.cli.parsing import nearest
 from descend.errors import (
     InputError,
@@ -29,6 +29,7 @@ descend: transformers whose every layer lowers the expected loss
   descend evaluate RUN [--data PATH] [--noise 0,1]   losses and errors by layer and noise, and the verdict
   descend compare RUN RUN ... --out DIR              one page over several evaluated runs
   descend report DIR                                 write the page of a run, comparison, study or sweep again
+  descend export RUN --layers K --out DIR            the first K layers as a plain checkpoint; K may be: auto
   descend complete RUN --prompts FILE --out FILE     answers of a language model, in AlpacaEval's form
   descend reproduce WHAT ... --scale small --out DIR figures and tables of the paper; WHAT may be: list
   descend sweep RECIPE --trials N --out DIR          search each method's settings, with equally many trials
@@ -43,6 +44,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "evaluate": runs.evaluate,
     "compare": runs.compare,
     "report": runs.report,
+    "export": export.export,
     "complete": runs.complete,
     "reproduce": studies.reproduce,
     "sweep": studies.sweep,

@@ -17,6 +17,7 @@ from descend.evaluation.latency import latency
 from descend.evaluation.layers import embedding_std
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective, Task
+from descend.records.card import CARD_FILE
 from descend.records.schema import RECORDS_FILE, Provenance, Summary
 from descend.report import write_page
 from descend.run.judging import settings_of
@@ -116,6 +117,10 @@ def evaluate(
         judgement.write(folder, summary)
         if trainer is not None and trainer.args.folder.absolute() != folder.absolute():
             _copy_records(trainer.args.folder, folder)
+        if trainer is not None:
+            trainer.summary = summary
+            if (trainer.args.folder / CARD_FILE).is_file():
+                trainer.create_model_card()
         write_page([folder], folder, f"Descend: {folder.absolute().name}")
     return summary
 

@@ -27,7 +27,9 @@ from descend.models.exit_rule import CERTIFIED_FILE, CertifiedExit
 from descend.models.unrolled import UnrolledModel
 from descend.recipes import RECIPES, SHIFTS, Data, PlainClassifier, Recipe, Restored, Workload
 from descend.records import put, read_json, write_json
+from descend.records.card import write_card
 from descend.records.schema import CONFIG_FILE, Probes, Provenance, RunConfig, Summary, parse
+from descend.run.cards import run_card
 from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED
 from descend.training import DUAL_FILE
@@ -212,6 +214,8 @@ def evaluate(
         put(folder / FRAMES_FILE, lambda part: np.savez_compressed(part, **shown))  # type: ignore[arg-type]
     summary = summary.model_copy(update=more)
     judgement.write(folder, summary)
+    if task is None and (folder / model).is_dir():
+        write_card(folder / model, run_card(folder, network.saved, checkpoint=model).text())
     return summary
 
 
@@ -244,6 +248,23 @@ def mean_metric(
     settings: dict[str, Any] = {"batch_size": args.eval_batch_size, "device": args.device, "collate": collate}
     values = [measure(network, task, samples, noise.at(level), **settings).metrics[-1] for level in levels]
     return float(np.mean(values))
+
+
+def layer_metrics(subject: Subject, split: str) -> list[float]:
+    """The metric of the layers 0 … L at the training noise, as `evaluate` measures it; nothing is written.
+
+    Args:
+        subject: A run's model.
+        split: ``test``, ``validation`` or ``train``, of the run's own data.
+    """
+    recipe, restored, args = subject.recipe, subject.restored, subject.args
+    network, task = restored.model.to(args.device), recipe.task()
+    samples = getattr(recipe.load(restored), split)
+    task.check(samples, network.limits)
+    noise = recipe.corruption(subject.sigma, seed=0)
+    collate = recipe.collate(restored.tokenizer)
+    size, device = args.eval_batch_size, args.device
+    return measure(network, task, samples, noise, batch_size=size, device=device, collate=collate).metrics
 
 
 def _few(samples: Any, most: int) -> Any:

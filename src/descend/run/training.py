@@ -24,7 +24,9 @@ from descend.errors import InputError, Interrupted, Unsaved, reason
 from descend.objective import check_r_drop
 from descend.recipes import Data, Recipe
 from descend.records import LOCK_FILE, PART, aside, locked
+from descend.records.card import edited_card, write_card
 from descend.records.schema import CONFIG_FILE, RunConfig, read_config
+from descend.run.cards import run_card
 from descend.training import DUAL_FILE, FEASIBLE_FOLDER, DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
 from descend.training.config import DescentArguments, DescentConfig
@@ -147,6 +149,7 @@ def _train(
                 raise
             raise Unsaved("interrupted after the last step; there is no checkpoint to go on from.") from None
         # All processes take part: each may hold a part of the model.
+        edited = edited_card(out / "model")
         with aside(out / "model") if main else nullcontext(out / "model") as folder:
             trainer.save_pretrained(folder)
         trainer.save_dual(out / DUAL_FILE)
@@ -160,6 +163,8 @@ def _train(
                 "neftune_alpha": trainer.neftune_noise_alpha,
             }
             config.model_copy(update=ended).write(out / CONFIG_FILE)
+            verdict = trainer.verdict.sentence("the validation data") if trainer.verdict else ""
+            write_card(out / "model", run_card(out, trainer.users_model, verdict=verdict).text(), edited)
     return trainer
 
 

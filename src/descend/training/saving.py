@@ -18,12 +18,15 @@ from descend.core import Outlook, PrimalDual
 from descend.errors import NonFiniteLossError, SaveError
 from descend.models.modules import save_module
 from descend.records import PART, aside, of_disk
+from descend.records.card import CARD_FILE, edited_card, write_card
 from descend.records.rows import Records
+from descend.records.schema import Summary
 from descend.training.checkpoints import newest_whole, rotate, save_state, seal, step_of
 from descend.training.config import DescentArguments
 from descend.training.hf_hooks import TrainerHooks
 from descend.training.layerskip import LayerSkip
 from descend.training.state import StepSums
+from descend.training.trainer_card import trainer_card
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +46,7 @@ class Saving(TrainerHooks):
     _began: float
     _earlier: float
     temperature: float
+    summary: Summary | None
     _unwritten: Exception | None
     layer_skip: LayerSkip | None
     """The layer dropout and exit weights of the method ``layerskip``; None for other methods."""
@@ -181,10 +185,30 @@ class Saving(TrainerHooks):
         if self.checkpoint_parent is not None and isinstance(saved, PreTrainedModel):
             # A checkpoint uses the names of weights in the model, for resuming; other folders use those of the Hub.
             names = {"save_original_format": False}
+        edited = edited_card(Path(folder))  # PEFT writes a README.md of its own
         save_module(saved, folder, state_dict, **names)
         tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
+        if self.checkpoint_parent is None:
+            (Path(folder) / CARD_FILE).unlink(missing_ok=True)
+            write_card(Path(folder), trainer_card(self).text(), edited)
+
+    def create_model_card(self, *_: Any, **given: Any) -> None:
+        """Write our model card in place of Transformers' or TRL's, unless a user has edited it.
+
+        Args:
+            **given: Of the arguments of both libraries ``model_name``, ``finetuned_from`` (the name on the Hub of the
+                model that training started from), ``language``, ``license``, ``tags`` and ``dataset_tags``.
+        """
+        # TRL calls this for every checkpoint.
+        if not self.is_world_process_zero() or (self.checkpoint_parent is not None and not self.args.push_to_hub):
+            return
+        known = {"language": given.get("language"), "license": given.get("license")}
+        known |= {"tags": given.get("tags"), "datasets": given.get("dataset_tags")}
+        card = trainer_card(self, given.get("model_name"), given.get("finetuned_from"), **known)
+        self.args.folder.mkdir(parents=True, exist_ok=True)
+        write_card(self.args.folder, card.text())
 
     @property
     def kept_step(self) -> int:

@@ -101,6 +101,7 @@ class DescentMixin(Guarded):
         self._best = float("inf")  # the lowest loss of a feasible model
         self._best_meets = False  # whether the best model so far is feasible
         self.temperature = 1.0
+        self.summary = None  # set by `descend.evaluate`, for the model card
         self._began, self._earlier = time.monotonic(), 0.0
 
     def _ready(self) -> None:

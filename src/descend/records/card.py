@@ -1,0 +1,203 @@
+"""Model cards: the README.md beside saved weights, with the verdict and the metric of every layer."""
+
+import hashlib
+import logging
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+from descend.records.folder import put
+from descend.records.schema import Summary
+
+CARD_FILE = "README.md"
+
+TASKS = {
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForCausalLM": "text-generation",
+}
+"""The end of an architecture's name → the Hub's name of its task."""
+
+_MARK = "<!-- Written by descend, checksum {}. An edited card is left as it is. -->\n"
+_MARKED = re.compile(r"<!-- Written by descend, checksum (\w+)\..*-->\n\Z")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a model card says.
+
+    Attributes:
+        name: The model's name, the title.
+        about: Paragraphs about the model and its training.
+        architecture: The class of the saved model, such as ``LlamaForCausalLM``.
+        verdict: The verdict in words, for a model without a summary.
+        summary: The model's evaluation; None before it.
+        layer: The layer that the model ends with, of those in the summary; None for the last one.
+        command: The command that trained the model; None if it was not trained by one.
+        base_model: The name on the Hub of the model that training started from; None for a new or a local one.
+        metadata: Further metadata of the card, such as ``license``.
+    """
+
+    name: str
+    about: Sequence[str]
+    architecture: str
+    verdict: str = ""
+    summary: Summary | None = None
+    layer: int | None = None
+    command: str | None = None
+    base_model: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def task(self) -> str | None:
+        """The Hub's name of the model's task; None if it has none for it, as for denoisers of video."""
+        return next((task for end, task in TASKS.items() if self.architecture.endswith(end)), None)
+
+    def text(self) -> str:
+        """The card in Markdown, with its metadata in YAML before it."""
+        tags = self.metadata.get("tags") or []
+        known: dict[str, Any] = {"model_name": self.name, "library_name": "transformers"}
+        known |= {"base_model": self.base_model, "pipeline_tag": self.task}
+        if self.summary is not None:
+            known |= {"metrics": [self.summary.metric], "eval_results": self._results(self.summary)}
+        known |= {name: value for name, value in self.metadata.items() if value}
+        known["tags"] = list(dict.fromkeys(["descend", *([tags] if isinstance(tags, str) else tags)]))
+        data = ModelCardData(**{name: value for name, value in known.items() if value})
+        parts = [f"# {self.name}", *self.about, *self._measured()]
+        if self.command is not None:
+            parts += ["## How it was trained", f"```\n{self.command}\n```", "Local paths are shortened to their names."]
+        return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n"))
+
+    def _results(self, summary: Summary) -> list[EvalResult]:
+        """The metric at each noise level, as the Hub reads it."""
+        return [
+            EvalResult(
+                task_type=self.task or "other",
+                dataset_type=re.sub(r"[^\w-]+", "-", summary.dataset.lower()).strip("-") or "data",
+                dataset_name=summary.dataset,
+                dataset_split=summary.split,
+                metric_type=summary.metric,
+                metric_name=f"{summary.metric} at noise {level:g}",
+                metric_value=float(f"{row[self._last]:.6g}"),
+                metric_args={"noise": level, "shift": summary.shift},
+            )
+            for level, row in summary.layer_metrics.items()
+            if math.isfinite(row[self._last])
+        ]
+
+    def _measured(self) -> list[str]:
+        summary = self.summary
+        if summary is None:
+            return ["## Verdict", self.verdict] if self.verdict else []
+        whole = "" if self.layer is None else f" This model ends with layer {self.layer} of {summary.depth}."
+        parts = ["## Verdict", f"{summary.verdict} {summary.certificate}".strip()]
+        if summary.violations and summary.violation_intervals:
+            parts.append(
+                _table(
+                    ["layer", "loss", "violation", "95 % interval"],
+                    [
+                        [layer, _short(loss), _short(violation), f"{_short(low)} … {_short(high)}"]
+                        for layer, (loss, violation, (low, high)) in enumerate(
+                            zip(
+                                summary.layer_losses[summary.train_noise][1:],
+                                summary.violations,
+                                summary.violation_intervals,
+                                strict=True,
+                            ),
+                            start=1,
+                        )
+                        if summary.asks(layer)
+                    ],
+                )
+            )
+            parts.append(
+                f"At the training noise γ = {summary.train_noise:g}. A constraint holds where its violation is at most "
+                "0; the intervals hold for all layers together."
+            )
+        if not summary.layer_metrics:
+            return parts
+        direction = "larger" if summary.higher_is_better else "smaller"
+        place = f"{_plain(summary.dataset)}, {summary.split} split"
+        parts += [
+            "## Quality of each layer",
+            f"{summary.metric} ({direction} is better) on {place}, read after each layer.{whole}",
+            _table(
+                ["layer", *(f"γ = {level:g}" for level in summary.layer_metrics)],
+                [
+                    [layer, *(_short(row[layer]) for row in summary.layer_metrics.values())]
+                    for layer in range(summary.depth + 1)
+                ],
+            ),
+            "## Noise",
+            f"{summary.metric} and loss at {'full depth' if self.layer is None else f'layer {self.layer}'} under "
+            f"{summary.shift} noise of level γ on the input embedding, on {place}.",
+            _table(
+                ["γ", summary.metric, "loss"],
+                [
+                    [f"{level:g}", _short(row[self._last]), _short(summary.layer_losses[level][self._last])]
+                    for level, row in summary.layer_metrics.items()
+                    if level in summary.layer_losses
+                ],
+            ),
+        ]
+        return parts
+
+    @property
+    def _last(self) -> int:
+        return -1 if self.layer is None else self.layer
+
+
+def edited_card(folder: Path) -> str | None:
+    """The content of a folder's README.md if a user wrote or edited it; None for none, or one of descend's.
+
+    The last line of descend's cards is a comment with a checksum of the rest. A README.md without that line, or with
+    another checksum, is the user's.
+    """
+    path = folder / CARD_FILE
+    if not path.is_file():
+        return None
+    content = path.read_text(encoding="utf-8", errors="replace")
+    mark = _MARKED.search(content)
+    return content if mark is None or mark[1] != _checksum(content[: mark.start()]) else None
+
+
+def write_card(folder: Path, text: str, edited: str | None = None) -> None:
+    """Write a model's card in one piece; a card that a user has edited is left as it is, with a warning.
+
+    Args:
+        folder: The model's folder.
+        text: The card.
+        edited: The user's card, read by `edited_card` before the folder was written again; by default the folder is
+            asked now.
+    """
+    path, user = folder / CARD_FILE, edited or edited_card(folder)
+    if user is not None:
+        logger.warning("%s was edited and is left as it is. Remove it to get a new card.", path)
+    content = user or text + _MARK.format(_checksum(text))
+    put(path, lambda part: part.write_text(content, encoding="utf-8"))
+
+
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in lines)
+
+
+def _short(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _plain(text: str) -> str:
+    """Text for a sentence or table in Markdown, on one line."""
+    return re.sub(r"[\s|]+", " ", text)

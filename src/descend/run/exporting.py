@@ -1,0 +1,248 @@
+"""Export the first K layers of a run's model as a checkpoint of its own."""
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from descend.errors import InputError
+from descend.models import LayeredCausalLM
+from descend.models.first_layers import keep_first, merged, own_output, probe_inputs
+from descend.models.loading import load_config, load_model
+from descend.models.modules import close
+from descend.records import aside
+from descend.records.card import write_card
+from descend.records.schema import read_config
+from descend.run.cards import run_card
+from descend.run.judging import layer_metrics, of_run
+
+_EXPECTED = "config.json and model.safetensors, as export wrote them"
+
+AUTO = "auto"
+"""The value of ``--layers`` that chooses K on validation data."""
+
+TOLERANCE = 1.0
+"""Default of ``--tolerance``: percent, of an accuracy percentage points."""
+
+
+@dataclass(frozen=True)
+class LayerChoice:
+    """The metric of each layer on validation data at the training noise, and the layer that was chosen.
+
+    Attributes:
+        metric: The metric's name.
+        noise: The training noise γ.
+        values: The metric of the layers 0 … L.
+        higher_is_better: Whether a larger metric is better.
+        tolerance: How much worse than full depth the chosen layer may be: percentage points of an accuracy, percent of
+            an error.
+    """
+
+    metric: str
+    noise: float
+    values: list[float]
+    higher_is_better: bool
+    tolerance: float
+
+    @property
+    def least(self) -> float:
+        """The worst metric that is within the tolerance, but for rounding: 0.91 − 0.90 is more than 0.01."""
+        full, share = self.values[-1], self.tolerance / 100 + 1e-9
+        return full - share if self.higher_is_better else full * (1 + share)
+
+    @property
+    def layer(self) -> int:
+        """The smallest K ≥ 1 whose metric is within the tolerance of full depth."""
+        return next(
+            (
+                layer
+                for layer, value in enumerate(self.values)
+                if layer and (value >= self.least if self.higher_is_better else value <= self.least)
+            ),
+            len(self.values) - 1,  # full depth's metric is not a number
+        )
+
+    def lines(self) -> list[str]:
+        """The choice in words, one line for each layer."""
+        digits, unit = (4, "percentage points") if self.higher_is_better else (2, "percent")
+        depth = len(self.values) - 1
+        rows = [
+            f"layer {layer}: {self.metric} {value:.{digits}f}{' <- chosen' if layer == self.layer else ''}"
+            for layer, value in enumerate(self.values)
+        ]
+        return [
+            f"validation data at γ = {self.noise:g}:",
+            *rows,
+            f"K = {self.layer} of {depth}, the first layer whose {self.metric} is at most {self.tolerance:g} {unit} "
+            "worse than that of full depth.",
+        ]
+
+
+@dataclass(frozen=True)
+class Export:
+    """What `export` wrote.
+
+    Attributes:
+        folder: The checkpoint.
+        source: The folder of the whole model.
+        layers: K.
+        depth: L.
+        parameters: The number of the checkpoint's parameters.
+        causal: Whether it is a language model, which can draft for the whole model.
+        drafts: Whether ``assistant_early_exit`` drafts with the first layers alone; in some families all layers run.
+        shared: Whether all layers share one set of weights.
+        adapters: Whether adapters were merged into the weights.
+    """
+
+    folder: Path
+    source: Path
+    layers: int
+    depth: int
+    parameters: int
+    causal: bool
+    drafts: bool
+    shared: bool
+    adapters: bool
+
+    def lines(self) -> list[str]:
+        """What was written, and for a language model what to type to draft with it."""
+        millions = f"{self.parameters / 1e6:.3g} million parameters"
+        lines = [f"{self.folder}: the first {self.layers} of {self.depth} layers of {self.source}, {millions}."]
+        if self.shared:
+            lines.append(f"Its layers share one set of weights: the copy has all of them and runs {self.layers} times.")
+        if not self.causal or self.layers == self.depth:
+            return lines
+        whole = str(self.source)
+        if self.adapters:
+            whole = "WHOLE"
+            lines.append(
+                f"{self.source} holds adapters. For the lines below export the whole model too, with --layers "
+                f"{self.depth} --out WHOLE."
+            )
+        draft = {"method": "draft_model", "model": str(self.folder), "num_speculative_tokens": 5}
+        return [
+            *lines,
+            "Let it draft, in Transformers:",
+            f"  model = AutoModelForCausalLM.from_pretrained({whole!r})",
+            f"  draft = AutoModelForCausalLM.from_pretrained({str(self.folder)!r})",
+            "  model.generate(**inputs, assistant_model=draft)",
+            *(
+                ["or without this checkpoint:", f"  model.generate(**inputs, assistant_early_exit={self.layers})"]
+                if self.drafts
+                else []
+            ),
+            "in vLLM:",
+            f"  vllm serve {shlex.quote(whole)} --speculative-config {shlex.quote(json.dumps(draft))}",
+        ]
+
+
+def choose(folder: Path, tolerance: float = TOLERANCE, model: str = "model") -> LayerChoice:
+    """Choose the smallest K whose metric is within a tolerance of full depth's.
+
+    The metric is that of the validation data at the training noise, as ``descend evaluate --split validation`` measures
+    it. Nothing is written.
+
+    Args:
+        folder: The run.
+        tolerance: Percentage points of an accuracy, percent of an error.
+        model: The run's model: ``model`` or ``best_feasible``.
+
+    Raises:
+        InputError: If the tolerance is out of range, or the folder holds no finished run.
+    """
+    if not 0 <= tolerance <= 100:
+        raise InputError(f"tolerance must lie between 0 and 100, in percent; got {tolerance:g}.")
+    subject = of_run(folder, model)
+    task = subject.recipe.task()
+    values = layer_metrics(subject, "validation")
+    return LayerChoice(task.metric, subject.recipe.noise, values, task.higher_is_better, tolerance)
+
+
+def export(folder: Path, layers: int, out: Path, model: str = "model") -> Export:
+    """Write the first K layers of a run's model as a checkpoint of Transformers, with its tokenizer and a model card.
+
+    The embedding, the final norm and the head are the whole model's, and so is the type of the weights. Adapters are
+    added to the weights, in float32. Before the checkpoint is put in place it is loaded again, and its output on a
+    small made-up input is compared with that of exit K.
+
+    Args:
+        folder: The run.
+        layers: K, from 1 to the number of layers.
+        out: The folder to write; it must be empty or not exist.
+        model: The run's model: ``model`` or ``best_feasible``.
+
+    Raises:
+        InputError: If the folder holds no finished run, K is out of range, ``out`` is not empty, or the family can't be
+            cut this way.
+        SaveError: If the checkpoint can't be written.
+    """
+    check_export(folder, layers, out)
+    subject, source = of_run(folder, model), folder / model
+    network = subject.restored.model.eval()
+    depth = network.depth
+    inputs = probe_inputs(network)
+    with torch.no_grad():
+        expected = list(network.predictions(inputs))[layers]
+    adapters = hasattr(network.saved, "peft_config")
+    if adapters:
+        network = type(network)(merged(network.saved))
+    keep_first(network, layers)
+    plain: Any = network.saved
+    config = read_config(folder)
+    # Kept by from_pretrained and save_pretrained, so that a copy still says where it comes from.
+    plain.config.descend = {
+        "exported_layers": layers,
+        "of_layers": depth,
+        "model": config.model,
+        "recipe": config.recipe,
+        "method": config.method,
+    }
+    stored = None if adapters else load_config(type(plain.config), source, _EXPECTED).dtype
+    plain.to(stored or torch.float32)
+    card = run_card(folder, plain, checkpoint=model, layers=layers)
+    with aside(out.absolute()) as part:
+        plain.save_pretrained(part)
+        if subject.restored.tokenizer is not None:
+            subject.restored.tokenizer.save_pretrained(part)
+        write_card(part, card.text())
+        again = load_model(type(plain), part, "the export", _EXPECTED, dtype=torch.float32).eval()
+        if not close(own_output(again, inputs), expected):
+            raise InputError(
+                f"{type(plain).__name__} can't be exported: its first {layers} layers alone do not give the output of "
+                f"exit {layers}. Nothing was written."
+            )
+    return Export(
+        folder=out,
+        source=source,
+        layers=layers,
+        depth=depth,
+        parameters=sum(each.numel() for each in again.parameters()),
+        causal=isinstance(network, LayeredCausalLM),
+        drafts=isinstance(network, LayeredCausalLM) and network.family.drafts,
+        shared=bool(getattr(plain.config, "tied", False)),
+        adapters=adapters,
+    )
+
+
+def check_export(folder: Path, layers: int | None, out: Path) -> None:
+    """Refuse what `export` can't write, before anything is loaded.
+
+    Args:
+        folder: The run.
+        layers: K; None if it is chosen later.
+        out: The folder to write.
+
+    Raises:
+        InputError: If the folder holds no finished run, K is out of range, or ``out`` is not empty.
+    """
+    config = read_config(folder)
+    if not config.finished:
+        raise InputError(f"{folder} is not finished. Finish it first: the same descend train with --resume.")
+    depth = config.settings.get("depth")
+    if layers is not None and isinstance(depth, int) and not 1 <= layers <= depth:
+        raise InputError(f"layers must be 1 to {depth}, the layers of {folder}, or {AUTO}; got {layers}.")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} must be a new or an empty folder; it is not. Choose another with --out.")

@@ -1,0 +1,217 @@
+"""Model cards: what they say, when they are written, and that a user's own is never overwritten."""
+
+import json
+import logging
+import shlex
+import shutil
+from dataclasses import asdict
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from peft import LoraConfig, get_peft_model
+from transformers import TrainingArguments
+
+import descend
+from descend import DescentTrainer
+from descend.cli import main
+from descend.cli.parsing import read_recipe
+from descend.records.card import CARD_FILE, Card, edited_card, write_card
+from descend.records.schema import RunConfig, parse_summary, read_config
+from descend.run import stored
+from descend.run.cards import train_command
+from tests.support.networks import QUIET, network
+from tests.support.runs import train
+
+SUMMARY = {
+    **{"metric": "accuracy", "higher_is_better": True, "noise": [0, 1.0], "values": [0.9, 0.8], "mean": 0.85},
+    **{"train_noise": 1.0, "layer_losses": {"0": [3, 2, 1], "1.0": [4, 3, 2]}},
+    **{"layer_metrics": {"0": [0.5, 0.7, 0.9], "1.0": [0.4, 0.6, None]}},
+    **{"violations": [-0.1, 0.2], "violation_intervals": [[-0.2, 0], [0.1, 0.3]]},
+    **{"verdict": "INFEASIBLE: layer 2 breaks its constraint on the test data.", "certificate": "Layer 1 by 3%."},
+    **{"recipe": "text-distilbert", "method": "constrained", "seed": 0, "model": "DistilBERT-2", "dataset": "a|b c"},
+}
+
+
+def card(**settings):
+    known = {"name": "m", "about": ["About it."], "architecture": "BertForSequenceClassification"}
+    return Card(**known | settings)
+
+
+def test_a_card_before_the_evaluation(tmp_path):
+    text = card(verdict="Feasible.", command="descend train x", base_model="a/b", metadata={"license": "mit"}).text()
+    write_card(tmp_path, text)
+    loaded = ModelCard.load(tmp_path / CARD_FILE)
+    data = loaded.data.to_dict()
+    assert data["library_name"] == "transformers" and data["base_model"] == "a/b" and data["license"] == "mit"
+    assert data["pipeline_tag"] == "text-classification" and data["tags"] == ["descend"]
+    assert "model-index" not in data
+    for part in ("# m", "About it.", "Feasible.", "```\ndescend train x\n```"):
+        assert part in loaded.text
+
+
+def test_the_tables_and_results_of_an_evaluation():
+    text = card(summary=parse_summary(SUMMARY)).text()
+    data = ModelCard(text).data
+    (result,) = data.eval_results  # the metric at γ = 1 is not a number
+    assert (result.metric_value, result.dataset_name, result.dataset_type) == (0.9, "a|b c", "a-b-c")
+    assert result.metric_args == {"noise": 0.0, "shift": "gaussian"} and result.dataset_split == "test"
+    assert data.get("license") is None and data.get("base_model") is None
+    assert SUMMARY["verdict"] in text and "Layer 1 by 3%." in text
+    for row in ("| 2 | 2 | 0.2 | 0.1 … 0.3 |", "| 1 | 0.7 | 0.6 |", "| 2 | 0.9 | nan |", "| 0 | 0.9 | 1 |"):
+        assert row in text
+    cells = [line.count("|") for line in text.splitlines() if line.startswith("|")]
+    assert set(cells) == {4, 5}  # no name has broken a table
+
+
+def test_an_export_is_read_at_its_last_layer():
+    text = card(summary=parse_summary(SUMMARY), layer=1).text()
+    values = {each.metric_args["noise"]: each.metric_value for each in ModelCard(text).data.eval_results}
+    assert values == {0.0: 0.7, 1.0: 0.6} and "ends with layer 1 of 2" in text and "| 1 | 0.6 | 3 |" in text
+
+
+@pytest.mark.parametrize(
+    ("architecture", "task"),
+    [("LlamaForCausalLM", "text-generation"), ("BertForTokenClassification", "token-classification"), ("UT", None)],
+)
+def test_the_hubs_name_of_a_task(architecture, task):
+    assert ModelCard(card(architecture=architecture).text()).data.get("pipeline_tag") == task
+
+
+def test_a_card_is_written_again_until_a_user_edits_it(tmp_path, caplog):
+    file = tmp_path / CARD_FILE
+    for text in ("first\n", "second\n"):
+        write_card(tmp_path, text)
+        assert file.read_text().startswith(text) and edited_card(tmp_path) is None
+    edited = file.read_text().replace("second", "mine")
+    for theirs in (edited, edited + "more\n", "# Theirs\n"):
+        file.write_text(theirs)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            write_card(tmp_path, "third\n")
+        assert file.read_text() == theirs and str(file) in caplog.text
+    file.unlink()
+    write_card(tmp_path, "third\n")
+    assert file.read_text().startswith("third\n")
+    assert [path.name for path in tmp_path.iterdir()] == [CARD_FILE]
+
+
+def test_a_run_has_a_card_from_its_end_on_and_a_new_one_after_each_evaluation(tmp_path, capsys, caplog):
+    run, file = tmp_path / "run", tmp_path / "run" / "model" / CARD_FILE
+    assert train(run, steps=3) == 0
+    first = ModelCard.load(file)
+    assert first.data.library_name == "descend" and "on the validation data" in first.text
+    assert "descend train video-ut" in first.text and not first.data.eval_results
+    assert main(["evaluate", str(run), "--noise", "0,0.8"]) == 0
+    summary = json.loads((run / "summary.json").read_text())
+    second = ModelCard.load(file)
+    assert len(second.data.eval_results) == 2 and summary["verdict"] in second.text
+    file.write_text(file.read_text().replace("tags:", "license: mit\ntags:"))
+    theirs = file.read_text()
+    # Neither an evaluation nor a resumed run replaces the user's card.
+    assert main(["evaluate", str(run), "--noise", "0"]) == 0
+    assert train(run, "--resume", steps=3) == 0
+    assert file.read_text() == theirs and caplog.text.count("was edited") == 2
+
+
+def test_an_evaluation_of_another_checkpoint_is_not_told_of_the_last_model(tmp_path):
+    run = tmp_path / "run"
+    assert train(run, steps=3) == 0
+    shutil.copytree(run / "model", run / "best_feasible")
+    shutil.copy(run / "dual.safetensors", run / "best_feasible")
+    before = (run / "model" / CARD_FILE).read_text()
+    assert main(["evaluate", str(run), "--noise", "0", "--model", "best_feasible"]) == 0
+    assert (run / "model" / CARD_FILE).read_text() == before
+    assert ModelCard.load(run / "best_feasible" / CARD_FILE).data.eval_results
+
+
+COMMANDS = [
+    "video-ut --method erm --max-steps 7 --tied False",
+    "video-dust --preset paper --alpha 0.3,0.2 --depth 2",
+    "video-vit --num-train-epochs 2 --strength 0.5 --seed 3",
+    "text-ut --noise 0.5 --load-best-model-at-end False",
+    "text-distilbert --preset paper --method erm --dataset mnli --report-to tensorboard",
+    "llm-sft --dual-optim-args '{\"start\": 0}' --bf16 true --dual-every epoch",
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_command_of_a_card_trains_the_same_run(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def settings(words):
+        name, recipe, args, _ = read_recipe([*words, "--out", "RUN", "--use-cpu"])
+        return name, asdict(recipe), stored(args) | {"use_cpu": True}
+
+    name, recipe, training = settings(shlex.split(command))
+    preset = training["preset"]
+    config = RunConfig(
+        recipe=name, method=training["method"], preset=preset, seed=0, model="m", settings=recipe, training=training
+    )
+    words = shlex.split(train_command(config))
+    assert words[:3] == ["descend", "train", name] and words[-2:] == ["--out", "RUN"]
+    assert settings(words[2:-2]) == (name, recipe, training)
+
+
+def test_a_command_is_as_long_as_what_was_chosen_and_names_no_folders(tmp_path):
+    assert train(tmp_path / "run", steps=1) == 0
+    config = read_config(tmp_path / "run")
+    data = tmp_path / "secret" / "clips"
+    data.mkdir(parents=True)
+    config = config.model_copy(update={"settings": config.settings | {"data": str(data), "cache_dir": str(tmp_path)}})
+    command = train_command(config)
+    assert "--data clips" in command and "secret" not in command and str(tmp_path) not in command
+    assert "--learning-rate" not in command and "--max-steps 1" in command
+
+
+def rows():
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(4, 40, (8, 6), generator=generator).tolist()
+    return [{"input_ids": each, "attention_mask": [1] * 6, "labels": place % 2} for place, each in enumerate(ids)]
+
+
+@pytest.fixture
+def pushed(monkeypatch):
+    """The folders that would be uploaded."""
+    folders = []
+
+    class Hub:
+        def create_repo(self, name, **_):
+            return type("Repo", (), {"repo_id": f"me/{name}"})()
+
+        def upload_folder(self, *, folder_path, **_):
+            folders.append(folder_path)
+
+    monkeypatch.setattr("transformers.trainer.hf_api", Hub, raising=False)
+    monkeypatch.setattr("transformers.trainer.create_repo", Hub().create_repo, raising=False)
+    return folders
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+def test_what_is_pushed_has_our_card(adapters, tmp_path, pushed):
+    model = network("distilbert", labels=2)
+    if adapters:
+        model = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", target_modules=["q_lin"]))
+    args = TrainingArguments(str(tmp_path / "out"), max_steps=1, hub_model_id="me/it", **QUIET)
+    trainer = DescentTrainer(model, args, train_dataset=rows(), eval_dataset=rows())
+    trainer.train()
+    trainer.evaluate()
+    trainer.push_to_hub(license="mit", tags="mine")
+    (folder,) = pushed
+    loaded = ModelCard.load(tmp_path / "out" / CARD_FILE)
+    assert folder == str(tmp_path / "out") and loaded.data.license == "mit"
+    assert loaded.data.tags == ["descend", "mine"] and loaded.data.model_name == "it"
+    assert loaded.data.library_name == ("peft" if adapters else "transformers")
+    assert trainer.verdict.sentence("the evaluation data") in loaded.text
+    descend.evaluate(trainer, rows())
+    assert ModelCard.load(tmp_path / "out" / CARD_FILE).data.eval_results
+    (tmp_path / "out" / CARD_FILE).write_text("# Mine\n")
+    trainer.push_to_hub()
+    trainer.save_model()
+    assert (tmp_path / "out" / CARD_FILE).read_text() == "# Mine\n"
+
+
+def test_numbers_that_are_not_finite_are_no_results():
+    diverged = SUMMARY | {"layer_metrics": {"0": [0.5, 0.7, None], "1.0": [None] * 3}}
+    data = ModelCard(card(summary=parse_summary(diverged)).text()).data
+    assert not data.eval_results
