@@ -10,7 +10,7 @@ from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 from descend.errors import InputError
 from descend.inference import DescentClassifier
 from descend.models import LayeredModel
-from descend.models.classifiers import FAMILIES
+from descend.models.encoders import FAMILIES
 from descend.recipes.base import Data, Restored, Workload, setting
 from descend.recipes.corpora import (
     CORPORA,

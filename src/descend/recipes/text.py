@@ -20,7 +20,7 @@ from transformers import (
 from descend.errors import InputError
 from descend.inference import DescentClassifier
 from descend.models import DistilBertLinearConfig, LayeredClassifier, LayeredModel, RobertaLinearConfig, TextUTConfig
-from descend.models.classifiers import FAMILIES
+from descend.models.encoders import FAMILIES
 from descend.models.linear import with_linear_readout
 from descend.recipes.base import PRETRAINED_DUAL, Data, Recipe, Restored, TrainingDefaults, absolute, setting
 from descend.recipes.corpora import (

@@ -221,7 +221,7 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> Export
         depth=depth,
         parameters=sum(each.numel() for each in again.parameters()),
         causal=isinstance(network, LayeredCausalLM),
-        drafts=getattr(getattr(network, "family", None), "drafts", True),
+        drafts=isinstance(network, LayeredCausalLM) and network.family.drafts,
         shared=bool(getattr(plain.config, "tied", False)),
         adapters=adapters,
     )
