@@ -12,7 +12,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from descend.records.folder import put
-from descend.records.schema import Summary
+from descend.records.schema import WITHIN, Summary
 
 CARD_FILE = "README.md"
 
@@ -136,6 +136,19 @@ class Card:
                     for layer in range(summary.depth + 1)
                 ],
             ),
+            "The first layer from which on every layer is within so many percent of full depth (percentage points of "
+            "an accuracy), and the area under the metric over the share of depth:",
+            _table(
+                ["γ", *(f"within {percent} %" for percent in WITHIN), "area"],
+                [
+                    [
+                        f"{curve.noise:g}",
+                        *map(_layer, (curve.first_within[percent] for percent in WITHIN)),
+                        _short(curve.area),
+                    ]
+                    for curve in summary.anytime
+                ],
+            ),
             "## Noise",
             f"{summary.metric} and loss at {'full depth' if self.layer is None else f'layer {self.layer}'} under "
             f"{summary.shift} noise of level γ on the input embedding, on {place}.",
@@ -196,6 +209,10 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def _short(value: float) -> str:
     return f"{value:.4g}"
+
+
+def _layer(layer: int | None) -> str:
+    return "–" if layer is None else str(layer)
 
 
 def _plain(text: str) -> str:
