@@ -44,6 +44,7 @@ from descend.records.schema.summary import (
     read_comparison,
     read_summary,
 )
+from descend.records.schema.tasks import TaskComparison, TaskCurve, TaskResults, TaskRun, read_task_results
 
 __all__ = [
     "CONFIG_FILE",
@@ -76,6 +77,10 @@ __all__ = [
     "SettledLayer",
     "Speculation",
     "Summary",
+    "TaskComparison",
+    "TaskCurve",
+    "TaskResults",
+    "TaskRun",
     "parse",
     "parse_summary",
     "read_comparison",
@@ -84,4 +89,5 @@ __all__ = [
     "read_groups",
     "read_records",
     "read_summary",
+    "read_task_results",
 ]
