@@ -41,7 +41,7 @@ from descend.models import DUST, UT, DUSTConfig, LayeredCausalLM, LayeredClassif
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective
 from descend.tasks.text import Classification, NextToken
-from descend.tasks.video import VideoDenoising
+from descend.tasks.video import VideoDenoising, by_position
 from descend.tiles import TargetSample
 
 SHARE = 1 / 16
@@ -67,7 +67,9 @@ class Case(NamedTuple):
 
 
 def windows(count: int) -> dict[str, Tensor]:
-    return {"patches": torch.rand(count, 5, 100, 256, generator=torch.Generator().manual_seed(0))}
+    """Windows of frames, in the layout of training."""
+    patches = torch.rand(count, 5, 100, 256, generator=torch.Generator().manual_seed(0))
+    return {"patches": by_position([{"patches": window, "group": 0} for window in patches])["patches"]}
 
 
 def texts(count: int) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "launches.py"
+SOURCE = Path(__file__).parents[1] / "src" / "descend"
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,6 @@ def test_launches_and_syncs_of_a_step(case, most):
     assert plain["launches"] > 100 and plain["syncs"] > 0
     assert constrained["launches"] <= most * plain["launches"]
     assert constrained["syncs"] <= plain["syncs"]
+    ours = {f"{path.parent.name}/{path.name}" for path in SOURCE.rglob("*.py")}
+    waits = {site.split(" at ")[-1].split(":")[0] for site in constrained["sites"]}
+    assert waits & ours <= {"training/divergence.py"}  # the step's losses, after all its work is queued

@@ -78,8 +78,7 @@ class CompiledExits:
             predictions = list(model.predictions(inputs))
             if not inner:
                 predictions[:-1] = [each.detach() for each in predictions[:-1]]
-        losses = [task.losses(prediction, target) for prediction in predictions]
-        sums = torch.stack([each.sum(dtype=torch.promote_types(each.dtype, torch.float32)) for each in losses])
+        sums = task.sums(predictions, target)
         # 0 · ∞ is no number.
         weighted = torch.where(weights != 0, sums, 0.0) if inner else torch.where(weights != 0, sums[-1], 0.0)
         return sums.detach(), torch.dot(weights.to(weighted), weighted), predictions[-1]

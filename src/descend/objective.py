@@ -133,13 +133,7 @@ class Objective(nn.Module):
         parts: dict[int, Tensor] = {}
         weighted: list[Tensor] = []
         for exits, predictions in self._predictions(inputs, weights):
-            count = len(exits)
-            if self.task.separable and count > 1:
-                repeated = target.repeat(count, *(1 for _ in target.shape[1:]))
-                losses = self.task.losses(predictions.flatten(0, 1), repeated).unflatten(0, (count, -1))
-            else:
-                losses = torch.stack([self.task.losses(prediction, target) for prediction in predictions])
-            sums = losses.sum(1, dtype=torch.promote_types(losses.dtype, torch.float32))
+            sums = self.task.sums(predictions, target)
             parts |= zip(exits, sums.unbind(), strict=True)
             if weights[exits[0]]:  # 0 · ∞ is no number
                 weighted.append(torch.dot(uploaded([weights[exit] for exit in exits], sums), sums))
@@ -148,8 +142,8 @@ class Objective(nn.Module):
         sums = sums if len(exits) == len(weights) else torch.stack([parts[exit] for exit in range(len(weights))])
         return sums, sum(weighted[1:], weighted[0]) if weighted else sums.new_zeros(()), last
 
-    def _predictions(self, inputs: Any, weights: Sequence[float]) -> Iterator[tuple[list[int], Tensor]]:
-        """Exits and their predictions (E, B, …), batch by batch.
+    def _predictions(self, inputs: Any, weights: Sequence[float]) -> Iterator[tuple[list[int], Tensor | list[Tensor]]]:
+        """Exits and their predictions, (E, B, …) or a list of E, batch by batch.
 
         Exits that fit into `TOGETHER` make two batches, those with a weight and those without, which need no gradient:
         a few launches in place of a few for each exit. Larger ones, and those of a task whose losses are not separable,
@@ -169,7 +163,7 @@ class Objective(nn.Module):
         most = TOGETHER_ON_CPU if held[0].device.type == "cpu" else TOGETHER
         if held[0].nbytes * len(weights) > most or not self.task.separable:
             for exit, prediction in enumerate(chain(held, one_by_one)):
-                yield [exit], (prediction if weights[exit] else prediction.detach())[None]
+                yield [exit], [prediction if weights[exit] else prediction.detach()]
             return
         held += one_by_one
         for exits in filter(None, batches):
@@ -184,7 +178,7 @@ class Objective(nn.Module):
         count = len(target)
         states = model.layer_outputs(inputs)[0 if inner else -1 :]
         exits = len(states)
-        rows = [inputs["places"].flatten().nonzero().flatten()] * exits
+        rows = [inputs["places"]] * exits
         targets, scales = [target] * exits, [1.0] * exits
         if self.sample is not None and inner and count:
             chosen = self.sample(count, target.device)

@@ -58,7 +58,9 @@ class LateNumbers(Sequence[float]):
 
 def uploaded(values: Sequence[float], like: Tensor) -> Tensor:
     """A vector (N,) with the dtype and device of ``like``, copied to a GPU without synchronizing."""
-    vector = torch.tensor(values, dtype=like.dtype, device="cpu")
-    if like.device.type == "cuda":
-        vector = vector.pin_memory()
-    return vector.to(like.device, non_blocking=True)
+    return sent(torch.tensor(values, dtype=like.dtype, device="cpu"), like.device)
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on another device, copied to a GPU without synchronizing."""
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)

@@ -159,7 +159,7 @@ def test_a_language_models_exits_are_read_by_tiles(size, monkeypatch):
     monkeypatch.setattr(readings, "rows_per_tile", lambda vocabulary: size)
     with torch.no_grad():
         tiled = readings.read_language_model(model, inputs, task, target, seen.append)
-        logits = [read(hidden[inputs["places"]]) for hidden in model.layer_outputs(inputs)]
+        logits = [read(hidden.flatten(0, 1)[inputs["places"]]) for hidden in model.layer_outputs(inputs)]
     assert max(rows) <= size and tiled.last is None
     whole = readings.read_predictions(logits, task, target)
     torch.testing.assert_close(tiled.losses, whole.losses)

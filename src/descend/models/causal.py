@@ -123,6 +123,7 @@ class LayeredCausalLM(LibraryModel):
         return LOGITS[self.config.model_type](self.config, head(norm(hidden)))
 
     def predictions(self, inputs: Mapping[str, Any]) -> Iterator[Tensor]:
-        """The logits of every layer: (N, V) at the N ``places`` (B, T) if ``inputs`` has them, otherwise (B, T, V)."""
-        places = inputs.get("places", slice(None))
-        return (self.readout(hidden[places]) for hidden in self.layer_outputs(inputs))
+        """The logits of every layer: (N, V) at the N ``places`` of B·T if ``inputs`` has them, otherwise (B, T, V)."""
+        places = inputs.get("places")
+        states = self.layer_outputs(inputs)
+        return (self.readout(state if places is None else state.flatten(0, 1)[places]) for state in states)

@@ -1,6 +1,7 @@
 """The base class of a task: one required method, and defaults for all else."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -65,6 +66,21 @@ class Task(ABC):
         """Where noise may be added, bool (B, T), or None for everywhere: the field ``attention_mask`` if given."""
         mask = batch.get("attention_mask")
         return None if mask is None else mask.bool()
+
+    def sums(self, predictions: Tensor | Sequence[Tensor], target: Tensor) -> Tensor:
+        """Σ over the targets of each exit's loss, (E,), in single precision at least.
+
+        Args:
+            predictions: One for each of E exits, (E, …) or a list of E.
+            target: The targets of all of them.
+        """
+        count = len(predictions)
+        if self.separable and count > 1 and isinstance(predictions, Tensor):
+            repeated = target.repeat(count, *(1 for _ in target.shape[1:]))
+            losses = self.losses(predictions.flatten(0, 1), repeated).unflatten(0, (count, -1))
+        else:
+            losses = torch.stack([self.losses(prediction, target) for prediction in predictions])
+        return losses.sum(1, dtype=torch.promote_types(losses.dtype, torch.float32))
 
     def score(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The metric's value at every target, shape (N,); the metric is their mean. By default the loss."""

@@ -322,7 +322,8 @@ class Measuring(Resumable):
             target = task.target(batch)
         except KeyError:  # samples without labels have predictions only
             return None, None if prediction_loss_only else prediction, None
-        loss = task.losses(prediction[task.inputs(batch)["places"]] if causal else prediction, target).mean()
+        read = prediction.flatten(0, 1)[task.inputs(batch)["places"]] if causal else prediction
+        loss = task.losses(read, target).mean()
         return (loss, None, None) if prediction_loss_only else (loss, prediction, self._labels(batch))
 
     def _of_causal(self, batch: dict[str, Any]) -> Tensor:

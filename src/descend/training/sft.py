@@ -1,8 +1,9 @@
 """DescentSFTTrainer: TRL's SFTTrainer under layerwise descent constraints."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, ClassVar, Self
 
 import torch
@@ -26,6 +27,7 @@ from descend.training import DescentMixin
 from descend.training.config import DescentArguments
 from descend.training.hf_hooks import SFTHooks
 from descend.training.metrics import Predictions
+from descend.transfer import LateNumbers
 
 
 @dataclass
@@ -95,10 +97,11 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
     args: DescentSFTConfig
     other_sums = 4
 
-    def _others(self, exits: ExitLosses, inputs: dict[str, Any]) -> list[float]:
+    def _others(self, exits: ExitLosses, inputs: dict[str, Any]) -> Iterable[float]:
         """The last exit's correct tokens, entropy and targets, and the number of input tokens."""
-        given = inputs["attention_mask"].sum().item() if "attention_mask" in inputs else inputs["input_ids"].numel()
-        return [*(exits.watched or (0.0, 0.0)), float(exits.targets), float(given)]
+        mask, every = inputs.get("attention_mask"), float(inputs["input_ids"].numel())
+        given = (every,) if mask is None else LateNumbers(mask.sum(dtype=torch.float64)[None])
+        return chain(exits.watched or (0.0, 0.0), (float(exits.targets),), given)
 
     def _other_logs(self, sums: Tensor) -> dict[str, float]:
         """TRL's log entries: the last exit's mean token accuracy and entropy, and the tokens since training began."""

@@ -1,6 +1,6 @@
 """The sums of losses and counts that training passes from the objective to the multipliers and the logs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -64,9 +64,9 @@ class StepSums:
         self.logged = torch.zeros(others, dtype=torch.float64)  # the other sums in all logs so far, over all ranks
         self._inner = False
         # Sums, targets, first exit and other sums of each micro-batch; their values may still be copied from the GPU.
-        self._pending: list[tuple[Sequence[float], int, int, Sequence[float]]] = []
+        self._pending: list[tuple[Sequence[float], int, int, Iterable[float]]] = []
 
-    def add(self, exits: ExitLosses, others: Sequence[float] = (), *, idle: bool = False) -> None:
+    def add(self, exits: ExitLosses, others: Iterable[float] = (), *, idle: bool = False) -> None:
         """Add a micro-batch; its values are read at the end of the step.
 
         Args:

@@ -6,7 +6,8 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from descend.noise import GaussianNoise, Noise
 from descend.objective import ExitLosses, Objective, Task
 from descend.records.rows import Records
 from descend.records.schema import RECORDS_FILE
+from descend.tasks.text import NextToken
 from descend.training.config import DescentArguments, DescentConfig
 from descend.training.divergence import Guarded
 from descend.training.dual_step import DualStep
@@ -160,9 +162,9 @@ class DescentMixin(Guarded):
         loss = lagrangian * share
         return (loss, exits.sums) if return_outputs else loss
 
-    def _others(self, exits: ExitLosses, inputs: dict[str, Any]) -> list[float]:
-        """Other sums of a micro-batch for the logs, K numbers."""
-        return []
+    def _others(self, exits: ExitLosses, inputs: dict[str, Any]) -> Iterable[float]:
+        """Other sums of a micro-batch for the logs, K numbers; they are looked at when the step ends."""
+        return ()
 
     def _dual_step(self) -> None:
         """Take the dual step, unless a gradient scaler skipped the primal step."""
@@ -192,7 +194,8 @@ class DescentMixin(Guarded):
         Here the last micro-batches are shorter, and a rank without samples runs a micro-batch that is not counted.
         Streams, whose length is unknown, and ``batch_rebalance`` work as in Transformers.
         """
-        loader = super().get_train_dataloader()
+        with self._locating():
+            loader = super().get_train_dataloader()
         shard = getattr(loader, "batch_sampler", None)
         if isinstance(shard, BatchSamplerShard) and type(shard.batch_sampler) is BatchSampler and shard.even_batches:
             share = Share(shard)
@@ -202,6 +205,21 @@ class DescentMixin(Guarded):
             shard.num_processes, shard.process_index = 1, 0
             shard.sampler = share.sampler  # resuming calls set_epoch on this attribute
         return loader
+
+    @contextmanager
+    def _locating(self) -> Iterator[None]:
+        """Inside the ``with`` block the collator also notes where a language model's targets are.
+
+        Batches that Accelerate cuts up after they are collated, such as those of a stream, are left as they are.
+        """
+        collate, task = self.data_collator, self.objective.task
+        cuts = self.accelerator.dataloader_config.dispatch_batches or not has_length(self.train_dataset)
+        if isinstance(task, NextToken) and not cuts:
+            self.data_collator = task.locating(collate)
+        try:
+            yield
+        finally:
+            self.data_collator = collate
 
     def ordered(self, sampler: Any) -> Any:
         """The training sampler; one that groups by length is replaced by one that depends on seed and epoch only."""

@@ -1,5 +1,7 @@
 """The language modelling task: predict each next token."""
 
+from collections.abc import Callable, MutableMapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,48 @@ from torch.nn import functional as F
 from descend.errors import InputError
 from descend.tasks.text.logits import LogitTask
 from descend.tasks.text.tokens import column, fields, refuse_rows, row_lengths, stored
+from descend.transfer import sent
 
 IGNORED = -100
 """The label of a token without a loss, as in Transformers."""
+
+LOCATED = "located"
+"""The field of a batch that holds its `Located` targets."""
+
+
+class Located:
+    """Where the next token is a target, known on the host since the batch was collated.
+
+    Looking for it on a GPU would make the host wait. This class is not a tensor because Accelerate would upload that at
+    once and wait.
+
+    Args:
+        labels: Of a batch, on the CPU, (B, T).
+    """
+
+    def __init__(self, labels: Tensor):
+        self._places = {labels.device: _places(labels)}
+
+    def __len__(self) -> int:
+        return len(next(iter(self._places.values())))
+
+    def on(self, device: torch.device) -> Tensor:
+        """The places (N,) on a device, as `NextToken.inputs` gives them."""
+        if device not in self._places:
+            self._places[device] = sent(next(iter(self._places.values())), device)
+        return self._places[device]
+
+
+def _places(labels: Tensor) -> Tensor:
+    """Where the next token is a target, among all B·T tokens, (N,) in ascending order."""
+    return F.pad(labels[:, 1:] != IGNORED, (0, 1)).flatten().nonzero().flatten()  # no token follows the last one
+
+
+def _collated(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
+    batch = collate(samples)
+    if isinstance(batch, MutableMapping) and isinstance(batch.get("labels"), Tensor):
+        batch[LOCATED] = Located(batch["labels"])
+    return batch
 
 
 class NextToken(LogitTask):
@@ -25,15 +66,23 @@ class NextToken(LogitTask):
     metric = "token_accuracy"
 
     def inputs(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The batch without its labels, and ``places``, bool (B, T): where the next token is a target."""
-        labels = batch["labels"]
-        places = F.pad(labels[:, 1:] != IGNORED, (0, 1))  # no token follows the last one
-        return {name: value for name, value in batch.items() if name != "labels"} | {"places": places}
+        """The batch without its labels, and ``places`` (N,): the tokens, of B·T, before a target."""
+        others = {name: value for name, value in batch.items() if name not in ("labels", LOCATED)}
+        return others | {"places": self._places_of(batch)}
 
     def target(self, batch: dict[str, Any]) -> Tensor:
         """The target tokens, (N,), one text after the other."""
-        following = batch["labels"][:, 1:]
-        return following[following != IGNORED]
+        return batch["labels"].flatten()[self._places_of(batch) + 1]
+
+    @staticmethod
+    def locating(collate: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+        """A collator whose batches know where their targets are, so that no step waits for a GPU to find them."""
+        return partial(_collated, collate)
+
+    @staticmethod
+    def _places_of(batch: dict[str, Any]) -> Tensor:
+        labels = batch["labels"]
+        return batch[LOCATED].on(labels.device) if LOCATED in batch else _places(labels)
 
     def owners(self, batch: dict[str, Any]) -> Tensor:
         """The text of the batch that each target belongs to, (N,)."""

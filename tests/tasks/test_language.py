@@ -1,0 +1,39 @@
+"""Targets of a language model: found by the collator as by a search in the batch."""
+
+import pickle
+
+import torch
+
+from descend.tasks.text import NextToken
+
+
+def collated(samples):
+    return {name: torch.tensor([sample[name] for sample in samples]) for name in samples[0]}
+
+
+SAMPLES = [
+    {"input_ids": [5, 6, 7, 8], "labels": [-100, 6, -100, 8]},
+    {"input_ids": [9, 8, 7, 0], "labels": [9, 8, -100, -100]},  # its first label follows no token
+]
+
+
+def test_located_targets_are_those_of_a_search():
+    task = NextToken()
+    plain, located = collated(SAMPLES), task.locating(collated)(SAMPLES)
+    assert located.keys() > plain.keys()
+    located = pickle.loads(pickle.dumps(located))  # as from a worker of a data loader
+    for batch in (plain, located):
+        assert task.target(batch).tolist() == [6, 8, 8]
+        assert task.inputs(batch)["places"].tolist() == [0, 2, 4]
+        assert task.inputs(batch).keys() == {"input_ids", "places"}
+
+
+def test_a_batch_without_labels_stays_as_it_is():
+    samples = [{"input_ids": [5, 6]}]
+    assert NextToken().locating(collated)(samples).keys() == {"input_ids"}
+    assert NextToken().locating(lambda given: given)(samples) == samples
+
+
+def test_a_batch_without_a_target():
+    batch = NextToken().locating(collated)([{"input_ids": [5, 6], "labels": [5, -100]}])
+    assert not len(NextToken().target(batch)) and not len(NextToken().inputs(batch)["places"])
