@@ -10,7 +10,7 @@ from descend.models import LayeredCausalLM, ViTDenoiser, ViTDenoiserConfig
 from descend.tasks.video import VideoDenoising
 from tests.support.networks import QUIET, causal, network
 
-TEXT = ["distilbert", "roberta", "descend-text-ut"]
+TEXT = ["distilbert", "roberta", "descend-text-ut", "modernbert", "llama"]
 
 
 @pytest.fixture(autouse=True)

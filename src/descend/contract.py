@@ -19,12 +19,21 @@ from descend.models.hooked import PAGE, HookedModel
 from descend.models.layered import LayeredModel
 from descend.models.library import LibraryModel
 from descend.models.modules import cuda_devices, evaluating
+from descend.models.token_heads import LayeredQuestionAnswerer, LayeredTokenClassifier
 from descend.noise import Noise
 from descend.tasks import Task
 from descend.tasks.base import LABELS
-from descend.tasks.text import Classification, NextToken
+from descend.tasks.text import Classification, NextToken, QuestionAnswering, TokenClassification
 
 TRIAL_SAMPLES = 2
+
+TASKS: dict[type[LayeredModel], type[Task]] = {
+    LayeredClassifier: Classification,
+    LayeredCausalLM: NextToken,
+    LayeredTokenClassifier: TokenClassification,
+    LayeredQuestionAnswerer: QuestionAnswering,
+}
+"""The default task of each kind of Transformers' models."""
 
 
 def resolve(model: nn.Module, task: Task | None, noise: Noise | None) -> tuple[LayeredModel, Task]:
@@ -47,8 +56,7 @@ def resolve(model: nn.Module, task: Task | None, noise: Noise | None) -> tuple[L
     elif noise is not None and layers is not None:
         _collect(problems, layers.get_input_embeddings)
     if task is None:
-        task = Classification() if isinstance(layers, LayeredClassifier) else None
-        task = NextToken() if isinstance(layers, LayeredCausalLM) else task
+        task = next((default() for kind, default in TASKS.items() if isinstance(layers, kind)), None)
         if task is None:
             problems.append(
                 "a task is missing: the loss and metric of the data. Derive one from descend.Task, which needs one "
@@ -112,13 +120,22 @@ def _layers(model: nn.Module, problems: list[str]) -> LayeredModel | None:
             problems.append(f"{type(model).__name__}.readout must turn a layer's output into a prediction; got none.")
         return None if problems else model
     if isinstance(getattr(model, "config", None), PreTrainedConfig):  # also true of a PEFT model
-        network = cast(PreTrainedModel, model)
-        return LayeredClassifier(network) if network.get_output_embeddings() is None else LayeredCausalLM(network)
+        return _of_transformers(cast(PreTrainedModel, model))
     problems.append(
         f"expected a model whose layers can be read; got {type(model).__name__}. Wrap it: descend.layered(model, "
         "blocks=..., readout=..., embeddings=...)."
     )
     return None
+
+
+def _of_transformers(network: PreTrainedModel) -> LibraryModel:
+    """The layers of a model of Transformers, by the head that its class has."""
+    inside = getattr(network, "get_base_model", None)
+    names = [each.__name__ for each in type(inside() if inside else network).__mro__]
+    for kind in (LayeredTokenClassifier, LayeredQuestionAnswerer):
+        if any(name.endswith(kind.task_class) for name in names):
+            return kind(network)
+    return LayeredClassifier(network) if network.get_output_embeddings() is None else LayeredCausalLM(network)
 
 
 def _try(

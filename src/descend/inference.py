@@ -17,7 +17,7 @@ from transformers import (
 
 from descend.errors import InputError, reason
 from descend.models import LayeredClassifier
-from descend.models.exit_rule import ExitRule, decide
+from descend.models.exit_rule import CertifiedExit, ExitRule, decide
 from descend.models.loading import load_model
 
 
@@ -45,6 +45,7 @@ class DescentClassifier:
         model: A classifier of Transformers, or a `LayeredClassifier`.
         tokenizer: The model's tokenizer.
         device: The device to move the model to; None leaves it where it is.
+        exit: The certified threshold at which texts leave unless `predict` is told otherwise; None for full depth.
 
     Raises:
         InputError: If the model's layers can't be read, or the tokenizer does not fit it.
@@ -55,7 +56,9 @@ class DescentClassifier:
         model: LayeredClassifier | PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         device: torch.device | str | None = None,
+        exit: CertifiedExit | None = None,
     ):
+        self.exit = exit
         self.model = model if isinstance(model, LayeredClassifier) else LayeredClassifier(model)
         if tokenizer.pad_token_id is None:
             raise InputError("the tokenizer has no token for padding; set its pad_token.")
@@ -73,12 +76,15 @@ class DescentClassifier:
             self.model.to(device)
 
     @classmethod
-    def from_pretrained(cls, source: str | Path, device: torch.device | str | None = None) -> Self:
-        """Load a trained classifier and its tokenizer.
+    def from_pretrained(
+        cls, source: str | Path, device: torch.device | str | None = None, *, certified: bool = True
+    ) -> Self:
+        """Load a trained classifier and its tokenizer, with the exit that ``descend evaluate --risk`` certified.
 
         Args:
             source: A run folder, a folder that `save_pretrained` wrote, or a name on the Hub.
             device: The device to move the model to; None for the CPU.
+            certified: Whether texts leave by the threshold in the folder, if there is one; False for full depth.
 
         Raises:
             InputError: If it can't be loaded, its family is not in `FAMILIES`, or it was not trained as a classifier.
@@ -103,7 +109,7 @@ class DescentClassifier:
                 f"{source} was not trained as a classifier: it has no {', '.join(sorted(loading['missing_keys']))}. "
                 "Train it first."
             )
-        return cls(model, tokenizer, device)
+        return cls(model, tokenizer, device, CertifiedExit.read(Path(place)) if certified else None)
 
     @torch.no_grad()
     def predict(
@@ -115,8 +121,8 @@ class DescentClassifier:
     ) -> list[Prediction]:
         """Classify texts, or pairs of them such as premises and hypotheses; the model is put into eval mode.
 
-        Without a threshold and a patience all texts go through all layers. With both, a text leaves when the first of
-        the two rules applies.
+        Without a threshold and a patience the certified threshold applies, if the model has one; else all texts go
+        through all layers. With both, a text leaves when the first of the two rules applies.
 
         Args:
             texts: A text, or a list of texts or of pairs. Texts that are too long for the model are cut.
@@ -132,6 +138,8 @@ class DescentClassifier:
             InputError: If a text is empty or not a string, or a setting is out of range.
         """
         rule = ExitRule(exit_threshold, exit_patience)
+        if not rule.early and self.exit is not None:
+            rule = ExitRule(self.exit.threshold)
         if not (isinstance(batch_size, int) and batch_size >= 1):
             raise InputError(f"batch_size must be a whole number of at least 1; got {batch_size!r}.")
         columns = _columns(texts)

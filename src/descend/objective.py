@@ -89,6 +89,8 @@ class Objective(nn.Module):
         self._compiled: CompiledExits | None = None
         self.watch: Callable[[Tensor, Tensor], Tensor] | None = None
         """Sums over a language model's last logits (N, V) and its tokens (N,): a vector (K,); None for none."""
+        self.trains_with_noise = True
+        """Whether `forward` adds the noise; if not, it is for evaluation alone."""
 
     def forward(self, weights: Sequence[float], inner: bool = True, **batch: Any) -> ExitLosses:
         """The layer losses of a batch of training data.
@@ -103,11 +105,12 @@ class Objective(nn.Module):
         if passes == 2:  # side by side: dropout and noise draw anew for every row
             batch = {name: torch.cat([value, value]) for name, value in batch.items()}
         inputs, target = self.task.inputs(batch), self.task.target(batch)
+        noise = self.noise if self.trains_with_noise else None
         if self._compiled is not None and not _has_embeddings(inputs):
-            given = inputs, target, weights, self.noise, self.task.mask(batch)
+            given = inputs, target, weights, noise, self.task.mask(batch)
             sums, lagrangian, prediction = self._compiled(*given)
             return self._of_passes(passes, sums, lagrangian, prediction, len(target))
-        with self.noise.on(self.model, mask=self.task.mask(batch)) if self.noise else nullcontext():
+        with noise.on(self.model, mask=self.task.mask(batch)) if noise else nullcontext():
             if isinstance(self.model, LayeredCausalLM):
                 return self._through_wide_head(self.model, inputs, target, weights, inner)
             sums, lagrangian, prediction = self._losses(inputs, target, weights)

@@ -34,6 +34,8 @@ class Stream(IntEnum):
     """Noise while a language model answers prompts, by the number of the batch's first prompt."""
     SWEEP = 7
     """The settings of a sweep's trial, by the trial's number."""
+    LAYERS = 8
+    """Which rows of a batch pass a block unchanged in LayerSkip's training, by rank."""
     PREFIX_NOISE = 9
     """Noise on a language model's tokens in lm-eval's tasks, by the hash of the tokens up to each."""
 

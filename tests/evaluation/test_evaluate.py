@@ -72,7 +72,8 @@ def test_another_folder_takes_the_records_along(runs, tmp_path):
     trainer = trainers["constrained"]
     before = json.loads((trainer.args.folder / "summary.json").read_text())
     descend.evaluate(trainer, samples(40, 2), out=tmp_path / "elsewhere")
-    assert json.loads((tmp_path / "elsewhere" / "summary.json").read_text()) == before
+    after = json.loads((tmp_path / "elsewhere" / "summary.json").read_text())
+    assert before.pop("latency").keys() == after.pop("latency").keys() and after == before
     records = (tmp_path / "elsewhere" / "records.jsonl").read_text()
     assert records == (trainer.args.folder / "records.jsonl").read_text()
 

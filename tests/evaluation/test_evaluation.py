@@ -350,6 +350,8 @@ def test_robustness_measures_every_level_and_judges_at_the_training_noise(model,
     assert (summary["train_noise"], summary["train_value"]) == (0.8, at[0.8].metrics[-1])
     assert summary["layer_losses"] == {str(level): one.losses.mean(0).tolist() for level, one in at.items()}
     assert summary["layer_metrics"] == {str(level): one.metrics for level, one in at.items()}
+    assert [(row["noise"], row["metric"]) for row in summary["anytime"]] == [(level, at[level].metrics) for level in at]
+    assert summary["anytime"][0]["first_within"].keys() == {"1", "2", "5"}
     assert summary["violations"] == verdict(problem, at[0.8]).violations
     assert summary["descending_share"] == at[0.8].descending_share
     assert summary["samples"] == 21

@@ -209,6 +209,14 @@ def test_all_depths_take_one_pass_and_one_drafted_answer():
     assert timed == best and timed.speed > 0
 
 
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
+def test_a_model_that_can_not_draft_has_agreements_without_a_speed(family):
+    """Transformers shortens a model by its configuration, which these do not look at."""
+    result = speculation(LayeredCausalLM(causal(family)), texts(2), IGNORED, prompts=2)
+    assert result.tokens_per_second > 0
+    assert [each.layer for each in result.layers] == [1, 2] and {each.speed for each in result.layers} == {None}
+
+
 def test_expected_speed():
     assert expected_speed(0.25, 1.0) == 4  # every draft is accepted, at a quarter of the price
     assert expected_speed(0.5, 0.5) == 1

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM
 
 from descend.errors import InputError
 from descend.models import LayeredCausalLM
-from descend.models.causal import LOGITS
+from descend.models.causal import FAMILIES as ROWS
 from tests.support.networks import CAUSAL, causal, network
 
 FAMILIES = [
@@ -25,14 +25,14 @@ def batch():
 
 
 def test_every_family_of_the_table_is_tested():
-    assert CAUSAL.keys() == LOGITS.keys()
+    assert CAUSAL.keys() == ROWS.keys()
 
 
 @pytest.mark.parametrize(("family", "attention"), FAMILIES)
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_readout_of_the_last_layer_is_the_models_own_logits(family, attention, tied):
     inner = causal(family, attention, tie_word_embeddings=tied)
-    torch.nn.init.normal_(inner.base_model.norm.weight, 1.0, 0.3)
+    torch.nn.init.normal_(inner.base_model.get_submodule(ROWS[family].norm).weight, 1.0, 0.3)
     model = LayeredCausalLM(inner)
     outputs = model.layer_outputs(batch())
     assert len(outputs) == model.depth + 1 == 4 and len({each.shape for each in outputs}) == 1
@@ -94,7 +94,7 @@ def test_limits():
 
 
 def test_other_models_are_refused():
-    with pytest.raises(InputError, match=r"model_type.*llama.*LOGITS"):
+    with pytest.raises(InputError, match=r"model_type.*llama.*FAMILIES"):
         LayeredCausalLM(network("distilbert"))
     with pytest.raises(InputError, match=r"causal.*LlamaModel"):
         LayeredCausalLM(causal().base_model)

@@ -79,6 +79,8 @@ def test_a_folders_own_code_is_neither_run_nor_asked_about(folder, tmp_path, mon
         ({"n_layers": -1}, r"n_layers.*whole number"),
         ({"n_layers": True}, r"n_layers.*whole number"),
         ({"text_config": {"num_hidden_layers": 10**9}}, "text_config: num_hidden_layers"),
+        ({"inner_group_num": 10**6}, rf"inner_group_num.*{MOST_LAYERS}"),
+        ({"num_experts": 10**6}, rf"num_experts.*{MOST_LAYERS}"),
         ({"num_labels": 10**9}, "num_labels"),
         ({"vocab_size": 10**12}, "vocab_size"),
         ({"max_position_embeddings": 2**40}, "max_position_embeddings"),

@@ -9,7 +9,7 @@ from descend import InputError
 from descend.cli.parsing import levels, read_recipe
 from descend.cli.studies import flags
 from descend.paper.costs import Costs
-from descend.paper.grid import BASELINES, RECIPES, WANTED, cells, named, names, settings
+from descend.paper.grid import ANYTIME, ANYTIME_RECIPES, BASELINES, RECIPES, WANTED, cells, named, names, settings
 from descend.paper.published import table_3, table_4
 from descend.paper.scales import SCALES
 from descend.run import stored
@@ -119,6 +119,23 @@ def test_small_has_the_papers_noise_and_baselines_at_a_middle_depth():
             assert set(arms) <= {place[6] for place in seeds if place[:4] == (task, "UT", data, 5)}
 
 
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_anytime_figure_has_every_method_at_the_tables_own_setting(scale):
+    found = cells(["anytime"], scale)
+    assert found == cells(["table-anytime"], scale)
+    methods = {recipe: {cell.arm for cell in found if cell.recipe == recipe} for recipe in ANYTIME_RECIPES}
+    everything = {"erm", "constrained", "uniform", "linear", "layerskip"}
+    assert methods.pop("video-vit") == everything
+    assert all(arms == everything | {"neftune"} for arms in methods.values())
+    table = {cell.name for cell in cells(["table-3", "table-4", "table-5"], scale)}
+    assert {cell.name for cell in found if cell.arm in ("erm", "constrained")} <= table
+    for recipe in ANYTIME_RECIPES:  # what differs is the method, its seed and the settings of its own
+        places = {(cell.data, cell.depth, cell.gamma, cell.regime) for cell in found if cell.recipe == recipe}
+        assert len(places) == 1
+        seeds = {arm: {cell.seed for cell in found if (cell.recipe, cell.arm) == (recipe, arm)} for arm in everything}
+        assert set(map(frozenset, seeds.values())) == {frozenset(SCALES[scale].seeds)}
+
+
 def test_the_papers_scale_holds_every_cell_of_its_tables():
     seeds = settings_of(ALL["paper"])
     printed = {"ViT": 12, "DistilBERT": 6, "RoBERTa": 24}  # DistilBERT has 6 blocks; the paper prints 12
@@ -154,7 +171,7 @@ def test_a_variant_changes_one_thing():
 
 def test_names_are_told_and_nearly_named_ones_offered():
     assert names(["table-3", "figure-2", "figure-2"]) == ["figure-2", "table-3"]
-    assert len(names(["all"])) == 24 == len(WANTED)
+    assert len(names(["all"])) == 26 == len(WANTED)
     with pytest.raises(InputError, match=r"did you mean figure-2\?"):
         names(["figure_2"])
 
@@ -167,7 +184,7 @@ def test_every_recipe_has_its_settings():
                 regimes = {regime for data in grid.gammas[task].values() for regime in data}
                 assert rows.keys() - {"every", "data"} == regimes
                 assert rows.get("data", {}).keys() <= grid.gammas[task].keys()
-                arms = {"both", "erm", "constrained", *BASELINES.get(task, ())}
+                arms = {"both", "erm", "constrained", *BASELINES.get(task, ()), *ANYTIME[task]}
                 depths = {str(depth) for depth in grid.depths[recipe]}
                 for regime in regimes:
                     row = rows[regime]

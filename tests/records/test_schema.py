@@ -12,6 +12,7 @@ from descend.records.rows import Records
 from descend.records.schema import (
     REQUIRED,
     SCHEMA,
+    AnytimeCurve,
     Comparison,
     Groups,
     Record,
@@ -75,6 +76,48 @@ def test_exits_have_one_type_whatever_the_metric() -> None:
     assert "1.20 of 2 layers" in exits.sentence("accuracy")
 
 
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("metric", "higher", "first", "area"),
+    [
+        ([0.5, 0.87, 0.89, 0.90, 0.91], True, {1: 3, 2: 2, 5: 1}, (0.705 + 0.87 + 0.89 + 0.90) / 4),
+        ([0.5, 0.9, 0.5, 0.91], True, {1: 3, 2: 3, 5: 3}, None),  # a deeper layer that is worse counts
+        ([0.95, 0.9], True, {1: 0, 2: 0, 5: 0}, 0.925),  # better than full depth
+        ([20.0, 10.5, 10.2, 10.1, 10.0], False, {1: 3, 2: 2, 5: 1}, (15 + 10.5 + 10.2 + 10.1) / 4),
+        ([3.0, 0.0], False, {1: 1, 2: 1, 5: 1}, 1.5),
+        ([INF, 1.0, 1.0], False, {1: 1, 2: 1, 5: 1}, NAN),
+        ([1.0, NAN, 1.0], False, {1: 2, 2: 2, 5: 2}, NAN),
+        ([1.0, 1.0, NAN], False, {1: None, 2: None, 5: None}, NAN),
+        ([1.0, 1.0, INF], False, {1: None, 2: None, 5: None}, NAN),
+    ],
+)
+def test_the_anytime_curve(metric, higher, first, area) -> None:
+    curve = AnytimeCurve.of(0.5, metric, higher_is_better=higher)
+    assert curve.noise == 0.5 and curve.first_within == first and curve.metric == pytest.approx(metric, nan_ok=True)
+    assert area is None or curve.area == pytest.approx(area, nan_ok=True)
+
+
+def test_an_older_summary_gets_its_anytime_curves_from_its_metrics(tmp_path: Path) -> None:
+    assert parse_summary(SUMMARY).anytime == []
+    metrics = {"1e-05": [0.1, None, 0.9], "0.0": [0.5, 0.9, 0.9]}
+    older = parse_summary(SUMMARY | {"layer_metrics": metrics})
+    assert [(curve.noise, curve.first_within) for curve in older.anytime] == [
+        (0.0, {1: 1, 2: 1, 5: 1}),
+        (1e-05, {1: 2, 2: 2, 5: 2}),
+    ]
+    older.model_copy(update={"anytime": older.anytime}).write(tmp_path / "summary.json")
+    written = json.loads((tmp_path / "summary.json").read_text())["anytime"]
+    assert written[0] == {
+        "noise": 0.0,
+        "metric": [0.5, 0.9, 0.9],
+        "first_within": {"1": 1, "2": 1, "5": 1},
+        "area": 0.8,
+    }
+    assert written[1]["area"] is None and read_summary(tmp_path).anytime[0] == older.anytime[0]
+
+
 def test_only_what_names_a_run_and_its_losses_is_required() -> None:
     assert parse_summary({key: SUMMARY[key] for key in REQUIRED}).feasible is None
 
@@ -94,6 +137,8 @@ def test_only_what_names_a_run_and_its_losses_is_required() -> None:
         ({"bounds": [1.0]}, "bounds"),
         ({"violation_intervals": [[1, 2], [1]]}, "violation_intervals.1"),
         ({"exit": {"full": 1}}, "exit.chosen"),
+        ({"anytime": [{"noise": 0, "metric": [1], "first_within": {}, "area": 1}]}, "anytime"),
+        ({"anytime": [{"noise": 0, "metric": [1, 1, 1], "first_within": {"1": 3}, "area": 1}]}, "first_within"),
         ({"exit": 3}, "exit"),
         ({"depth": 4}, "4 layers"),
         ({"schema": SCHEMA + 1}, "Upgrade"),

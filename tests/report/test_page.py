@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
 from descend.report import write_completions, write_page
@@ -207,7 +208,7 @@ def test_a_classifiers_page_has_its_own_figures(browser: Browser, tmp_path: Path
         assert visit.complaints == []
         headings = visit.page.locator("figure h3").all_inner_texts()
         assert headings == [
-            *("Loss along the layers", "Accuracy against noise", "Accuracy along the layers"),
+            *("Loss along the layers", "Accuracy against noise", "Accuracy along the layers", "Accuracy against time"),
             *("Descent of single samples", "Where answers settle", "Early exits"),
             *("Multipliers", "Constraints on held-out data"),
         ]
@@ -223,9 +224,31 @@ def test_a_classifiers_page_has_its_own_figures(browser: Browser, tmp_path: Path
         assert visit.plot("metrics", "plot.data[0].y[0]") == pytest.approx(0.5 - 0.05 * 0.15)
         visit.slide("losses-noise-0", "End")
         assert visit.plot("metrics", "plot.data[0].y[0]") == pytest.approx(0.5 - 0.05 * 1.5)
+        # The rings go along with the noise.
+        assert visit.plot("metrics", "plot.data.at(-1).text") == ["1, 2", "5"]
+        assert visit.plot("metrics", "plot.data.at(-1).x") == [7, 6]
+        assert visit.plot("metrics", "plot.data.at(-1).y[0]") == pytest.approx(0.71 - 0.05 * 1.5)
+        assert visit.plot("times", "plot.data.length") == 4
+        assert visit.plot("times", "plot.data[0].y[0]") == pytest.approx(0.5 - 0.05 * 1.5)
         assert visit.plot("settled", "plot.data.at(-1).y.at(-1)") == pytest.approx(1)
         assert visit.plot("exits", "plot.data.map(trace => trace.name)")[0] == "ERM, confidence"
         assert visit.plot("losses", "plot.data.map(trace => trace.name)").count("ERM, linear probe") == 1
+
+
+def test_quality_against_depth_and_time_on_any_screen(browser: Browser, tmp_path: Path) -> None:
+    runs = [fake_run(tmp_path / method, method, frames=False, **classifier()) for method in ("erm", "constrained")]
+    page = write_page(runs, tmp_path / "report.html", "texts")
+    for size in ({"width": 1280, "height": 900}, {"width": 390, "height": 844}):
+        with Visit(browser, page, viewport=size) as visit:
+            visit.page.locator("summary", has_text="First layer close to full depth").click()
+            row = visit.page.locator("details[open] tbody tr", has_text="Constrained").last
+            expect(row).to_contain_text("layer 6")
+            visit.page.locator("[data-plot=times]").scroll_into_view_if_needed()
+            expect(visit.page.locator("[data-plot=times] .textpoint").first).to_be_attached()
+            assert visit.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+            assert visit.complaints == []
+            found = Axe().run(visit.page, context={"exclude": [[".plot > *"]]}).response["violations"]
+            assert [violation["id"] for violation in found] == []
 
 
 def test_another_shift_is_another_section(browser: Browser, tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ import pytest
 
 from descend.errors import InputError
 from descend.records.schema import REQUIRED, parse_summary
-from descend.report import RunView, figures, group_runs, write_page
+from descend.report import RunView, anytime, figures, group_runs, write_page
 from descend.report.frames import Frames, embed
 from descend.report.rendering import environment
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, group_name
+from descend.report.tables import runs_tables
 from descend.report.verdict import verdict
 from descend.training.config import METHODS
-from tests.support.pages import NOISE, fake_run, geometric
+from tests.support.pages import NOISE, classifier, fake_run, geometric
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +106,62 @@ def test_limits_are_those_that_the_run_was_judged_by(runs: list[Path], tmp_path:
     assert words not in write_page([RunView(parse_summary(summary))], tmp_path / "report.html", "None").read_text()
     page = write_page([RunView(parse_summary(summary | geometric()))], tmp_path / "report.html", "Bounds").read_text()
     assert words in page and others in page
+
+
+def test_each_metric_has_a_table_and_a_section_of_its_own(runs: list[Path], tmp_path: Path) -> None:
+    same = {"dataset": "ped2<b>", "model": "UT-7"}
+    accuracy = fake_run(tmp_path / "accuracy", "erm", frames=False, **classifier(**same))
+    views = [RunView.read(folder) for folder in (runs[0], accuracy, runs[1])]
+    groups = group_runs(views)
+    assert [(group.metric, len(group.runs)) for group in groups] == [("RMSE", 2), ("Accuracy", 1)]
+    tables = runs_tables(groups)
+    assert [table.heads[1] for table in tables] == ["RMSE, mean over noise", "Accuracy, mean over noise"]
+    assert [sum(len(body.rows) for body in table.bodies) for table in tables] == [2, 1]
+    page = write_page(views, tmp_path / "report.html", "Both").read_text().split("<script")[0]
+    assert page.count("mean over noise</th>") == 2 and page.count('data-section="') == 2
+
+
+def rings(figure) -> list:
+    return [trace for trace in figure.data if trace.mode == "markers+text"]
+
+
+def test_quality_against_depth_marks_the_first_layers_close_to_full_depth(tmp_path: Path) -> None:
+    rows = {"0.15": [30.0, 20.0, 12.0, 11.0, 10.4, 10.15, 10.05, 10.0], "0.6": [30.0, 9.0, *[10.0] * 6]}
+    timed = {"device": "CPU", "batch_size": 8, "milliseconds": [1.0 + layer for layer in range(8)]}
+    folders = [
+        fake_run(tmp_path / "erm", "erm", frames=False, layer_metrics=rows, latency=timed),
+        fake_run(
+            tmp_path / "other", "constrained", frames=False, layer_metrics=rows, latency={**timed, "device": "GPU"}
+        ),
+        fake_run(tmp_path / "bare", "linear", frames=False),  # neither metrics nor times
+    ]
+    (group,) = group_runs([RunView.read(folder) for folder in folders])
+    depth, when = anytime.by_depth(group), anytime.by_time(group)
+    assert depth.layout.yaxis.type == "log"
+    near = ([6, 5, 4], ["1", "2", "5"])
+    assert [(list(ring.x), list(ring.text)) for ring in rings(depth)] == [near, ([], []), near]
+    assert [(list(ring.x), list(ring.y)) for ring in rings(when)] == [([7.0, 6.0, 5.0], [10.05, 10.15, 10.4])] * 2
+    at = next(frame for frame in when.frames if frame.name == "0.6")
+    assert list(at.data[-1].text) == ["1, 2, 5"] and list(at.data[-1].x) == [2.0] and list(at.data[0].y) == rows["0.6"]
+    assert all(len(frame.data) == len(figure.data) for figure in (depth, when) for frame in figure.frames)
+    table = anytime.depth_table(group)
+    assert [body.name for body in table.bodies] == ["γ = 0.15", "γ = 0.6"]
+    assert [cell.text for cell in table.bodies[0].rows[0].cells[1:4]] == ["layer 6", "layer 5", "layer 4"]
+    assert table.bodies[0].rows[0].cells[1].note == "7 ms"
+    assert "on GPU" in anytime.time_words(group) and "do not compare" in anytime.time_words(group)
+    assert "<figure>" in write_page(folders, tmp_path / "report.html", "Times").read_text()
+
+
+def test_metrics_that_are_not_finite_and_older_summaries_have_pages(tmp_path: Path) -> None:
+    rows = {"0.15": [None] * 8, "0.6": [1.0, None, *[1.0] * 5, None]}
+    broken = fake_run(tmp_path / "broken", "erm", frames=False, layer_metrics=rows)
+    (group,) = group_runs([RunView.read(broken)])
+    assert [len(ring.x) for ring in rings(anytime.by_depth(group))] == [0]
+    assert anytime.depth_table(group).bodies[0].rows[0].cells[1].text == "–"
+    page = write_page([broken], tmp_path / "report.html", "Broken").read_text()
+    assert "RMSE along the layers" in page and "against time" not in page
+    older = fake_run(tmp_path / "older", "erm", frames=False)
+    assert "along the layers</h3>" in write_page([older], tmp_path / "report.html", "Older").read_text()
 
 
 def test_bounds_without_alpha_are_bars_at_the_training_noise(runs: list[Path], tmp_path: Path) -> None:

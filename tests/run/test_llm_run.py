@@ -199,6 +199,8 @@ def test_a_model_of_one_layer_drafts_nothing(tmp_path, capsys):
     words(capsys, "train", "llm-sft", "--out", tmp_path / "run", *SMALL, *flags)
     out, _ = words(capsys, "evaluate", tmp_path / "run", "--noise", "0", "--exit")
     assert "Drafting" not in out and "speculation" not in read_json(tmp_path / "run" / "summary.json")
+    _, err = words(capsys, "evaluate", tmp_path / "run", "--exit", "--risk", "0.01", status=2)
+    assert "--risk" in err and err.strip().count("\n") == 0
 
 
 def test_other_data_without_a_usable_row_are_refused(run, tmp_path, capsys):

@@ -1,38 +1,90 @@
 """Small models of Transformers' families, with random weights."""
 
+from typing import Any
+
 import torch
 from transformers import (
+    AlbertConfig,
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     BertConfig,
+    DebertaV2Config,
     DistilBertConfig,
+    ElectraConfig,
+    LlamaConfig,
+    MistralConfig,
+    ModernBertConfig,
     PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
     RobertaConfig,
+    XLMRobertaConfig,
 )
 
 from descend.models import DistilBertLinearConfig, RobertaLinearConfig, TextUTConfig
+from descend.models.library import PER_LAYER
 
 SMALL = {"vocab_size": 40, "max_position_embeddings": 20}
 WIDE = SMALL | {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 3, "intermediate_size": 32}
 NARROW = {"dim": 16, "n_heads": 2, "n_layers": 3, "hidden_dim": 32}
+DECODER = WIDE | {"num_key_value_heads": 1, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
 CONFIGS = {
     "distilbert": DistilBertConfig(**SMALL, **NARROW),
     "bert": BertConfig(**WIDE),
     "roberta": RobertaConfig(**WIDE),
+    "xlm-roberta": XLMRobertaConfig(**WIDE),
+    "electra": ElectraConfig(**WIDE, embedding_size=24),
+    "albert": AlbertConfig(**WIDE, embedding_size=8, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1),
+    "deberta-v2": DebertaV2Config(
+        **WIDE,
+        pooler_hidden_size=16,
+        relative_attention=True,
+        pos_att_type=["p2c", "c2p"],
+        position_buckets=4,
+        norm_rel_ebd="layer_norm",
+        share_att_key=True,
+        position_biased_input=False,
+    ),
+    "modernbert": ModernBertConfig(
+        **WIDE,
+        pad_token_id=1,
+        local_attention=4,
+        embedding_dropout=0.1,
+        mlp_dropout=0.1,
+        classifier_dropout=0.1,
+        cls_token_id=2,
+        sep_token_id=3,
+        bos_token_id=2,
+        eos_token_id=3,
+    ),
+    "llama": LlamaConfig(**DECODER),
+    "mistral": MistralConfig(**DECODER),
+    "qwen2": Qwen2Config(**DECODER),
+    "qwen3": Qwen3Config(**DECODER, head_dim=8),
     "descend-distilbert-linear": DistilBertLinearConfig(**SMALL, **NARROW),
     "descend-roberta-linear": RobertaLinearConfig(**WIDE),
     "descend-text-ut": TextUTConfig(vocab_size=40, hidden_size=16, num_hidden_layers=3, attention_size=8, tied=False),
 }
 
 
-def network(family: str, attention: str = "sdpa", labels: int = 3, **settings: float) -> PreTrainedModel:
-    """A classifier with 3 blocks and random weights."""
+OWN_ATTENTION = ("descend-text-ut", "deberta-v2")
+"""Families whose attention is their own, not one of Transformers' implementations."""
+
+
+def network(
+    family: str,
+    attention: str = "sdpa",
+    labels: int = 3,
+    auto: Any = AutoModelForSequenceClassification,
+    **settings: float,
+) -> PreTrainedModel:
+    """A classifier with 3 blocks and random weights, or a model of another Auto class."""
     torch.manual_seed(0)
-    config = type(CONFIGS[family]).from_dict(CONFIGS[family].to_dict() | {"num_labels": labels} | settings)
-    # UT's attention is its own.
-    chosen = {} if family == "descend-text-ut" else {"attn_implementation": attention}
-    return AutoModelForSequenceClassification.from_config(config, **chosen)
+    values = {name: value for name, value in CONFIGS[family].to_dict().items() if name not in PER_LAYER}
+    config = type(CONFIGS[family]).from_dict(values | {"id2label": None, "num_labels": labels} | settings)
+    chosen = {} if family in OWN_ATTENTION else {"attn_implementation": attention}
+    return auto.from_config(config, **chosen)
 
 
 CAUSAL = {
@@ -46,6 +98,11 @@ CAUSAL = {
     "gemma3_text": {"head_dim": 8, "final_logit_softcapping": 3.0},
     "phi3": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
     "olmo2": {},
+    "olmo3": {"sliding_window": 4, "pad_token_id": 0, "eos_token_id": 2},
+    "phi": {"bos_token_id": 1, "eos_token_id": 2},
+    "gpt2": {"bos_token_id": 1, "eos_token_id": 2},
+    "gpt_neox": {"bos_token_id": 1, "eos_token_id": 2},
+    "qwen3_moe": {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
     "smollm3": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
     "granite": {"logits_scaling": 4.0},
     "cohere": {"logit_scale": 0.25},

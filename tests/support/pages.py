@@ -107,6 +107,11 @@ def classifier(**entries) -> dict:
             "quantiles": [0.05, 0.25, 0.5, 0.75, 0.95],
             "by_layer": [[0.5, 0.8, 0.9, 1.0, 1.4]] * 7,
         },
+        "latency": {
+            "device": "CPU (<b>), 1 thread",
+            "batch_size": 16,
+            "milliseconds": [0.5 + each for each in range(8)],
+        },
         "settled_layer": {"mean": 2.0, "shares": [0.1, 0.2, 0.3, 0.2, 0.1, 0.1, 0.0, 0.0]},
         "probe": {"layer_metrics": rows, "layer_losses": {str(level): [0.6] * 8 for level in NOISE}},
         "exit": {

@@ -368,6 +368,11 @@ def main(folder: Path) -> None:
         found[f"{name} in shards"] = sharded(name, folder / f"{name} in shards", True, 4)
     found["sampled"] = trained("language", folder / "sampled", 1, 4, exit_share=0.5)
     found["sampled in shards"] = sharded("language", folder / "sampled in shards", True, 4, exit_share=0.5)
+    skip = {"method": "layerskip", "layer_dropout_schedule": "constant"}
+    for name, rate in (("whole layers", 0.0), ("skipped layers", 0.5)):
+        found[name] = trained("classifier", folder / name, 2, 2, layer_dropout=rate, **skip)
+        place = f"{name} in shards"
+        found[place] = sharded("classifier", folder / place, True, 4, layer_dropout=rate, **skip)
     found["resumed"] = resumed(folder / "resumed")
     found["perturbed"] = perturbed(folder / "perturbed", 1e-4)
     found["rounded"] = perturbed(folder / "rounded", 1e-15)

@@ -31,9 +31,10 @@ from descend.sweep import storage
 from descend.sweep.report.figures import reach
 from descend.sweep.report.page import write_sweep
 from descend.sweep.results import sentences, write
-from descend.sweep.space import edges, flags, read_ranges, recipe_values, space
+from descend.sweep.space import described, edges, flags, read_ranges, recipe_values, space
 from descend.sweep.storage import Search, TooMany, open_storage
 from descend.sweep.worker import _Pruning
+from descend.training.config import METHODS
 from tests.support.browser import HOSTILE, Guarded, Visit
 
 # An evaluation and a checkpoint at each of four steps, on a handful of windows.
@@ -468,6 +469,8 @@ def test_two_workers_on_a_server(tmp_path):
         (["--storage", "postgresql://me:secret@127.0.0.1:1/x"], "me:***@127.0.0.1:1/x can't be opened"),
         (["--storage", "sqlite:////no/such/folder/sweep.db"], "unable to open database file"),
         (["--method", "ermm"], "ermm"),
+        (["--method", "erm,layerskip"], "layerskip drops whole blocks"),
+        (["--method", "erm,neftune"], "neftune adds noise to word embeddings"),
         (["--method", "erm", "--learning-rate", "1e-3"], "nothing is left to search for erm"),
         (["--resume"], "goes on by itself"),
         (["--alhpa", "0.1"], "did you mean --alpha"),
@@ -485,6 +488,13 @@ def test_mistakes_are_told_in_one_line_and_leave_nothing(tmp_path, capsys, more,
     assert not (tmp_path / "sweep" / "trials").exists()
     if "--storage" not in more:
         assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_searches_the_same_learning_rates(method):
+    plain, args = (read_recipe(["text-distilbert", "--method", each, "--out", "none"])[2] for each in ("erm", method))
+    assert described(space(args, set())) == described(space(plain, set()))
+    assert described(space(plain, set())).keys() == {"learning_rate"}
 
 
 def test_another_sweep_in_the_storage_is_refused(swept, tmp_path, capsys):

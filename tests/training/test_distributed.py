@@ -102,6 +102,15 @@ def test_a_sample_of_targets_is_drawn_by_each_rank_and_the_multipliers_are_one(t
     assert not torch.equal(two[0]["sampled"]["λ"], exact["λ"])
 
 
+def test_layers_are_skipped_by_each_rank_and_the_model_is_one(two, alone):
+    for where in ("", " in shards"):
+        whole, skipped = two[0][f"whole layers{where}"], two[0][f"skipped layers{where}"]
+        same(skipped, two[1][f"skipped layers{where}"], 0)
+        assert (skipped["losses"] - whole["losses"]).abs().max() > 2e-5
+    exits = {"method": "layerskip", "layer_dropout_schedule": "constant", "layer_dropout": 0.0}
+    same(two[0]["whole layers"], alone(ranks.trained, "classifier", 8, 1, **exits), 1e-6)
+
+
 def test_a_run_of_two_processes_goes_on_in_the_middle_of_an_epoch(two):
     for rank in range(2):
         whole, half = two[rank]["resumed"]

@@ -2,53 +2,20 @@
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
-    PreTrainedTokenizerFast,
     Trainer,
     TrainingArguments,
 )
 
-from descend import DescentConfig, DescentTrainer, GaussianNoise
-from descend.models import LayeredClassifier
-from descend.tasks.text import Classification, generate_reviews
 from tests.support.networks import network
-
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]"]
+from tests.support.texts import build, review_tokenizer, samples
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    words = sorted({word for row in generate_reviews(200, 0) for word in row["text"].split()})
-    vocabulary = {word: place for place, word in enumerate([*SPECIAL, *words])}
-    raw = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]")
-
-
-def samples(tokenizer, count, seed):
-    return [
-        {**tokenizer("[CLS] " + row["text"], return_token_type_ids=False), "labels": row["label"]}
-        for row in generate_reviews(count, seed)
-    ]
-
-
-def build(folder, tokenizer, family="distilbert", model=None, **args):
-    settings = {"max_steps": 6, "save_steps": 3, "per_device_train_batch_size": 8, "learning_rate": 1e-3}
-    settings |= {"alpha": "0.1", "stop_gradient": True, "dual_warmup_steps": 0.0, "dual_lr": 0.05, "logging_steps": 1}
-    settings |= {"use_cpu": True, "report_to": "none", "disable_tqdm": True, "seed": 0} | args
-    size = {"vocab_size": len(tokenizer), "max_position_embeddings": 80} | (model or {})
-    return DescentTrainer(
-        LayeredClassifier(network(family, labels=2, **size)),
-        DescentConfig(output_dir=str(folder), **settings),
-        task=Classification(),
-        noise=GaussianNoise(0.5, 0.02, seed=1),
-        train_dataset=samples(tokenizer, 64, 0),
-        eval_dataset=samples(tokenizer, 40, 1),
-        data_collator=DataCollatorWithPadding(tokenizer),
-    )
+    return review_tokenizer()
 
 
 @pytest.mark.parametrize("family", ["distilbert", "bert", "roberta"])

@@ -276,7 +276,7 @@ def test_a_gradient_that_is_not_finite_stops_before_anything_moves(tmp_path, dat
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ({"method": "sgd"}, r"method.*erm, constrained, uniform, linear, r-drop.*'sgd'"),
+        ({"method": "sgd"}, r"method.*erm, constrained, uniform, linear, r-drop, neftune, layerskip.*'sgd'"),
         ({"alpha": "1"}, "between 0 and 1"),
         ({"alpha": "0.1,0.2,0.3"}, r"\(2\).*got 3"),
         ({"alpha": "a"}, r"0.3,0.2,0.1.*'a'"),

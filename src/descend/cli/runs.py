@@ -61,6 +61,8 @@ def _judge_options(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     parser.add_argument("--dataset", help="with --task: imdb or mnli (default: by the layout of the files)")
     parser.add_argument("--probe", action="store_true", help="fit and evaluate a linear probe at every layer")
     parser.add_argument("--exit", action="store_true", help="evaluate early exits: accuracy against layers used")
+    parser.add_argument("--risk", type=float, help="with --exit: certify that so few lose an answer, such as 0.01")
+    parser.add_argument("--confidence", type=float, help="with --risk: how sure that must be (default: 0.95)")
     parser.add_argument("--data", help="data set to evaluate it on (default: the run's own)")
     parser.add_argument("--noise", help="levels γ: 0,0.1,0.2 or 0:2:0.25 (default: 8 up to 3.5 × training)")
     parser.add_argument("--shift", default="gaussian", help="gaussian, uniform, laplace or dropout (default: gaussian)")

@@ -36,7 +36,7 @@ def reproduce(words: Sequence[str]) -> None:
     from descend.records.studies import CELLS_FILE
 
     if options.what == ["list"]:
-        print("\n".join(f"{name:10} {wanted.about}" for name, wanted in WANTED.items()))
+        print("\n".join(f"{name:14} {wanted.about}" for name, wanted in WANTED.items()))
         return
     workers = options.workers
     if workers is None:  # not all of a machine's cores are always ours; not all systems say

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from descend.evaluation.layers import LayerLosses, measure, metric_value
+from descend.evaluation.risk_control import certify, on_test_data
 from descend.models.exit_rule import ExitRule
 from descend.objective import Task
 from descend.records.schema import ChosenExit, ExitPoint, Exits
@@ -38,14 +39,17 @@ def exits(
     test: Dataset,
     *,
     judged: LayerLosses | None = None,
+    risk: float | None = None,
+    confidence: float = 0.95,
     batch_size: int = 16,
     device: torch.device | str = "cpu",
     collate: Callable[[list[Any]], dict[str, Any]] | None = None,
 ) -> Exits:
     """The metric against the mean number of layers used, on clean inputs, by confidence and by patience.
 
-    The threshold is chosen on ``validation``: of those that cost at most `COST`, the one with the fewest layers. It is
-    then compared with full depth on ``test``; the time is measured with layers really skipped.
+    The threshold is chosen on ``validation``: of those that cost at most `COST`, the one with the fewest layers; or
+    with ``risk`` the boldest one that `certify` certifies. It is then compared with full depth on ``test``; the time is
+    measured with layers really skipped.
 
     Args:
         model: A classifier, a `LayeredModel` with `exits`.
@@ -53,32 +57,43 @@ def exits(
         validation: Samples to choose the threshold on.
         test: Samples to report.
         judged: What `measure` gives of ``test`` on clean inputs, if it is known; measured here if not.
+        risk: The share of samples that may lose an answer that full depth has right; None to choose by `COST`.
+        confidence: How sure that bound must be.
         batch_size: Samples at a time.
         device: Where to compute.
         collate: How samples become a batch; torch's way unless given.
 
     Returns:
         ``confidence`` and ``patience``, each a list of their setting, ``layers`` and the metric on ``test``;
-        ``full``, the metric at full depth; and ``chosen``: its ``threshold``, ``layers``, metric and ``time_ratio``,
-        the time against full depth.
+        ``full``, the metric at full depth; ``chosen``: its ``threshold``, ``layers``, metric and ``time_ratio``, the
+        time against full depth; and with ``risk`` the ``guarantee``.
     """
     settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "collate": collate}
     chosen_on = measure(model, task, validation, **settings)
     judged_on = measure(model, task, test, **settings) if judged is None else judged
-    affordable = [
-        point for point in _by_threshold(chosen_on, task) if _worse(point, chosen_on.metrics[-1], task) <= COST + 1e-12
-    ]
-    cheapest = min(affordable, key=lambda point: point.layers, default=None)
-    threshold = (cheapest and cheapest.threshold) or 1.0
-    layers, value = _reached(judged_on, task, ExitRule(threshold))
-    ratio = _time_ratio(model, task, test, ExitRule(threshold), **settings)
-    return Exits(
+    guarantee = None
+    if risk is not None:
+        guarantee = on_test_data(certify(chosen_on, risk, confidence, noise=0.0), judged_on)
+    rule = ExitRule(_affordable(chosen_on, task) if guarantee is None else guarantee.threshold)
+    layers, value = _reached(judged_on, task, rule)
+    ratio = _time_ratio(model, task, test, rule, **settings) if rule.early else 1.0
+    result = Exits(
         full=judged_on.metrics[-1],
         depth=model.depth,
         confidence=_by_threshold(judged_on, task),
         patience=_by_patience(judged_on, task),
-        chosen=ChosenExit(layers=layers, value=value, threshold=threshold, time_ratio=ratio),
+        chosen=ChosenExit(layers=layers, value=value, threshold=rule.threshold, time_ratio=ratio),
     )
+    return result if guarantee is None else result.model_copy(update={"guarantee": guarantee})
+
+
+def _affordable(measured: LayerLosses, task: Task) -> float:
+    """The threshold with the fewest layers among those that cost at most `COST`."""
+    points = [
+        point for point in _by_threshold(measured, task) if _worse(point, measured.metrics[-1], task) <= COST + 1e-12
+    ]
+    cheapest = min(points, key=lambda point: point.layers, default=None)
+    return (cheapest and cheapest.threshold) or 1.0
 
 
 def _by_threshold(measured: LayerLosses, task: Task) -> list[ExitPoint]:

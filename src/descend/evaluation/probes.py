@@ -43,8 +43,8 @@ class Probed(nn.Module):
 
     def layer_outputs(self, inputs: Any) -> tuple[Tensor, ...]:
         """The head's input at h_0 … h_L, each (B, H)."""
-        mask = inputs.get("attention_mask")
-        return tuple(self.classifier.family.pool(hidden, mask) for hidden in self.classifier.layer_outputs(inputs))
+        looks = self.classifier.looks(inputs)
+        return tuple(self.classifier.pooled(hidden, looks) for hidden in self.classifier.layer_outputs(inputs))
 
     def predictions(self, inputs: Any) -> Iterator[Tensor]:
         """Each layer's logits (B, C), by its own probe."""
@@ -52,10 +52,10 @@ class Probed(nn.Module):
 
     def beside_head(self, inputs: Any) -> tuple[Iterator[Tensor], Iterator[Tensor]]:
         """Each layer's logits (B, C) by the classifier's head and by its own probe, from one forward pass."""
-        mask, states = inputs.get("attention_mask"), self.classifier.layer_outputs(inputs)
-        pooled = [self.classifier.family.pool(hidden, mask) for hidden in states]
+        looks, states = self.classifier.looks(inputs), self.classifier.layer_outputs(inputs)
+        pooled = [self.classifier.pooled(hidden, looks) for hidden in states]
         return (
-            (self.classifier.readout(hidden, mask) for hidden in states),
+            (self.classifier.readout(hidden, looks) for hidden in states),
             (probe(each) for probe, each in zip(self.probes, pooled, strict=True)),
         )
 

@@ -17,7 +17,7 @@ from descend.evaluation.satisfaction import Verdict, verdict
 from descend.models.layered import LayeredModel
 from descend.noise import Noise
 from descend.objective import Task
-from descend.records.schema import Groups, Histogram, LayerGroups, Measured, Ratios, SettledLayer
+from descend.records.schema import Groups, Histogram, LayerGroups, Measured, Ratios, SettledLayer, anytime_curves
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Of the samples' ratios at a layer."""
@@ -49,6 +49,7 @@ class Robustness:
         values = [self.levels[level].metrics[-1] for level in self.noise]
         trained = self.levels[self.train_noise]
         settled = _settling(trained)
+        layer_metrics = {level: measured.metrics for level, measured in self.levels.items()}
         measured = Measured(
             metric=task.metric,
             higher_is_better=task.higher_is_better,
@@ -59,7 +60,8 @@ class Robustness:
             train_noise=self.train_noise,
             train_value=trained.metrics[-1],
             layer_losses={level: measured.losses.mean(0).tolist() for level, measured in self.levels.items()},
-            layer_metrics={level: measured.metrics for level, measured in self.levels.items()},
+            layer_metrics=layer_metrics,
+            anytime=anytime_curves(layer_metrics, task.higher_is_better),
             violations=self.verdict.violations,
             violation_intervals=self.verdict.intervals,
             cap_violation=self.verdict.cap_violation,

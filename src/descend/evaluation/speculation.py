@@ -43,7 +43,8 @@ def speculation(
     Returns:
         ``tokens_per_second`` at full depth; and for every k = 1 … L−1 in ``layers`` its ``acceptance``, the share of
         the answers' tokens that exit k predicts from the tokens before them. ``speed``, the tokens per second against
-        full depth, is measured for the k of the greatest expected speed, see `expected_speed`, and None for others.
+        full depth, is measured for the k of the greatest expected speed, see `expected_speed`, and None for others
+        and for families that Transformers can't draft with.
     """
     chosen = [dataset[place] for place in evenly(len(dataset), prompts)]
     asked = [_prompt(sample, ignored, device) for sample in chosen]
@@ -59,7 +60,7 @@ def speculation(
             Drafts(layer=layer, acceptance=share, speed=None)
             for layer, share in enumerate((agreed / max(written, 1)).tolist() if written else [], start=1)
         ]
-        if layers:
+        if layers and model.family.drafts:
             best = max(layers, key=lambda each: expected_speed(each.layer / model.depth, each.acceptance))
             drafted, spent = _answers(model, asked, assistant_early_exit=best.layer)
             speed = (_length(drafted, asked) / spent) / (written / seconds)

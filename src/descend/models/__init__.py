@@ -12,6 +12,7 @@ from descend.models.linear import (
     RobertaLinearForSequenceClassification,
 )
 from descend.models.text_ut import TextUTConfig, TextUTForSequenceClassification
+from descend.models.token_heads import LayeredQuestionAnswerer, LayeredTokenClassifier
 from descend.models.unrolled import dct_dictionary
 from descend.models.ut import UT, UTConfig
 from descend.models.vit import ViTDenoiser, ViTDenoiserConfig
@@ -26,6 +27,8 @@ __all__ = [
     "LayeredCausalLM",
     "LayeredClassifier",
     "LayeredModel",
+    "LayeredQuestionAnswerer",
+    "LayeredTokenClassifier",
     "Reconstruction",
     "RobertaLinearConfig",
     "RobertaLinearForSequenceClassification",

@@ -1,7 +1,7 @@
 """Hugging Face causal language models whose every layer is read by the model's final norm and head."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
-from descend.models.library import LibraryModel
+from descend.models.library import LibraryModel, check_family, without_norm
 
 
 def _plain(config: Any, logits: Tensor) -> Tensor:
@@ -29,23 +29,49 @@ def _multiplied(config: Any, logits: Tensor) -> Tensor:
     return logits * config.logit_scale
 
 
-LOGITS: dict[str, Callable[[Any, Tensor], Tensor]] = {
-    "llama": _plain,
-    "mistral": _plain,
-    "ministral": _plain,
-    "qwen2": _plain,
-    "qwen3": _plain,
-    "gemma": _plain,
-    "gemma2": _capped,
-    "gemma3_text": _capped,
-    "phi3": _plain,
-    "olmo2": _plain,
-    "smollm3": _plain,
-    "granite": _divided,
-    "cohere": _multiplied,
+class Family(NamedTuple):
+    """A row of `FAMILIES`: the parts of a language model that differ between model families.
+
+    Attributes:
+        scale: (configuration, the head's output) → logits.
+        blocks: The dotted name of the blocks, from the model's ``base_model``.
+        norm: The dotted name of the final norm, from there.
+        drafts: Whether the model runs ``config.num_hidden_layers`` blocks and no more, as
+            ``generate(assistant_early_exit=k)`` needs to draft with k layers.
+    """
+
+    scale: Callable[[Any, Tensor], Tensor] = _plain
+    blocks: str = "layers"
+    norm: str = "norm"
+    drafts: bool = True
+
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family(),
+    "mistral": Family(),
+    "ministral": Family(),
+    "qwen2": Family(),
+    "qwen3": Family(),
+    "qwen3_moe": Family(),
+    "gemma": Family(),
+    "gemma2": Family(_capped),
+    "gemma3_text": Family(_capped),
+    "phi": Family(norm="final_layernorm"),
+    "phi3": Family(),
+    "olmo2": Family(),
+    "olmo3": Family(),
+    "smollm3": Family(),
+    "granite": Family(_divided),
+    "cohere": Family(_multiplied),
+    "gpt2": Family(blocks="h", norm="ln_f", drafts=False),
+    "gpt_neox": Family(norm="final_layer_norm", drafts=False),
 }
-"""``config.model_type`` → what the family does to its head's output. All families have blocks, then
-``base_model.norm``, then `get_output_embeddings`."""
+"""``config.model_type`` → the model family. In all of them the final norm and `get_output_embeddings` read h_L."""
+
+ROW = (
+    "give descend.models.causal.FAMILIES a row: what it does to its head's output, where its blocks are, and its final "
+    "norm"
+)
 
 
 class LayeredCausalLM(LibraryModel):
@@ -55,7 +81,7 @@ class LayeredCausalLM(LibraryModel):
     In Transformers' ``output_hidden_states`` the last one is after the norm.
 
     Args:
-        network: A model of one of the families in `LOGITS`, as `AutoModelForCausalLM` loads it, with or without PEFT
+        network: A model of one of `FAMILIES`, as `AutoModelForCausalLM` loads it, with or without PEFT
             adapters.
 
     Raises:
@@ -66,17 +92,13 @@ class LayeredCausalLM(LibraryModel):
         if not hasattr(network, "get_output_embeddings"):
             raise InputError(f"expected a causal language model; got {type(network).__name__}.")
         super().__init__(network)
-        kind = self.config.model_type
-        if kind not in LOGITS:
-            raise InputError(
-                f"model_type must be one of {', '.join(LOGITS)}; got {kind!r}. To add a family whose final norm is "
-                "base_model.norm, give descend.models.causal.LOGITS a row: what it does to its head's output."
-            )
+        check_family(self.config, FAMILIES, ROW)
         if self.library.get_output_embeddings() is None:
             raise InputError(
                 f"expected a causal language model; got {type(self.library).__name__}. Load it with "
                 "AutoModelForCausalLM."
             )
+        self.family = FAMILIES[self.config.model_type]
 
     @property
     def limits(self) -> dict[str, int]:
@@ -86,41 +108,40 @@ class LayeredCausalLM(LibraryModel):
     @property
     def layer_modules(self) -> Iterable[nn.Module]:
         """The blocks of the Hugging Face model."""
-        return self.library.base_model.layers
+        return self.library.base_model.get_submodule(self.family.blocks)
+
+    @property
+    def _norm(self) -> nn.Module:
+        return self.library.base_model.get_submodule(self.family.norm)
 
     @property
     def head(self) -> nn.ModuleList:
         """The parts of the readout: the final norm and the head."""
-        return nn.ModuleList([self.library.base_model.norm, self.library.get_output_embeddings()])
+        return nn.ModuleList([self._norm, self.library.get_output_embeddings()])
 
-    def probe(self) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    def probe(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
         """Two short texts."""
         embedding: Tensor = self.library.get_input_embeddings().weight
         tokens = torch.arange(12, device=embedding.device).reshape(2, 6) % (len(embedding) - 4) + 4
         inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
         *_, read = self.predictions(inputs)
-        return inputs, tokens, read
+        return inputs, {"labels": tokens}, read
 
-    def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def cross_entropy(self, logits: Tensor, labels: Mapping[str, Tensor]) -> Tensor:
         """The mean cross-entropy over next tokens."""
-        return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten())
+        return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), labels["labels"][:, 1:].flatten())
 
     def layer_outputs(self, inputs: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """h_0 … h_L, each (B, T, H), of a tokenizer's fields, such as ``input_ids`` and ``attention_mask``."""
+        given = {name: value for name, value in inputs.items() if name != "places"}
         base = self.library.base_model
-        last: list[Tensor] = []
-        handle = base.norm.register_forward_pre_hook(lambda module, args: last.append(args[0]))
-        try:
-            given = {name: value for name, value in inputs.items() if name != "places"}
-            hidden = base(**given, use_cache=False, output_hidden_states=True).hidden_states
-        finally:
-            handle.remove()
-        return (*hidden[:-1], *last)
+        with without_norm(base.config):
+            return base(**given, use_cache=False, output_hidden_states=True).hidden_states
 
     def readout(self, hidden: Tensor) -> Tensor:
         """The logits (…, V) that final norm and head read from one layer's output (…, H)."""
         norm, head = self.head
-        return LOGITS[self.config.model_type](self.config, head(norm(hidden)))
+        return self.family.scale(self.config, head(norm(hidden)))
 
     def predictions(self, inputs: Mapping[str, Any]) -> Iterator[Tensor]:
         """The logits of every layer: (N, V) at the N ``places`` of B·T if ``inputs`` has them, otherwise (B, T, V)."""

@@ -1,8 +1,9 @@
 """Hugging Face classifiers whose every layer is read by the classifier's head."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,165 +11,77 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
-from descend.models.library import MOST_PROBES, LibraryModel
-from descend.models.linear import DistilBertLinearConfig, RobertaLinearConfig
-from descend.models.text_ut import masked_mean
+from descend.models.encoders import LayeredEncoder, last_token
+from descend.models.library import MOST_PROBES
 
-
-class Family(NamedTuple):
-    """A row of `FAMILIES`: the parts of a classifier that have different names in each model family.
-
-    Attributes:
-        pool: (hidden state (B, T, H), mask (B, T) or None) → the head's input (B, H).
-        head: (classifier, the head's input) → logits (B, C).
-        blocks: The dotted name of the blocks, from the classifier's ``base_model``.
-        longest: Configuration → the longest text in tokens; None if the model has no positions.
-    """
-
-    pool: Callable[[Tensor, Tensor | None], Tensor]
-    head: Callable[[Any, Tensor], Tensor]
-    blocks: str
-    longest: Callable[[Any], int] | None
-
-
-def _first(hidden: Tensor, mask: Tensor | None) -> Tensor:
-    return hidden[:, 0]
-
-
-def _distilbert(model: Any, pooled: Tensor) -> Tensor:
-    return model.classifier(model.dropout(F.relu(model.pre_classifier(pooled))))
-
-
-# These two heads take the first token themselves.
-def _bert(model: Any, pooled: Tensor) -> Tensor:
-    return model.classifier(model.dropout(model.bert.pooler(pooled[:, None])))
-
-
-def _roberta(model: Any, pooled: Tensor) -> Tensor:
-    return model.classifier(pooled[:, None])
-
-
-def _text_ut(model: Any, pooled: Tensor) -> Tensor:
-    return model.classifier(model.dropout(pooled))
-
-
-def _score(model: Any, pooled: Tensor) -> Tensor:
-    return model.score(model.dropout(pooled))
-
-
-def _positions(config: Any) -> int:
-    return config.max_position_embeddings
-
-
-def _positions_after_padding(config: Any) -> int:
-    return config.max_position_embeddings - config.pad_token_id - 1
-
-
-FAMILIES: dict[str, Family] = {
-    "distilbert": Family(_first, _distilbert, "transformer.layer", _positions),
-    "bert": Family(_first, _bert, "encoder.layer", _positions),
-    "roberta": Family(_first, _roberta, "encoder.layer", _positions_after_padding),
-    DistilBertLinearConfig.model_type: Family(_first, _score, "transformer.layer", _positions),
-    RobertaLinearConfig.model_type: Family(_first, _score, "encoder.layer", _positions_after_padding),
-    "descend-text-ut": Family(masked_mean, _text_ut, "layers", None),
-}
-"""``config.model_type`` → the model family. Transformers has common names for embeddings and hidden states, but not for
-heads and blocks."""
+SHARED = frozenset({"rel_embeddings"})
+"""Arguments of a block that have no row for each text, although they may have as many rows as the batch."""
 
 
 class _EveryRowLeft(Exception):
     """Stops a forward pass when all rows of the batch have left."""
 
 
-class LayeredClassifier(LibraryModel):
+class LayeredClassifier(LayeredEncoder):
     """A Hugging Face sequence classifier whose every layer's output is read by the classifier's head.
 
-    h_0 is the embedding output and h_l the output of block l, as in Transformers' ``output_hidden_states``. The
-    classifier itself, `network`, is trained and saved.
+    h_0 is the embedding output and h_l the output of block l, as in Transformers' ``output_hidden_states``; a final
+    norm belongs to the readout. The classifier itself, `network`, is trained and saved.
 
     Args:
         network: A classifier of one of `FAMILIES`, as `AutoModelForSequenceClassification` loads it, with or without
             PEFT adapters.
 
     Raises:
-        InputError: If the classifier's family is not in the table, it is not a classifier, or it has one class only.
+        InputError: If the classifier's family is not in the table, it is not a classifier, it has one class only, or it
+            reads the last token and has no padding token.
     """
+
+    task_class = "ForSequenceClassification"
 
     def __init__(self, network: PreTrainedModel):
         super().__init__(network)
-        config, kind = self.config, self.config.model_type
-        if kind not in FAMILIES:
-            raise InputError(
-                f"model_type must be one of {', '.join(FAMILIES)}; got {kind!r}. To add a family, give "
-                "descend.models.classifiers.FAMILIES a row: what of a hidden state its head looks at, the head, where "
-                "its blocks are, and its longest text."
-            )
-        if not any(each.__name__.endswith("ForSequenceClassification") for each in type(self.library).__mro__):
-            raise InputError(
-                f"expected a sequence classifier; got {type(self.library).__name__}. Load it with "
-                "AutoModelForSequenceClassification."
-            )
+        config = self.config
         if config.num_labels < 2 or config.problem_type not in (None, "single_label_classification"):
             raise InputError(
                 f"expected a classifier of one label out of at least 2; got num_labels {config.num_labels} and "
                 f"problem_type {config.problem_type!r}."
             )
-        self.family = FAMILIES[kind]
+        if self.family.looks is last_token and config.pad_token_id is None:
+            raise InputError(
+                "expected a pad_token_id in the model's configuration: the head reads the last token that is not "
+                "padding; got none. Set model.config.pad_token_id to the tokenizer's."
+            )
 
-    @property
-    def limits(self) -> dict[str, int]:
-        """The number of labels, the size of the vocabulary, and the longest text in tokens."""
-        longest = {} if self.family.longest is None else {"length": self.family.longest(self.config)}
-        return {"labels": self.config.num_labels, "vocabulary": self.config.vocab_size, **longest}
-
-    @property
-    def layer_modules(self) -> Iterable[nn.Module]:
-        """The blocks of the Hugging Face model."""
-        return self.library.base_model.get_submodule(self.family.blocks)
-
-    def probe(self) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    def probe(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
         """One text for each class, up to `MOST_PROBES`, so that class weights change the loss."""
-        embedding: Tensor = self.library.get_input_embeddings().weight
-        count = min(self.config.num_labels, MOST_PROBES)
-        tokens = torch.arange(4 * count, device=embedding.device).reshape(count, 4) % (len(embedding) - 4) + 4
-        inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        inputs = self.made_up_tokens(min(self.config.num_labels, MOST_PROBES))
         *_, read = self.predictions(inputs)
-        return inputs, torch.arange(count, device=embedding.device), read
+        return inputs, {"labels": torch.arange(len(read), device=read.device)}, read
 
-    def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def cross_entropy(self, logits: Tensor, labels: Mapping[str, Tensor]) -> Tensor:
         """The mean cross-entropy over texts."""
-        return F.cross_entropy(logits.float(), labels)
+        return F.cross_entropy(logits.float(), labels["labels"])
 
-    def layer_outputs(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """h_0 … h_L, each (B, T, H), of a tokenizer's fields, such as ``input_ids`` and ``attention_mask``."""
-        return self.library.base_model(**inputs, output_hidden_states=True).hidden_states
-
-    def embedded(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The inputs of the same forward pass with words' embeddings, ``inputs_embeds``, in place of ``input_ids``."""
-        others = {name: value for name, value in inputs.items() if name != "input_ids"}
-        if "input_ids" not in inputs:
-            return others
-        ids, base = inputs["input_ids"], self.library.base_model
-        places = getattr(getattr(base, "embeddings", None), "create_position_ids_from_input_ids", None)
-        if places is not None and "position_ids" not in others:  # RoBERTa counts what is no padding
-            others["position_ids"] = places(ids, base.embeddings.padding_idx)
-        return others | {"inputs_embeds": self.get_input_embeddings()(ids)}
-
-    def readout(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    def readout(self, hidden: Tensor, looks: Tensor | None = None) -> Tensor:
         """The logits (B, C) that the classifier's head reads from one layer's output (B, T, H).
 
         Args:
             hidden: h_l.
-            mask: 0 for padding, (B, T), for a head on the mean over tokens; None for no padding.
+            looks: What `looks` gives for the batch, for a head on the mean or on the last token; None for no padding.
         """
-        return self.family.head(self.library, self.family.pool(hidden, mask))
+        return self.family.head(self.library, self.pooled(hidden, looks))
+
+    def pooled(self, hidden: Tensor, looks: Tensor | None) -> Tensor:
+        """The head's input (B, H) at one layer's output (B, T, H), see `readout`."""
+        return self.family.pool(self.library, hidden, looks)
 
     reads_together = True
 
     def read_together(self, states: Sequence[Tensor], inputs: Mapping[str, Tensor]) -> Tensor:
         """The logits (E, B, C) of E layers, by one call of the head."""
-        mask = inputs.get("attention_mask")
-        pooled = torch.stack([self.family.pool(hidden, mask) for hidden in states])
+        looks = self.looks(inputs)
+        pooled = torch.stack([self.pooled(hidden, looks) for hidden in states])
         return self.family.head(self.library, pooled.flatten(0, 1)).unflatten(0, pooled.shape[:2])
 
     @torch.no_grad()
@@ -210,8 +123,15 @@ class LayeredClassifier(LibraryModel):
 
     def predictions(self, inputs: Mapping[str, Tensor]) -> Iterator[Tensor]:
         """The logits (B, C) of every layer."""
-        mask = inputs.get("attention_mask")
-        return (self.readout(hidden, mask) for hidden in self.layer_outputs(inputs))
+        looks = self.looks(inputs)
+        return (self.readout(hidden, looks) for hidden in self.layer_outputs(inputs))
+
+    @property
+    def _first_output(self) -> nn.Module:
+        """The module whose output is h_1: block 1, or what follows it."""
+        name = self.family.after_first
+        follows: nn.Module | None = None if name is None else attrgetter(name)(self.library.base_model)
+        return next(iter(self.layer_modules)) if follows is None else follows
 
     def exits(
         self, inputs: Mapping[str, Tensor], leave: Callable[[int, Tensor, Tensor], Tensor]
@@ -228,22 +148,27 @@ class LayeredClassifier(LibraryModel):
         Returns:
             The logits (B, C) with which each row left, and the layer (B,) after which it left.
         """
-        tokens, mask = inputs["input_ids" if "input_ids" in inputs else "inputs_embeds"], inputs.get("attention_mask")
+        tokens, looks = inputs["input_ids" if "input_ids" in inputs else "inputs_embeds"], self.looks(inputs)
         size, layer, rows = len(tokens), 0, torch.arange(len(tokens), device=tokens.device)
         left: list[tuple[Tensor, Tensor, Tensor]] = []
 
         def here(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(map(here, value))
             whole = isinstance(value, Tensor) and value.shape[:1] == (size,)
             return value[rows] if whole and len(rows) < size else value
 
         def before(block: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
             # Transformers passes the mask of the whole batch to every block.
-            return (args[0], *map(here, args[1:])), {name: here(value) for name, value in kwargs.items()}
+            return (args[0], *map(here, args[1:])), {
+                name: value if name in SHARED else here(value) for name, value in kwargs.items()
+            }
 
-        def after(block: nn.Module, args: Any, hidden: Tensor) -> Tensor:
+        def after(block: nn.Module, args: Any, output: Any) -> Any:
             nonlocal layer, rows
+            hidden, others = (output[0], output[1:]) if isinstance(output, tuple) else (output, None)
             layer += 1  # a count of calls: a tied model has one block for all layers
-            logits = self.readout(hidden, here(mask))
+            logits = self.readout(hidden, here(looks))
             leaves = leave(layer, logits, rows) if layer < self.depth else torch.ones_like(rows, dtype=torch.bool)
             gone, staying = leaves.nonzero()[:, 0], (~leaves).nonzero()[:, 0]
             if len(gone):
@@ -251,14 +176,11 @@ class LayeredClassifier(LibraryModel):
                 rows, hidden = rows[staying], hidden[staying]
             if not len(rows):
                 raise _EveryRowLeft
-            return hidden
+            return hidden if others is None else (hidden, *map(here, others))
 
-        handles = []
-        for block in self.layer_modules:
-            handles += [
-                block.register_forward_pre_hook(before, with_kwargs=True),
-                block.register_forward_hook(after),
-            ]
+        blocks = list(self.layer_modules)
+        handles = [block.register_forward_pre_hook(before, with_kwargs=True) for block in blocks]
+        handles += [module.register_forward_hook(after) for module in [self._first_output, *blocks[1:]]]
         try:
             # Call the whole model, not only its encoder, so that hooks for noise and adapters run.
             self(**inputs)

@@ -15,6 +15,9 @@ from descend.models.modules import close, cuda_devices
 
 PAGE = "docs/own_model.md"
 
+PLACES = "places"
+"""The field of a task's inputs that says which of B·T tokens are targets, (N,)."""
+
 
 def layered(
     module: nn.Module,
@@ -164,6 +167,16 @@ class HookedModel(LayeredModel):
             self._verify(record, output)
         return states
 
+    def predictions(self, inputs: Any) -> Iterator[Tensor]:
+        """The prediction of every layer; at the N ``places`` of B·T tokens, if a task puts them into the inputs.
+
+        A task with targets inside a text, such as `TokenClassification`, does so: the readout then sees (N, H).
+        """
+        if not isinstance(inputs, Mapping) or PLACES not in inputs or PLACES in _parameters(self.network):
+            return super().predictions(inputs)
+        given = {name: value for name, value in inputs.items() if name != PLACES}
+        return (self.readout(hidden.flatten(0, 1)[inputs[PLACES]]) for hidden in self.layer_outputs(given))
+
     def _call(self, inputs: Any) -> Any:
         if isinstance(inputs, Mapping):
             return self.network(**_accepted(self.network, inputs))
@@ -274,11 +287,14 @@ def _name(module: nn.Module, part: str | nn.Module, argument: str) -> str:
 
 def _accepted(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs that a module's forward names; all of them if it takes any keyword."""
-    parameters = inspect.signature(module.forward).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+    parameters = _parameters(module)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(inputs)
-    names = {parameter.name for parameter in parameters}
-    return {name: value for name, value in inputs.items() if name in names}
+    return {name: value for name, value in inputs.items() if name in parameters}
+
+
+def _parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(module.forward).parameters
 
 
 def _first_tensor(values: Any, what: str) -> Tensor:

@@ -1,7 +1,8 @@
 """The base class of wrappers around Hugging Face models."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +18,63 @@ TRUSTED = ("transformers", "descend", "peft", "torch")
 """Packages whose models are known to compute backbone, then head, then cross-entropy."""
 
 MOST_PROBES = 64
+
+PER_LAYER = ("layer_types", "no_rope_layers")
+"""Fields of a configuration with one entry for each block. A copy of the first K blocks has ``num_hidden_layers`` = K
+(every family has that name, some as an alias) and the first K entries of these."""
+
+
+def unreadable(config: Any) -> str | None:
+    """Why the layers of a Hugging Face model can't be read by its head, by its configuration; None if nothing is known.
+
+    A family without such a reason may still lack a row in a table.
+    """
+    if getattr(config, "is_encoder_decoder", False):
+        return "it has an encoder and a decoder, whose layers form no chain from one input embedding to one head"
+    if getattr(getattr(config, "text_config", config), "hidden_size_per_layer_input", 0):
+        return (
+            "every block reads an embedding of its own beside the hidden states, which noise on the input can't reach"
+        )
+    if getattr(config, "output_router_logits", False):
+        return (
+            "its own loss has a term that balances the experts, which layers do not have. To train without it set "
+            "config.output_router_logits = False, or for DescentSFTTrainer router_aux_loss_coef=0"
+        )
+    if config.model_type == "funnel":
+        return "its blocks shorten the text, so one head can't read every layer"
+    return None
+
+
+def check_family(config: Any, families: Mapping[str, Any], how: str) -> None:
+    """Raise an error if a table of families has no row for a configuration, or its layers can't be read.
+
+    Args:
+        config: The model's configuration.
+        families: ``config.model_type`` → the model family.
+        how: What a row of the table holds, for the message.
+    """
+    kind, reason = config.model_type, unreadable(config)
+    if reason is not None:
+        raise InputError(f"the layers of {kind!r} can't be read by its head: {reason}.")
+    if kind not in families:
+        raise InputError(
+            f"model_type must be one of {', '.join(families)}; got {kind!r}. To add a family, {how}; or use "
+            "descend.layered(model, ...)."
+        )
+
+
+@contextmanager
+def without_norm(config: Any) -> Iterator[None]:
+    """Make the last of ``output_hidden_states`` h_L, before the final norm, inside the ``with`` block."""
+    before = getattr(config, "tie_last_hidden_states", None)
+    config.tie_last_hidden_states = False
+    try:
+        yield
+    finally:
+        if before is None:  # not in a saved configuration
+            del config.tie_last_hidden_states
+        else:
+            config.tie_last_hidden_states = before
 
 
 class LibraryModel(LayeredModel):
@@ -70,12 +128,16 @@ class LibraryModel(LayeredModel):
         return self.network(**inputs)
 
     @abstractmethod
-    def probe(self) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    def probe(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
         """A small batch for `refuse_own_outputs`: inputs, labels, and the logits that the head reads from h_L."""
 
     @abstractmethod
-    def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The mean loss by which such a model is trained by default."""
+    def cross_entropy(self, logits: Tensor, labels: Mapping[str, Tensor]) -> Tensor:
+        """The mean loss by which such a model is trained by default, of the logits and labels of `probe`."""
+
+    def own_logits(self, outputs: Any) -> Tensor | None:
+        """The logits among the outputs of the Hugging Face model; None if there are none."""
+        return _of(outputs, "logits")
 
     @torch.no_grad()
     def refuse_own_outputs(self, *, loss: bool) -> None:
@@ -98,14 +160,14 @@ class LibraryModel(LayeredModel):
         with evaluating(self.network), torch.random.fork_rng(devices=cuda_devices(network)):
             inputs, labels, read = self.probe()
             try:
-                outputs = network(**inputs, labels=labels)
+                outputs = network(**inputs, **labels)
             except Exception as error:
                 raise InputError(
-                    f"{name} overrides what its parent class computes, and can't be called with {', '.join(inputs)} "
-                    f"and labels: {type(error).__name__}: {error}. Keep its parent's arguments, or use "
-                    "descend.layered(model, ...)."
+                    f"{name} overrides what its parent class computes, and can't be called with "
+                    f"{', '.join([*inputs, *labels])}: {type(error).__name__}: {error}. Keep its parent's arguments, "
+                    "or use descend.layered(model, ...)."
                 ) from error
-        logits, own_loss = _of(outputs, "logits"), _of(outputs, "loss")
+        logits, own_loss = self.own_logits(outputs), _of(outputs, "loss")
         if logits is None or not close(logits, read):
             raise InputError(
                 f"{name} computes logits of its own: they differ from those that its head reads from the last layer's "

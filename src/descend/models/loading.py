@@ -16,6 +16,8 @@ MOST_SIZE = 2**24
 """Largest value of any other whole number in a ``config.json``, such as the size of a vocabulary."""
 
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth")
+_BLOCKS = (*_LAYERS, "num_hidden_groups", "inner_group_num", "num_experts")
+"""Fields that multiply the number of modules, which are built before any weight is read."""
 
 
 def load_model(kind: Any, source: str | Path, what: str, expected: str, **settings: Any) -> Any:
@@ -97,7 +99,7 @@ def _refuse_sizes(config: Any, source: str) -> None:
     for name, value in config.items():
         if isinstance(value, dict):
             _refuse_sizes(value, f"{source}, {name}")
-        most = MOST_LAYERS if name in _LAYERS else MOST_LABELS if name == "num_labels" else MOST_SIZE
+        most = MOST_LAYERS if name in _BLOCKS else MOST_LABELS if name == "num_labels" else MOST_SIZE
         if name in _LAYERS and value is not None and (type(value) is not int or value < 1):
             raise InputError(f"{source}: {name} must be a whole number of at least 1; got {str(value)[:60]}.")
         if isinstance(value, int) and abs(value) > most and "theta" not in name:

@@ -1,5 +1,6 @@
 """ViT of Transformers as a denoiser of video frames."""
 
+from collections.abc import Iterable
 from math import isqrt
 from pathlib import Path
 from typing import Any, Self
@@ -176,6 +177,11 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
     def depth(self) -> int:
         """L, the number of blocks."""
         return self.config.num_hidden_layers
+
+    @property
+    def layer_modules(self) -> Iterable[nn.Module]:
+        """The blocks of the ViT."""
+        return self.vit.layers
 
     def get_input_embeddings(self) -> nn.Module:
         """An identity on the input patches, before ViT's processor."""

@@ -28,6 +28,16 @@ RECIPES = {
 COMPARED = ("erm", "constrained")
 BASELINES = {"video": ("erm-clean", "uniform", "linear"), "text": ("erm-clean", "uniform", "linear", "r-drop")}
 
+ANYTIME_RECIPES = ("video-vit", "text-distilbert", "text-roberta", "llm-sft")
+"""Models whose layers are blocks, which early exits and LayerSkip are for."""
+
+ANYTIME = {
+    "video": (*COMPARED, "uniform", "linear", "layerskip"),
+    "text": (*COMPARED, "uniform", "linear", "neftune", "layerskip"),
+    "language": (*COMPARED, "uniform", "linear", "neftune", "layerskip"),
+}
+"""The methods of the anytime figure, by task; NEFTune needs word embeddings."""
+
 
 def named(**fields: Any) -> Cell:
     """A cell with its name, which ends in a hash of its settings and their revision."""
@@ -183,6 +193,15 @@ class _Grid:
         """A task's table with its baselines."""
         return self.table(task) + self.baselines(task)
 
+    def anytime(self) -> list[Cell]:
+        """All methods with every model of `ANYTIME_RECIPES`, on its task's first data set."""
+        runs = []
+        for task, arms in ANYTIME.items():
+            data = next(iter(self.scale.gammas[task]))
+            for recipe in RECIPES[task]:
+                runs += self.seeds(recipe, data, arms) if recipe in ANYTIME_RECIPES else []
+        return runs
+
     def ablation(self, recipe: str, task: str, variants: Mapping[str, Settings]) -> list[Cell]:
         """Constrained runs with changed settings, by the variant's name, with the unchanged ERM and constrained runs.
 
@@ -253,5 +272,7 @@ WANTED: dict[str, Wanted] = {
     "theory-1": Wanted("the best loss so far against Theorem 2", lambda grid: grid.tables()),
     "theory-2": Wanted("violations under shift against Corollary 3", lambda grid: grid.tables()),
     "theory-3": Wanted("UT's and DUST's energies along the layers", lambda grid: grid.tables("UT", "DUST")),
+    "anytime": Wanted("our own: quality against depth and noise, all methods", _Grid.anytime),
+    "table-anytime": Wanted("our own: layers needed within 1, 2, 5 % of full depth, all methods", _Grid.anytime),
 }
-"""What can be reproduced, in the paper's order."""
+"""What can be reproduced, in the paper's order; what is our own follows."""

@@ -69,6 +69,10 @@ PRETRAINED_DUAL = '{"start": 0}'
 constraint is violated."""
 
 
+NO_BLOCKS = "drops whole blocks with weights of their own, and these layers share theirs or are no modules."
+"""`Recipe.refusal` of LayerSkip for UT and DUST."""
+
+
 @dataclass(frozen=True)
 class Data:
     """A loaded data set.
@@ -210,6 +214,10 @@ class Recipe(Workload):
     def label(self) -> str:
         """The model's name in tables, such as UT-7."""
         return f"{self.family}-{self.depth}"
+
+    def refusal(self, method: str) -> str:
+        """Why a training method can't be used with this recipe, in words; empty if it can."""
+        return ""
 
     @abstractmethod
     def network(self, data: Data) -> LayeredModel:

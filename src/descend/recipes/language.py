@@ -20,7 +20,8 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from descend.errors import InputError, reason
 from descend.models import LayeredCausalLM
-from descend.models.causal import LOGITS
+from descend.models.causal import FAMILIES, ROW
+from descend.models.library import check_family
 from descend.recipes.base import PRETRAINED_DUAL, Data, Recipe, Restored, Setup, TrainingDefaults, absolute, setting
 from descend.recipes.pretrained import SMALL, config_of, load_pretrained
 from descend.tasks.text import (
@@ -121,8 +122,7 @@ class InstructionRecipe(Recipe):
     def _config(self) -> PreTrainedConfig:
         """The configuration of the pretrained model."""
         config = config_of(self.model)
-        if config.model_type not in LOGITS:
-            raise InputError(f"model_type must be one of {', '.join(LOGITS)}; {self.model} is {config.model_type!r}.")
+        check_family(config, FAMILIES, ROW)
         return config
 
     @property

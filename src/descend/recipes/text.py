@@ -20,9 +20,9 @@ from transformers import (
 from descend.errors import InputError
 from descend.inference import DescentClassifier
 from descend.models import DistilBertLinearConfig, LayeredClassifier, LayeredModel, RobertaLinearConfig, TextUTConfig
-from descend.models.classifiers import FAMILIES
+from descend.models.encoders import FAMILIES
 from descend.models.linear import with_linear_readout
-from descend.recipes.base import PRETRAINED_DUAL, Data, Recipe, Restored, TrainingDefaults, absolute, setting
+from descend.recipes.base import NO_BLOCKS, PRETRAINED_DUAL, Data, Recipe, Restored, TrainingDefaults, absolute, setting
 from descend.recipes.corpora import (
     CORPORA,
     Encoding,
@@ -161,7 +161,7 @@ class TextRecipe(Recipe):
 
     def restore(self, folder: str) -> Restored:
         """Load a classifier that `save_pretrained` wrote, and its tokenizer."""
-        classifier = DescentClassifier.from_pretrained(folder)
+        classifier = DescentClassifier.from_pretrained(folder, certified=False)
         classifier.tokenizer.model_input_names = list(self.inputs)
         return Restored(classifier.model, classifier.tokenizer)
 
@@ -183,6 +183,10 @@ class TextUTRecipe(TextRecipe):
 
     def _sizes(self) -> dict[str, int]:
         return {**super()._sizes(), "attention_size": self.attention_size}
+
+    def refusal(self, method: str) -> str:
+        """LayerSkip drops whole blocks."""
+        return NO_BLOCKS if method == "layerskip" and self.tied else ""
 
     def small(self, words: int, padding: int) -> TextUTConfig:
         """The configuration of a new UT."""

@@ -11,7 +11,7 @@ from descend.models import DUST, UT, DUSTConfig, UTConfig, ViTDenoiser, ViTDenoi
 from descend.models.layered import LayeredModel
 from descend.models.loading import refuse_unsafe
 from descend.models.unrolled import UnrolledModel
-from descend.recipes.base import Collate, Data, Recipe, Restored, TrainingDefaults, absolute, setting
+from descend.recipes.base import NO_BLOCKS, Collate, Data, Recipe, Restored, TrainingDefaults, absolute, setting
 from descend.tasks.video import VideoDenoising, by_position, load_test, load_video
 
 
@@ -63,6 +63,10 @@ class VideoRecipe(Recipe):
         """Load the test windows of another data set, and its name."""
         return load_test(data, self.window, cache_dir=self.cache_dir)
 
+    def refusal(self, method: str) -> str:
+        """NEFTune is for word embeddings."""
+        return "adds noise to word embeddings, and videos have none." if method == "neftune" else ""
+
     def task(self) -> VideoDenoising:
         """Mean L2 loss of a window, and RMSE."""
         return VideoDenoising()
@@ -89,6 +93,10 @@ class UTRecipe(VideoRecipe):
 
     family = "UT"
     architecture = UT
+
+    def refusal(self, method: str) -> str:
+        """LayerSkip drops whole blocks."""
+        return NO_BLOCKS if method == "layerskip" else super().refusal(method)
 
     def network(self, data: Data | None) -> UT:
         """A new UT."""
@@ -120,6 +128,10 @@ class DUSTRecipe(VideoRecipe):
     family = "DUST"
     architecture = DUST
     training = replace(VideoRecipe.training, learning_rate=2e-3, max_steps=150, per_device_train_batch_size=2)
+
+    def refusal(self, method: str) -> str:
+        """LayerSkip drops whole blocks."""
+        return NO_BLOCKS if method == "layerskip" else super().refusal(method)
 
     def network(self, data: Data | None) -> DUST:
         """A new DUST."""

@@ -33,7 +33,7 @@ class Cell(Part):
         depth: L, the model's number of layers.
         gamma: Training noise γ.
         regime: ``paper`` for the paper's training noise, ``strong`` for more.
-        arm: ``constrained``, ``erm`` (``erm-clean`` at γ = 0), ``uniform``, ``linear`` or ``r-drop``.
+        arm: ``constrained``, ``erm`` (``erm-clean`` at γ = 0) or another method.
         variant: What an ablation changes, as ``alpha=0.1``; empty for a cell of a table.
         seed: The run's seed.
         recipe: The recipe's name.

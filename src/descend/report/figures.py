@@ -123,7 +123,7 @@ def exits(group: Group) -> go.Figure:
             )
         chosen = exits.chosen
         figure.add_scatter(
-            customdata=[f"threshold {chosen.threshold:g}", "full depth"],
+            customdata=["full depth" if chosen.threshold is None else f"threshold {chosen.threshold:g}", "full depth"],
             x=[chosen.layers, exits.depth],
             y=[chosen.value, exits.full],
             name=f"{plain_text(arm.label)}, chosen and full depth",
@@ -160,7 +160,7 @@ def speculation(group: Group) -> go.Figure:
 
 def error_by_noise(group: Group) -> go.Figure:
     """The last layer's error against the noise level γ, with the training noise marked."""
-    better = "higher" if group.runs[0].summary.higher_is_better else "lower"
+    better = "higher" if group.higher_is_better else "lower"
     figure = go.Figure(layout=plain_layout("noise level γ", f"{plain_text(group.metric)} ({better} is better)"))
     for arm in group.arms:
         table: dict[float, list[float]] = {}

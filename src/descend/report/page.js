@@ -106,6 +106,7 @@ function paintTrace(trace) {
   if (!colour) return trace;
   const painted = { ...trace, marker: { ...trace.marker, color: colour }, line: { ...trace.line, color: colour } };
   if (trace.marker?.line) painted.marker.line = { ...trace.marker.line, color: colour };
+  if (trace.textfont) painted.textfont = { ...trace.textfont, color: colour };
   if (trace.error_y) painted.error_y = { ...trace.error_y, color: colour };
   if (trace.fill) painted.fillcolor = colour + "2e";
   return painted;

@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from descend.errors import InputError
-from descend.report import figures
+from descend.report import anytime, figures
 from descend.report.rendering import write_interactive
 from descend.report.runs import Arm, Group, RunView, alphas, group_name, group_runs
 from descend.report.tables import layers_table, runs_tables
@@ -25,7 +25,11 @@ _LOSSES = """How wrong the answer is if it is read off after each layer. On a lo
 is a straight line."""
 _PROBES = """ Dotted: a linear probe fitted to each layer, which shows what a layer knows, whatever the model’s own head
 can read of it."""
-_METRICS = """The same for the metric. A layer that lowers the loss need not change an answer."""
+_METRICS = """The same for the metric. A layer that lowers the loss need not change an answer. A ring marks the first
+layer from which on all layers are within 1, 2 or 5 {unit} of full depth."""
+_MOVES = """ The slider of the noise, at the loss, sets the noise here too."""
+_TIMES = """What a budget of time buys: the milliseconds that one sample takes up to each layer, with one readout
+there. """
 _RATIOS = """The constraints hold on average; this is how single samples fare. Below the dashed line a layer lowers
 a sample’s loss. Thick: half of the samples; thin: nine in ten."""
 _SETTLED = """From which layer on the answer does not change any more. What settles early can be left early."""
@@ -47,9 +51,9 @@ a layer lowers the loss by more than asked; a cross marks a constraint that coun
 def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str) -> Path:
     """Write the report of some runs as one self-contained HTML file.
 
-    Runs of the same data set, model and training noise, judged on the same split at the same checkpoint, share
-    a section; among these, runs of one method and setting count as seeds. Frames are those of the first seed of each
-    method.
+    Runs of the same data set, model and training noise, judged by one metric on the same split at the same checkpoint,
+    share a section; among these, runs of one method and setting count as seeds. Frames are those of the first seed of
+    each method.
 
     Args:
         runs: Run folders, or runs already read.
@@ -90,6 +94,7 @@ def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[Sec
         layers_table(arm.runs[0], f"Layer by layer{_of(arm.runs[0], arm, group)}", opened=len(judged) == 1)
         for arm in judged
     ]
+    tables += [anytime.depth_table(group)] if any(run.summary.anytime for run in group.runs) else []
     frames, pictures = _frames(index, group, budget)
     section = SectionView(
         index,
@@ -111,7 +116,7 @@ def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[Sec
 def _figures(index: int, group: Group) -> tuple[dict[str, go.Figure], list[FigureView]]:
     """The plots that a group's runs have numbers for, and their place on the page."""
     summaries = [run.summary for run in group.runs]
-    counts = summaries[0].higher_is_better
+    counts = group.higher_is_better
     plots: dict[str, go.Figure] = {}
     views: list[FigureView] = []
 
@@ -123,9 +128,11 @@ def _figures(index: int, group: Group) -> tuple[dict[str, go.Figure], list[Figur
     add("losses", figures.layer_losses(group), heading, _loss_words(group), **_loss_controls(index, group))
     error = f"{group.metric if counts else 'Error'} against noise"
     add("error", figures.error_by_noise(group), error, _ERROR)
-    # A metric that is an error follows the loss; one that counts decisions does not.
-    if any(summary.layer_metrics and summary.higher_is_better for summary in summaries):
-        add("metrics", figures.layer_metrics(group), f"{group.metric} along the layers", _METRICS)
+    if any(summary.anytime for summary in summaries):
+        words = _METRICS.format(unit="points" if counts else "%") + (_MOVES if len(group.noise_levels) > 1 else "")
+        add("metrics", anytime.by_depth(group), f"{group.metric} along the layers", words)
+    if any(summary.anytime and summary.latency for summary in summaries):
+        add("times", anytime.by_time(group), f"{group.metric} against time", _TIMES + anytime.time_words(group))
     if any(summary.ratios.by_layer for summary in summaries):
         add("ratios", figures.ratios(group), "Descent of single samples", _RATIOS)
     if any(summary.settled_layer and summary.settled_layer.shares for summary in summaries):

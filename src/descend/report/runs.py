@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from descend.errors import InputError
-from descend.records.schema import RECORDS_FILE, Record, Summary, read_records, read_summary
+from descend.records.schema import RECORDS_FILE, AnytimeCurve, Record, Summary, read_records, read_summary
 from descend.report.frames import FRAMES_FILE, Frames
 
 # In the order of legends and tables: what all are held against first, the constrained last.
@@ -18,6 +18,8 @@ METHOD_NAMES = {
     "uniform": "Uniform weights",
     "linear": "Linear weights",
     "r-drop": "R-Drop",
+    "neftune": "NEFTune",
+    "layerskip": "LayerSkip",
     "constrained": "Constrained",
 }
 
@@ -39,12 +41,14 @@ STYLES = {
     "uniform": Style("#005c42", "#36e0a0", "square"),
     "linear": Style("#74205f", "#f3bfe0", "triangle-up"),
     "r-drop": Style("#808080", "#9a9a9a", "star"),
+    "neftune": Style("#bb44ff", "#9944bb", "pentagon"),
+    "layerskip": Style("#0000aa", "#3355ff", "triangle-down"),
     "constrained": Style("#0072b2", "#5fb8f0", "diamond"),
 }
 SPARE_STYLES = (
     Style("#8a4a2f", "#c99a7e", "hexagon"),
     Style("#7d6b00", "#ddc94a", "cross"),
-    Style("#5b57d6", "#a7a4ff", "triangle-down"),
+    Style("#5b57d6", "#a7a4ff", "hourglass"),
 )
 
 
@@ -115,6 +119,24 @@ class Arm:
     runs: list[RunView]
 
     @property
+    def depth(self) -> int:
+        """The largest depth among the seeds."""
+        return max(run.summary.depth for run in self.runs)
+
+    @property
+    def milliseconds(self) -> list[float]:
+        """Per sample up to each layer, the mean over the seeds that were timed; empty if none was."""
+        rows = [run.summary.latency.milliseconds for run in self.runs if run.summary.latency]
+        return [fmean(column) for column in zip(*rows, strict=False)]
+
+    def anytime(self, level: float) -> AnytimeCurve | None:
+        """Quality against depth at a noise level, of the seeds' mean metric; None where it was not measured."""
+        rows = [curve.metric for run in self.runs for curve in run.summary.anytime if curve.noise == level]
+        means = [fmean(column) for column in zip(*rows, strict=False)]
+        higher = self.runs[0].summary.higher_is_better
+        return AnytimeCurve.of(level, means, higher_is_better=higher) if means else None
+
+    @property
     def limits(self) -> list[float | None]:
         """The limits that training held the layers to; empty without any, or if the seeds' differ."""
         first = self.runs[0].summary
@@ -134,7 +156,10 @@ class Arm:
 
 @dataclass(frozen=True)
 class Group:
-    """The arms that compare: one data set, model and training noise, judged on one split, checkpoint and shift."""
+    """The arms that compare: one data set, model and training noise, judged alike.
+
+    That is on one split and checkpoint, under one shift and by one metric, here ``measure`` as in the summary.
+    """
 
     dataset: str
     model: str
@@ -142,6 +167,7 @@ class Group:
     split: str
     checkpoint: str
     shift: str
+    measure: str
     arms: list[Arm]
 
     @property
@@ -157,8 +183,13 @@ class Group:
     @property
     def metric(self) -> str:
         """The metric's name for readers."""
-        metric = self.runs[0].summary.metric
+        metric = self.measure
         return metric.upper() if len(metric) <= 4 else metric.replace("_", " ").capitalize()
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether more of the metric is better."""
+        return self.runs[0].summary.higher_is_better
 
     @property
     def noise_levels(self) -> list[float]:
@@ -178,11 +209,11 @@ def group_name(group: Group) -> str:
 
 def group_runs(runs: Sequence[RunView]) -> list[Group]:
     """Gather runs by what makes them comparable (see `Group`), then by method, ERM before the others, and setting."""
-    groups: dict[tuple[str, str, float, str, str, str], list[RunView]] = {}
+    groups: dict[tuple[str, str, float, str, str, str, str], list[RunView]] = {}
     for run in runs:
         judged = run.summary
-        key = (judged.dataset, judged.model, judged.train_noise, judged.split, judged.checkpoint, judged.shift)
-        groups.setdefault(key, []).append(run)
+        place = (judged.dataset, judged.model, judged.train_noise, judged.split, judged.checkpoint, judged.shift)
+        groups.setdefault((*place, judged.metric), []).append(run)
     return [Group(*key, arms=_arms(members)) for key, members in groups.items()]
 
 

@@ -9,16 +9,26 @@ from descend.report.views import Body, Cell, Row, Table
 
 
 def runs_tables(groups: Sequence[Group]) -> list[Table]:
-    """One row per arm, with mean ± standard deviation over seeds, by group; of several seeds every run by itself."""
-    metrics = {group.metric for group in groups}
-    metric = metrics.pop() if len(metrics) == 1 else "Metric"
+    """For each metric a table with one row per arm, by group; of several seeds every run by itself.
+
+    A row has the mean ± standard deviation over seeds.
+    """
+    by_metric: dict[str, list[Group]] = {}
+    for group in groups:
+        by_metric.setdefault(group.metric, []).append(group)
+    named = len(groups) > 1
+    return [table for metric, members in by_metric.items() for table in _tables(metric, members, named)]
+
+
+def _tables(metric: str, groups: Sequence[Group], named: bool) -> list[Table]:
+    """The tables of groups with one metric."""
     heads = ("Method", f"{metric}, mean over noise", "At training noise", "Feasible", "Descending layers", "Time")
     bodies = [
-        Body([Row(_arm_cells(arm), arm.style) for arm in group.arms], group_name(group) if len(groups) > 1 else "")
+        Body([Row(_arm_cells(arm), arm.style) for arm in group.arms], group_name(group) if named else "")
         for group in groups
     ]
     several = any(len(arm.runs) > 1 for group in groups for arm in group.arms)
-    return [Table(heads, bodies), *([_every_run(groups)] if several else [])]
+    return [Table(heads, bodies), *([_every_run(metric, groups, named)] if several else [])]
 
 
 def layers_table(run: RunView, heading: str, *, opened: bool) -> Table:
@@ -54,11 +64,11 @@ def _at_least(share: float) -> str:
     return f"{share:.1%}" if share > 0 else "not certain"
 
 
-def _every_run(groups: Sequence[Group]) -> Table:
+def _every_run(metric: str, groups: Sequence[Group], named: bool) -> Table:
     rows = [
         Row(
             [
-                Cell(run.name, group_name(group) if len(groups) > 1 else ""),
+                Cell(run.name, group_name(group) if named else ""),
                 Cell(str(run.summary.seed)),
                 Cell(number(run.summary.mean)),
                 Cell(number(run.train_value)),
@@ -70,7 +80,7 @@ def _every_run(groups: Sequence[Group]) -> Table:
         for arm in group.arms
         for run in arm.runs
     ]
-    heads = ("Run", "Seed", "Mean over noise", "At training noise", "Feasible")
+    heads = ("Run", "Seed", f"{metric}, mean over noise", "At training noise", "Feasible")
     return Table(heads, [Body(rows)], "Every run by itself")
 
 

@@ -2,6 +2,16 @@
 
 from descend.run.completing import complete
 from descend.run.judging import evaluate, mean_metric, usual_levels
-from descend.run.training import differences, finished, stored, train
+from descend.run.training import check_method, differences, finished, stored, train
 
-__all__ = ["complete", "differences", "evaluate", "finished", "mean_metric", "stored", "train", "usual_levels"]
+__all__ = [
+    "check_method",
+    "complete",
+    "differences",
+    "evaluate",
+    "finished",
+    "mean_metric",
+    "stored",
+    "train",
+    "usual_levels",
+]

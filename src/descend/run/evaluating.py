@@ -13,6 +13,7 @@ from transformers import default_data_collator
 from descend.core import DescentProblem
 from descend.errors import InputError
 from descend.evaluation.judgement import PLAIN_ALPHA, judge
+from descend.evaluation.latency import latency
 from descend.evaluation.layers import embedding_std
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective, Task
@@ -107,6 +108,9 @@ def evaluate(
     )
     provenance = _provenance(objective) if trainer is None else _trained(trainer)
     summary = judgement.summary(provenance, asked=trainer is not None)
+    timed = latency(network, objective.task, dataset, batch_size=batch_size, device=device, collate=collate)
+    if timed is not None:
+        summary = summary.model_copy(update={"latency": timed})
     folder = Path(out) if out is not None else trainer.args.folder if trainer is not None else None
     if folder is not None and (trainer is None or trainer.is_world_process_zero()):
         judgement.write(folder, summary)

@@ -1,7 +1,7 @@
 """Judge a run, or a classifier of Transformers, at every layer and noise level; writes ``summary.json``."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -16,14 +16,17 @@ from descend.errors import InputError, reason
 from descend.evaluation.energy import energies
 from descend.evaluation.exits import exits
 from descend.evaluation.judgement import PLAIN_ALPHA, judge
+from descend.evaluation.latency import latency
 from descend.evaluation.layers import embedding_std, evenly, measure
 from descend.evaluation.probes import fit_probes
+from descend.evaluation.risk_control import check_risk
 from descend.evaluation.robustness import pictures
 from descend.evaluation.speculation import speculation
 from descend.models import LayeredCausalLM, LayeredClassifier
+from descend.models.exit_rule import CERTIFIED_FILE, CertifiedExit
 from descend.models.unrolled import UnrolledModel
 from descend.recipes import RECIPES, SHIFTS, Data, PlainClassifier, Recipe, Restored, Workload
-from descend.records import put, read_json
+from descend.records import put, read_json, write_json
 from descend.records.schema import CONFIG_FILE, Probes, Provenance, RunConfig, Summary, parse
 from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED
@@ -72,6 +75,8 @@ def evaluate(
     dataset: str | None = None,
     probe: bool = False,
     exit: bool = False,
+    risk: float | None = None,
+    confidence: float | None = None,
     seed: int = 0,
     frames: int = 2,
     most: int | None = None,
@@ -93,6 +98,9 @@ def evaluate(
         dataset: The kind of such a classifier's data, ``imdb`` or ``mnli``; by default recognized from the files.
         probe: Also fit a linear probe to every layer, on the training split, and judge it.
         exit: Also judge early exits.
+        risk: Certify the exit threshold for this risk, see `descend.evaluation.risk_control`; it is saved with the
+            model, where `DescentClassifier` finds it.
+        confidence: How sure that bound must be; 0.95 unless given.
         seed: The seed of the noise, the same for runs to be compared.
         frames: How many frames to keep for the page.
         most: Judge on so many samples, taken evenly; by default on all.
@@ -109,6 +117,12 @@ def evaluate(
         raise InputError("--dataset goes with --task; a run knows its own data, and others in their form by --data.")
     if shift not in SHIFTS:
         raise InputError(f"shift must be one of {', '.join(SHIFTS)}; got {shift!r}.")
+    if risk is not None:
+        if not exit:
+            raise InputError("--risk chooses the threshold of early exits; add --exit.")
+        check_risk(risk, confidence if confidence is not None else 0.95)
+    elif confidence is not None:
+        raise InputError("--confidence goes with --risk; add --risk, such as --risk 0.01.")
     subject = of_run(folder, model) if task is None else _of_transformers(folder, task, dataset, data)
     recipe, restored, args = subject.recipe, subject.restored, subject.args
     network = restored.model
@@ -117,6 +131,11 @@ def evaluate(
             raise InputError("only models of text can be probed or left early; leave out --probe and --exit.")
         if probe and not isinstance(network, LayeredClassifier):
             raise InputError("only classifiers can be probed; leave out --probe.")
+        if risk is not None and not isinstance(network, LayeredClassifier):
+            raise InputError(
+                "--risk certifies the exits of classifiers; a language model's drafts are checked by all its layers. "
+                "Leave out --risk."
+            )
         if split != "test":
             raise InputError(
                 f"--probe and --exit choose on validation data and are judged on test; got --split {split}."
@@ -159,6 +178,8 @@ def evaluate(
     )
     summary = judgement.summary(subject.provenance, asked=task is None)
     more: dict[str, Any] = {}  # by the summary's field
+    if (timed := latency(network, objective_task, samples, **settings)) is not None:
+        more["latency"] = timed
     if judgement.measured.probed is not None:
         probed_layers = judgement.measured.probed.measured(objective_task)
         more["probe"] = Probes(
@@ -168,7 +189,19 @@ def evaluate(
         )
     if isinstance(network, LayeredClassifier) and exit:
         clean = judgement.measured.levels.get(0.0)
-        more["exit"] = exits(network, objective_task, splits().validation, samples, judged=clean, **settings)
+        more["exit"] = exits(
+            network,
+            objective_task,
+            splits().validation,
+            samples,
+            judged=clean,
+            risk=risk,
+            confidence=0.95 if confidence is None else confidence,
+            **settings,
+        )
+        if (bound := more["exit"].guarantee) is not None:
+            carried = CertifiedExit(bound.threshold, bound.risk, bound.confidence, bound.noise)
+            write_json((folder / model if task is None else folder) / CERTIFIED_FILE, asdict(carried))
     if isinstance(network, LayeredCausalLM) and exit and network.depth > 1:
         more["speculation"] = speculation(network, samples, IGNORED, device=device)  # type: ignore[arg-type]
     if isinstance(network, UnrolledModel):

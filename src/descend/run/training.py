@@ -83,8 +83,7 @@ def _train(
     if args.resume_from_checkpoint:
         raise InputError("resume_from_checkpoint must be left out; --resume resumes from the newest whole checkpoint.")
     args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
-    if args.method == "r-drop":
-        check_r_drop(recipe.task())
+    check_method(recipe, args.method)
     _claim(out, resume)
     measured = {"loss", "merit", "violation", "feasible", recipe.task().metric}
     chosen = (args.metric_for_best_model or "merit").removeprefix("eval_")
@@ -158,9 +157,22 @@ def _train(
                 "seconds": round(trainer.seconds, 1),
                 "step": trainer.kept_step,
                 "temperature": trainer.temperature,
+                "neftune_alpha": trainer.neftune_noise_alpha,
             }
             config.model_copy(update=ended).write(out / CONFIG_FILE)
     return trainer
+
+
+def check_method(recipe: Recipe, method: str) -> None:
+    """Check that a method can train a recipe's model.
+
+    Raises:
+        InputError: If it can't.
+    """
+    if refusal := recipe.refusal(method):
+        raise InputError(f"the method {method} {refusal} Choose another method.")
+    if method == "r-drop":
+        check_r_drop(recipe.task())
 
 
 def _overridden(name: str, recipe: Recipe, args: DescentConfig) -> list[str]:

@@ -126,6 +126,7 @@ class _Worker:
             self.name, self.recipe, bases[method] = self._built(method, [], out / TRIALS)
             self.recipe = self.recipe.completed()
             bases[method].primal_dual(self.recipe.depth)
+            run.check_method(self.recipe, method)
             if not space(bases[method], fixed, ranges):
                 raise InputError(f"nothing is left to search for {method}: flags set every searched setting.")
         searched = {name for args in bases.values() for name in space(args, fixed, ranges)}

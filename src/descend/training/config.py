@@ -36,14 +36,23 @@ METHODS: dict[str, Callable[[int], list[float]]] = {
     "uniform": _uniform,
     "linear": _linear,
     "r-drop": _last,
+    "neftune": _last,
+    "layerskip": _last,
 }
 """The weights of f_0 … f_L in a method's objective, for a model of L layers.
 
 ``uniform`` and ``linear`` are deep supervision: every exit has a fixed weight. ``uniform`` includes exit 0, the readout
 of the embedded input, which trains the readout and the embedding (for UT, where exit 0 is the noisy input, it is a
 constant). ``linear`` weights layer l in proportion to l, so exit 0 has no weight. ``r-drop`` is ERM with another term,
-see `Objective`.
+see `Objective`; ``neftune`` is ERM with other noise, see `matched_alpha`. The weights of ``layerskip`` change at every
+step, see `LayerSkip`.
 """
+
+OF_METHOD: dict[str, set[str]] = {
+    "r-drop": {"r_drop"},
+    "layerskip": {"layer_dropout", "layer_dropout_schedule", "exit_scale", "exit_curriculum", "exit_rotation"},
+}
+"""Settings that one method alone uses."""
 
 
 DEFAULTS: dict[str, dict[str, float | str]] = {
@@ -156,9 +165,15 @@ class DescentArguments(DescentSettings):
                 raise InputError(f"{name} must be at least 1; got {getattr(self, name)}.")
         if self.dataloader_num_workers < 0:
             raise InputError(f"dataloader_num_workers must be at least 0; got {self.dataloader_num_workers}.")
-        for name in ("learning_rate", "weight_decay", "max_grad_norm", "r_drop"):
+        for name in ("learning_rate", "weight_decay", "max_grad_norm", "r_drop", "exit_scale"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"{name} must be a number of at least 0; got {getattr(self, name)}.")
+        if not 0 <= self.layer_dropout < 1:
+            raise InputError(f"layer_dropout must be a rate in [0, 1); got {self.layer_dropout}.")
+        if self.exit_rotation is not None and self.exit_rotation < 1:
+            raise InputError(f"exit_rotation must be at least 1 step; got {self.exit_rotation}.")
+        if self.torch_compile or self.torch_compile_backend or self.torch_compile_mode:
+            self.check_compilable()
         if self.preset not in (None, PAPER):
             raise InputError(f"preset must be {PAPER}, or left out; got {self.preset!r}.")
         if self.preset is not None and self.alpha is None:
@@ -180,6 +195,14 @@ class DescentArguments(DescentSettings):
             raise InputError(
                 "label_smoothing_factor must be 0: the loss is the task's, the same at every layer; got "
                 f"{self.label_smoothing_factor}."
+            )
+
+    def check_compilable(self) -> None:
+        """Raise an error for a method that can't be compiled."""
+        if self.method == "layerskip":
+            raise InputError(
+                "torch_compile (or Accelerate's dynamo_backend) must be off: the method layerskip changes blocks by "
+                "hooks at every step."
             )
 
     def _check_patience(self, patience: int) -> None:
@@ -322,7 +345,7 @@ class DescentArguments(DescentSettings):
         """Names of Descend's settings that this method does not use."""
         every = set(DescentSettings.__annotations__)
         always = {"preset", "calibrate", "patience"}
-        used = {"constrained": every - {"r_drop"}, "r-drop": {"r_drop"}}
+        used = OF_METHOD | {"constrained": every.difference(*OF_METHOD.values())}
         return every - used.get(self.method, set()) - always
 
     def _dual_options(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer
 
 from descend.objective import Objective
+from descend.training.config import DescentArguments
 
 
 class TrainerHooks(Trainer):
@@ -25,6 +26,7 @@ class TrainerHooks(Trainer):
     """
 
     objective: Objective
+    args: DescentArguments
     checkpoint_parent: Path | None = None
     """The temporary folder of the checkpoint that is being written; None otherwise."""
 
@@ -50,6 +52,7 @@ class TrainerHooks(Trainer):
         plugin = accelerator.state.dynamo_plugin
         compiles = plugin.backend != DynamoBackend.NO and not plugin.use_regional_compilation
         if compiles:
+            self.args.check_compilable()
             self.objective.compile(**plugin.to_kwargs())
 
         @contextmanager

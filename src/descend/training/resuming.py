@@ -4,6 +4,7 @@ import json
 import logging
 import shutil
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -51,7 +52,8 @@ class Resumable(Saving):
         elif checkpoint is not None:
             self._check(checkpoint)
         try:
-            output = super().train(checkpoint, **kwargs)
+            with self.layer_skip.on() if self.layer_skip else nullcontext():
+                output = super().train(checkpoint, **kwargs)
         except UnpicklingError as error:
             raise InputError(f"{checkpoint} holds a pickle that is more than tensors; it is not loaded.") from error
         if self.args.should_save:  # a run killed between saving and rotating has one checkpoint too many

@@ -22,6 +22,7 @@ from descend.records.rows import Records
 from descend.training.checkpoints import newest_whole, rotate, save_state, seal, step_of
 from descend.training.config import DescentArguments
 from descend.training.hf_hooks import TrainerHooks
+from descend.training.layerskip import LayerSkip
 from descend.training.state import StepSums
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ class Saving(TrainerHooks):
     _earlier: float
     temperature: float
     _unwritten: Exception | None
+    layer_skip: LayerSkip | None
+    """The layer dropout and exit weights of the method ``layerskip``; None for other methods."""
 
     def _from_main(self, look: Callable[[], Any]) -> Any:
         """Call ``look`` on the main process only and return its result on all ranks, so that files are read once."""
@@ -210,7 +213,7 @@ class Saving(TrainerHooks):
     @property
     def _drawn(self) -> dict[str, Any]:
         """Name → the objects with their own random generator, whose state belongs to a checkpoint."""
-        drawn = {"noise": self.objective.noise, "sample": self.objective.sample}
+        drawn = {"noise": self.objective.noise, "sample": self.objective.sample, "layer_skip": self.layer_skip}
         return {name: each for name, each in drawn.items() if each is not None}
 
     @property

@@ -26,7 +26,8 @@ class DescentSettings(_TrainerArguments):
         metadata={
             "help": "constrained: descent constraints, eq. (4). erm: the same loop without, eq. (3). uniform, linear: "
             "deep supervision, a mean of all layers' losses without constraints, weighted equally or in proportion to "
-            "l. r-drop: ERM on two passes of every text, with a penalty where they differ."
+            "l. r-drop: ERM on two passes of every text, with a penalty where they differ. neftune: ERM with NEFTune's "
+            "noise on word embeddings. layerskip: layer dropout and an early-exit loss."
         },
     )
     preset: str | None = field(
@@ -39,6 +40,27 @@ class DescentSettings(_TrainerArguments):
     r_drop: float = field(
         default=1.0,
         metadata={"help": "For r-drop: the price κ of the difference between the two passes' predictions."},
+    )
+    layer_dropout: float = field(
+        default=0.2, metadata={"help": "For layerskip: p_max, the last block's dropout rate; earlier ones have less."}
+    )
+    layer_dropout_schedule: Literal["exponential", "constant"] = field(
+        default="exponential",
+        metadata={"help": "For layerskip: whether the rates grow from 0 over the run, or are constant, to fine-tune."},
+    )
+    exit_scale: float = field(
+        default=1.0, metadata={"help": "For layerskip: e, the scale of inner exits' losses beside the last one's."}
+    )
+    exit_curriculum: Literal["rotating", "gradual"] = field(
+        default="rotating",
+        metadata={
+            "help": "For layerskip: inner exits take turns, or join one by one from the last to the first in the first "
+            "half of the run."
+        },
+    )
+    exit_rotation: int | None = field(
+        default=None,
+        metadata={"help": "For layerskip: R, each inner exit is on every R-th step; L - 1 unless given."},
     )
     strength: float | None = field(
         default=None,

@@ -29,6 +29,8 @@ from descend.tasks.text import NextToken
 from descend.training.config import DescentArguments, DescentConfig
 from descend.training.divergence import Guarded
 from descend.training.dual_step import DualStep
+from descend.training.layerskip import LayerSkip
+from descend.training.neftune import matched_alpha, words_of
 from descend.training.order import LengthGrouped, Share
 from descend.training.state import StepSums
 from descend.training.stopping import EarlyStopping
@@ -79,6 +81,10 @@ class DescentMixin(Guarded):
         args.logging_nan_inf_filter = False
         self.objective = objective
         self.dual = args.primal_dual(objective.model.depth, objective.model.first_layer)
+        self.layer_skip = LayerSkip(args, objective.model, args.seed) if args.method == "layerskip" else None
+        if args.method == "neftune":
+            words_of(objective.model)  # raises for a model without words
+            objective.trains_with_noise = False
         self.sums = StepSums(self.dual, self.other_sums)
         self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
         self.verdict = None
@@ -114,6 +120,8 @@ class DescentMixin(Guarded):
                 "Choose stage 2, or FSDP2."
             )
         self.model_accepts_loss_kwargs = False  # `get_batch_samples` counts the targets
+        if self.args.method == "neftune" and self.neftune_noise_alpha is None:
+            self.neftune_noise_alpha = self._matched_alpha()
         self.add_callback(DualStep(self))
         # Transformers takes a metric for higher-is-better unless its name ends in loss.
         task = self.objective.task
@@ -129,6 +137,18 @@ class DescentMixin(Guarded):
             self.args.greater_is_better = False
         if self.args.patience is not None:
             self.add_callback(EarlyStopping(self.args.patience, self))
+
+    def _matched_alpha(self) -> float | None:
+        """NEFTune's α that matches the noise of evaluation on the training data; None without training data."""
+        noise, data, sigma = self.objective.noise, self.train_dataset, self.sigma
+        if data is None:
+            return None
+        if noise is None or noise.level == 0 or sigma is None or not has_length(data):
+            raise InputError(
+                "the method neftune matches a noise above 0 on training data of known length; got none. Give "
+                "neftune_noise_alpha (--neftune-noise-alpha)."
+            )
+        return matched_alpha(noise.std(sigma), data, words_of(self.objective.model).embedding_dim)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
@@ -151,7 +171,10 @@ class DescentMixin(Guarded):
     ) -> Any:
         """A micro-batch's part of the Lagrangian, w·(f_0 … f_L)."""
         idle = inputs.pop(IDLE, False)
-        exits = model(weights=self.dual.weights.tolist(), inner=self.dual.inner, **inputs)
+        if self.layer_skip is not None:
+            self.layer_skip.begin(self.state.global_step, self.state.max_steps)
+        inner = self.dual.inner or self.layer_skip is not None
+        exits = model(weights=self._weights, inner=inner, **inputs)
         # An idle rank computes too, because every rank must take part in the collectives.
         lagrangian = exits.lagrangian * 0 if idle else exits.lagrangian
         self.sums.add(exits, self._others(exits, inputs), idle=idle)
@@ -161,6 +184,13 @@ class DescentMixin(Guarded):
         share = ranks / total.clamp(min=1) if isinstance(total, Tensor) else ranks / max(total, 1)
         loss = lagrangian * share
         return (loss, exits.sums) if return_outputs else loss
+
+    @property
+    def _weights(self) -> list[float]:
+        """w_0 … w_L of the next primal step."""
+        if self.layer_skip is None:
+            return self.dual.weights.tolist()
+        return self.layer_skip.weights(self.state.global_step, self.state.max_steps)
 
     def _others(self, exits: ExitLosses, inputs: dict[str, Any]) -> Iterable[float]:
         """Other sums of a micro-batch for the logs, K numbers; they are looked at when the step ends."""
@@ -244,7 +274,7 @@ class DescentMixin(Guarded):
             logs |= self._other_logs(sums.others)
             rows: dict[str, tuple[int, list[float]]] = {
                 "loss": (first, losses.tolist()),
-                "weight": (0, self.dual.weights.tolist()),
+                "weight": (0, self._weights),
             }
             if self.dual.problem.constrained:
                 rows["multiplier"] = 0, self.dual.multipliers.tolist()

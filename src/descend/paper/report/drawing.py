@@ -8,6 +8,7 @@ from pathlib import Path
 
 from descend.paper.grid import cells
 from descend.paper.report import (
+    anytime_figures,
     classifier_figures,
     language_figures,
     method_figures,
@@ -53,6 +54,8 @@ _DRAWN: dict[str, Callable[[Results], Chart | Table]] = {
     "theory-1": theory_figures.theory_1,
     "theory-2": theory_figures.theory_2,
     "theory-3": theory_figures.theory_3,
+    "anytime": anytime_figures.anytime,
+    "table-anytime": anytime_figures.table_anytime,
 }
 
 FIGURES: dict[str, Callable[[Results], Shown]] = {}

@@ -19,7 +19,7 @@ from descend.paper.report.chart import PLAIN, Chart, Line, Panel, Series
 _COLUMN, _WIDTH, _HEIGHT = 3.4, 6.9, 1.9
 _MARKERS = {
     **{"circle": "o", "diamond": "D", "square": "s", "triangle-up": "^"},
-    **{"triangle-down": "v", "star": "*", "x": "x"},
+    **{"triangle-down": "v", "star": "*", "x": "x", "pentagon": "p"},
 }
 _GROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5}
 _LOOKS: Any = {

@@ -50,7 +50,7 @@ _MARKS: dict[Held, Mark] = {
 }
 _SIGNS = {
     **{"circle": "●○", "diamond": "◆◇", "square": "■□", "triangle-up": "▲△"},
-    **{"triangle-down": "▼▽", "star": "★☆", "x": "✕✕"},
+    **{"triangle-down": "▼▽", "star": "★☆", "x": "✕✕", "pentagon": "⬟⬠"},
 }
 _CURVES = {
     **{"loss": "Loss", "multiplier": "Multipliers λ", "weight": "Weights, negative ones too"},

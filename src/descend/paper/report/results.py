@@ -251,7 +251,8 @@ def _without_numbers(line: FinishedCell, runs: Iterable[Run]) -> Summary:
     levels = {*pattern.layer_losses, cell.gamma}
     unknown: dict[str, Any] = {
         **{"seed": cell.seed, "values": [nan] * len(pattern.noise), "mean": nan, "auc": None, "train_value": nan},
-        **{"layer_losses": dict.fromkeys(levels, [nan] * (cell.depth + 1)), "layer_metrics": {}, "ratios": Ratios()},
+        **{"layer_losses": dict.fromkeys(levels, [nan] * (cell.depth + 1)), "layer_metrics": {}, "anytime": []},
+        "ratios": Ratios(),
         **{"violations": [], "violation_intervals": [], "violated": [], "feasible": False, "certain": True},
         **{"bounds": [], "certified": [], "certificate": "", "descending_share": None, "energy": {}, "cap": None},
         "limits": pattern.limits if same else [],

@@ -30,6 +30,7 @@ class RunConfig(File):
         seconds: Training time.
         step: The step of the model that was kept.
         temperature: What a classifier's logits were divided by.
+        neftune_alpha: NEFTune's α, given or matched to the noise; None without NEFTune.
     """
 
     descend: str = ""
@@ -47,6 +48,7 @@ class RunConfig(File):
     seconds: float | None = None
     step: int | None = None
     temperature: float | None = None
+    neftune_alpha: float | None = None
 
     @property
     def finished(self) -> bool:

@@ -1,8 +1,16 @@
-"""The parts of a summary: ratios, early exits, speculation, probes."""
+"""The parts of a summary: ratios, the anytime curve, early exits, speculation, probes."""
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Self
 
-from descend.records.schema.base import ByLevel, Number, Part
+from pydantic import model_validator
+
+from descend.records.schema.base import ByLevel, Number, Part, Text
+
+WITHIN = (1, 2, 5)
+"""How far from full depth, in percent, `AnytimeCurve.first_within` looks."""
 
 
 class Histogram(Part):
@@ -29,6 +37,72 @@ class SettledLayer(Part):
     shares: list[Number] = []
 
 
+class AnytimeCurve(Part):
+    """How good the model is at every depth, at one noise level.
+
+    Attributes:
+        noise: The level γ.
+        metric: The metric of each layer 0 … L.
+        first_within: For 1, 2 and 5 the smallest layer l such that l and all deeper layers are within that percent of
+            full depth, see `of`; None where full depth's metric is not finite.
+        area: The trapezoid of the metric over l/L in [0, 1]; NaN where a metric is not finite.
+    """
+
+    noise: float
+    metric: list[Number]
+    first_within: dict[int, int | None]
+    area: Number
+
+    @model_validator(mode="after")
+    def _layers_exist(self) -> Self:
+        if any(layer is not None and not 0 <= layer < len(self.metric) for layer in self.first_within.values()):
+            raise ValueError(
+                f"anytime.first_within must name layers 0 to {len(self.metric) - 1}; got {self.first_within}"
+            )
+        return self
+
+    @classmethod
+    def of(cls, noise: float, metric: Sequence[float], *, higher_is_better: bool) -> Self:
+        """The curve of one noise level.
+
+        Percent are points of a metric that is better when higher (accuracy 0.90 is within 1 of 0.91), and relative to
+        full depth for one that is better when lower (RMSE 10.1 is within 1 of 10). A layer better than full depth is
+        within any percent.
+
+        Args:
+            noise: The level γ.
+            metric: The metric of each layer, L+1 numbers.
+            higher_is_better: Whether more of the metric is better.
+        """
+        full, depth = metric[-1], len(metric) - 1
+        points = [value if math.isfinite(value) else math.nan for value in metric]
+        area = sum((low + high) / 2 for low, high in pairwise(points)) / depth
+
+        def first(percent: int) -> int | None:
+            if not math.isfinite(full):
+                return None
+            allowed = percent / 100 if higher_is_better else percent / 100 * abs(full)
+            allowed += 1e-9 * abs(full)  # rounding: 0.91 − 0.90 is more than 0.01
+            losses = [full - value if higher_is_better else value - full for value in metric]
+            return max((layer + 1 for layer, loss in enumerate(losses) if not loss <= allowed), default=0)
+
+        return cls(noise=noise, metric=list(metric), first_within={each: first(each) for each in WITHIN}, area=area)
+
+
+class Latency(Part):
+    """How long the model computed until each layer could be read.
+
+    Attributes:
+        device: The device's name.
+        batch_size: Samples in the batch that was timed.
+        milliseconds: Per sample, up to each layer 0 … L and one readout there; medians.
+    """
+
+    device: Text
+    batch_size: int
+    milliseconds: list[Number]
+
+
 class ExitPoint(Part):
     """The metric's ``value`` and the mean number of ``layers`` used, by one rule for exits.
 
@@ -42,28 +116,80 @@ class ExitPoint(Part):
 
 
 class ChosenExit(ExitPoint):
-    """The threshold chosen on validation data, with its time as a share of full depth's."""
+    """The threshold chosen on validation data, with its time as a share of full depth's; None means full depth."""
 
-    threshold: float
+    threshold: float | None
     time_ratio: Number
 
 
+class Guarantee(Part):
+    """The bound that an exit threshold was certified by, see `descend.evaluation.risk_control`.
+
+    Attributes:
+        risk: The largest share of samples that may lose an answer that full depth has right.
+        confidence: How sure this is, over the draw of the validation data.
+        noise: The level γ of the data that it holds for.
+        threshold: What was certified; None where nothing was, which means full depth.
+        validation: Samples that the test was made on.
+        losses: How many of them lose an answer.
+        needed: The fewest samples that can certify this risk, if none of them loses an answer.
+        test: Samples of the test data.
+        test_risk: The share of them that loses an answer.
+    """
+
+    risk: float
+    confidence: float
+    noise: float
+    threshold: float | None
+    validation: int
+    losses: int
+    needed: int
+    test: int | None = None
+    test_risk: float | None = None
+
+    def sentence(self) -> str:
+        """The bound, what it rests on, and what the test data say."""
+        asked = f"a risk of {self.risk:.2%} at {self.confidence:.0%} confidence"
+        if self.validation < self.needed:
+            return (
+                f"No exit is certified for {asked}: this takes at least {self.needed} validation samples; there are "
+                f"{self.validation}. All samples go to full depth."
+            )
+        if self.threshold is None:
+            return (
+                f"No exit is certified for {asked}: even the safest threshold loses too many answers of "
+                f"{self.validation} validation samples. All samples go to full depth; allow a higher risk."
+            )
+        words = (
+            f"With {self.confidence:.0%} confidence at most {self.risk:.2%} of samples lose an answer that full depth "
+            f"has right, at γ = {self.noise:g}: {self.losses} of {self.validation} did on validation data"
+        )
+        return words + ("." if self.test_risk is None else f", {self.test_risk:.2%} of {self.test} on test data.")
+
+
 class Exits(Part):
-    """Early exits: the metric at ``full`` depth, and the curves by confidence threshold and by patience."""
+    """Early exits: the metric at ``full`` depth, and the curves by confidence threshold and by patience.
+
+    With a ``guarantee`` its threshold is the one chosen.
+    """
 
     full: Number
     depth: int
     confidence: list[ExitPoint]
     patience: list[ExitPoint]
     chosen: ChosenExit
+    guarantee: Guarantee | None = None
 
     def sentence(self, metric: str) -> str:
         """What early exits cost and save."""
         chosen = self.chosen
+        bound = "" if self.guarantee is None else f" {self.guarantee.sentence()}"
+        if chosen.threshold is None:
+            return bound.strip() or "No exit was chosen: all samples go to full depth."
         return (
             f"Early exits at a confidence of {chosen.threshold:g}, chosen on validation data, use {chosen.layers:.2f} "
             f"of {self.depth} layers on average and {chosen.time_ratio:.2f} of the time: {metric} {chosen.value:.3f} "
-            f"against {self.full:.3f} at full depth, on clean inputs."
+            f"against {self.full:.3f} at full depth, on clean inputs.{bound}"
         )
 
 

@@ -24,7 +24,7 @@ from descend.records.schema.base import (
     nan_for_null,
     parse,
 )
-from descend.records.schema.findings import Exits, Probes, Ratios, SettledLayer, Speculation
+from descend.records.schema.findings import AnytimeCurve, Exits, Latency, Probes, Ratios, SettledLayer, Speculation
 
 MOST_LEVELS, MOST_LAYERS = 1000, 1024
 """What a summary may hold, so that a page can show it."""
@@ -32,6 +32,15 @@ MOST_LEVELS, MOST_LAYERS = 1000, 1024
 
 def _listed(value: Any) -> Any:
     return [] if value is None else [value] if isinstance(value, int | float) else value
+
+
+def anytime_curves(layer_metrics: ByLevel, higher_is_better: bool) -> list[AnytimeCurve]:
+    """Quality against depth at each noise level, in order of γ."""
+    return [
+        AnytimeCurve.of(level, metrics, higher_is_better=higher_is_better)
+        for level, metrics in sorted(layer_metrics.items())
+        if len(metrics) > 1  # a file with fewer layers is refused elsewhere
+    ]
 
 
 class Measured(File):
@@ -48,6 +57,7 @@ class Measured(File):
         train_value: The last layer's metric there.
         layer_losses: γ → the losses f_0 … f_L.
         layer_metrics: γ → the metric at each layer.
+        anytime: For each γ of ``layer_metrics`` quality against depth; computed from them where a file has none.
         violations: Each descent constraint's, L numbers, ≤ 0 where it holds.
         violation_intervals: A (low, high) of each.
         cap_violation: The cap's.
@@ -76,6 +86,9 @@ class Measured(File):
     train_value: Annotated[float | None, BeforeValidator(nan_for_null)] = None
     layer_losses: ByLevel
     layer_metrics: Annotated[ByLevel, BeforeValidator(lambda rows: rows or {})] = {}
+    anytime: Annotated[list[AnytimeCurve], BeforeValidator(empty_for_null)] = Field(
+        default_factory=lambda known: anytime_curves(known["layer_metrics"], known["higher_is_better"])
+    )
     violations: Numbers = []
     violation_intervals: Annotated[list[tuple[Number, Number]], BeforeValidator(empty_for_null)] = []
     cap_violation: float | None = None
@@ -121,6 +134,10 @@ class Measured(File):
 
     def _lengths(self, depth: int) -> Iterator[tuple[str, int]]:
         """The entries with one number per layer, each with its length where that is wrong, 0 else."""
+        yield (
+            "anytime",
+            next((max(len(curve.metric), 1) for curve in self.anytime if len(curve.metric) != depth + 1), 0),
+        )
         for name, rows in self._rows().items():
             yield name, next((max(len(row), 1) for row in rows.values() if len(row) != depth + 1), 0)
         for name in ("violations", "violation_intervals", "bounds", "certified"):
@@ -182,6 +199,7 @@ class Summary(Measured, Provenance):
         first_layer: The first layer under a constraint.
         cap: The cap on the last layer's loss.
         sigma: σ_x of the noise.
+        latency: Measured time to each layer; None where it was not measured.
         probe: Linear probes.
         exit: Early exits.
         speculation: Self-speculative decoding.
@@ -199,6 +217,7 @@ class Summary(Measured, Provenance):
     first_layer: int | None = None
     cap: float | None = None
     sigma: float | None = None
+    latency: Latency | None = None
     probe: Probes = Probes()
     exit: Exits | None = None
     speculation: Speculation | None = None
@@ -250,6 +269,8 @@ class Summary(Measured, Provenance):
 
     def _lengths(self, depth: int) -> Iterator[tuple[str, int]]:
         yield from super()._lengths(depth)
+        milliseconds = len(self.latency.milliseconds) if self.latency else depth + 1
+        yield "latency", max(milliseconds, 1) if milliseconds != depth + 1 else 0
         yield "limits", len(self.limits) if len(self.limits) not in (0, depth + 1) else 0
 
     @model_validator(mode="before")

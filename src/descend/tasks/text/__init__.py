@@ -1,6 +1,6 @@
 """Text classification and language modelling: tasks, and data from disk, the Hub or a generator.
 
-`Classification` and `NextToken` load at once. Code that reads data sets loads on first use: it needs the extra `text`.
+The tasks load at once. Code that reads data sets loads on first use: it needs the extra `text`.
 """
 
 from typing import TYPE_CHECKING
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from descend.extras import lazy_names
 from descend.tasks.text.classification import Classification
 from descend.tasks.text.language import NextToken
+from descend.tasks.text.tagging import QuestionAnswering, TokenClassification
 
 if TYPE_CHECKING:
     from descend.tasks.text.corpus import generate_pairs, generate_reviews
@@ -28,6 +29,8 @@ __all__ = [
     "Classification",
     "Instructions",
     "NextToken",
+    "QuestionAnswering",
+    "TokenClassification",
     "encode_prompt",
     "generate_instructions",
     "generate_pairs",

@@ -4,14 +4,13 @@ from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from descend.errors import InputError
 from descend.tasks.text.logits import LogitTask
-from descend.tasks.text.tokens import column, fields, refuse_rows, row_lengths, stored
+from descend.tasks.text.tokens import column, fields, refuse_rows, row_lengths, sample_of, stored
 from descend.transfer import sent
 
 IGNORED = -100
@@ -116,10 +115,9 @@ class NextToken(LogitTask):
         wrong = (labels != IGNORED) & ((labels < 0) | (labels >= limits["vocabulary"]))
         if wrong.any():
             place = int(wrong.argmax())
-            sample = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
             raise InputError(
-                f"sample {sample} has label {labels[place]}; expected {IGNORED} for a token without a loss, or "
-                f"0 … {limits['vocabulary'] - 1}."
+                f"sample {sample_of(place, lengths)} has label {labels[place]}; expected {IGNORED} for a token without "
+                f"a loss, or 0 … {limits['vocabulary'] - 1}."
             )
         if not (labels != IGNORED).any():
             raise InputError(f"there is no target in {len(dataset)} samples: every label is {IGNORED}.")

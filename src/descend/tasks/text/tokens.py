@@ -199,7 +199,7 @@ def refuse_rows(dataset: Any, limits: dict[str, int]) -> None:
 
     Args:
         dataset: Samples with ``input_ids``.
-        limits: The model's ``vocabulary`` size and, optionally, its longest ``length`` in tokens.
+        limits: The model's ``vocabulary`` size and its longest ``length`` in tokens, as far as they are known.
 
     Raises:
         InputError: If a sample has no token, a token out of range, or too many tokens; the message names the sample.
@@ -207,12 +207,13 @@ def refuse_rows(dataset: Any, limits: dict[str, int]) -> None:
     ids, lengths = column(dataset, "input_ids"), row_lengths(dataset, "input_ids")
     if (lengths == 0).any():
         raise InputError(f"sample {int((lengths == 0).argmax())} has no token. Remove it.")
-    wrong = (ids < 0) | (ids >= limits["vocabulary"])
+    vocabulary = limits.get("vocabulary")
+    wrong = (ids < 0) | (ids >= vocabulary) if vocabulary is not None else ids < 0
     if wrong.any():
         place = int(wrong.argmax())
         raise InputError(
-            f"sample {int(np.searchsorted(np.cumsum(lengths), place, side='right'))} has token {ids[place]}; the "
-            f"model's word embedding has {limits['vocabulary']} rows. Use the model's own tokenizer."
+            f"sample {sample_of(place, lengths)} has token {ids[place]}; the model's word embedding has {vocabulary} "
+            "rows. Use the model's own tokenizer."
         )
     longest = limits.get("length")
     if "seq_lengths" in fields(dataset):  # packed: a row holds several texts
@@ -223,6 +224,11 @@ def refuse_rows(dataset: Any, limits: dict[str, int]) -> None:
             f"sample {sample} has {lengths[sample]} tokens; the model takes at most {longest}. Tokenize with "
             f"truncation=True, max_length={longest}."
         )
+
+
+def sample_of(place: int, lengths: np.ndarray) -> int:
+    """The sample that a place belongs to among the values of all samples, one sample after the other."""
+    return int(np.searchsorted(np.cumsum(lengths), place, side="right"))
 
 
 def column(dataset: Any, name: str) -> np.ndarray:

@@ -1,0 +1,127 @@
+"""How long a model computes until each layer can be read."""
+
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+import torch
+from accelerate.utils import send_to_device
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from descend.evaluation.layers import evenly
+from descend.models.causal import LayeredCausalLM
+from descend.models.layered import LayeredModel
+from descend.models.modules import evaluating
+from descend.models.unrolled import UnrolledModel
+from descend.objective import Task
+from descend.records.schema import Latency
+
+WARM_UP, REPEATS = 2, 5
+"""Forward passes before those that are timed, and of how many the median is taken."""
+
+
+@torch.no_grad()
+def latency(
+    model: LayeredModel,
+    task: Task,
+    dataset: Dataset,
+    *,
+    batch_size: int = 16,
+    device: torch.device | str = "cpu",
+    collate: Callable[[list[Any]], dict[str, Any]] | None = None,
+) -> Latency | None:
+    """Time one batch up to each layer and one readout there, on clean inputs.
+
+    The time of layer l is that of the embedding, blocks 1 … l and one readout: what a model cut after layer l needs. A
+    language model reads its last token alone, as in generation. UT and DUST read every layer they pass.
+
+    Args:
+        model: The model; its training mode is left as it was.
+        task: Makes the model's inputs of a batch.
+        dataset: Where the batch is taken from, evenly.
+        batch_size: Samples in the batch.
+        device: Where to compute.
+        collate: How samples become a batch; torch's way unless given.
+
+    Returns:
+        Milliseconds per sample, medians over `REPEATS` passes; None for a model that does not say which modules its
+        layers are.
+    """
+    blocks = list(dict.fromkeys(model.layer_modules))
+    if not blocks and not isinstance(model, UnrolledModel):
+        return None
+    chosen = evenly(len(dataset), batch_size)  # type: ignore[arg-type]
+    loader = DataLoader(
+        Subset(dataset, chosen), batch_size=len(chosen), generator=torch.Generator(), collate_fn=collate
+    )
+    inputs = task.inputs(send_to_device(next(iter(loader)), device))
+    timed = _by_blocks if blocks else _by_predictions
+    with evaluating(model):
+        passes = [timed(model, blocks, inputs, torch.device(device)) for _ in range(WARM_UP + REPEATS)][WARM_UP:]
+    if any(len(seconds) != model.depth + 1 for seconds in passes):
+        return None
+    per_sample = 1000 / len(chosen)
+    return Latency(
+        device=device_name(torch.device(device)),
+        batch_size=len(chosen),
+        milliseconds=[per_sample * median(layer) for layer in zip(*passes, strict=True)],
+    )
+
+
+def device_name(device: torch.device) -> str:
+    """The device in words, such as ``NVIDIA H100`` or ``CPU (x86_64), 1 thread``."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type != "cpu":
+        return device.type
+    threads = torch.get_num_threads()
+    return f"CPU ({platform.machine() or 'unknown'}), {threads} thread{'s' * (threads > 1)}"
+
+
+def _by_blocks(model: LayeredModel, blocks: list[nn.Module], inputs: Any, device: torch.device) -> list[float]:
+    """Seconds to each layer, from hooks on the blocks."""
+    stamps: list[float] = []
+
+    def before(*_: Any) -> None:
+        if not stamps:
+            stamps.append(_now(device))
+
+    with _hooked(blocks, before, lambda *_: stamps.append(_now(device))):
+        began = _now(device)
+        state = model.layer_outputs(inputs)[-1]
+    read = _now(device)
+    model.readout(_read_at(model, state))
+    readout = _now(device) - read
+    return [stamp - began + readout for stamp in stamps]
+
+
+def _by_predictions(model: LayeredModel, blocks: list[nn.Module], inputs: Any, device: torch.device) -> list[float]:
+    """Seconds to each layer, of a model that computes a layer when its prediction is asked for."""
+    began = _now(device)
+    return [_now(device) - began for _ in model.predictions(inputs)]
+
+
+def _read_at(model: LayeredModel, state: Tensor) -> Tensor:
+    return state[:, -1] if isinstance(model, LayeredCausalLM) else state
+
+
+@contextmanager
+def _hooked(blocks: list[nn.Module], before: Callable[..., None], after: Callable[..., None]) -> Iterator[None]:
+    handles = [block.register_forward_pre_hook(before) for block in blocks]
+    handles += [block.register_forward_hook(after) for block in blocks]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _now(device: torch.device) -> float:
+    """The time at which all that was asked of the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -1,0 +1,246 @@
+"""Hugging Face models that read a whole text: a table of families, and the base class of their heads in layers."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from descend.errors import InputError
+from descend.models.library import LibraryModel, check_family, without_norm
+from descend.models.linear import DistilBertLinearConfig, RobertaLinearConfig
+from descend.models.text_ut import masked_mean
+
+LOOKS = "looks"
+"""The field of a batch that says which tokens a classifier's head looks at, if the batch has no token numbers."""
+
+
+def _mask(config: Any, inputs: Mapping[str, Tensor]) -> Tensor | None:
+    return inputs.get("attention_mask")
+
+
+def last_token(config: Any, inputs: Mapping[str, Tensor]) -> Tensor | None:
+    """The place (B,) of each text's last token that is not padding, as Transformers finds it; None without tokens."""
+    if "input_ids" not in inputs:
+        return inputs.get(LOOKS)
+    ids = inputs["input_ids"]
+    places = torch.arange(ids.shape[1], device=ids.device, dtype=torch.int32)
+    return (places * (ids != config.pad_token_id)).argmax(-1)
+
+
+def _first(model: Any, hidden: Tensor, looks: Tensor | None) -> Tensor:
+    return hidden[:, 0]
+
+
+def _mean(model: Any, hidden: Tensor, looks: Tensor | None) -> Tensor:
+    return masked_mean(hidden, looks)
+
+
+def _last(model: Any, hidden: Tensor, looks: Tensor | None) -> Tensor:
+    rows = torch.arange(len(hidden), device=hidden.device)
+    return model.base_model.norm(hidden[:, -1] if looks is None else hidden[rows, looks])
+
+
+def _first_or_mean(model: Any, hidden: Tensor, looks: Tensor | None) -> Tensor:
+    norm = model.base_model.final_norm
+    return masked_mean(norm(hidden), looks) if model.config.classifier_pooling == "mean" else norm(hidden[:, 0])
+
+
+def _distilbert(model: Any, pooled: Tensor) -> Tensor:
+    return model.classifier(model.dropout(F.relu(model.pre_classifier(pooled))))
+
+
+# These heads take the first token themselves.
+def _bert(model: Any, pooled: Tensor) -> Tensor:
+    return model.classifier(model.dropout(model.bert.pooler(pooled[:, None])))
+
+
+def _roberta(model: Any, pooled: Tensor) -> Tensor:
+    return model.classifier(pooled[:, None])
+
+
+def _deberta(model: Any, pooled: Tensor) -> Tensor:
+    return model.classifier(model.dropout(model.pooler(pooled[:, None])))
+
+
+def _albert(model: Any, pooled: Tensor) -> Tensor:
+    return model.classifier(model.dropout(model.albert.pooler_activation(model.albert.pooler(pooled))))
+
+
+def _modernbert(model: Any, pooled: Tensor) -> Tensor:
+    return model.classifier(model.drop(model.head(pooled)))
+
+
+def _text_ut(model: Any, pooled: Tensor) -> Tensor:
+    return model.classifier(model.dropout(pooled))
+
+
+def _linear(model: Any, pooled: Tensor) -> Tensor:
+    return model.score(model.dropout(pooled))
+
+
+def _score(model: Any, pooled: Tensor) -> Tensor:
+    return model.score(pooled)
+
+
+def _positions(config: Any) -> int:
+    return config.max_position_embeddings
+
+
+def _positions_after_padding(config: Any) -> int:
+    return config.max_position_embeddings - config.pad_token_id - 1
+
+
+class Family(NamedTuple):
+    """A row of `FAMILIES`: the parts of a model that have different names in each model family.
+
+    Attributes:
+        pool: (classifier, hidden state (B, T, H), what ``looks`` gives) → the head's input (B, H), normed.
+        head: (classifier, the head's input) → logits (B, C).
+        blocks: The dotted name of the blocks, from the model's ``base_model``.
+        longest: Configuration → the longest text in tokens; None if the model has no positions.
+        looks: (configuration, inputs) → which tokens the head looks at: a mask (B, T) or places (B,); None for the
+            first token, or for all.
+        norm: The dotted name of the norm after the last block, from ``base_model``; None if there is none.
+        after_first: The dotted name, from ``base_model``, of a module that runs after block 1 and gives h_1; in most
+            models of such a family it is None.
+        token_head: The names of the modules, in order, that read each token of ``ForTokenClassification``.
+        answer_head: The same for ``ForQuestionAnswering``. Empty for a family without such a class.
+    """
+
+    pool: Callable[[Any, Tensor, Tensor | None], Tensor]
+    head: Callable[[Any, Tensor], Tensor]
+    blocks: str
+    longest: Callable[[Any], int] | None
+    looks: Callable[[Any, Mapping[str, Tensor]], Tensor | None] = _mask
+    norm: str | None = None
+    after_first: str | None = None
+    token_head: tuple[str, ...] = ()
+    answer_head: tuple[str, ...] = ()
+
+
+_TOKENS: dict[str, Any] = {"token_head": ("dropout", "classifier"), "answer_head": ("qa_outputs",)}
+_DECODER = Family(_last, _score, "layers", _positions, last_token, norm="norm")
+
+FAMILIES: dict[str, Family] = {
+    "distilbert": Family(
+        _first,
+        _distilbert,
+        "transformer.layer",
+        _positions,
+        token_head=("dropout", "classifier"),
+        answer_head=("dropout", "qa_outputs"),
+    ),
+    "bert": Family(_first, _bert, "encoder.layer", _positions, **_TOKENS),
+    "roberta": Family(_first, _roberta, "encoder.layer", _positions_after_padding, **_TOKENS),
+    "xlm-roberta": Family(_first, _roberta, "encoder.layer", _positions_after_padding, **_TOKENS),
+    "electra": Family(_first, _roberta, "encoder.layer", _positions, **_TOKENS),
+    "albert": Family(_first, _albert, "encoder.albert_layer_groups", _positions, **_TOKENS),
+    "deberta-v2": Family(_first, _deberta, "encoder.layer", _positions, after_first="encoder.conv", **_TOKENS),
+    "modernbert": Family(
+        _first_or_mean,
+        _modernbert,
+        "layers",
+        _positions,
+        norm="final_norm",
+        token_head=("head", "drop", "classifier"),
+        answer_head=("head", "drop", "classifier"),
+    ),
+    "llama": _DECODER,
+    "mistral": _DECODER,
+    "qwen2": _DECODER,
+    "qwen3": _DECODER,
+    DistilBertLinearConfig.model_type: Family(_first, _linear, "transformer.layer", _positions),
+    RobertaLinearConfig.model_type: Family(_first, _linear, "encoder.layer", _positions_after_padding),
+    "descend-text-ut": Family(_mean, _text_ut, "layers", None),
+}
+"""``config.model_type`` → the model family. Transformers has common names for embeddings and hidden states, but not for
+heads and blocks."""
+
+ROW = (
+    "give descend.models.encoders.FAMILIES a row: what of a hidden state its head looks at, the head, where its blocks "
+    "are, and its longest text"
+)
+
+
+class LayeredEncoder(LibraryModel):
+    """The base of models whose head reads the whole text: classifiers, token classifiers, question answering.
+
+    h_0 is the embedding output and h_l the output of block l, as in Transformers' ``output_hidden_states``. The output
+    of the last block comes before a final norm, which belongs to the readout.
+
+    Raises:
+        InputError: If the model's family is not in the table, or its class has another head.
+    """
+
+    task_class: str
+    """The end of the names of Transformers' classes with this head, such as ``ForSequenceClassification``."""
+
+    def __init__(self, network: PreTrainedModel):
+        super().__init__(network)
+        config = self.config
+        check_family(config, FAMILIES, ROW)
+        if not any(each.__name__.endswith(self.task_class) for each in type(self.library).__mro__):
+            raise InputError(
+                f"expected a model {self.task_class}; got {type(self.library).__name__}. Load it with "
+                f"AutoModel{self.task_class}."
+            )
+        groups = {name: getattr(config, name, 1) for name in ("num_hidden_groups", "inner_group_num")}
+        if any(count != 1 for count in groups.values()):
+            raise InputError(
+                "expected an ALBERT whose layers all share one block, as in the published models; got "
+                f"{', '.join(f'{name} {count}' for name, count in groups.items())}."
+            )
+        self.family = FAMILIES[config.model_type]
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The number of labels, the size of the vocabulary, and the longest text in tokens."""
+        longest = {} if self.family.longest is None else {"length": self.family.longest(self.config)}
+        return {"labels": self.config.num_labels, "vocabulary": self.config.vocab_size, **longest}
+
+    @property
+    def layer_modules(self) -> Iterable[nn.Module]:
+        """The blocks of the Hugging Face model; one if all layers share it."""
+        return self.library.base_model.get_submodule(self.family.blocks)
+
+    def looks(self, inputs: Mapping[str, Tensor]) -> Tensor | None:
+        """Which tokens of a batch the head looks at, see `Family`."""
+        return self.family.looks(self.config, inputs)
+
+    def layer_outputs(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """h_0 … h_L, each (B, T, H), of a tokenizer's fields, such as ``input_ids`` and ``attention_mask``."""
+        base = self.library.base_model
+        given: dict[str, Any] = {name: value for name, value in inputs.items() if name not in (LOOKS, "places")}
+        if self.family.looks is last_token:  # a decoder
+            given["use_cache"] = False
+        with nullcontext() if self.family.norm is None else without_norm(base.config):
+            return base(**given, output_hidden_states=True).hidden_states
+
+    def embedded(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The inputs of the same forward pass with words' embeddings, ``inputs_embeds``, in place of ``input_ids``."""
+        others = {name: value for name, value in inputs.items() if name != "input_ids"}
+        if "input_ids" not in inputs:
+            return others
+        ids, base = inputs["input_ids"], self.library.base_model
+        places = getattr(getattr(base, "embeddings", None), "create_position_ids_from_input_ids", None)
+        if places is not None and "position_ids" not in others:  # RoBERTa counts what is no padding
+            others["position_ids"] = places(ids, base.embeddings.padding_idx)
+        looks = self.looks(inputs)
+        if self.family.looks is last_token and looks is not None:
+            others[LOOKS] = looks
+        return others | {"inputs_embeds": self.get_input_embeddings()(ids)}
+
+    @abstractmethod
+    def readout(self, hidden: Tensor, looks: Tensor | None = None) -> Tensor:
+        """The logits that the model's head reads from one layer's output (B, T, H)."""
+
+    def made_up_tokens(self, count: int) -> dict[str, Tensor]:
+        """A batch of ``count`` texts of 4 tokens without padding, for `refuse_own_outputs`."""
+        embedding: Tensor = self.library.get_input_embeddings().weight
+        tokens = torch.arange(4 * count, device=embedding.device).reshape(count, 4) % (len(embedding) - 4) + 4
+        return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}

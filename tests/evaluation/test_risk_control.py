@@ -1,0 +1,218 @@
+"""Certified exits: the bound holds over the draw of the validation data, where the law of the data is known."""
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import binomtest
+
+from descend import DescentClassifier, run
+from descend.cli import main
+from descend.errors import InputError
+from descend.evaluation.layers import LayerLosses
+from descend.evaluation.risk_control import SEQUENCE, answers_lost, certify, on_test_data, samples_needed
+from descend.models.exit_rule import CERTIFIED_FILE, CertifiedExit
+from descend.records.schema import Exits, read_summary
+from tests.support.pages import classifier, fake_run
+
+SPREAD = (1.0, 0.8)
+"""How often an answer is lost at a confidence of 0, at layers 1 and 2; it falls linearly to 0 at a confidence of 1."""
+
+
+def drawn(count, generator):
+    """Samples of three layers: confidences are uniform, and an exit loses an answer with SPREAD · (1 − confidence)."""
+    confidences = torch.rand(count, 4, generator=generator, dtype=torch.float64)
+    lost = torch.rand(count, 2, generator=generator, dtype=torch.float64) < torch.tensor(SPREAD) * (
+        1 - confidences[:, 1:3]
+    )
+    scores = torch.ones(count, 4, dtype=torch.float64)
+    scores[:, 1:3] -= lost.double()
+    return LayerLosses(
+        losses=torch.zeros(count, 4),
+        groups=torch.arange(count),
+        metrics=scores.mean(0).tolist(),
+        scores=scores,
+        decisions=torch.zeros(count, 4, dtype=torch.int64),
+        confidences=confidences,
+    )
+
+
+def population_risk(threshold):
+    """The law's own: ∫ SPREAD₁ (1 − c) over c ≥ t, and where layer 1 is not left, the same of layer 2."""
+    return (SPREAD[0] + threshold * SPREAD[1]) * (1 - threshold) ** 2 / 2
+
+
+def test_the_losses_have_the_laws_risk():
+    measured = drawn(200_000, torch.Generator().manual_seed(0))
+    for threshold in (0.3, 0.7, 0.9):
+        assert answers_lost(measured, threshold).double().mean() == pytest.approx(population_risk(threshold), rel=0.05)
+
+
+def test_over_a_thousand_draws_the_risk_is_exceeded_in_at_most_one_minus_confidence():
+    generator = torch.Generator().manual_seed(0)
+    chosen = [certify(drawn(1000, generator), 0.02, 0.9, noise=0.0).threshold for _ in range(1000)]
+    exceeded = sum(each is not None and population_risk(each) > 0.02 for each in chosen)
+    assert exceeded <= (1 - 0.9) * 1000
+    assert exceeded > 0 and None not in chosen  # the test is not idle: the thresholds reach up to the bound
+
+
+def test_a_threshold_chosen_by_the_measured_risk_alone_would_exceed_it_every_other_time():
+    generator, exceeded = torch.Generator().manual_seed(0), 0
+    for _ in range(200):
+        measured = drawn(1000, generator)
+        safe = itertools.takewhile(lambda each, m=measured: answers_lost(m, each).double().mean() <= 0.02, SEQUENCE)
+        exceeded += population_risk(list(safe)[-1]) > 0.02
+    assert exceeded > 40
+
+
+def test_the_bound_is_the_exact_binomial_test_in_a_fixed_order():
+    measured = drawn(800, torch.Generator().manual_seed(3))
+    guarantee = certify(measured, 0.03, 0.9, noise=0.5)
+    passed = []
+    for threshold in SEQUENCE:
+        lost = int(answers_lost(measured, threshold).sum())
+        if binomtest(lost, 800, 0.03, alternative="less").pvalue > 0.1:
+            break
+        passed.append((threshold, lost))
+    assert (guarantee.threshold, guarantee.losses) == passed[-1] and guarantee.validation == 800
+    assert (guarantee.risk, guarantee.confidence, guarantee.noise) == (0.03, 0.9, 0.5)
+    assert list(SEQUENCE) == sorted(set(SEQUENCE), reverse=True)
+    again = on_test_data(guarantee, measured)
+    assert again.test == 800 and again.test_risk == guarantee.losses / 800
+
+
+def test_an_answer_that_only_the_exit_has_right_makes_up_for_none():
+    scores = torch.tensor([[0, 1, 0], [0, 0, 1], [0, 1, 1], [0, 0, 0]]).double()
+    measured = LayerLosses(
+        torch.zeros(4, 3),
+        torch.arange(4),
+        [0.0] * 3,
+        scores,
+        torch.zeros(4, 3, dtype=torch.int64),
+        torch.ones(4, 3),
+    )
+    assert answers_lost(measured, 0.9).tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize(("risk", "confidence", "needed"), [(0.01, 0.95, 299), (0.05, 0.95, 59), (0.1, 0.9, 22)])
+def test_too_few_samples_mean_full_depth_and_say_how_many_are_needed(risk, confidence, needed):
+    assert samples_needed(risk, confidence) == needed
+
+    def certified(count):
+        perfect = drawn(count, torch.Generator().manual_seed(0))
+        return certify(
+            LayerLosses(**vars(perfect) | {"scores": torch.ones(count, 4).double()}), risk, confidence, noise=0.0
+        )
+
+    few, enough = certified(needed - 1), certified(needed)
+    assert few.threshold is None and enough.threshold == SEQUENCE[-1]
+    assert f"at least {needed} validation samples; there are {needed - 1}" in few.sentence()
+    assert on_test_data(few, drawn(10, torch.Generator())).test_risk == 0
+    assert "at most" in enough.sentence() and "γ = 0" in enough.sentence()
+
+
+def test_where_the_safest_threshold_loses_answers_all_go_to_full_depth():
+    wrong = drawn(500, torch.Generator().manual_seed(0))
+    scores = torch.ones(500, 4).double()
+    scores[:, 1] = 0
+    wrong = LayerLosses(**vars(wrong) | {"scores": scores, "confidences": torch.ones(500, 4)})
+    guarantee = certify(wrong, 0.01, 0.95, noise=0.0)
+    assert guarantee.threshold is None and "higher risk" in guarantee.sentence()
+
+
+def test_the_exit_part_of_a_summary_keeps_the_guarantee(tmp_path):
+    guarantee = certify(drawn(1000, torch.Generator().manual_seed(0)), 0.02, 0.95, noise=0.0)
+    exits = Exits.model_validate(
+        {"full": 0.9, "depth": 3, "confidence": [], "patience": [], "chosen": {"layers": 3.0, "value": 0.9}}
+        | {"chosen": {"layers": 3.0, "value": 0.9, "threshold": None, "time_ratio": 1.0}, "guarantee": guarantee}
+    )
+    assert exits.sentence("accuracy") == guarantee.sentence()
+    entries = classifier()
+    entries["exit"] |= {"guarantee": guarantee.model_dump()}
+    fake_run(tmp_path, "erm", frames=False, **entries)
+    assert read_summary(tmp_path).exit.guarantee == guarantee
+
+
+# --- a run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    words = ["--depth", "3", "--hidden-size", "16", "--max-length", "24", "--num-train-epochs", "1"]
+    assert not main(["train", "text-distilbert", *words, "--out", str(folder)])
+    return folder
+
+
+def test_evaluate_with_a_risk_saves_what_the_classifier_then_uses(trained):
+    summary = run.evaluate(trained, noise=[0.0], exit=True, risk=0.2, confidence=0.9, most=20)
+    guarantee = summary.exit.guarantee
+    assert read_summary(trained).exit.guarantee == guarantee and guarantee.test == 20 and guarantee.noise == 0
+    assert guarantee.threshold == summary.exit.chosen.threshold is not None
+    carried = json.loads((trained / "model" / CERTIFIED_FILE).read_text())
+    assert carried == {"threshold": guarantee.threshold, "risk": 0.2, "confidence": 0.9, "noise": 0.0}
+    texts = ["A good film.", "A bad film, and a long one too."]
+    exiting = DescentClassifier.from_pretrained(trained)
+    assert exiting.exit == CertifiedExit(**carried)
+    assert exiting.predict(texts) == exiting.predict(texts, exit_threshold=guarantee.threshold)
+    whole = DescentClassifier.from_pretrained(trained, certified=False)
+    assert whole.exit is None and {each.layer for each in whole.predict(texts)} == {3}
+    # Told otherwise.
+    assert {each.layer for each in exiting.predict(texts, exit_patience=2)} == {3}
+    # A risk that these few samples can't certify takes the threshold back.
+    summary = run.evaluate(trained, noise=[0.0], exit=True, risk=0.001, most=20)
+    assert summary.exit.chosen.threshold is None and summary.exit.chosen.layers == 3
+    assert summary.exit.chosen.time_ratio == 1 and summary.exit.full == summary.exit.chosen.value
+    assert "at least 2995 validation samples" in summary.exit.sentence("accuracy")
+    exiting = DescentClassifier.from_pretrained(trained)
+    assert exiting.exit.threshold is None and {each.layer for each in exiting.predict(texts)} == {3}
+    # Without a risk the saved threshold and the summary's older keys stay as they are.
+    before = (trained / "model" / CERTIFIED_FILE).read_text()
+    assert "guarantee" not in run.evaluate(trained, noise=[0.0], exit=True, most=20).content()["exit"]
+    assert (trained / "model" / CERTIFIED_FILE).read_text() == before
+
+
+def test_the_page_on_exits_does_what_it_says(trained):
+    page = (Path(__file__).parents[2] / "docs" / "exits.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^    descend (evaluate .*)$", page, re.MULTILINE)
+    assert (
+        main([word.replace("runs/imdb", str(trained)) for word in command.split()] + ["--noise", "0", "--most", "9"])
+        == 0
+    )
+    guarantee = read_summary(trained).exit.guarantee
+    assert (guarantee.risk, guarantee.confidence) == (0.01, 0.95)
+    names = set(re.findall(r"`(\w+)`", page.split("`exit.guarantee` also has")[1].split("\n\n")[0]))
+    assert names == set(guarantee.model_fields_set) - {"risk", "confidence", "noise", "threshold"}
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    values = {}
+    exec(block.replace("runs/imdb", str(trained)), values)
+    assert values["classifier"].exit.risk == 0.01 and values["whole"].exit is None
+    assert [each.layer for each in values["whole"].predict(["a film"])] == [3]
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", '{"threshold": 2}', '{"threshold": 2, "risk": 0.1, "confidence": 0.9, "noise": 0}', "oops"]
+)
+def test_a_damaged_threshold_is_one_line(content, tmp_path):
+    (tmp_path / CERTIFIED_FILE).write_text(content)
+    with pytest.raises(InputError, match=CERTIFIED_FILE.replace(".", r"\.")) as error:
+        CertifiedExit.read(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"risk": 0.01}, "--exit"),
+        ({"exit": True, "confidence": 0.9}, "--risk"),
+        ({"exit": True, "risk": 0.0}, "risk.*0"),
+        ({"exit": True, "risk": float("nan")}, "risk.*nan"),
+        ({"exit": True, "risk": 0.1, "confidence": 1.0}, "confidence.*1"),
+    ],
+)
+def test_a_risk_that_means_nothing_is_refused_before_any_work(settings, match, tmp_path):
+    with pytest.raises(InputError, match=match):
+        run.evaluate(tmp_path / "nowhere", **settings)

@@ -1,0 +1,249 @@
+"""Laws that every row of the tables of families obeys, against Transformers' own forward pass, loss and gradient."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+
+from descend import GaussianNoise, InputError, Objective
+from descend.contract import resolve
+from descend.models import causal as language
+from descend.models.encoders import FAMILIES
+from descend.models.library import PER_LAYER
+from tests.support.networks import CAUSAL, CONFIGS, WIDE, causal, network
+
+TOKENS = [name for name, family in FAMILIES.items() if family.token_head]
+CASES = [
+    *(("class", name) for name in FAMILIES),
+    *(("language", name) for name in language.FAMILIES),
+    *(("tokens", name) for name in TOKENS),
+    *(("answer", name) for name in TOKENS),
+]
+AUTO = {"tokens": AutoModelForTokenClassification, "answer": AutoModelForQuestionAnswering}
+
+
+def made(head, family, **settings):
+    """A network in eval mode whose norms, heads and positions all matter."""
+    if head == "language":
+        # Gemma 2 caps its attention, which SDPA can't.
+        built = causal(family, "eager" if family == "gemma2" else "sdpa", **settings)
+    else:
+        auto = AUTO.get(head, AutoModelForSequenceClassification)
+        built = network(family, labels=2 if head == "answer" else 3, auto=auto, **settings)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return built.eval()
+
+
+def batch_of(head, padded):
+    """Four texts and their labels; token 1 is padding."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, 40, (4, 9), generator=generator)
+    mask = torch.ones_like(ids)
+    if padded:
+        for row, length in enumerate((9, 5, 4, 7)):
+            ids[row, length:], mask[row, length:] = 1, 0
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if head == "answer":
+        return inputs, {"start_positions": torch.tensor([0, 2, 1, 3]), "end_positions": torch.tensor([4, 2, 3, 6])}
+    if head == "class":
+        return inputs, {"labels": torch.tensor([0, 2, 1, 1])}
+    labels = ids.clone() if head == "language" else torch.randint(0, 3, ids.shape, generator=generator)
+    labels[mask == 0] = -100
+    labels[0, :3] = -100
+    return inputs, {"labels": labels}
+
+
+def own_logits(outputs):
+    return torch.stack([outputs.start_logits, outputs.end_logits], -1) if "start_logits" in outputs else outputs.logits
+
+
+def test_all_families_are_tested():
+    assert {name for head, name in CASES if head == "class"} == CONFIGS.keys()
+    assert {name for head, name in CASES if head == "language"} == CAUSAL.keys()
+    assert len(TOKENS) == 8
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("head", "family"), CASES)
+@torch.no_grad()
+def test_the_last_exit_has_the_models_own_logits(head, family, padded):
+    own = made(head, family)
+    layers, _ = resolve(own, None, None)
+    inputs, _ = batch_of(head, padded)
+    *inner, last = layers.predictions(inputs)
+    expected = own_logits(own(**inputs))
+    torch.testing.assert_close(last, expected, rtol=1e-5, atol=1e-5)
+    assert len(inner) == layers.depth == 3
+    for early in inner:
+        assert not torch.allclose(early, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("head", "family"), CASES)
+def test_the_last_exit_has_the_models_own_loss_and_gradient(head, family, padded):
+    own = made(head, family)
+    inputs, labels = batch_of(head, padded)
+    expected = own(**inputs, **labels).loss
+    expected.backward()
+    gradients = {name: value.grad for name, value in own.named_parameters() if value.grad is not None}
+    own.zero_grad()
+    objective = Objective(own).eval()
+    exits = objective([0.0, 0.0, 0.0, 1.0], **inputs, **labels)
+    loss = exits.lagrangian / exits.targets
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
+    assert exits.sums[-1] / exits.targets == pytest.approx(expected.item(), rel=1e-5)
+    loss.backward()
+    ours = {name: value.grad for name, value in own.named_parameters() if value.grad is not None}
+    scale = max(value.abs().max() for value in gradients.values()).item()
+    assert len(gradients) > 8 and ours.keys() == gradients.keys()
+    for name, value in gradients.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-4, atol=1e-5 * scale, msg=name)
+
+
+@pytest.mark.parametrize(("head", "family"), CASES)
+@torch.no_grad()
+def test_a_copy_of_the_first_layers_has_that_exits_logits(head, family):
+    """A plain Transformers model with fewer blocks, and the same embeddings, final norm and head."""
+    own = made(head, family)
+    layers, _ = resolve(own, None, None)
+    inputs, _ = batch_of(head, padded=True)
+    exits = list(layers.predictions(inputs))
+    listed = {name for name, value in own.config.to_dict().items() if isinstance(value, list) and len(value) == 3}
+    assert listed <= {*PER_LAYER, "architectures"}
+    for count in (1, 2):
+        config = deepcopy(own.config)
+        values = {name: getattr(config, name)[:count] for name in PER_LAYER if getattr(config, name, None)}
+        for name, value in (values | {"num_hidden_layers": count}).items():
+            setattr(config, name, value)
+        copy = type(own)(config).eval()
+        loaded = copy.load_state_dict(own.state_dict(), strict=False)
+        assert not loaded.missing_keys
+        torch.testing.assert_close(own_logits(copy(**inputs)), exits[count], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("head", "family"), [case for case in CASES if case[0] in ("class", "language")])
+@torch.no_grad()
+def test_noise_goes_on_the_word_embedding_alone(head, family, monkeypatch):
+    own = made(head, family)
+    layers, task = resolve(own, None, None)
+    inputs, _ = batch_of(head, padded=True)
+    keep = inputs["attention_mask"].bool()
+    words = layers.get_input_embeddings()
+    assert words.num_embeddings == own.config.vocab_size
+    clean = words(inputs["input_ids"])
+    noisy = GaussianNoise(0.5, seed=1)(clean, keep)
+    samples = [{"input_ids": row[mask].tolist()} for row, mask in zip(inputs["input_ids"], keep, strict=True)]
+    assert task.sigma(words, samples) == pytest.approx(clean[keep].std(correction=0).item(), rel=1e-5)
+    assert (noisy - clean)[keep].std().item() == pytest.approx(0.5 * task.sigma(words, samples), rel=0.2)
+    noise = GaussianNoise(0.5, seed=1)
+    with noise.on(layers, mask=keep):
+        exits = list(layers.predictions(inputs))
+    calls = []
+    monkeypatch.setattr(words, "forward", lambda ids: calls.append(ids) or noisy)
+    for ours, expected in zip(exits, layers.predictions(inputs), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("family", language.FAMILIES)
+@torch.no_grad()
+def test_drafting_by_the_first_layers_is_known_of_each_family(family):
+    """Transformers drafts with k layers by setting the configuration's number of layers, which some models ignore."""
+    own = made("language", family)
+    layers, _ = resolve(own, None, None)
+    called = []
+    for block in layers.layer_modules:
+        block.register_forward_hook(lambda *_: called.append(1))
+    own.config.num_hidden_layers = 1
+    own(**batch_of("language", padded=False)[0], use_cache=False)
+    assert len(called) == (1 if layers.family.drafts else 3)
+
+
+@pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+@torch.no_grad()
+def test_modernbert_reads_its_first_token_or_the_mean(mean, padded):
+    own = made("class", "modernbert")
+    own.config.classifier_pooling = "mean" if mean else "cls"
+    inputs, _ = batch_of("class", padded)
+    *_, last = resolve(own, None, None)[0].predictions(inputs)
+    torch.testing.assert_close(last, own(**inputs).logits, rtol=1e-5, atol=1e-5)
+    *_, last = resolve(own, None, None)[0].predictions({"input_ids": inputs["input_ids"]})
+    torch.testing.assert_close(last, own(input_ids=inputs["input_ids"]).logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@torch.no_grad()
+def test_a_decoder_reads_the_last_token_wherever_the_padding_is(side):
+    own = made("class", "qwen3")
+    layers, _ = resolve(own, None, None)
+    inputs, _ = batch_of("class", padded=True)
+    if side == "left":
+        inputs = {name: value.flip(1) for name, value in inputs.items()}
+    expected = own(**inputs).logits
+    *_, last = layers.predictions(inputs)
+    torch.testing.assert_close(last, expected, rtol=1e-5, atol=1e-5)
+    *_, last = layers.predictions(layers.embedded(inputs))
+    torch.testing.assert_close(last, expected, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_deberta_with_a_convolution_leaves_early_after_it():
+    """The large DeBERTa-v2 models have one after block 1, which belongs to layer 1."""
+    own = made("class", "deberta-v2", conv_kernel_size=3, conv_act="gelu", num_hidden_layers=4)
+    layers, _ = resolve(own, None, None)
+    inputs, _ = batch_of("class", padded=True)
+    exits = torch.stack(list(layers.predictions(inputs)))
+    torch.testing.assert_close(exits[-1], own(**inputs).logits)
+    logits, left = layers.exits(inputs, lambda layer, logits, rows: rows < layer)
+    assert left.tolist() == [1, 2, 3, 4]
+    torch.testing.assert_close(logits, exits[left, torch.arange(4)])
+
+
+@torch.no_grad()
+def test_a_batch_as_large_as_debertas_relative_positions_leaves_early():
+    """A block is also given embeddings of relative positions, 8 of them, which are not rows of the batch."""
+    layers, _ = resolve(made("class", "deberta-v2"), None, None)
+    ids = torch.randint(5, 40, (8, 9), generator=torch.Generator().manual_seed(2))
+    exits = torch.stack(list(layers.predictions({"input_ids": ids})))
+    logits, left = layers.exits({"input_ids": ids}, lambda layer, logits, rows: rows < 3 * layer)
+    torch.testing.assert_close(logits, exits[left, torch.arange(8)])
+
+
+SMALL_T5 = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "vocab_size": 40}
+FUNNEL = {"vocab_size": 40, "d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 32, "block_sizes": [1, 1]}
+GEMMA3N = {"vocab_size_per_layer_input": 40, "hidden_size_per_layer_input": 8, "laurel_rank": 4, "head_dim": 8}
+GEMMA3N |= {"num_kv_shared_layers": 0, "activation_sparsity_pattern": None, "num_key_value_heads": 1}
+GEMMA3N |= {"layer_types": ["full_attention"] * 3, "pad_token_id": 0, "altup_num_inputs": 2}
+
+
+@pytest.mark.parametrize(
+    ("auto", "kind", "settings", "message"),
+    [
+        (AutoModelForSeq2SeqLM, "t5", SMALL_T5, r"'t5'.*encoder and a decoder"),
+        (AutoModelForCausalLM, "gemma3n_text", WIDE | GEMMA3N, r"'gemma3n_text'.*embedding of its own"),
+        (AutoModelForSequenceClassification, "funnel", FUNNEL, r"'funnel'.*shorten"),
+        (AutoModelForCausalLM, "mamba", {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2}, "'mamba'"),
+        (AutoModelForSequenceClassification, "mpnet", WIDE, r"distilbert.*'mpnet'.*FAMILIES"),
+        (AutoModelForSequenceClassification, "albert", WIDE | {"num_hidden_groups": 3}, "num_hidden_groups 3"),
+        (AutoModelForSequenceClassification, "albert", WIDE | {"inner_group_num": 2}, "inner_group_num 2"),
+        (AutoModelForSequenceClassification, "llama", WIDE, r"pad_token_id.*none"),
+        (AutoModelForTokenClassification, "qwen2", WIDE, r"distilbert.*modernbert.*'qwen2'"),
+        (AutoModelForCausalLM, "qwen3_moe", WIDE | CAUSAL["qwen3_moe"] | {"output_router_logits": True}, "experts"),
+    ],
+)
+def test_what_can_not_be_read_is_refused_with_its_reason(auto, kind, settings, message):
+    with pytest.raises(InputError, match=message) as refused:
+        resolve(auto.from_config(AutoConfig.for_model(kind, **settings)), None, None)
+    assert "\n" not in str(refused.value)

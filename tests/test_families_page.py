@@ -1,0 +1,47 @@
+"""docs/families.md: its table is the code's, and its Python blocks train."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import DataCollatorForTokenClassification, TrainingArguments
+
+from descend.models import causal
+from descend.models.encoders import FAMILIES
+from descend.tasks.text import learn_tokenizer
+from tests.support.networks import QUIET, network
+from tests.support.tagging import HEADS, Tagger, texts
+
+PAGE = (Path(__file__).parents[1] / "docs" / "families.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_its_table_is_the_codes():
+    rows = re.findall(r"^\| [^|]+ \| `([\w-]+)` \|([^|]*)\|([^|]*)\|([^|]*)\|$", PAGE, re.MULTILINE)
+    listed = {name: tuple(cell.strip() == "yes" for cell in cells) for name, *cells in rows[1:]}
+    names = [*FAMILIES, *causal.FAMILIES]
+    assert listed == {
+        name: (name in FAMILIES, name in FAMILIES and bool(FAMILIES[name].token_head), name in causal.FAMILIES)
+        for name in names
+    }
+    assert all(bool(family.token_head) == bool(family.answer_head) for family in FAMILIES.values())
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=["tokens", "answer", "own"])
+def test_its_code_trains(block, tmp_path):
+    torch.manual_seed(0)
+    head = "answer" if "start_positions" in block else "tokens"
+    network("bert", labels=3 if head == "tokens" else 2, auto=HEADS[head]).save_pretrained(tmp_path / "model")
+    tokenizer = learn_tokenizer(["one two three"])
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    given = {
+        "args": TrainingArguments(str(tmp_path / "run"), **QUIET | {"max_steps": 1}),
+        "train": texts(head),
+        "validation": texts(head, 8),
+        "tokenizer": tokenizer,
+        "collator": DataCollatorForTokenClassification(tokenizer),
+        "tagger": Tagger(),
+    }
+    exec(block.replace('"MODEL"', repr(str(tmp_path / "model"))), given)
+    assert given["trainer"].state.global_step == 1

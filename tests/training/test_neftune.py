@@ -1,0 +1,89 @@
+"""NEFTune as a method: Transformers' noise in training, ours in evaluation, and the α that matches γ."""
+
+import math
+
+import pytest
+import torch
+
+from descend import UT, DescentConfig, DescentTrainer, InputError, UTConfig, run
+from descend.cli import main
+from descend.records.schema import read_config
+from descend.tasks.video import VideoDenoising
+from tests.support.texts import build, review_tokenizer
+
+UNCONSTRAINED = {"alpha": None, "dual_lr": None, "dual_warmup_steps": None}
+SMALL = ["--depth", "2", "--hidden-size", "16", "--max-length", "30", "--use-cpu", "--max-steps", "2"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return review_tokenizer()
+
+
+def test_noise_of_the_matched_alpha_has_the_std_of_the_noise_at_the_mean_length(tmp_path, tokenizer):
+    trainer = build(tmp_path, tokenizer, method="neftune", **UNCONSTRAINED)
+    texts = [torch.tensor(text["input_ids"]) for text in trainer.train_dataset]
+    words = trainer.objective.model.get_input_embeddings()(torch.cat(texts))
+    assert trainer.sigma == 0.02 and trainer._level == 0.5  # a σ_x that is fixed is taken as it is
+    length, width = len(words) / len(texts), words.shape[-1]
+    bound = trainer.neftune_noise_alpha / math.sqrt(length * width)  # as NEFTune draws for a text of the mean length
+    drawn = torch.empty(100_000).uniform_(-bound, bound, generator=torch.Generator().manual_seed(0))
+    assert drawn.std().item() == pytest.approx(0.5 * 0.02, rel=0.01)
+    free = DescentTrainer(
+        trainer.objective.model,
+        DescentConfig(str(tmp_path / "free"), method="neftune", use_cpu=True, report_to="none"),
+        noise=0.5,
+        train_dataset=trainer.train_dataset,
+        data_collator=trainer.data_collator,
+    )
+    sigma = words.std(correction=0).item()
+    assert free.neftune_noise_alpha == pytest.approx(0.5 * sigma * math.sqrt(3 * length * width), rel=1e-3)
+    assert build(tmp_path / "erm", tokenizer, method="erm").neftune_noise_alpha is None
+
+
+def test_training_is_transformers_own_neftune_and_evaluation_has_our_noise(tmp_path, tokenizer):
+    settings = {"neftune_noise_alpha": 3.0, **UNCONSTRAINED}
+    ours = build(tmp_path / "ours", tokenizer, method="neftune", calibrate=False, **settings)
+    ours.train()
+    plain = build(tmp_path / "plain", tokenizer, method="erm", calibrate=False, **settings)
+    noise, plain.objective.noise = plain.objective.noise, None
+    plain.train()
+    plain.objective.noise = noise
+    for one, other in zip(ours.objective.parameters(), plain.objective.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert ours.evaluate()["eval_loss"] == plain.evaluate()["eval_loss"]
+    assert ours._level == 0.5
+
+
+def test_a_resumed_run_is_bit_equal(tmp_path, tokenizer):
+    whole, again = (build(tmp_path, tokenizer, method="neftune", **UNCONSTRAINED) for _ in range(2))
+    whole.train()
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    for one, other in zip(whole.objective.parameters(), again.objective.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_run_says_its_alpha_and_seeds_are_of_one_arm(tmp_path):
+    flags = ["--method", "neftune", "--out", f"{tmp_path}/run"]
+    assert main(["train", "text-distilbert", *SMALL, *flags]) == 0
+    assert main(["train", "text-distilbert", *SMALL[:-1], "4", *flags, "--resume"]) == 0
+    alpha = read_config(tmp_path / "run").neftune_alpha
+    other = ["--method", "neftune", "--seed", "1", "--out", f"{tmp_path}/other"]
+    assert main(["train", "text-distilbert", *SMALL[:-1], "4", *other]) == 0
+    assert alpha > 0 and alpha != read_config(tmp_path / "other").neftune_alpha
+    one, two = (run.evaluate(tmp_path / name, noise=[0.0]) for name in ("run", "other"))
+    assert one.method == "neftune" and one.settings == two.settings
+
+
+def test_models_without_words_and_a_missing_alpha_are_refused(tmp_path, capsys):
+    for recipe in ("video-ut", "video-vit"):
+        flags = ["--method", "neftune", "--data", str(tmp_path), "--out", str(tmp_path / "run")]
+        assert main(["train", recipe, *flags]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "neftune" in line and "word embeddings" in line
+    clean = ["train", "text-distilbert", *SMALL, "--noise", "0", "--method", "neftune"]
+    assert main([*clean, "--out", f"{tmp_path}/run"]) == 2
+    assert "--neftune-noise-alpha" in capsys.readouterr().err
+    args = {"method": "neftune", "use_cpu": True, "report_to": "none"}
+    with pytest.raises(InputError, match=r"neftune.*UT"):
+        DescentTrainer(UT(UTConfig(depth=1)), DescentConfig(str(tmp_path), **args), task=VideoDenoising())
