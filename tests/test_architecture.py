@@ -44,6 +44,7 @@ ARROWS: dict[str, set[str]] = {
     "records": set(),
     "paper": {"records", "report"},
     "report": {"records"},
+    "harness": {"models", "noise", "records", "run", "seeds"},
     "sweep": {"contract", "recipes", "records", "report", "run", "seeds", "training"},
 }
 # A name becomes a class here and nowhere else; the package itself re-exports the public names.

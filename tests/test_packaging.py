@@ -106,7 +106,7 @@ def packages(extra: str) -> list[str]:
 def test_the_extras_are_those_of_the_project():
     for extra, modules in EXTRAS.items():
         assert set(packages(extra)) == set(modules.values()), extra
-    everything = ",".join(extra for extra in EXTRAS if extra not in ("privacy", "postgres"))
+    everything = ",".join(extra for extra in EXTRAS if extra not in ("tasks", "privacy", "postgres"))
     assert PROJECT["optional-dependencies"]["all"] == [f"descend[{everything}]"]
 
 
@@ -167,6 +167,7 @@ print("trained")
         (["sweep", "text-ut", "--trials", "1", "--out", "search"], "plotly"),
         (["evaluate", "RUN"], "plotly"),
         (["report", "RUN"], "plotly"),
+        (["tasks", "RUN", "--tasks", "arc_easy", "--out", "out.json"], "lm_eval"),
         (["privacy", "--noise", "1"], "dp_accounting"),
     ],
 )

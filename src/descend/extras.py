@@ -13,6 +13,7 @@ EXTRAS: dict[str, dict[str, str]] = {
     "llm": {"trl": "trl", "peft": "peft", "datasets": "datasets"},
     "sweep": {"optuna": "optuna", "sqlalchemy": "sqlalchemy"},
     "report": {"plotly": "plotly", "matplotlib": "matplotlib", "jinja2": "jinja2", "PIL": "pillow"},
+    "tasks": {"lm_eval": "lm-eval"},
     "privacy": {"dp_accounting": "dp-accounting"},
     "postgres": {"psycopg": "psycopg[binary]"},
 }

@@ -36,6 +36,8 @@ class Stream(IntEnum):
     """The settings of a sweep's trial, by the trial's number."""
     LAYERS = 8
     """Which rows of a batch pass a block unchanged in LayerSkip's training, by rank."""
+    PREFIX_NOISE = 9
+    """Noise on a language model's tokens in lm-eval's tasks, by the hash of the tokens up to each."""
 
 
 def derived(stream: Stream, seed: int, *place: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from descend import extras
-from descend.cli import export, privacy, runs, studies
+from descend.cli import export, privacy, runs, studies, tasks
 from descend.cli.parsing import nearest
 from descend.errors import (
     InputError,
@@ -31,6 +31,7 @@ descend: transformers whose every layer lowers the expected loss
   descend report DIR                                 write the page of a run, comparison, study or sweep again
   descend export RUN --layers K --out DIR            the first K layers as a plain checkpoint; K may be: auto
   descend complete RUN --prompts FILE --out FILE     answers of a language model, in AlpacaEval's form
+  descend tasks RUN ... --tasks NAMES --out FILE     lm-eval's tasks over noise and at an exit; runs compared
   descend reproduce WHAT ... --scale small --out DIR figures and tables of the paper; WHAT may be: list
   descend sweep RECIPE --trials N --out DIR          search each method's settings, with equally many trials
   descend demo [--data PATH] [--out DIR]             both methods on one video, and the page
@@ -46,6 +47,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "report": runs.report,
     "export": export.export,
     "complete": runs.complete,
+    "tasks": tasks.tasks,
     "reproduce": studies.reproduce,
     "sweep": studies.sweep,
     "demo": runs.demo,

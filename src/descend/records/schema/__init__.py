@@ -49,6 +49,7 @@ from descend.records.schema.summary import (
     read_comparison,
     read_summary,
 )
+from descend.records.schema.tasks import TaskComparison, TaskCurve, TaskResults, TaskRun, read_task_results
 
 __all__ = [
     "CONFIG_FILE",
@@ -85,6 +86,10 @@ __all__ = [
     "SettledLayer",
     "Speculation",
     "Summary",
+    "TaskComparison",
+    "TaskCurve",
+    "TaskResults",
+    "TaskRun",
     "anytime_curves",
     "parse",
     "parse_summary",
@@ -94,4 +99,5 @@ __all__ = [
     "read_groups",
     "read_records",
     "read_summary",
+    "read_task_results",
 ]

@@ -1,0 +1,73 @@
+"""The command that evaluates runs on lm-eval's tasks."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from descend.cli.parsing import check_run, command_parser, levels
+from descend.errors import InputError
+
+if TYPE_CHECKING:
+    from descend.records.schema import TaskResults
+
+
+def tasks(words: Sequence[str]) -> None:
+    """Evaluate runs of language models on lm-eval's tasks."""
+    parser = command_parser("tasks", "lm-eval's tasks for language models, over noise and at an exit; runs compared.")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of trained runs of llm-sft")
+    parser.add_argument("--tasks", required=True, help="lm-eval's names or YAML files: arc_easy,my_task.yaml")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--noise", default="0", help="levels γ: 0,1,2 or 0:2:0.5 (default: 0)")
+    parser.add_argument("--layer", type=int, help="K: evaluate exit K (default: full depth)")
+    parser.add_argument("--model", default="model", help="model or best_feasible (default: model)")
+    parser.add_argument("--limit", type=int, help="only the first so many samples of a task")
+    parser.add_argument("--batch-size", type=int, default=1, help="texts at a time; on a CPU one always (default: 1)")
+    parser.add_argument("--seed", type=int, default=0, help="of the noise (default: 0)")
+    options = parser.parse_args(words)
+    names = [name.strip() for name in options.tasks.split(",") if name.strip()]
+    if not names:
+        raise InputError("--tasks must name a task of lm-eval, or its YAML file; got none.")
+    noise = levels(options.noise)
+    for folder in options.runs:
+        check_run(folder)
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    from descend.harness.evaluating import evaluate_tasks
+
+    results = evaluate_tasks(
+        options.runs,
+        names,
+        options.out,
+        noise=noise,
+        layer=options.layer,
+        checkpoint=options.model,
+        limit=options.limit,
+        batch_size=options.batch_size,
+        seed=options.seed,
+    )
+    print("\n".join(lines(results)))
+    print(options.out)
+
+
+def lines(results: "TaskResults") -> list[str]:
+    """A line for each curve, and for each comparison."""
+    names = [f"{each.run} ({each.method})" for each in results.runs]
+    at = [f"γ = {level:g}" for level in results.noise]
+    text = []
+    for curve in results.curves:
+        values = ", ".join(
+            f"{value:.4g}{_interval(low, high)} at {level}"
+            for value, low, high, level in zip(curve.values, curve.low, curve.high, at, strict=True)
+        )
+        text.append(f"{curve.task} {curve.metric} of {names[curve.run]}, {curve.samples} samples: {values}")
+    for each in results.comparisons:
+        values = ", ".join(
+            f"{value:+.4g}{_interval(low, high)}{'' if p is None else f' p = {p:.2g}'} at {level}"
+            for value, low, high, p, level in zip(each.differences, each.low, each.high, each.p_values, at, strict=True)
+        )
+        text.append(f"{each.task} {each.metric}, {names[each.run]} minus {names[0]}: {values}")
+    return text
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f" [{low:.4g}, {high:.4g}]"

@@ -1,0 +1,220 @@
+"""Evaluate runs on lm-eval's tasks over noise levels, and compare them pairwise."""
+
+import gc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lm_eval.api.task import Task
+from lm_eval.evaluator import evaluate
+
+from descend.errors import InputError, reason
+from descend.harness.comparing import Paired, interval, paired
+from descend.harness.loading import load_tasks
+from descend.harness.model import DescendLM, check_layer
+from descend.records import locked
+from descend.records.schema import TaskComparison, TaskCurve, TaskResults, TaskRun, read_config
+
+Key = tuple[str, str, str]
+"""A task, a metric and a filter."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric of one task at one noise level.
+
+    Attributes:
+        value: As lm-eval aggregates it.
+        higher_is_better: The metric's direction.
+        count: How many samples it is taken over.
+        samples: Its value for each sample, (n,); None if the metric is not their mean.
+    """
+
+    value: float
+    higher_is_better: bool
+    count: int
+    samples: np.ndarray | None
+
+
+def evaluate_tasks(
+    folders: Sequence[Path],
+    tasks: Sequence[str],
+    out: Path,
+    *,
+    noise: Sequence[float] = (0.0,),
+    layer: int | None = None,
+    checkpoint: str = "model",
+    limit: int | None = None,
+    batch_size: int = 1,
+    seed: int = 0,
+) -> TaskResults:
+    """Evaluate runs of language models on lm-eval's tasks, and write the results.
+
+    All runs and levels see the same samples and, as far as they read the same tokens, the same draws of noise.
+
+    Args:
+        folders: The runs. Each is compared with the first.
+        tasks: Names of lm-eval's tasks, or paths of YAML files.
+        out: The JSON file to write.
+        noise: Levels γ, in units of each run's σ_x.
+        layer: K, to evaluate exit K; full depth by default.
+        checkpoint: The runs' model: ``model`` or ``best_feasible``.
+        limit: The most samples of a task, from the first; all by default.
+        batch_size: Texts at a time, unless on a CPU.
+        seed: The seed of the noise.
+
+    Raises:
+        InputError: If a run has no language model or no layer K, a task is not known, or ``out`` exists.
+    """
+    if batch_size < 1 or (limit is not None and limit < 1):
+        raise InputError(f"limit and batch_size must be at least 1; got {limit} and {batch_size}.")
+    if not 0 <= seed < 2**32:
+        raise InputError(f"seed must be from 0 to 2^32 - 1; got {seed}.")
+    for folder in folders:
+        check_language_run(folder, checkpoint, layer)
+    _refuse_existing(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        _refuse_existing(out)  # again, now that no other command can write it
+        loaded = load_tasks(tasks)
+        runs, scores = [], []
+        for folder in folders:
+            lm = DescendLM(str(folder), layer=layer, checkpoint=checkpoint, seed=seed, batch_size=batch_size)
+            by_level = []
+            for level in noise:
+                lm.noise = level
+                by_level.append(score(lm, loaded, limit))
+            runs.append(_run(folder, lm))
+            scores.append(by_level)
+            del lm
+            gc.collect()  # before the next model is loaded
+        results = TaskResults(
+            lm_eval=version("lm_eval"),
+            noise=list(noise),
+            layer=layer,
+            checkpoint=checkpoint,
+            seed=seed,
+            limit=limit,
+            runs=runs,
+            curves=[_curve(place, key, levels) for place, levels in enumerate(scores) for key in levels[0]],
+            comparisons=[
+                _comparison(place, key, scores[place], scores[0])
+                for place in range(1, len(runs))
+                for key in scores[0][0]
+            ],
+        )
+        results.write(out)
+    return results
+
+
+def check_language_run(folder: Path, checkpoint: str, layer: int | None) -> None:
+    """Refuse a run that can't be evaluated, without loading its model.
+
+    Raises:
+        InputError: If it is no run of a language model, lacks the checkpoint, or has no layer K.
+    """
+    config = read_config(folder)
+    depth = config.settings.get("depth")
+    if config.recipe != "llm-sft" or not isinstance(depth, int):
+        raise InputError(f"expected a run of llm-sft; {folder} is one of {config.recipe}.")
+    if not (folder / checkpoint).is_dir():
+        raise InputError(f"{folder} has no {checkpoint}; finish the run first, or choose another --model.")
+    check_layer(layer, depth, folder)
+
+
+def score(lm: DescendLM, tasks: Mapping[str, Task], limit: int | None = None) -> dict[Key, Score]:
+    """Evaluate a model on tasks at its present noise level.
+
+    Args:
+        lm: The model.
+        tasks: The tasks by name.
+        limit: The most samples of a task; all by default.
+
+    Raises:
+        InputError: If a task can't be done, for example because it asks for more tokens than the model can take.
+    """
+    try:
+        results: Any = evaluate(lm, {"tasks": dict(tasks)}, limit=limit, bootstrap_iters=0, log_samples=True)
+    except AssertionError as error:
+        raise InputError(f"lm-eval can't ask {', '.join(tasks)}: {reason(error)}") from error
+    scores: dict[Key, Score] = {}
+    for task, values in results["results"].items():
+        for name, value in values.items():
+            metric, _, chosen = name.partition(",")
+            if not chosen or metric.endswith("_stderr") or not _is_number(value):
+                continue
+            rows = [each[metric] for each in results["samples"][task] if each["filter"] == chosen and metric in each]
+            samples = np.array(rows, float) if all(map(_is_number, rows)) else None
+            if samples is not None and not np.isclose(samples.mean(), value):
+                samples = None
+            better = bool(results["higher_is_better"][task].get(metric, True))
+            scores[task, metric, chosen] = Score(float(value), better, len(rows), samples)
+    return scores
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real | np.bool_)
+
+
+def _run(folder: Path, lm: DescendLM) -> TaskRun:
+    provenance, sigma = lm.subject.provenance, lm.subject.sigma
+    assert sigma is not None  # a run knows its own
+    return TaskRun(
+        run=str(folder),
+        model=provenance.model,
+        method=provenance.method,
+        seed=provenance.seed,
+        depth=lm.depth,
+        sigma=sigma,
+    )
+
+
+def _curve(run: int, key: Key, levels: Sequence[Mapping[Key, Score]]) -> TaskCurve:
+    scores = [level[key] for level in levels]
+    ends = [(None, None) if each.samples is None else interval(each.samples) for each in scores]
+    task, metric, chosen = key
+    return TaskCurve(
+        run=run,
+        task=task,
+        metric=metric,
+        filter=chosen,
+        higher_is_better=scores[0].higher_is_better,
+        samples=scores[0].count,
+        values=[each.value for each in scores],
+        low=[low for low, _ in ends],
+        high=[high for _, high in ends],
+    )
+
+
+def _comparison(
+    run: int, key: Key, levels: Sequence[Mapping[Key, Score]], first: Sequence[Mapping[Key, Score]]
+) -> TaskComparison:
+    pairs = [(mine[key], other[key]) for mine, other in zip(levels, first, strict=True)]
+    compared = [
+        Paired(mine.value - other.value)
+        if mine.samples is None or other.samples is None
+        else paired(mine.samples, other.samples)
+        for mine, other in pairs
+    ]
+    task, metric, chosen = key
+    return TaskComparison(
+        run=run,
+        task=task,
+        metric=metric,
+        filter=chosen,
+        differences=[each.difference for each in compared],
+        low=[each.low for each in compared],
+        high=[each.high for each in compared],
+        wins=[each.wins for each in compared],
+        losses=[each.losses for each in compared],
+        p_values=[each.p_value for each in compared],
+    )
+
+
+def _refuse_existing(out: Path) -> None:
+    if out.exists():
+        raise InputError(f"{out} exists; choose another with --out.")

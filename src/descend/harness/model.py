@@ -1,0 +1,167 @@
+"""A run's language model as a model type of lm-eval, with noise on its word embedding and an exit layer."""
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.registry import register_model
+from lm_eval.models.huggingface import HFLM
+from tokenizers import processors
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from descend.errors import InputError
+from descend.harness.prefixes import PrefixDraws
+from descend.models import LayeredCausalLM
+from descend.models.first_layers import keep_first
+from descend.run.judging import of_run
+
+
+@register_model("descend")
+class DescendLM(HFLM):
+    """A run's language model in lm-eval.
+
+    At γ = 0 and full depth it gives what lm-eval's ``hf`` gives for the same model and tokenizer. Noise is drawn by
+    the prefix, see `PrefixDraws`, so all levels and all models of one width share their draws.
+
+    On a CPU texts run one at a time, whatever the batch size: a matrix product rounds differently in batches of other
+    shapes, and small models gain little from batches there. On other devices the batch size counts; the draws stay
+    the same, the log-likelihoods agree up to rounding.
+
+    Args:
+        pretrained: A run's folder.
+        noise: γ ≥ 0, in units of the run's σ_x.
+        layer: K from 1 to L: the final norm and the head read block K's output, and later blocks do not run. All
+            blocks by default.
+        checkpoint: The run's model: ``model`` or ``best_feasible``.
+        seed: The seed of the noise.
+        device: Such as ``cuda:0``; by default, and where there is no CUDA, that which Transformers' Trainer takes.
+        batch_size: Texts at a time, unless on a CPU.
+        **settings: Further arguments of `HFLM`.
+
+    Raises:
+        InputError: If the folder is not a run of a language model, or a value is out of range.
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        noise: float = 0.0,
+        layer: int | None = None,
+        checkpoint: str = "model",
+        seed: int = 0,
+        device: str | None = None,
+        batch_size: int | str | None = 1,
+        **settings: Any,
+    ):
+        subject = of_run(Path(pretrained), checkpoint)
+        model, tokenizer = subject.restored.model, subject.restored.tokenizer
+        if not isinstance(model, LayeredCausalLM) or tokenizer is None:
+            raise InputError(f"expected a run of llm-sft; {pretrained} holds no language model.")
+        depth = model.depth
+        check_layer(layer, depth, pretrained)
+        if layer is not None:
+            keep_first(model, layer)
+        if device is None or (device.startswith("cuda") and not torch.cuda.is_available()):
+            device = str(subject.args.device)  # lm-eval's command asks for CUDA unless told otherwise
+        model.to(device)
+        super().__init__(
+            pretrained=model.saved,
+            tokenizer=without_end(tokenizer),
+            batch_size=batch_size,
+            **settings,
+        )
+        if self.device.type == "cpu":
+            self.batch_size_per_gpu = 1
+        self.subject, self.depth = subject, depth
+        self._layered = model
+        self._noise = subject.recipe.corruption(subject.sigma, seed)
+        self._draws = PrefixDraws()
+        self.noise = noise
+
+    @property
+    def noise(self) -> float:
+        """The noise level γ; it can be changed between evaluations."""
+        return self._noise.level
+
+    @noise.setter
+    def noise(self, level: float) -> None:
+        if not 0 <= level < math.inf:
+            raise InputError(f"noise must be a level γ of at least 0, in std of the clean embedding; got {level}.")
+        self._noise = self._noise.at(level)
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """HFLM's, with bars on a terminal alone."""
+        return super().loglikelihood(requests, disable_tqdm or _quiet())
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """HFLM's, with a bar on a terminal alone."""
+        return super().loglikelihood_rolling(requests, disable_tqdm or _quiet())
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """HFLM's, with a bar on a terminal alone."""
+        return super().generate_until(requests, disable_tqdm or _quiet())
+
+    def _loglikelihood_tokens(
+        self, requests: list[Any], disable_tqdm: bool = False, override_bs: int | None = None
+    ) -> list[tuple[float, bool]]:
+        # `loglikelihood_rolling` fixes the batch size, calls this for each batch, and has a bar of its own.
+        return super()._loglikelihood_tokens(requests, disable_tqdm or override_bs is not None, override_bs)
+
+    def _model_call(self, inps: Tensor, attn_mask: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
+        self._draws.follow(inps)
+        with self._noise.on(self.model, indices=self._draws):
+            return super()._model_call(inps, attn_mask, labels)
+
+    def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **generation_kwargs: Any) -> Tensor:
+        with self._noise.on(self.model, indices=self._draws), self._draws.following(self._layered.library):
+            return super()._model_generate(context, max_length, stop, **generation_kwargs)
+
+
+def _quiet() -> bool:
+    return not sys.stderr.isatty()
+
+
+def check_layer(layer: int | None, depth: int, run: str | Path) -> None:
+    """Refuse a K that is no layer.
+
+    Args:
+        layer: K; None for all layers.
+        depth: L.
+        run: The run's folder, for the message.
+
+    Raises:
+        InputError: If K is not from 1 to L.
+    """
+    if layer is not None and (not isinstance(layer, int) or not 1 <= layer <= depth):
+        raise InputError(f"layer must be from 1 to {depth}, the depth of {run}; got {layer}.")
+
+
+def without_end(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """The tokenizer, changed in place so that it closes no text with a special token.
+
+    An answer follows a prompt, and lm-eval cuts texts where their prompts end: a token at the end of a prompt would
+    be scored in place of the answer. Training leaves it out of prompts too.
+
+    Raises:
+        InputError: If it closes texts and its template can't be replaced.
+    """
+    plain, given = (tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
+    start = next((place for place in range(len(given)) if given[place : place + len(plain)] == plain), len(given))
+    if start + len(plain) >= len(given):
+        return tokenizer
+    if not tokenizer.is_fast:
+        raise InputError(
+            f"{type(tokenizer).__name__} ends every text with {tokenizer.decode(given[-1:])}, so no answer can follow "
+            "a prompt. Save the model with a fast tokenizer."
+        )
+    opening = tokenizer.convert_ids_to_tokens(given[:start])
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(  # type: ignore[attr-defined]
+        single=[*opening, "$A"],
+        pair=[*opening, "$A", "$B:1"],
+        special_tokens=list(dict(zip(opening, given[:start], strict=True)).items()),
+    )
+    return tokenizer

@@ -1,0 +1,59 @@
+"""Intervals against published numbers, scipy's closed forms and simulated samples."""
+
+from math import comb
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from descend.harness.comparing import interval, paired
+
+
+def pairs(both, wins, losses, neither):
+    first = np.repeat([1.0, 1.0, 0.0, 0.0], [both, wins, losses, neither])
+    return first, np.repeat([1.0, 0.0, 1.0, 0.0], [both, wins, losses, neither])
+
+
+def test_newcombes_own_example():
+    """Newcombe (1998), Statistics in Medicine 17, 2635-2650: 36, 12, 2 and 0 pairs, method 10."""
+    compared = paired(*pairs(36, 12, 2, 0))
+    assert (compared.low, compared.high) == pytest.approx((0.0569, 0.3404), abs=5e-5)
+    assert compared.difference == pytest.approx(0.2) and (compared.wins, compared.losses) == (12, 2)
+    assert compared.p_value == pytest.approx(2 * sum(comb(14, count) for count in range(3)) / 2**14)
+
+
+@pytest.mark.parametrize("counts", [(10, 0, 0, 10), (20, 0, 0, 0), (0, 20, 0, 0), (0, 0, 20, 0), (1, 0, 0, 0)])
+def test_extremes_have_finite_intervals_around_the_difference(counts):
+    compared = paired(*pairs(*counts))
+    assert -1 <= compared.low <= compared.difference <= compared.high <= 1 and compared.low < compared.high
+    assert 0 <= compared.p_value <= 1
+
+
+def test_swapping_the_models_turns_the_interval_around():
+    first, second = pairs(7, 5, 1, 4)
+    one, other = paired(first, second), paired(second, first)
+    assert (one.low, one.high) == pytest.approx((-other.high, -other.low)) and one.p_value == other.p_value
+
+
+def test_the_interval_covers_the_true_difference():
+    rng, chances, covered = np.random.default_rng(0), [0.4, 0.2, 0.1, 0.3], 0
+    for _ in range(1000):
+        compared = paired(*pairs(*rng.multinomial(60, chances)))
+        covered += compared.low <= 0.1 <= compared.high
+    assert 930 <= covered <= 975
+
+
+def test_other_numbers_have_students_intervals():
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=30), rng.normal(size=30)
+    expected = stats.ttest_rel(first, second).confidence_interval()
+    compared = paired(first, second)
+    assert (compared.low, compared.high) == pytest.approx(tuple(expected)) and compared.p_value is None
+    assert interval(first) == pytest.approx(tuple(stats.ttest_1samp(first, 0).confidence_interval()))
+    assert interval(np.array([0.5])) == (-np.inf, np.inf)
+
+
+def test_right_and_wrong_has_wilsons_interval():
+    n, p, z = 50, 0.2, stats.norm.ppf(0.975)
+    middle, width = (p + z**2 / 2 / n) / (1 + z**2 / n), z / (1 + z**2 / n) * np.sqrt(p * (1 - p) / n + z**2 / 4 / n**2)
+    assert interval(np.repeat([1.0, 0.0], [10, 40])) == pytest.approx((middle - width, middle + width))

@@ -1,0 +1,323 @@
+"""`descend tasks` and its model type on small runs, with local YAML files and no network, against lm-eval's hf."""
+
+import json
+import random
+import re
+import shutil
+import socket
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.registry import get_model
+from lm_eval.evaluator import simple_evaluate
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+from scipy.stats import binomtest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from descend.cli import main
+from descend.errors import InputError
+from descend.harness import loading
+from descend.harness.model import DescendLM, without_end
+from descend.models import LayeredCausalLM
+from descend.models.first_layers import keep_first
+from descend.records import read_json
+from descend.records.schema import read_task_results
+from descend.tasks.text import encode_prompt
+from tests.support.networks import CAUSAL, causal
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--depth", "3", "--hidden-size", "32", "--heads", "2", "--max-length", "60", "--noise", "0.5", "--use-cpu"]
+SMALL += ["--eval-strategy", "no", "--save-strategy", "no", "--load-best-model-at-end", "false", "--max-steps"]
+WORDS = ["sun", "cat", "dog", "red", "tree", "moon", "fish", "bird", "house", "river"]
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    def refuse(*args):
+        raise AssertionError("no network here")
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A constrained run whose tokenizer ends each text with a special token."""
+    folder = tmp_path_factory.mktemp("runs") / "constrained"
+    assert main(["train", "llm-sft", "--out", str(folder), *SMALL, "40", "--alpha", "0.1"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain(run):
+    """A run of ERM whose tokenizer adds no special token, as that of GPT-2."""
+    vocabulary = {word: place for place, word in enumerate(["<pad>", "<end>", "<unk>", *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<unk>"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(run.parent / "tokenizer")
+    folder, flags = run.parent / "erm", ["--method", "erm", "--tokenizer", str(run.parent / "tokenizer")]
+    assert main(["train", "llm-sft", "--out", str(folder), *SMALL, "12", *flags]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tasks(run):
+    """YAML files of a multiple-choice, a generating and a rolling task."""
+    folder, draw = run.parent / "tasks", random.Random(0)
+    folder.mkdir()
+    rows = [{"words": draw.sample(WORDS, 4), "label": draw.randrange(4)} for _ in range(12)]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    kinds = {
+        "choose": "output_type: multiple_choice\ndoc_to_choice: '{{words}}'\ndoc_to_target: '{{label}}'\n"
+        "metric_list: [{metric: acc}, {metric: acc_norm}]\n",
+        "write": "output_type: generate_until\ndoc_to_target: '{{words[0]}}'\nmetric_list: [{metric: exact_match}]\n"
+        'generation_kwargs: {until: ["\\n"], max_gen_toks: 6, min_new_tokens: 3}\n',
+        "roll": "output_type: loglikelihood_rolling\ndoc_to_target: '{{words | join(\" \")}}'\n"
+        "metric_list: [{metric: word_perplexity}]\n",
+    }
+    for name, text in kinds.items():
+        text += "doc_to_text: ''\n" if name == "roll" else "doc_to_text: 'say the first of these words : {{words}}'\n"
+        (folder / f"{name}.yaml").write_text(
+            f"task: {name}\ndataset_path: json\ntest_split: test\n{text}"
+            f"dataset_kwargs: {{data_files: {{test: '{folder / 'rows.jsonl'}'}}}}\n"
+        )
+    return {name: str(folder / f"{name}.yaml") for name in kinds}
+
+
+def requests(kind, arguments):
+    return [Instance(request_type=kind, doc={}, arguments=each, idx=place) for place, each in enumerate(arguments)]
+
+
+def prompts(count=24):
+    draw = random.Random(1)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(2, 14))) for _ in range(count)]
+
+
+def pairs():
+    draw = random.Random(2)
+    return [(each, " " + " ".join(draw.choices(WORDS, k=draw.randint(1, 4)))) for each in prompts()]
+
+
+def read(lm, order=None):
+    """Log-likelihoods, rolling ones and answers, asked for in an order and returned in the usual one."""
+    order = order or list(range(len(pairs())))
+    asked = pairs()
+    likely = lm.loglikelihood(requests("loglikelihood", [asked[place] for place in order]))
+    rolling = lm.loglikelihood_rolling(
+        requests("loglikelihood_rolling", [(" ".join(asked[place]),) for place in order])
+    )
+    settings = {"until": ["\n"], "max_gen_toks": 6, "min_new_tokens": 3}
+    answers = lm.generate_until(requests("generate_until", [(asked[place][0], settings) for place in order]))
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return [[results[place] for place in back] for results in (likely, rolling, answers)]
+
+
+# --- the model type
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_without_noise_and_at_full_depth_it_is_hf(run, plain, batch_size):
+    """For a tokenizer that closes texts: hf with the tokenizer that does not."""
+    for folder in (run, plain):
+        lm = DescendLM(str(folder))
+        given = {"tokenizer": lm.tokenizer} if folder == run else {}
+        hf = HFLM(pretrained=str(folder / "model"), device="cpu", batch_size=batch_size, **given)
+        (likely, rolling, answers), (hf_likely, hf_rolling, hf_answers) = read(lm), read(hf)
+        for mine, other in zip(likely, hf_likely, strict=True):
+            assert mine[0] == pytest.approx(other[0], abs=1e-6 * max(1, abs(other[0]))) and mine[1] == other[1]
+        assert rolling == pytest.approx(hf_rolling, rel=1e-6) and answers == hf_answers
+        assert any(answers)
+
+
+@pytest.mark.parametrize("layer", [2, None])
+def test_results_are_bit_equal_over_batch_size_and_order(run, layer):
+    alone = DescendLM(str(run), noise=1, layer=layer)
+    together = DescendLM(str(run), noise=1, layer=layer, batch_size=7)
+    order = random.Random(3).sample(range(len(pairs())), len(pairs()))
+    results = read(alone)
+    assert results == read(together) == read(together, order)
+    alone.noise = 0
+    assert all(clean[0] != noisy[0] for clean, noisy in zip(read(alone)[0], results[0], strict=True))
+
+
+def test_padded_batches_agree_up_to_rounding(run):
+    """As on a GPU, where texts do run together: the draws are the same, so the results differ by rounding."""
+    lm = DescendLM(str(run), noise=1)
+    results = read(lm)
+    lm.batch_size_per_gpu = 7
+    padded = read(lm)
+    assert [value for value, _ in padded[0]] == pytest.approx([value for value, _ in results[0]], abs=1e-4)
+    assert padded[1] == pytest.approx(results[1], abs=1e-4) and padded[2] == results[2]
+
+
+@pytest.mark.parametrize("family", CAUSAL)
+@torch.no_grad()
+def test_an_exit_is_the_head_on_that_layers_output(family):
+    ids = torch.tensor([[5, 9, 2, 7, 11]])
+    read_by_head = list(LayeredCausalLM(causal(family, "eager")).predictions({"input_ids": ids}))
+    for layer in (1, 2):
+        model = LayeredCausalLM(causal(family, "eager"))
+        keep_first(model, layer)
+        assert torch.allclose(model.network(ids).logits, read_by_head[layer], atol=1e-5)
+        settings = {"max_new_tokens": 3, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+        answer = model.network.generate(ids, attention_mask=torch.ones_like(ids), **settings)
+        assert answer[0, 5] == read_by_head[layer][0, -1].argmax()
+
+
+def test_a_prompt_is_encoded_as_in_training(run):
+    tokenizer = AutoTokenizer.from_pretrained(run / "model")
+    closing = tokenizer("red sun")["input_ids"]
+    assert closing[-1] == tokenizer.sep_token_id
+    opened = without_end(tokenizer)
+    assert opened("red sun")["input_ids"] == closing[:-1] == encode_prompt(opened, "red sun")
+    assert without_end(opened)("red sun")["input_ids"] == closing[:-1]
+
+
+def test_lm_eval_finds_the_model_type_by_its_entry_point_and_by_import(run):
+    entry_points = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
+    module, _, name = entry_points["lm_eval.models"]["descend"].partition(":")
+    assert getattr(import_module(module), name) is DescendLM is get_model("descend")
+    lm = get_model("descend").create_from_arg_string(
+        f"pretrained={run},noise=1.5,layer=2", {"batch_size": 4, "device": "cuda"}
+    )
+    assert lm.noise == 1.5 and len(lm.model.model.layers) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"), [({"layer": 0}, "from 1 to 3"), ({"layer": 4}, "from 1 to 3"), ({"noise": -1}, "at least 0")]
+)
+def test_a_model_type_out_of_range_is_refused(run, settings, words):
+    with pytest.raises(InputError, match=words):
+        DescendLM(str(run), **settings)
+
+
+# --- the command
+
+
+def test_runs_are_evaluated_and_compared(run, plain, tasks, tmp_path, capsys):
+    out = tmp_path / "new" / "results.json"
+    flags = ["--tasks", ",".join(tasks.values()), "--noise", "0,1", "--out", str(out)]
+    assert main(["tasks", str(run), str(plain), *flags]) == 0
+    printed = capsys.readouterr().out
+    results = read_task_results(out)
+    assert str(out) in printed and results.noise == [0, 1] and results.layer is None
+    assert [each.method for each in results.runs] == ["constrained", "erm"] and results.runs[0].depth == 3
+    curves = {(each.run, each.metric): each for each in results.curves}
+    assert curves.keys() == {
+        (place, metric) for place in (0, 1) for metric in ("acc", "acc_norm", "exact_match", "word_perplexity")
+    }
+    for place, folder in enumerate((run, plain)):
+        lm = DescendLM(str(folder))
+        expected = simple_evaluate(
+            HFLM(pretrained=str(folder / "model"), tokenizer=lm.tokenizer, device="cpu"),
+            tasks=list(tasks.values()),
+            task_manager=TaskManager(include_defaults=False),
+            bootstrap_iters=0,
+        )["results"]
+        for (number, metric), curve in curves.items():
+            if number == place:
+                assert curve.values[0] == pytest.approx(expected[curve.task][f"{metric},none"], rel=1e-6)
+                assert curve.samples == 12 and curve.higher_is_better == (metric != "word_perplexity")
+    for each in results.comparisons:
+        assert each.run == 1
+        mine, first = curves[1, each.metric], curves[0, each.metric]
+        for level in range(2):
+            assert each.differences[level] == pytest.approx(mine.values[level] - first.values[level])
+            if each.metric == "word_perplexity":
+                assert each.low[level] is each.p_values[level] is each.wins[level] is mine.low[level] is None
+                continue
+            wins, losses = each.wins[level], each.losses[level]
+            assert (wins - losses) / 12 == pytest.approx(each.differences[level])
+            exact = binomtest(wins, wins + losses).pvalue if wins + losses else 1
+            assert each.p_values[level] == pytest.approx(exact)
+            assert each.low[level] <= each.differences[level] <= each.high[level]
+
+
+def test_the_same_command_gives_the_same_file_and_overwrites_none(run, tasks, tmp_path, capsys):
+    first, second = tmp_path / "a.json", tmp_path / "b.json"
+    for out in (first, second):
+        flags = ["--tasks", tasks["choose"], "--noise", "1", "--layer", "1", "--limit", "5", "--out", str(out)]
+        assert main(["tasks", str(run), *flags]) == 0
+    assert first.read_bytes() == second.read_bytes()
+    content = read_json(first)
+    assert content["layer"] == 1 and content["limit"] == 5 and content["curves"][0]["samples"] == 5
+    assert {each.name for each in tmp_path.iterdir()} == {"a.json", "b.json"}
+    assert main(["tasks", str(run), *flags]) == 2
+    assert "b.json exists" in capsys.readouterr().err
+
+
+def test_bad_input_is_one_line_before_a_model_is_loaded(run, tasks, tmp_path, capsys, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("a model is loaded")
+
+    monkeypatch.setattr("descend.harness.evaluating.DescendLM", refuse)
+    # A folder with a few tasks, in place of lm-eval's with thousands.
+    known = {"include_path": str(Path(tasks["choose"]).parent), "include_defaults": False}
+    monkeypatch.setattr(loading, "TaskManager", lambda **kwargs: TaskManager(**known))
+    video, unfinished = tmp_path / "video", tmp_path / "unfinished"
+    for folder in (video, unfinished):
+        folder.mkdir()
+        shutil.copy(run / "config.json", folder)
+    config = read_json(video / "config.json") | {"recipe": "video-ut"}
+    (video / "config.json").write_text(json.dumps(config))
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(Path(tasks["choose"]).read_text().replace("{{words}}'\n", "{{absent.words}}'\n"))
+    (tmp_path / "file").write_text("")
+    good = tasks["choose"]
+    for runs, names, flags, words in [
+        ([run], "chose", [], "no task 'chose'.*choose"),
+        ([run], str(tmp_path / "none.yaml"), [], "no .*none.yaml"),
+        ([run], str(wrong), [], "wrong.*absent"),
+        ([run], " , ", [], "--tasks"),
+        ([run, video], good, [], "video is one of video-ut"),
+        ([run, unfinished], good, [], "unfinished has no model"),
+        ([run, tmp_path], good, [], "config.json"),
+        ([run], good, ["--layer", "4"], "layer must be from 1 to 3.*4"),
+        ([run], good, ["--layer", "0"], "layer must be from 1 to 3.*0"),
+        ([run], good, ["--model", "best"], "has no best"),
+        ([run], good, ["--limit", "0"], "limit"),
+        ([run], good, ["--noise", "-1"], "γ of at least 0"),
+        ([run], good, ["--out", str(tmp_path)], "exists"),
+        ([run], good, ["--out", str(tmp_path / "file" / "out.json")], "file"),
+    ]:
+        capsys.readouterr()
+        argv = ["tasks", *map(str, runs), "--tasks", names, "--out", str(tmp_path / "out.json"), *flags]
+        status, printed = main(argv), capsys.readouterr()
+        (*bars, line) = printed.err.splitlines()
+        assert status in (1, 2) and not printed.out, argv
+        assert line.startswith("descend: ") and re.search(words, line), line
+        assert all("it/s" in bar for bar in bars)
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_the_task_of_the_page_is_one(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "tasks.md").read_text("utf-8")
+    Path("task.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    Path("answers.jsonl").write_text(json.dumps({"instruction": "go", "choices": ["red sun", "sun red"], "label": 1}))
+    assert main(["tasks", str(run), "--tasks", "task.yaml", "--out", "out.json"]) == 0
+    assert {each.metric for each in read_task_results(Path("out.json")).curves} == {"acc", "acc_norm"}
+
+
+def test_an_answer_longer_than_the_context_is_one_line(run, tasks, tmp_path, capsys):
+    long = tmp_path / "long.yaml"
+    long.write_text(Path(tasks["write"]).read_text().replace("max_gen_toks: 6", "max_gen_toks: 600"))
+    assert main(["tasks", str(run), "--tasks", str(long), "--out", str(tmp_path / "out.json")]) == 2
+    assert "600" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_damaged_file_of_results_is_one_line(run, tasks, tmp_path):
+    out = tmp_path / "out.json"
+    assert main(["tasks", str(run), "--tasks", tasks["choose"], "--limit", "2", "--out", str(out)]) == 0
+    content = read_json(out)
+    for change, words in [({"noise": [0, 1]}, "2 levels"), ({"runs": []}, "run must be"), ({"curves": 3}, "curves")]:
+        out.write_text(json.dumps(content | change))
+        with pytest.raises(InputError, match=words):
+            read_task_results(out)
