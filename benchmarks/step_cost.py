@@ -1,6 +1,6 @@
 """Compare a constrained step with an ERM step: ratios of time, peak memory and matrix-product FLOPs.
 
-    python benchmarks/step_cost.py [--json] [--cases UT …] [--depth 7] [--repeats 20]
+    python benchmarks/step_cost.py [--json] [--cases UT …] [--depth 7] [--repeats 20] [--compile]
     python benchmarks/step_cost.py [--json] --device cuda --dtype bfloat16 --shape 8b
 
 All steps run in turn in one process, so that other load on the machine affects all alike. An ERM step is plain
@@ -41,7 +41,7 @@ from descend.models import DUST, UT, DUSTConfig, LayeredCausalLM, LayeredClassif
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective
 from descend.tasks.text import Classification, NextToken
-from descend.tasks.video import VideoDenoising, by_position
+from descend.tasks.video import VideoDenoising
 from descend.tiles import TargetSample
 
 SHARE = 1 / 16
@@ -67,9 +67,7 @@ class Case(NamedTuple):
 
 
 def windows(count: int) -> dict[str, Tensor]:
-    """Windows of frames, in the layout of training."""
-    patches = torch.rand(count, 5, 100, 256, generator=torch.Generator().manual_seed(0))
-    return {"patches": by_position([{"patches": window, "group": 0} for window in patches])["patches"]}
+    return {"patches": torch.rand(count, 5, 100, 256, generator=torch.Generator().manual_seed(0))}
 
 
 def texts(count: int) -> dict[str, Tensor]:
@@ -168,7 +166,13 @@ def model_of(case: Case, depth: int, device: str, dtype: torch.dtype) -> Any:
 
 
 def steps(
-    case: Case, depth: int, count: int, device: str, dtype: torch.dtype = torch.float32, model: Any = None
+    case: Case,
+    depth: int,
+    count: int,
+    device: str,
+    dtype: torch.dtype = torch.float32,
+    model: Any = None,
+    compiled: bool = False,
 ) -> dict[str, Callable[[], None]]:
     """The step of plain training and the constrained steps.
 
@@ -182,6 +186,8 @@ def steps(
     def ready(sample: TargetSample | None = None) -> Callable[[Callable[[Objective, PrimalDual], Tensor]], Any]:
         own = model_of(case, depth, device, dtype) if model is None else model
         objective = Objective(own, case.task, case.noise(), sample)
+        if compiled:
+            objective.compile()
         optimizer = case.optimizer(objective.parameters(), 1e-4)
         # Raise all multipliers so far that none returns to 0 within the benchmark.
         dual = PrimalDual(DescentProblem(depth, 0.99, stop_gradient=True), lr=1e-3)
@@ -208,7 +214,7 @@ def steps(
 
     def erm(objective: Objective, dual: PrimalDual) -> Tensor:
         dual.observe(torch.ones(depth + 1))
-        if case.predict is None:
+        if case.predict is None or compiled:
             result = objective(weights=last, inner=False, **batch)
             return result.lagrangian / result.targets
         with objective.noise.on(objective.model, mask=case.task.mask(batch)):
@@ -291,9 +297,11 @@ def passed(model: Any, mode: str) -> float:
 def measure(name: str, options: argparse.Namespace) -> list[dict[str, float | str]]:
     case = CASES[name]
     depth = options.depth or case.depth
-    every = steps(case, depth, options.batch or case.batch, options.device, getattr(torch, options.dtype))
+    dtype = getattr(torch, options.dtype)
+    every = steps(case, depth, options.batch or case.batch, options.device, dtype, compiled=options.compile)
     for step in every.values():
-        step()
+        for _ in range(3 if options.compile else 1):
+            step()
     memory = {mode: peak(step, options.device) for mode, step in every.items()}
     times: dict[str, list[float]] = {mode: [] for mode in every}
     for turn in range(options.repeats):
@@ -357,6 +365,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("--depth", type=int, help="layers (default: the case's own)")
     parser.add_argument("--batch", type=int, help="samples in a batch (default: the case's own)")
+    parser.add_argument("--compile", action="store_true", help="compile both steps, as torch_compile=True does")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

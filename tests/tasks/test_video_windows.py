@@ -8,14 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader
 
 from descend.errors import InputError
 from descend.tasks.video import (
     PATCH,
     SIZE,
     VideoWindows,
-    by_position,
     dataset_name,
     generate_scenes,
     load_test,
@@ -310,12 +309,3 @@ def test_real_data_to_test_on(real_data, tmp_path):
     assert all((a == b).all() for a, b in zip(windows.clips, whole.clips, strict=True))
     windows, name = load_test(real_data / "video/shanghaitech/testing/frames", 10, cache_dir=tmp_path)
     assert (windows.names, len(windows), name) == (["01_0014"], 4, "shanghaitech")
-
-
-def test_a_batch_by_position_is_torchs_in_another_layout():
-    data = VideoWindows(numbered(7, 6), 3)
-    samples = [data[index] for index in (0, 5, 2)]
-    batch, usual = by_position(samples), default_collate(samples)
-    assert batch.keys() == usual.keys()
-    assert all(torch.equal(batch[name], usual[name]) for name in usual)
-    assert batch["patches"].transpose(1, 2).is_contiguous() and not usual["patches"].transpose(1, 2).is_contiguous()

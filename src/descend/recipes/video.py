@@ -4,15 +4,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self, cast
 
 from torch.utils.data import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from descend.errors import InputError
 from descend.models import DUST, UT, DUSTConfig, UTConfig, ViTDenoiser, ViTDenoiserConfig
 from descend.models.layered import LayeredModel
 from descend.models.loading import refuse_unsafe
-from descend.models.unrolled import UnrolledModel
-from descend.recipes.base import NO_BLOCKS, Collate, Data, Recipe, Restored, TrainingDefaults, absolute, setting
-from descend.tasks.video import VideoDenoising, by_position, load_test, load_video
+from descend.recipes.base import NO_BLOCKS, Data, Recipe, Restored, TrainingDefaults, absolute, setting
+from descend.tasks.video import VideoDenoising, load_test, load_video
 
 
 @dataclass(frozen=True)
@@ -70,10 +69,6 @@ class VideoRecipe(Recipe):
     def task(self) -> VideoDenoising:
         """Mean L2 loss of a window, and RMSE."""
         return VideoDenoising()
-
-    def collate(self, tokenizer: PreTrainedTokenizerBase | None) -> Collate | None:
-        """Windows in the layout that the model reads."""
-        return by_position if issubclass(self.architecture, UnrolledModel) else None
 
     def restore(self, folder: str) -> Restored:
         """Load a model that `save_pretrained` wrote."""

@@ -6,7 +6,7 @@ from descend.tasks.video.decoding import SIZE
 from descend.tasks.video.denoising import VideoDenoising
 from descend.tasks.video.scenes import generate_scenes
 from descend.tasks.video.sources import Clip, find_clips, has_sides
-from descend.tasks.video.windows import PATCH, VideoWindows, by_position, patchify, unpatchify
+from descend.tasks.video.windows import PATCH, VideoWindows, patchify, unpatchify
 
 __all__ = [
     "PATCH",
@@ -15,7 +15,6 @@ __all__ = [
     "VideoData",
     "VideoDenoising",
     "VideoWindows",
-    "by_position",
     "cached",
     "dataset_name",
     "default_cache_dir",

@@ -1,7 +1,6 @@
 """Windows of consecutive frames, cut into patches: the samples of video recipes."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -54,16 +53,6 @@ def unpatchify(patches: Tensor) -> Tensor:
         raise ValueError(f"patches must have shape (…, {_GRID**2}, {PATCH**2}); got {tuple(patches.shape)}")
     tiles = patches.unflatten(-1, (PATCH, PATCH)).unflatten(-3, (_GRID, _GRID))  # row, column, y, x
     return tiles.transpose(-3, -2).flatten(-2).flatten(-3, -2)
-
-
-def by_position(samples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-    """A batch of windows, (B, T, N, P), which lies in memory as (B, N, T, P), the way UT and DUST read it.
-
-    They take a sequence at each of N positions. In this layout they copy nothing, and a layer's reconstruction is
-    compared with its target in the order of both.
-    """
-    sequences = torch.stack([sample["patches"].transpose(0, 1) for sample in samples])
-    return {"patches": sequences.transpose(1, 2), "group": torch.tensor([sample["group"] for sample in samples])}
 
 
 class VideoWindows(Dataset[dict[str, Tensor | int]]):
