@@ -112,6 +112,20 @@ def test_too_few_samples_mean_full_depth_and_say_how_many_are_needed(risk, confi
     assert f"at least {needed} validation samples; there are {needed - 1}" in few.sentence()
     assert on_test_data(few, drawn(10, torch.Generator())).test_risk == 0
     assert "at most" in enough.sentence() and "γ = 0" in enough.sentence()
+    sure = enough.model_copy(update={"confidence": 0.995, "risk": 1e-5})
+    assert "With 99.5 % confidence at most 0.001 %" in sure.sentence()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"risk": 5}, {"confidence": 0}, {"confidence": 7}, {"noise": -1}, {"risk": True}, {"threshold": True}]
+)
+def test_a_bound_out_of_range_is_refused(tmp_path, wrong):
+    content = {"threshold": 0.9, "risk": 0.01, "confidence": 0.95, "noise": 0}
+    (tmp_path / CERTIFIED_FILE).write_text(json.dumps(content))
+    assert CertifiedExit.read(tmp_path).threshold == 0.9
+    (tmp_path / CERTIFIED_FILE).write_text(json.dumps(content | wrong))
+    with pytest.raises(InputError, match="evaluate --exit --risk again"):
+        CertifiedExit.read(tmp_path)
 
 
 def test_where_the_safest_threshold_loses_answers_all_go_to_full_depth():

@@ -313,6 +313,23 @@ def test_an_answer_longer_than_the_context_is_one_line(run, tasks, tmp_path, cap
     assert "600" in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_a_metric_that_overflows_is_one_line(run, tasks, tmp_path, capsys, monkeypatch):
+    def overflow(*args, **kwargs):
+        raise OverflowError("math range error")
+
+    monkeypatch.setattr("descend.harness.evaluating.evaluate", overflow)
+    assert main(["tasks", str(run), "--tasks", tasks["roll"], "--out", str(tmp_path / "out.json")]) == 2
+    assert re.search(r"roll at γ = .*range", capsys.readouterr().err.splitlines()[-1])
+
+
+def test_two_tasks_of_one_name_are_refused(run, tasks, tmp_path, capsys):
+    twin = tmp_path / "twin.yaml"
+    shutil.copy(tasks["choose"], twin)
+    names = f"{tasks['choose']},{twin}"
+    assert main(["tasks", str(run), "--tasks", names, "--out", str(tmp_path / "out.json")]) == 2
+    assert "choose" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_a_damaged_file_of_results_is_one_line(run, tasks, tmp_path):
     out = tmp_path / "out.json"
     assert main(["tasks", str(run), "--tasks", tasks["choose"], "--limit", "2", "--out", str(out)]) == 0

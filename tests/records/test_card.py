@@ -96,6 +96,10 @@ def test_a_card_is_written_again_until_a_user_edits_it(tmp_path, caplog):
         with caplog.at_level(logging.WARNING):
             write_card(tmp_path, "third\n")
         assert file.read_text() == theirs and str(file) in caplog.text
+    for theirs in (b"# mine\r\ncaf\xe9\r\n", b""):  # in another encoding, with other line ends; empty
+        file.write_bytes(theirs)
+        write_card(tmp_path, "third\n")
+        assert file.read_bytes() == theirs
     file.unlink()
     write_card(tmp_path, "third\n")
     assert file.read_text().startswith("third\n")

@@ -13,6 +13,7 @@ import pytest
 
 from descend.errors import InputError
 from descend.records import LOCK_FILE, locked
+from descend.records.folder import aside
 
 fork = multiprocessing.get_context("fork")
 
@@ -104,3 +105,14 @@ def test_locks_need_nothing_that_windows_lacks() -> None:
     """The room imports where there is no fcntl."""
     code = "import sys; sys.modules['fcntl'] = None; import descend.records; import descend.records.schema"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_two_folders_in_one_parent_are_written_at_once(tmp_path):
+    precious = tmp_path / ".part" / "precious"
+    precious.mkdir(parents=True)
+    with aside(tmp_path / "one", alone=False) as one, aside(tmp_path / "two", alone=False) as two:
+        (one / "file").write_text("1")
+        (two / "file").write_text("2")
+    assert (tmp_path / "one" / "file").read_text() == "1" and (tmp_path / "two" / "file").read_text() == "2"
+    assert precious.is_dir()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".part", "one", "two"]

@@ -245,6 +245,16 @@ def test_ctrl_c_in_a_subprocess_saves_and_says_how_to_go_on(tmp_path, capsys):
     assert_same_end(out, whole, "checkpoint-200")
 
 
+def test_a_run_from_before_a_setting_of_another_method_goes_on(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    file = tmp_path / "run" / "config.json"
+    content = json.loads(file.read_text())
+    for name in ("layer_dropout", "exit_curriculum"):
+        del content["training"][name]
+    file.write_text(json.dumps(content))
+    assert train(tmp_path / "run", "--resume") == 0
+
+
 def test_other_settings_are_refused_on_resuming(finished, tmp_path, capsys):
     shutil.copytree(finished, tmp_path / "run")
     assert train(tmp_path / "run", "--resume", "--learning-rate", "0.1", "--depth", "3") == 2

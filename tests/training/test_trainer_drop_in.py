@@ -22,6 +22,7 @@ from transformers import (
 from descend import DescentConfig, DescentTrainer, GaussianNoise
 from descend.errors import InputError
 from descend.models import LayeredClassifier
+from descend.models.exit_rule import CERTIFIED_FILE
 from descend.tasks.text import generate_reviews, learn_tokenizer
 from tests.support.networks import network
 
@@ -327,7 +328,10 @@ def test_adapters_are_what_is_trained_and_saved(tmp_path, tokenizer):
     lora = [parameter.clone() for name, parameter in model.named_parameters() if "lora_A" in name]
     ours = trainer(tmp_path, tokenizer, model, noise=0.5, args={"save_strategy": "steps", "save_steps": 2})
     ours.train()
+    certified = Path(ours.args.output_dir) / CERTIFIED_FILE
+    certified.write_text("{}")  # of the weights before
     ours.save_model()
+    assert not certified.exists()
     assert (ours.dual.multipliers > 0).any()
     assert torch.equal(frozen, model.get_base_model().distilbert.transformer.layer[0].attention.q_lin.base_layer.weight)
     trained = [parameter for name, parameter in model.named_parameters() if "lora_A" in name]

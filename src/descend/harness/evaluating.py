@@ -139,8 +139,11 @@ def score(lm: DescendLM, tasks: Mapping[str, Task], limit: int | None = None) ->
     """
     try:
         results: Any = evaluate(lm, {"tasks": dict(tasks)}, limit=limit, bootstrap_iters=0, log_samples=True)
-    except AssertionError as error:
-        raise InputError(f"lm-eval can't ask {', '.join(tasks)}: {reason(error)}") from error
+    except (AssertionError, ArithmeticError, ValueError) as error:  # ArithmeticError: a perplexity that overflows
+        raise InputError(
+            f"lm-eval can't evaluate {', '.join(tasks)} at γ = {lm.noise:g}: {reason(error)}. Leave out that task or "
+            "level."
+        ) from error
     scores: dict[Key, Score] = {}
     for task, values in results["results"].items():
         for name, value in values.items():

@@ -40,11 +40,14 @@ def load_tasks(names: Sequence[str]) -> dict[str, Task]:
     for name in names:
         for each in [name] if name in files else _matching(name, manager):
             try:
-                tasks |= manager.load([each])["tasks"]
+                loaded = manager.load([each])["tasks"]
             except Exception as error:  # of YAML, of the data's reader, or of a task's own code
                 raise InputError(
                     f"the task {each} can't be loaded: {type(error).__name__}: {reason(error)}."
                 ) from error
+            if both := ", ".join(loaded.keys() & tasks.keys()):
+                raise InputError(f"tasks must differ in their names; got {both} twice. Change `task` in one YAML file.")
+            tasks |= loaded
     for name, task in tasks.items():
         _check(name, task)
     return tasks

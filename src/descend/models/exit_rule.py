@@ -37,8 +37,14 @@ class CertifiedExit:
 
     def __post_init__(self) -> None:
         numbers = (self.risk, self.confidence, self.noise)
-        if not all(isinstance(each, int | float) and 0 <= each < math.inf for each in numbers):
-            raise InputError(f"risk, confidence and noise must be numbers of at least 0; got {numbers!r:.80}.")
+        real = all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers)
+        if not real or not (0 < self.risk < 1 and 0 < self.confidence < 1 and 0 <= self.noise < math.inf):
+            raise InputError(
+                "risk and confidence must be numbers between 0 and 1, and noise one of at least 0; got "
+                f"{numbers!r:.80}."
+            )
+        if isinstance(self.threshold, bool):
+            raise InputError(f"threshold must be a number in (0, 1], or null; got {self.threshold}.")
         ExitRule(self.threshold)
 
     @classmethod

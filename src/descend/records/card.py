@@ -168,8 +168,8 @@ class Card:
         return -1 if self.layer is None else self.layer
 
 
-def edited_card(folder: Path) -> str | None:
-    """The content of a folder's README.md if a user wrote or edited it; None for none, or one of descend's.
+def edited_card(folder: Path) -> bytes | None:
+    """A folder's README.md if a user wrote or edited it; None for none, or one of descend's.
 
     The last line of descend's cards is a comment with a checksum of the rest. A README.md without that line, or with
     another checksum, is the user's.
@@ -177,25 +177,37 @@ def edited_card(folder: Path) -> str | None:
     path = folder / CARD_FILE
     if not path.is_file():
         return None
-    content = path.read_text(encoding="utf-8", errors="replace")
-    mark = _MARKED.search(content)
-    return content if mark is None or mark[1] != _checksum(content[: mark.start()]) else None
+    content = path.read_bytes()
+    text = content.decode("utf-8", errors="replace")
+    mark = _MARKED.search(text)
+    return content if mark is None or mark[1] != _checksum(text[: mark.start()]) else None
 
 
-def write_card(folder: Path, text: str, edited: str | None = None) -> None:
+def write_card(folder: Path, text: str) -> None:
     """Write a model's card in one piece; a card that a user has edited is left as it is, with a warning.
 
     Args:
         folder: The model's folder.
         text: The card.
-        edited: The user's card, read by `edited_card` before the folder was written again; by default the folder is
-            asked now.
     """
-    path, user = folder / CARD_FILE, edited or edited_card(folder)
-    if user is not None:
+    put_card(folder, text, edited_card(folder))
+
+
+def put_card(folder: Path, text: str, edited: bytes | None) -> None:
+    """Write a model's card into a folder that was just written again.
+
+    Args:
+        folder: The model's folder.
+        text: The card.
+        edited: The user's card, read by `edited_card` before; it is put back where it is gone.
+    """
+    path = folder / CARD_FILE
+    content = (text + _MARK.format(_checksum(text))).encode() if edited is None else edited
+    if edited is not None:
         logger.warning("%s was edited and is left as it is. Remove it to get a new card.", path)
-    content = user or text + _MARK.format(_checksum(text))
-    put(path, lambda part: part.write_text(content, encoding="utf-8"))
+        if path.is_file() and path.read_bytes() == edited:
+            return
+    put(path, lambda part: part.write_bytes(content))
 
 
 def _checksum(text: str) -> str:

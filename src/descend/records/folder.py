@@ -6,6 +6,7 @@ import math
 import os
 import platform
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -91,15 +92,24 @@ def _warn_unlocked(folder: Path, why: str) -> None:
 
 
 @contextmanager
-def aside(folder: Path) -> Iterator[Path]:
+def aside(folder: Path, *, alone: bool = True) -> Iterator[Path]:
     """Write a folder in one piece: fill the folder that it yields; after the ``with`` block that is put in place.
+
+    Args:
+        folder: The folder.
+        alone: Whether no other process writes beside it, as in a locked run folder; what a killed process left there is
+            removed then.
 
     Raises:
         SaveError: If it can't be written; the folder is as it was.
     """
     part = folder.parent / PART / folder.name
     try:
-        shutil.rmtree(part.parent, ignore_errors=True)  # left by a killed process
+        if alone:
+            shutil.rmtree(part.parent, ignore_errors=True)  # left by a killed process
+        else:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            part = Path(tempfile.mkdtemp(prefix=f"{PART}-", dir=folder.parent)) / folder.name
         part.mkdir(parents=True)
         yield part
         for path in (*part.rglob("*"), part):

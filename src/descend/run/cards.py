@@ -126,7 +126,8 @@ def _word(name: str, value: Any) -> str:
         return ",".join(map(str, value))
     if isinstance(value, dict):
         return json.dumps(value)
-    return _name(value) if name in _PATHS and _local(value) else str(value)
+    path = isinstance(value, str) and (Path(value).expanduser().is_absolute() or (name in _PATHS and _local(value)))
+    return _name(value) if path else str(value)
 
 
 def _local(value: Any) -> bool:

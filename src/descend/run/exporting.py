@@ -203,7 +203,7 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> Export
     stored = None if adapters else load_config(type(plain.config), source, _EXPECTED).dtype
     plain.to(stored or torch.float32)
     card = run_card(folder, plain, checkpoint=model, layers=layers)
-    with aside(out.absolute()) as part:
+    with aside(out.absolute(), alone=False) as part:
         plain.save_pretrained(part)
         if subject.restored.tokenizer is not None:
             subject.restored.tokenizer.save_pretrained(part)

@@ -24,12 +24,12 @@ from descend.errors import InputError, Interrupted, Unsaved, reason
 from descend.objective import check_r_drop
 from descend.recipes import Data, Recipe
 from descend.records import LOCK_FILE, PART, aside, locked
-from descend.records.card import edited_card, write_card
+from descend.records.card import edited_card, put_card
 from descend.records.schema import CONFIG_FILE, RunConfig, read_config
 from descend.run.cards import run_card
 from descend.training import DUAL_FILE, FEASIBLE_FOLDER, DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
-from descend.training.config import DescentArguments, DescentConfig
+from descend.training.config import OF_METHOD, DescentArguments, DescentConfig
 from descend.training.preset import paper
 
 if is_datasets_available():
@@ -164,7 +164,7 @@ def _train(
             }
             config.model_copy(update=ended).write(out / CONFIG_FILE)
             verdict = trainer.verdict.sentence("the validation data") if trainer.verdict else ""
-            write_card(out / "model", run_card(out, trainer.users_model, verdict=verdict).text(), edited)
+            put_card(out / "model", run_card(out, trainer.users_model, verdict=verdict).text(), edited)
     return trainer
 
 
@@ -251,8 +251,12 @@ def _same_run(folder: Path, config: RunConfig) -> None:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], free: set[str] | frozenset[str] = frozenset()) -> str:
-    """The settings of two runs that differ, as text; empty if only those in ``free`` do."""
-    free = free | {"disable_tqdm", "dataloader_pin_memory"}
+    """The settings of two runs that differ, as text; empty if only those in ``free`` do.
+
+    A setting of another method that the old run does not know, because it is newer, is no difference.
+    """
+    newer = set().union(*OF_METHOD.values()) - OF_METHOD.get(str(new.get("method")), set()) - old.keys()
+    free = free | newer | {"disable_tqdm", "dataloader_pin_memory"}
     differing = sorted(key for key in (old.keys() | new.keys()) - free if old.get(key) != new.get(key))
     return ", ".join(f"{key} (was {old.get(key)}, now {new.get(key)})" for key in differing)
 

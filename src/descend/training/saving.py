@@ -16,9 +16,10 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from descend.core import Outlook, PrimalDual
 from descend.errors import NonFiniteLossError, SaveError
+from descend.models.exit_rule import CERTIFIED_FILE
 from descend.models.modules import save_module
 from descend.records import PART, aside, of_disk
-from descend.records.card import CARD_FILE, edited_card, write_card
+from descend.records.card import edited_card, put_card, write_card
 from descend.records.rows import Records
 from descend.records.schema import Summary
 from descend.training.checkpoints import newest_whole, rotate, save_state, seal, step_of
@@ -191,8 +192,8 @@ class Saving(TrainerHooks):
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
         if self.checkpoint_parent is None:
-            (Path(folder) / CARD_FILE).unlink(missing_ok=True)
-            write_card(Path(folder), trainer_card(self).text(), edited)
+            (Path(folder) / CERTIFIED_FILE).unlink(missing_ok=True)  # it belongs to the weights before
+            put_card(Path(folder), trainer_card(self).text(), edited)
 
     def create_model_card(self, *_: Any, **given: Any) -> None:
         """Write our model card in place of Transformers' or TRL's, unless a user has edited it.

@@ -30,7 +30,7 @@ from descend.training.config import DescentArguments, DescentConfig
 from descend.training.divergence import Guarded
 from descend.training.dual_step import DualStep
 from descend.training.layerskip import LayerSkip
-from descend.training.neftune import matched_alpha, words_of
+from descend.training.neftune import batch_lengths, matched_alpha, words_of
 from descend.training.order import LengthGrouped, Share
 from descend.training.state import StepSums
 from descend.training.stopping import EarlyStopping
@@ -149,7 +149,13 @@ class DescentMixin(Guarded):
                 "the method neftune matches a noise above 0 on training data of known length; got none. Give "
                 "neftune_noise_alpha (--neftune-noise-alpha)."
             )
-        return matched_alpha(noise.std(sigma), data, words_of(self.objective.model).embedding_dim)
+        lengths = batch_lengths(
+            data,
+            self.args.train_batch_size,
+            grouped=self.args.train_sampling_strategy == "group_by_length",
+            padded=not getattr(self, "padding_free", False),
+        )
+        return matched_alpha(noise.std(sigma), lengths, words_of(self.objective.model).embedding_dim)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device

@@ -10,11 +10,9 @@ from descend.paper.report.chart import Chart, Panel
 from descend.paper.report.parts import BANDS, SEEDS, Runs, layer_series, noise_panel
 from descend.paper.report.results import Results, Setting
 from descend.paper.report.tables import Table
-from descend.records.schema import AnytimeCurve
+from descend.records.schema import WITHIN, AnytimeCurve
 
 MODELS = ("ViT", "DistilBERT", "RoBERTa", "Llama")
-WITHIN = (1, 2, 5)
-"""Distances to full depth, in points of an accuracy or per cent of an error."""
 
 
 def anytime(results: Results) -> Chart:

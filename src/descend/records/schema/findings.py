@@ -149,7 +149,8 @@ class Guarantee(Part):
 
     def sentence(self) -> str:
         """The bound, what it rests on, and what the test data say."""
-        asked = f"a risk of {self.risk:.2%} at {self.confidence:.0%} confidence"
+        risk, confidence = (f"{100 * each:g} %" for each in (self.risk, self.confidence))
+        asked = f"a risk of {risk} at {confidence} confidence"
         if self.validation < self.needed:
             return (
                 f"No exit is certified for {asked}: this takes at least {self.needed} validation samples; there are "
@@ -161,10 +162,11 @@ class Guarantee(Part):
                 f"{self.validation} validation samples. All samples go to full depth; allow a higher risk."
             )
         words = (
-            f"With {self.confidence:.0%} confidence at most {self.risk:.2%} of samples lose an answer that full depth "
-            f"has right, at γ = {self.noise:g}: {self.losses} of {self.validation} did on validation data"
+            f"With {confidence} confidence at most {risk} of samples like the validation data lose an answer that full "
+            f"depth has right, at γ = {self.noise:g}: {self.losses} of {self.validation} did there"
         )
-        return words + ("." if self.test_risk is None else f", {self.test_risk:.2%} of {self.test} on test data.")
+        judged = "" if self.test_risk is None else f", and {self.test_risk:.2%} of the {self.test} that are judged here"
+        return f"{words}{judged}."
 
 
 class Exits(Part):
