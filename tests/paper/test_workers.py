@@ -265,6 +265,10 @@ def test_a_study_is_refused_before_it_starts(out, tmp_path, capsys):
     assert "did you mean table-3?" in refused("tabel-3")
     (out / "study.json").write_text('{"scale": "small", "what": ["figure-7"]}')
     assert "holds a study at --scale small" in refused("figure-7", "--scale", "smoke", "--out", str(out))
+    run = out.parent / "a-run"
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    assert "holds no study, but a run" in refused("figure-7", "--scale", "smoke", "--out", str(run))
     (out / "study.json").unlink()
     study = Study.of(["figure-7"], "smoke", out, None)
     (out / "study.json").write_text('{"scale": "small", "what": ["figure-7"]}')  # another command, meanwhile

@@ -29,7 +29,14 @@ SUMMARY = {
     **{"layer_metrics": {"0": [0.5, 0.7, 0.9], "1.0": [0.4, 0.6, None]}},
     **{"violations": [-0.1, 0.2], "violation_intervals": [[-0.2, 0], [0.1, 0.3]]},
     **{"verdict": "INFEASIBLE: layer 2 breaks its constraint on the test data.", "certificate": "Layer 1 by 3%."},
-    **{"recipe": "text-distilbert", "method": "constrained", "seed": 0, "model": "DistilBERT-2", "dataset": "a|b c"},
+    **{
+        "samples": 100,
+        "recipe": "text-distilbert",
+        "method": "constrained",
+        "seed": 0,
+        "model": "DistilBERT-2",
+        "dataset": "a|b c",
+    },
 }
 
 
@@ -55,7 +62,7 @@ def test_the_tables_and_results_of_an_evaluation():
     data = ModelCard(text).data
     (result,) = data.eval_results  # the metric at γ = 1 is not a number
     assert (result.metric_value, result.dataset_name, result.dataset_type) == (0.9, "a|b c", "a-b-c")
-    assert result.metric_args == {"noise": 0.0, "shift": "gaussian"} and result.dataset_split == "test"
+    assert result.metric_args == {"noise": 0.0, "shift": "gaussian", "samples": 100} and result.dataset_split == "test"
     assert data.get("license") is None and data.get("base_model") is None
     assert SUMMARY["verdict"] in text and "Layer 1 by 3%." in text
     for row in (

@@ -90,3 +90,9 @@ def test_models_without_words_and_a_missing_alpha_are_refused(tmp_path, capsys):
     args = {"method": "neftune", "use_cpu": True, "report_to": "none"}
     with pytest.raises(InputError, match=r"neftune.*UT"):
         DescentTrainer(UT(UTConfig(depth=1)), DescentConfig(str(tmp_path), **args), task=VideoDenoising())
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, math.inf])
+def test_an_alpha_that_is_no_strength_is_refused(tmp_path, alpha):
+    with pytest.raises(InputError, match="neftune_noise_alpha must be a number above 0"):
+        DescentConfig(str(tmp_path), method="neftune", neftune_noise_alpha=alpha)

@@ -16,6 +16,7 @@ from descend.paper.scales import SCALES
 from descend.paper.study_file import read_request
 from descend.paper.workers import RUNS, Job, Report, Work, carry_out
 from descend.records import locked
+from descend.records.schema import CONFIG_FILE
 from descend.records.studies import CELLS_FILE, STUDY_FILE, Cell, StudyFile
 
 
@@ -144,6 +145,8 @@ class Study:
 def _before(out: Path, scale: str) -> StudyFile | None:
     """The folder's ``study.json``; refuses one of another scale."""
     before = read_request(out)
+    if before is None and not (out / CELLS_FILE).exists() and ((out / CONFIG_FILE).exists() or out.is_file()):
+        raise InputError(f"{out} holds no study, but a run or a file. Choose another folder with --out.")
     if before and before.scale != scale:
         raise InputError(
             f"{out} holds a study at --scale {before.scale}; got {scale}. Choose another folder with --out."

@@ -87,7 +87,7 @@ class Card:
                 metric_type=summary.metric,
                 metric_name=f"{summary.metric} at noise {level:g}",
                 metric_value=float(f"{row[self._last]:.6g}"),
-                metric_args={"noise": level, "shift": summary.shift},
+                metric_args={"noise": level, "shift": summary.shift, "samples": summary.samples},
             )
             for level, row in summary.layer_metrics.items()
             if math.isfinite(row[self._last])
@@ -125,7 +125,8 @@ class Card:
         if not summary.layer_metrics:
             return parts
         direction = "larger" if summary.higher_is_better else "smaller"
-        place = f"{_plain(summary.dataset)}, {summary.split} split"
+        count = "" if summary.samples is None else f", {summary.samples:,} samples"
+        place = f"{_plain(summary.dataset)}, {summary.split} split{count}"
         parts += [
             "## Quality of each layer",
             f"{summary.metric} ({direction} is better) on {place}, read after each layer.{whole}",

@@ -168,6 +168,9 @@ class DescentArguments(DescentSettings):
         for name in ("learning_rate", "weight_decay", "max_grad_norm", "r_drop", "exit_scale"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"{name} must be a number of at least 0; got {getattr(self, name)}.")
+        alpha = self.neftune_noise_alpha
+        if alpha is not None and not 0 < alpha < math.inf:
+            raise InputError(f"neftune_noise_alpha must be a number above 0, or left out; got {alpha}.")
         if not 0 <= self.layer_dropout < 1:
             raise InputError(f"layer_dropout must be a rate in [0, 1); got {self.layer_dropout}.")
         if self.exit_rotation is not None and self.exit_rotation < 1:
