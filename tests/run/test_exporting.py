@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from descend.cli import main
 from descend.models import UT, LayeredCausalLM, ViTDenoiser
 from descend.run.exporting import LayerChoice
-from descend.tasks.text import generate_reviews
+from tests.support.texts import review_folder
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
 STEPS = ["--max-steps", "4", "--eval-strategy", "no", "--save-strategy", "no", "--load-best-model-at-end", "false"]
@@ -40,13 +40,7 @@ def language(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reviews(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("reviews")
-    for seed, side in enumerate(("train", "test")):
-        for number, row in enumerate(generate_reviews(60, seed)):
-            file = folder / side / ("neg", "pos")[row["label"]] / f"{number}_5.txt"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(row["text"])
-    return folder
+    return review_folder(tmp_path_factory.mktemp("reviews"))
 
 
 @pytest.fixture(scope="module")

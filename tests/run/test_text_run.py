@@ -16,6 +16,7 @@ from descend.recipes import RECIPES
 from descend.tasks.text import Classification, generate_reviews, learn_tokenizer
 from descend.training.checkpoints import load_state
 from tests.support.networks import network
+from tests.support.texts import review_folder
 
 SMALL = ["--depth", "2", "--hidden-size", "16", "--max-length", "30", "--use-cpu", "--logging-steps", "1"]
 STEPS = [
@@ -40,13 +41,7 @@ def train(out, *flags, recipe="text-ut", status=0):
 
 @pytest.fixture(scope="module")
 def reviews(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("reviews")
-    for seed, side in enumerate(("train", "test")):
-        for number, row in enumerate(generate_reviews(60, seed)):
-            file = folder / side / ("neg", "pos")[row["label"]] / f"{number}_5.txt"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(row["text"])
-    return folder
+    return review_folder(tmp_path_factory.mktemp("reviews"))
 
 
 @pytest.fixture(scope="module")

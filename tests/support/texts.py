@@ -1,4 +1,6 @@
-"""A small classifier under the trainer, on generated reviews."""
+"""Generated reviews, in a folder and under a small classifier with its trainer."""
+
+from pathlib import Path
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
@@ -43,3 +45,13 @@ def build(folder, tokenizer, family="distilbert", model=None, **args):
         eval_dataset=samples(tokenizer, 40, 1),
         data_collator=DataCollatorWithPadding(tokenizer),
     )
+
+
+def review_folder(folder: Path) -> Path:
+    """Write 60 generated reviews a side into a folder like aclImdb; returns it."""
+    for seed, side in enumerate(("train", "test")):
+        for number, row in enumerate(generate_reviews(60, seed)):
+            file = folder / side / ("neg", "pos")[row["label"]] / f"{number}_5.txt"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(row["text"])
+    return folder

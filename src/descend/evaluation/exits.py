@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from descend.evaluation.layers import LayerLosses, measure, metric_value
 from descend.evaluation.risk_control import certify, on_test_data
+from descend.evaluation.satisfaction import CONFIDENCE
 from descend.models.exit_rule import ExitRule
 from descend.objective import Task
 from descend.records.schema import ChosenExit, ExitPoint, Exits
@@ -40,7 +41,7 @@ def exits(
     *,
     judged: LayerLosses | None = None,
     risk: float | None = None,
-    confidence: float = 0.95,
+    confidence: float = CONFIDENCE,
     batch_size: int = 16,
     device: torch.device | str = "cpu",
     collate: Callable[[list[Any]], dict[str, Any]] | None = None,

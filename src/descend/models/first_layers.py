@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from descend.errors import InputError
 from descend.models.dust import DUST
 from descend.models.layered import LayeredModel
-from descend.models.library import LibraryModel
+from descend.models.library import PER_LAYER, LibraryModel
 from descend.models.unrolled import UnrolledModel
 from descend.models.ut import UT
 from descend.models.vit import ViTDenoiser
@@ -42,8 +42,8 @@ def keep_first(model: LayeredModel, layers: int) -> None:
             f"expected a model of Transformers, a ViTDenoiser, a UT or a DUST; got {type(model).__name__}."
         )
     config: Any = model.saved.config
-    for name, value in vars(config).items():
-        if "layer" in name and isinstance(value, list | tuple) and len(value) == depth:
+    for name in PER_LAYER:
+        if value := getattr(config, name, None):
             setattr(config, name, value[:layers])
     setattr(config, "depth" if hasattr(config, "depth") else "num_hidden_layers", layers)
 

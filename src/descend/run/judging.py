@@ -21,6 +21,7 @@ from descend.evaluation.layers import embedding_std, evenly, measure
 from descend.evaluation.probes import fit_probes
 from descend.evaluation.risk_control import check_risk
 from descend.evaluation.robustness import pictures
+from descend.evaluation.satisfaction import CONFIDENCE
 from descend.evaluation.speculation import speculation
 from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.models.exit_rule import CERTIFIED_FILE, CertifiedExit
@@ -198,7 +199,7 @@ def evaluate(
             samples,
             judged=clean,
             risk=risk,
-            confidence=0.95 if confidence is None else confidence,
+            confidence=CONFIDENCE if confidence is None else confidence,
             **settings,
         )
         if (bound := more["exit"].guarantee) is not None:
