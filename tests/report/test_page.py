@@ -20,7 +20,9 @@ TITLE = 'UT-7 <script>alert("x")</script> & <b>friends</b>'
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     runs = [fake_run(root / method, method) for method in ("erm", "constrained")]
-    return write_page(runs, root / "report.html", TITLE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("descend.report.page.FRAMES_BUDGET", 4_000_000)  # both clips
+        return write_page(runs, root / "report.html", TITLE)
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def test_it_loads_without_complaint_or_network(visit: Visit) -> None:
     assert visit.complaints == []
     assert [url for url in visit.requests if not url.startswith(("file:", "data:", "blob:"))] == []
     plots = visit.page.locator(".plot")
-    assert plots.count() == plots.locator(".main-svg").locator("..").locator(".cartesianlayer").count() == 4
+    assert plots.count() == plots.locator(".main-svg").locator("..").locator(".cartesianlayer").count() == 5
 
 
 def test_the_title_is_text(visit: Visit) -> None:
@@ -133,7 +135,7 @@ def test_bars_are_where_bounds_are_known(browser: Browser, tmp_path: Path) -> No
         expect(visit.page.locator("[data-plot=losses] .hoverlayer")).to_contain_text("had to reach : 5.5")
         visit.slide("losses-noise-0", "End")
         expect(visit.page.locator("[data-plot=losses] .scatterlayer .trace")).to_have_count(1)
-        assert "layer 1 by 54.7%" in visit.page.locator(".verdict").inner_text()
+        assert "layer 1 by 54.7%" in visit.page.locator(".findings").inner_text()
         assert visit.page.locator("details tr", has_text="Layer 4").inner_text().split("\n")[-1] == "not certain"
         assert visit.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
         assert visit.complaints == []
@@ -194,26 +196,114 @@ def test_a_study_has_a_section_per_setting_and_says_loudly_what_is_infeasible(br
         assert "Not feasible in 2 of 4 runs" in visit.page.locator(".verdict.broken").first.inner_text()
         row = visit.page.locator("tbody tr", has_text="Constrained").first.inner_text()
         assert "±" in row and "1 of 2" in row
-        assert visit.page.locator("details").count() == 3  # every run by itself, and the layers of each section
+        assert visit.page.locator("details.curious:not([open])").count() == 2
+        assert visit.page.locator("details:not(.curious)").count() == 3  # the runs, and each section's layers
 
 
-def test_the_page_stays_small(page_file: Path) -> None:
-    assert page_file.stat().st_size < 12e6
-    assert not re.search(r'(src|href)="(?!data:|#)', page_file.read_text().split("<script>")[0])
+def test_the_page_stays_small(tmp_path: Path) -> None:
+    runs = [fake_run(tmp_path / method, method) for method in ("erm", "constrained")]
+    page = write_page(runs, tmp_path / "report.html", "frames")
+    assert page.stat().st_size < 2.5e6
+    assert not re.search(r'(src|href)="(?!data:|#)', page.read_text().split("<script")[0])
+    texts = [fake_run(tmp_path / f"{seed}", "erm", frames=False, seed=seed, **classifier()) for seed in (0, 1)]
+    assert write_page(texts, tmp_path / "texts.html", "texts").stat().st_size < 2e6
+
+
+def test_it_opens_with_a_sentence_a_picture_and_the_frames_of_each_layer(visit: Visit) -> None:
+    page = visit.page
+    lead, plot = page.locator(".lead"), page.locator("[data-plot=opening]")
+    assert lead.inner_text().endswith(".") and lead.count() == 1
+    images = page.locator(".layers img")
+    tops = [part.bounding_box()["y"] for part in (lead, plot, images.first, page.locator(".verdict"))]
+    assert tops == sorted(tops)
+    # Layers 0 to 7 in seven steps, of two runs; the noisy input and the clean picture.
+    assert images.count() == 7 * 2 + 2
+    assert all(image.evaluate("image => image.naturalWidth") == 160 for image in images.all())
+    alts = [image.get_attribute("alt") for image in images.all()]
+    assert alts[1].startswith("Constrained, layer 0, RMSE ") and alts[13].startswith("Constrained, layer 7, RMSE ")
+    assert alts[13].endswith(visit.panel("Constrained")[2])
+    # It stands at the training noise, where the sentence is true.
+    before = visit.plot("opening", "plot.data[0].y"), images.nth(4).get_attribute("src")
+    visit.slide("frames-noise-0", "End")
+    assert (visit.plot("opening", "plot.data[0].y"), images.nth(4).get_attribute("src")) == before
+
+
+def test_all_the_rest_can_be_folded_by_keyboard(visit: Visit) -> None:
+    rest = visit.page.locator("details.curious")
+    table = rest.locator("table").first
+    expect(table).to_be_visible()
+    rest.locator("> summary").focus()
+    visit.page.keyboard.press("Enter")
+    expect(table).to_be_hidden()
+    visit.page.keyboard.press("Enter")
+    expect(table).to_be_visible()
+    assert visit.complaints == []
+
+
+def test_paper_shows_everything_unfolded_on_a_light_ground(browser: Browser, page_file: Path) -> None:
+    with Visit(browser, page_file, color_scheme="dark", viewport={"width": 1280, "height": 900}) as visit:
+        page = visit.page
+        page.locator("details.curious > summary").click()
+        dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.emulate_media(media="print", color_scheme="dark")
+        assert page.locator("details:not([open])").count() == 0
+        for plot in page.locator(".plot").all():
+            expect(plot.locator(".main-svg").first).to_be_attached()
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+        assert visit.plot("losses", "plot.layout.font.color") == "#1d1c1a"
+        assert not any(part.is_visible() for part in page.locator(".controls, .play").all())
+        page.emulate_media(media="screen", color_scheme="dark")
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert page.locator("details.curious:not([open])").count() == 1
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == dark
+        assert visit.complaints == []
+
+
+def test_a_browser_that_can_not_unpack_the_plots_says_so(browser: Browser, page_file: Path) -> None:
+    with Visit(browser, page_file, before="delete globalThis.DecompressionStream") as visit:
+        assert "no DecompressionStream" in visit.page.locator("[data-plot=opening]").inner_text()
+        visit.slide("frames-layer-0", "Home")
+        assert "layer 0" in visit.panel("ERM")[1]
+        assert visit.complaints == []
+
+
+def test_axe_finds_nothing(browser: Browser, page_file: Path) -> None:
+    for scheme in ("light", "dark"):
+        with Visit(browser, page_file, viewport={"width": 1280, "height": 900}, color_scheme=scheme) as visit:
+            found = Axe().run(visit.page, context={"exclude": [[".plot > *"]]}).response["violations"]
+            assert [violation["id"] for violation in found] == [], scheme
+
+
+def test_the_glossary_lists_what_the_page_shows_and_nothing_else(browser: Browser, tmp_path: Path) -> None:
+    runs = [fake_run(tmp_path / method, method) for method in ("erm", "constrained")]
+    with Visit(browser, write_page(runs, tmp_path / "report.html", "words")) as visit:
+        names = visit.page.locator("footer dt").all_inner_texts()
+        shown = ("UT", "RMSE", "γ, noise level", "λ, multiplier", "fl, loss", "ERM, plain training")
+        assert {*shown, "Feasible, infeasible", "Layer l, L"} <= set(names)
+        assert not {"DUST", "ViT", "Accuracy", "NEFTune", "Linear probe"} & set(names)
+    texts = fake_run(tmp_path / "texts", "erm", frames=False, **classifier())
+    page = write_page([texts], tmp_path / "report.html", "words").read_text()
+    assert "<dt>Exit</dt>" in page and "<dt>Accuracy</dt>" in page and "<dt>RMSE</dt>" not in page
 
 
 def test_a_classifiers_page_has_its_own_figures(browser: Browser, tmp_path: Path) -> None:
     runs = [fake_run(tmp_path / method, method, frames=False, **classifier()) for method in ("erm", "constrained")]
     with Visit(browser, write_page(runs, tmp_path / "report.html", "texts")) as visit:
         assert visit.complaints == []
-        headings = visit.page.locator("figure h3").all_inner_texts()
+        headings = visit.page.locator(".curious figure h3").all_inner_texts()
         assert headings == [
-            *("Loss along the layers", "Accuracy against noise", "Accuracy along the layers", "Accuracy against time"),
+            *(
+                "Loss along the layers",
+                "Accuracy against noise",
+                "Accuracy along the layers",
+                "Accuracy against time",
+            ),
             *("Descent of single samples", "Where answers settle", "Early exits"),
             *("Multipliers", "Constraints on held-out data"),
         ]
-        words = visit.page.locator(".verdict").inner_text()
-        assert "Not trained by <Descend>." in words
+        assert "Not trained by <Descend>." in visit.page.locator(".verdict").inner_text()
+        words = visit.page.locator(".findings").inner_text()
         assert "a mean Accuracy of 0.665 against ERM’s 0.665" in words and "The area under it over γ is 0.99" in words
         assert "Constrained: on average a layer multiplies the loss of a single sample by 0.95;" in words
         assert (

@@ -84,7 +84,7 @@ def test_figures_stand_alone(runs: list[Path]) -> None:
         .data[0]
         .marker.symbol
     )
-    assert [layer for layer, symbol in enumerate(judged, start=1) if symbol == "x"] == [2]
+    assert [layer for layer, symbol in enumerate(judged, start=1) if symbol == "x-open"] == [2]
 
 
 def test_limits_are_those_that_the_run_was_judged_by(runs: list[Path], tmp_path: Path) -> None:
@@ -231,12 +231,14 @@ def shown_verdict(view) -> str:
     return str(environment("descend.report").get_template("macros.html").module.verdict(view))
 
 
-def test_the_certificate_stands_beside_the_verdict(runs: list[Path], tmp_path: Path) -> None:
+def test_what_is_certain_stands_below_the_verdict(runs: list[Path], tmp_path: Path) -> None:
     summary = json.loads((runs[1] / "summary.json").read_text())
     view = RunView(parse_summary(summary | geometric(certificate="Layer 1 by 54.7% & more.")))
     html = shown_verdict(verdict(group_runs([view])))
-    assert "<p>All 7 constraints hold; layers 2 and 5 bind. Layer 1 by 54.7% &amp; more.</p>" in html
-    assert "<p>What each layer had to reach follows from the losses, at a strength of 0.7.</p>" in html
+    assert "<p>All 7 constraints hold; layers 2 and 5 bind.</p>" in html
+    page = write_page([view], tmp_path / "report.html", "One").read_text().split("<script")[0]
+    assert "<li>Layer 1 by 54.7% &amp; more.</li>" in page
+    assert "<li>What each layer had to reach follows from the losses, at a strength of 0.7.</li>" in page
     html = shown_verdict(verdict(group_runs([RunView(parse_summary(summary))])))
     assert "<p>All 7 constraints hold; layers 2 and 5 bind.</p>" in html and "strength" not in html
 
@@ -394,7 +396,7 @@ def test_a_layer_of_which_nothing_is_asked_has_no_constraint_to_show(tmp_path: P
     (trace,) = figures.violations(*group_runs([run])).data
     assert [point[0] for point in trace.customdata] == [2, 3, 4, 5, 6, 7]
     assert list(trace.y) == run.summary.violations[1:]
-    assert [symbol == "x" for symbol in trace.marker.symbol] == [False, False, True, False, False, False]
+    assert [symbol == "x-open" for symbol in trace.marker.symbol] == [False, False, True, False, False, False]
     assert [line.name for line in figures.multipliers(run).data] == ["2", "3", "4", "5", "6", "7"]
     page = write_page([run], tmp_path / "report.html", "One").read_text().split("<script")[0]
     asked = "Asked of layers 2 to 7: a loss lower than that of the layer before by 22, 11, 5.5, 5.5, 5.5 and 5.5 %."

@@ -39,9 +39,11 @@ def chromium() -> Iterator[Browser]:
 class Visit:
     """A page opened from its file, with its console warnings, its errors and its requests."""
 
-    def __init__(self, browser: Browser, file: Path, **context):
+    def __init__(self, browser: Browser, file: Path, before: str = "", **context):
+        """Open the page; ``before`` is a script that runs first."""
         self.context = browser.new_context(**context)
         self.page = self.context.new_page()
+        self.page.add_init_script(before or ";")
         self.page.set_default_timeout(PATIENCE)
         self.complaints: list[str] = []
         self.requests: list[str] = []

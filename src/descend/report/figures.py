@@ -4,7 +4,7 @@ Two entries are for the page alone: a trace's ``meta`` is its colour on a light 
 ``figure.frames`` are the noise levels, named by γ, that a slider steps through.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from math import ceil, floor, inf, log10
 from typing import Any
@@ -31,7 +31,7 @@ def layer_losses(group: Group, noise: float | None = None) -> go.Figure:
         noise: γ to show; the training noise unless given. The figure's frames hold every level known.
     """
     figure = _along_layers(group, noise, "loss f<sub>l</sub>", _loss_traces)
-    figure.update_yaxes(type="log", tickvals=_log_ticks(group), tickformat=".3~g")
+    figure.update_yaxes(type="log", tickvals=log_ticks(_losses_by_level(group)), tickformat=".3~g")
     return figure
 
 
@@ -49,7 +49,21 @@ def ratios(group: Group) -> go.Figure:
         offset = 0.5 * ((place + 0.5) / len(shown) - 0.5)
         rows, quantiles = run.summary.ratios.by_layer, run.summary.ratios.quantiles
         layers = [layer + offset for layer in range(1, len(rows) + 1)]
-        for low, high, width in ((0, -1, 1.5), (1, -2, 6)):
+        middle = len(quantiles) // 2
+        figure.add_scatter(
+            x=layers,
+            y=[row[middle] for row in rows],
+            name=plain_text(arm.label),
+            legendgroup=arm.label,
+            mode="markers",
+            marker={"color": arm.style.light, "size": 11, "symbol": f"{arm.style.symbol}-open"},
+            customdata=[[layer, row[1], row[-2], row[0], row[-1]] for layer, row in enumerate(rows, start=1)],
+            meta=arm.style[:2],
+            hovertemplate="%{fullData.name}, layer %{customdata[0]}: median %{y:.3g}<br>"
+            "half from %{customdata[1]:.3g} to %{customdata[2]:.3g}, "
+            "nine in ten from %{customdata[3]:.3g} to %{customdata[4]:.3g}<extra></extra>",
+        )
+        for low, high, width in ((0, -1, 1.5), (1, -2, 6)):  # after the hollow markers, so that none hides a short bar
             pairs = [(row[low], row[high]) for row in rows]
             figure.add_scatter(
                 x=[x for layer in layers for x in (layer, layer, None)],
@@ -61,22 +75,9 @@ def ratios(group: Group) -> go.Figure:
                 hoverinfo="skip",
                 meta=arm.style[:2],
             )
-        middle = len(quantiles) // 2
-        figure.add_scatter(
-            x=layers,
-            y=[row[middle] for row in rows],
-            name=plain_text(arm.label),
-            legendgroup=arm.label,
-            mode="markers",
-            marker={"color": arm.style.light, "size": 9, "symbol": arm.style.symbol},
-            customdata=[[layer, row[1], row[-2], row[0], row[-1]] for layer, row in enumerate(rows, start=1)],
-            meta=arm.style[:2],
-            hovertemplate="%{fullData.name}, layer %{customdata[0]}: median %{y:.3g}<br>"
-            "half from %{customdata[1]:.3g} to %{customdata[2]:.3g}, "
-            "nine in ten from %{customdata[3]:.3g} to %{customdata[4]:.3g}<extra></extra>",
-        )
-    figure.add_shape({**_line(0, "dash", "level"), "x0": 0, "x1": 1, "xref": "paper", "y0": 1, "y1": 1, "yref": "y"})
-    figure.update_xaxes(_layer_ticks(1, group.depth))
+    level = {"x0": 0, "x1": 1, "xref": "paper", "y0": 1, "y1": 1, "yref": "y"}
+    figure.add_shape(vertical_line(0, "dash", "level") | level)
+    figure.update_xaxes(layer_ticks(1, group.depth))
     return figure
 
 
@@ -88,8 +89,8 @@ def settled(group: Group) -> go.Figure:
         rows = [list(accumulate(layers.shares)) for layers in settling if layers.shares]
         if rows:
             by_layer = [list(shares) for shares in zip(*rows, strict=False)]
-            figure.add_traces(_line_with_band(arm, list(range(len(by_layer))), by_layer))
-    figure.update_xaxes(_layer_ticks(0, group.depth))
+            figure.add_traces(line_with_band(arm, list(range(len(by_layer))), by_layer))
+    figure.update_xaxes(layer_ticks(0, group.depth))
     figure.update_yaxes(tickformat=".0%", range=[0, 1.03])
     return figure
 
@@ -168,10 +169,10 @@ def error_by_noise(group: Group) -> go.Figure:
             for level, value in zip(run.summary.noise, run.summary.values, strict=True):
                 table.setdefault(level, []).append(value)
         levels = sorted(table)
-        figure.add_traces(_line_with_band(arm, levels, [table[level] for level in levels]))
+        figure.add_traces(line_with_band(arm, levels, [table[level] for level in levels]))
     label = {"text": "training noise", "textposition": "end", "textangle": 0}
     label |= {"xanchor": "left", "yanchor": "top"}
-    figure.add_shape(_line(group.train_noise, "dash", "train") | {"label": label, "layer": "above"})
+    figure.add_shape(vertical_line(group.train_noise, "dash", "train") | {"label": label, "layer": "above"})
     figure.add_shape(_cursor("noise", group.train_noise))
     return figure
 
@@ -226,8 +227,9 @@ def violations(group: Group) -> go.Figure:
             showlegend=run is arm.runs[0],
             marker={
                 "color": arm.style.light,
-                "size": 9,
-                "symbol": ["x" if bad else arm.style.symbol for bad in broken],
+                "size": 11,
+                # Hollow, so that an interval shorter than its marker is seen.
+                "symbol": ["x-open" if bad else f"{arm.style.symbol}-open" for bad in broken],
             },
             error_y={
                 "type": "data",
@@ -235,15 +237,15 @@ def violations(group: Group) -> go.Figure:
                 "array": [high - value for (_, high), value in zip(pairs, values, strict=True)],
                 "arrayminus": [value - low for (low, _), value in zip(pairs, values, strict=True)],
                 "color": arm.style.light,
-                "thickness": 1.5,
-                "width": 3,
+                "thickness": 2,
+                "width": 7,
             },
             customdata=[[layer, *pair] for layer, pair in zip(layers, pairs, strict=True)],
             meta=arm.style[:2],
             hovertemplate=f"%{{fullData.name}}, seed {summary.seed}, layer %{{customdata[0]}}<br>"
             "%{y:.3g} (from %{customdata[1]:.3g} to %{customdata[2]:.3g})<extra></extra>",
         )
-    figure.update_xaxes(_layer_ticks(1, group.depth))
+    figure.update_xaxes(layer_ticks(1, group.depth))
     figure.update_yaxes(zeroline=True, zerolinecolor=MUTED, zerolinewidth=2)
     return figure
 
@@ -252,7 +254,7 @@ def _along_layers(group: Group, noise: float | None, what: str, traces: Callable
     level = group.train_noise if noise is None else noise
     frames = [go.Frame(name=str(key), data=traces(group, key)) for key in group.noise_levels]
     figure = go.Figure(traces(group, level), plain_layout("layer (0 is the input)", what), frames)
-    figure.update_xaxes(_layer_ticks(0, group.depth))
+    figure.update_xaxes(layer_ticks(0, group.depth))
     figure.add_shape(_cursor("layer", group.depth))
     return figure
 
@@ -276,7 +278,7 @@ def _rows(arm: Arm, level: float, entry: Callable[[Summary], ByLevel]) -> list[l
 def _layer_line(arm: Arm, rows: Sequence[list[float]]) -> list[go.Scatter]:
     """The line through the means of the seeds' values, by layer."""
     by_layer = [list(values) for values in zip(*rows, strict=False)]
-    return _line_with_band(arm, list(range(len(by_layer))), by_layer)
+    return line_with_band(arm, list(range(len(by_layer))), by_layer)
 
 
 def _probe_line(arm: Arm, rows: Sequence[list[float]]) -> list[go.Scatter]:
@@ -299,6 +301,7 @@ def _probe_line(arm: Arm, rows: Sequence[list[float]]) -> list[go.Scatter]:
 
 def _loss_traces(group: Group, level: float) -> list[go.Scatter]:
     traces: list[go.Scatter] = []
+    on_top: list[go.Scatter] = []  # no marker hides a bar
     with_bars = [arm for arm in group.arms if arm.losses_to_reach(group.train_noise)]
     for arm in group.arms:
         traces += _layer_line(arm, _rows(arm, level, lambda summary: summary.layer_losses))
@@ -317,11 +320,11 @@ def _loss_traces(group: Group, level: float) -> list[go.Scatter]:
                 meta=arm.style[:2],
                 hovertemplate="%{y:.4g}",
             )
-            traces.append(bars)
-    return traces
+            on_top.append(bars)
+    return traces + on_top
 
 
-def _line_with_band(arm: Arm, x: list[Any], values: Sequence[list[float]]) -> list[go.Scatter]:
+def line_with_band(arm: Arm, x: list[Any], values: Sequence[list[float]]) -> list[go.Scatter]:
     """A line through the seeds' means and, with several seeds, a band from their lowest to their highest."""
     light = arm.style.light
     line = go.Scatter(
@@ -371,16 +374,21 @@ def layer_colours(layer: int, depth: int) -> tuple[str, str]:
     return light, dark
 
 
-def _layer_ticks(first: int, last: int) -> dict[str, Any]:
+def layer_ticks(first: int, last: int) -> dict[str, Any]:
+    """The settings of an axis over layers ``first`` … ``last``: about eight ticks, with room at both ends."""
     return {"dtick": max(1, round(last / 8)), "tick0": first, "range": [first - 0.4, last + 0.4]}
 
 
-def _log_ticks(group: Group) -> list[float]:
-    """Round numbers over all losses, as many per decade as the widest level leaves room for."""
+def log_ticks(ranges: Iterable[Iterable[float]]) -> list[float]:
+    """Round numbers for a logarithmic axis over all values, as many per decade as the widest range leaves room for.
+
+    Args:
+        ranges: The values that the axis shows at a time; those that are not positive and finite are left out.
+    """
     spans = []
-    for level in group.noise_levels:
-        losses = [loss for run in group.runs for loss in run.summary.layer_losses.get(level, ()) if 0 < loss < inf]
-        spans += [(min(losses), max(losses))] if losses else []
+    for values in ranges:
+        known = [value for value in values if 0 < value < inf]
+        spans += [(min(known), max(known))] if known else []
     if not spans:
         return []
     widest = max(high / low for low, high in spans)
@@ -391,14 +399,21 @@ def _log_ticks(group: Group) -> list[float]:
     return [step * 10.0**power for power in range(first, last + 1) for step in steps]
 
 
-def _line(x: float, dash: str, role: str) -> dict[str, Any]:
+def _losses_by_level(group: Group) -> list[list[float]]:
+    """The losses of all runs at each noise level."""
+    by_level = [[run.summary.layer_losses.get(level, []) for run in group.runs] for level in group.noise_levels]
+    return [[loss for row in rows for loss in row] for rows in by_level]
+
+
+def vertical_line(x: float, dash: str, role: str) -> dict[str, Any]:
+    """A line from the bottom of the plot to its top at ``x``, under the curves; ``role`` is its name."""
     place = {"x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "layer": "below"}
     return {"type": "line", "name": role, "line": {"color": MUTED, "width": 1.5, "dash": dash}, **place}
 
 
 def _cursor(control: str, x: float) -> dict[str, Any]:
     """A line at the position of the page's slider of this name; invisible without one."""
-    return _line(x, "solid", f"cursor-{control}") | {"visible": False, "opacity": 0.4}
+    return vertical_line(x, "solid", f"cursor-{control}") | {"visible": False, "opacity": 0.4}
 
 
 def plain_layout(x: str, y: str) -> go.Layout:

@@ -1,10 +1,51 @@
 "use strict";
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
+const inDark = () => dark.matches && document.documentElement.dataset.printing === undefined;
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const nearest = (levels, value) =>
   levels.reduce((best, level, i) => (Math.abs(level - value) < Math.abs(levels[best] - value) ? i : best), 0);
 const short = (value) => String(Number(value.toPrecision(4)));
+
+const LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;,=>?@^_`{|}~";
+
+/** The bytes that the page holds as base 85: five letters for every four bytes. */
+function unpackedBytes(text, size) {
+  const digits = new Uint8Array(128);
+  [...LETTERS].forEach((letter, i) => (digits[letter.charCodeAt(0)] = i));
+  const bytes = new DataView(new ArrayBuffer((text.length / 5) * 4));
+  for (let from = 0, to = 0; from < text.length; from += 5, to += 4) {
+    let number = 0;
+    for (let i = 0; i < 5; i++) number = number * 85 + digits[text.charCodeAt(from + i)];
+    bytes.setUint32(to, number);
+  }
+  return new Uint8Array(bytes.buffer, 0, size);
+}
+
+/** Run plotly.js, which the page holds compressed. */
+async function loadPlotly() {
+  const packed = document.getElementById("plotly");
+  const bytes = unpackedBytes(packed.textContent, Number(packed.dataset.size));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const script = document.createElement("script");
+  script.textContent = await new Response(stream).text();
+  document.head.append(script);
+}
+
+/** Say in place of the plots that this browser can't draw them. */
+function refusePlots() {
+  globalThis.Plotly = { react: () => {} };
+  for (const plot of document.querySelectorAll(".plot")) {
+    plot.removeAttribute("role");
+    plot.removeAttribute("aria-label");
+    plot.classList.add("refused");
+    plot.textContent = "This browser can’t draw the plot: it has no DecompressionStream. Browsers since 2023 have it.";
+  }
+}
+
+const plotly = loadPlotly().catch(refusePlots);
+// What is to be drawn before plotly.js runs waits for it.
+globalThis.Plotly = { react: (...call) => plotly.then(() => Plotly.react(...call)) };
 
 /** A group of runs: one state (noise, layer, clip, log) that every slider sets and every plot and picture follows. */
 class Section {
@@ -45,6 +86,7 @@ class Section {
     this.showInputs();
     for (const element of this.root.querySelectorAll("[data-plot]")) {
       const plot = this.plots[element.dataset.plot];
+      if (element.closest("details:not([open])")) continue;
       if (control === null || this.follows(plot, control)) this.draw(element, plot);
     }
     if (this.frames) this.showFrames();
@@ -88,6 +130,10 @@ class Section {
       clip: this.state.clip,
     };
     const gamma = short(this.frames.noise[at.noise]);
+    for (const image of this.root.querySelectorAll("[data-still]")) {
+      const { images } = this.frames.panels[image.dataset.still];
+      image.src = JSON.parse(image.dataset.path).reduce((list, place) => list[place], images);
+    }
     const pick = (lists, axes) => axes.reduce((list, axis) => list[Math.min(at[axis], list.length - 1)], lists);
     for (const element of this.root.querySelectorAll("[data-panel]")) {
       const { label, axes, images, rmse } = this.frames.panels[element.dataset.panel];
@@ -102,7 +148,7 @@ class Section {
 }
 
 function paintTrace(trace) {
-  const colour = trace.meta?.[dark.matches ? 1 : 0];
+  const colour = trace.meta?.[inDark() ? 1 : 0];
   if (!colour) return trace;
   const painted = { ...trace, marker: { ...trace.marker, color: colour }, line: { ...trace.line, color: colour } };
   if (trace.marker?.line) painted.marker.line = { ...trace.marker.line, color: colour };
@@ -142,11 +188,6 @@ const sections = new Map(
     return [root, new Section(root, section)];
   }),
 );
-const drawn = new Set();
-const draw = (section) => {
-  drawn.add(section);
-  section.render();
-};
 
 // A section is drawn when it comes near the window, so that a page with many is soon there.
 const near = new IntersectionObserver(
@@ -154,14 +195,31 @@ const near = new IntersectionObserver(
     for (const { target, isIntersecting } of entries) {
       if (!isIntersecting) continue;
       near.unobserve(target);
-      draw(sections.get(target));
+      sections.get(target).render();
     }
     document.documentElement.dataset.ready = "";
   },
   { rootMargin: "50% 0px" },
 );
 const watch = () => [...sections.keys()].forEach((root) => near.observe(root));
-watch();
+plotly.then(watch);
 dark.addEventListener("change", watch);
 if (!sections.size) document.documentElement.dataset.ready = "";
-addEventListener("beforeprint", () => sections.forEach((section) => drawn.has(section) || draw(section)));
+
+// A plot in a folded part has no size, and is drawn when the part is unfolded.
+for (const [root, section] of sections)
+  for (const part of root.querySelectorAll("details")) part.addEventListener("toggle", () => part.open && section.render());
+
+// On paper everything is unfolded, on a light ground.
+let unfolded = [];
+addEventListener("beforeprint", () => {
+  unfolded = [...document.querySelectorAll("details:not([open])")];
+  for (const part of unfolded) part.open = true;
+  document.documentElement.dataset.printing = "";
+  sections.forEach((section) => section.render());
+});
+addEventListener("afterprint", () => {
+  for (const part of unfolded) part.open = false;
+  delete document.documentElement.dataset.printing;
+  sections.forEach((section) => section.render());
+});

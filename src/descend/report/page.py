@@ -9,15 +9,19 @@ import plotly.graph_objects as go
 
 from descend.errors import InputError
 from descend.report import anytime, figures
+from descend.report.opening import opening
 from descend.report.rendering import write_interactive
 from descend.report.runs import Arm, Group, RunView, alphas, group_name, group_runs
 from descend.report.tables import layers_table, runs_tables
-from descend.report.verdict import verdict
+from descend.report.verdict import findings, verdict
 from descend.report.viewer import pictures_view
 from descend.report.views import FigureView, PicturesView, SectionView, Slider
 
-# With plotly.js (5 MB) beside them, the page stays below 12 MB.
-FRAMES_BUDGET = 6_000_000
+FRAMES_BUDGET = 400_000
+"""Most characters that frames take: with plotly.js (1.8 MB) and the numbers the page stays below 2.5 MB."""
+
+LEAST_BUDGET = 200_000
+"""What each group may take at least, however many share the page."""
 
 _DATA = {"test": "held-out data", "validation": "validation data", "train": "training data"}
 
@@ -72,7 +76,9 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str) -> P
     groups = group_runs(views)
     sections, data = [], []
     for index, group in enumerate(groups):
-        section, values = _section(index, group, alone=len(groups) == 1, budget=FRAMES_BUDGET // len(groups))
+        section, values = _section(
+            index, group, alone=len(groups) == 1, budget=max(FRAMES_BUDGET // len(groups), LEAST_BUDGET)
+        )
         sections.append(section)
         data.append(values)
     return write_interactive(
@@ -81,25 +87,29 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str) -> P
         data=data,
         title=title,
         subtitle=group_name(groups[0]) if len(groups) == 1 else f"{len(views)} runs in {len(groups)} settings",
-        verdict=verdict(groups),
-        tables=runs_tables(groups),
+        verdict=verdict(groups) if len(groups) > 1 else None,
+        tables=runs_tables(groups) if len(groups) > 1 else [],
         sections=sections,
     )
 
 
 def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[SectionView, dict[str, Any]]:
     plots, views = _figures(index, group)
-    judged = [arm for arm in group.arms if arm.runs[0].summary.constrained and arm.runs[0].summary.violations]
+    frames, pictures = _frames(index, group, budget)
+    first, plots["opening"] = opening(index, group, frames)
+    judged = [arm for arm in group.arms if _judged_by_layer(arm.runs[0])]
     tables = [
-        layers_table(arm.runs[0], f"Layer by layer{_of(arm.runs[0], arm, group)}", opened=len(judged) == 1)
+        layers_table(arm.runs[0], f"Layer by layer{_of(arm.runs[0], arm, judged)}", opened=len(judged) == 1)
         for arm in judged
     ]
     tables += [anytime.depth_table(group)] if any(run.summary.anytime for run in group.runs) else []
-    frames, pictures = _frames(index, group, budget)
     section = SectionView(
         index,
+        opening=first,
+        verdict=verdict([group]),
         name="" if alone else group_name(group),
-        verdict=None if alone else verdict([group]),
+        findings=findings(group),
+        runs=runs_tables([group]) if alone else [],
         figures=views,
         tables=tables,
         pictures=pictures,
@@ -111,6 +121,12 @@ def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[Sec
         "frames": frames,
     }
     return section, data
+
+
+def _judged_by_layer(run: RunView) -> bool:
+    """Whether a run has something to show layer by layer: constraints, bounds or what is certain of a layer."""
+    summary = run.summary
+    return bool(summary.constrained and summary.violations) or bool(summary.bounds or summary.certified)
 
 
 def _figures(index: int, group: Group) -> tuple[dict[str, go.Figure], list[FigureView]]:
@@ -144,7 +160,8 @@ def _figures(index: int, group: Group) -> tuple[dict[str, go.Figure], list[Figur
     for arm in group.arms:
         run = next((run for run in arm.runs if run.history), None)
         if run and run.summary.constrained:
-            heading = f"Multipliers{_of(run, arm, group)}"
+            bound = [arm for arm in group.arms if arm.runs[0].summary.constrained]
+            heading = f"Multipliers{_of(run, arm, bound)}"
             add(f"multipliers-{arm.label}", figures.multipliers(run), heading, _MULTIPLIERS)
     if any(summary.violations for summary in summaries):
         heading = f"Constraints on {_DATA.get(group.split, group.split)}"
@@ -166,9 +183,9 @@ def _loss_controls(index: int, group: Group) -> dict[str, Any]:
     return {"controls": True, "slider": slider}
 
 
-def _of(run: RunView, arm: Arm, group: Group) -> str:
-    """Whose multipliers or layers these are, where that is not plain."""
-    words = [arm.label] if sum(other.runs[0].summary.constrained for other in group.arms) > 1 else []
+def _of(run: RunView, arm: Arm, shown: Sequence[Arm]) -> str:
+    """Whose multipliers or layers these are, where several arms are shown or the arm has several runs."""
+    words = [arm.label] if len(shown) > 1 else []
     words += [f"seed {run.summary.seed}"] if len(arm.runs) > 1 else []
     return f" ({', '.join(words)})" if words else ""
 

@@ -1,4 +1,4 @@
-"""The verdict at the top of the page: whether the constraints hold, in plain words."""
+"""The verdict on the constraints in plain words, what to do about it, and further findings on a group's runs."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -12,12 +12,21 @@ _MARKS = {"holds": "✓", "tentative": "≈", "broken": "✕", "open": "–"}
 
 
 def verdict(groups: Sequence[Group]) -> VerdictView:
-    """Whether the constraints hold in some groups of runs; for a single group with the details of its arms."""
+    """Whether the constraints hold in some groups of runs; for a single group with its arms' verdicts and advice."""
     runs = [run for group in groups for run in group.runs if run.summary.constrained]
     state = _state(runs)
-    lines = _details(groups[0]) if len(groups) == 1 else []
-    links = _links(groups) if len(groups) > 1 else []
-    return VerdictView(state, _MARKS[state], _headline(runs), lines, links)
+    if len(groups) > 1:
+        return VerdictView(state, _MARKS[state], _headline(runs), groups=_links(groups))
+    return VerdictView(state, _MARKS[state], _headline(runs), _verdicts(groups[0]), advice=_advice(state, runs))
+
+
+def findings(group: Group) -> list[Sentence]:
+    """What else is known of a group's runs: what is certain of the layers, what was asked, what was measured."""
+    arms = _judged(group)
+    certain = _by_run(arms, [[run.summary.certificate for run in arm.runs] for arm in arms])
+    measured = [words for arm in arms for words in _measured(arm, group)]
+    asked = dict.fromkeys(words for arm in arms if (words := _asked(arm)))
+    return [*certain, *([Span(words)] for words in (*measured, *asked)), *_gain(group)]
 
 
 def _state(runs: Sequence[RunView]) -> str:
@@ -48,25 +57,68 @@ def _headline(runs: Sequence[RunView]) -> str:
             return "Not judged: whether the constraints hold was not measured"
 
 
-def _details(group: Group) -> list[Sentence]:
-    arms = [arm for arm in group.arms if arm.runs[0].summary.constrained] or group.arms
-    seeds: dict[str, dict[str, list[int]]] = {}  # sentence → arm → its seeds
-    for arm in arms:
-        for run in arm.runs:
-            words = " ".join(filter(None, (run.summary.verdict, run.summary.certificate)))
-            seeds.setdefault(words, {}).setdefault(arm.label, []).append(run.summary.seed)
-    lines: list[Sentence] = []
-    for words, by_arm in seeds.items():
-        who = "; ".join(
-            (f"{label}, seed" if len(arms) > 1 else "Seed") + f"{'s' * (len(each) > 1)} {_listed(each)}"
-            for label, each in by_arm.items()
-        )
-        if words:
-            lines.append([Span(f"{who}.", bold=True), Span(f" {words}")] if len(seeds) > 1 else [Span(words)])
+def _advice(state: str, runs: Sequence[RunView]) -> str:
+    """What to do with a verdict."""
+    summaries = [run.summary for run in runs]
+    asks = {"--alpha" if summary.alpha and summary.target != "geometric" else "--strength" for summary in summaries}
+    less = f"ask for less by a lower {' or '.join(sorted(asks))}"
+    match state:
+        case "holds":
+            return "Nothing. The model can be left after any layer, and each layer is better than the one before."
+        case "tentative":
+            return f"Use the model; nothing speaks against it. To be certain, evaluate it on more data, or {less}."
+        case "broken":
+            return (
+                f"Train longer, or {less}. If the run’s folder holds best_feasible, that model met the constraints: "
+                "evaluate it with --model best_feasible."
+            )
+        case _ if not runs:
+            return "For a promise about each layer, train with --method constrained."
+        case _:
+            return "Evaluate the runs again with `descend evaluate`."
+
+
+def _judged(group: Group) -> list[Arm]:
+    """The arms under constraints; all of them where there is none."""
+    return [arm for arm in group.arms if arm.runs[0].summary.constrained] or group.arms
+
+
+def _verdicts(group: Group) -> list[Sentence]:
+    """The verdict of each run, and its note."""
+    arms = _judged(group)
+    lines = _by_run(arms, [[_without_title(run.summary.verdict) for run in arm.runs] for arm in arms])
     notes = dict.fromkeys(run.summary.note for run in group.runs if run.summary.note)
-    measured = [words for arm in arms for words in _measured(arm, group)]
-    asked = dict.fromkeys(words for arm in arms if (words := _asked(arm)))
-    return [*lines, *([Span(words)] for words in (*notes, *measured, *asked)), *_gain(group)]
+    return [*lines, *([Span(words)] for words in notes)]
+
+
+def _without_title(words: str) -> str:
+    """A verdict without the word that the headline has: "Feasible: every …" becomes "Every …"."""
+    title, _, rest = words.partition(": ")
+    if not rest or not title.lower().startswith(("feasible", "infeasible")):
+        return words
+    return rest[0].upper() + rest[1:]
+
+
+def _by_run(arms: Sequence[Arm], words: Sequence[Sequence[str]]) -> list[Sentence]:
+    """Sentences about runs, each once, with the runs that it is about where they differ.
+
+    Args:
+        arms: The arms.
+        words: For each arm a sentence per run; those that are empty are left out.
+    """
+    seeds: dict[str, dict[str, list[int]]] = {}  # sentence → arm → its seeds
+    for arm, sentences in zip(arms, words, strict=True):
+        for run, each in zip(arm.runs, sentences, strict=True):
+            seeds.setdefault(each, {}).setdefault(arm.label, []).append(run.summary.seed)
+    lines: list[Sentence] = []
+    for each, by_arm in seeds.items():
+        who = "; ".join(
+            (f"{label}, seed" if len(arms) > 1 else "Seed") + f"{'s' * (len(of_arm) > 1)} {_listed(of_arm)}"
+            for label, of_arm in by_arm.items()
+        )
+        if each:
+            lines.append([Span(f"{who}.", bold=True), Span(f" {each}")] if len(seeds) > 1 else [Span(each)])
+    return lines
 
 
 def _measured(arm: Arm, group: Group) -> list[str]:

@@ -30,7 +30,7 @@ def pictures_view(
     if not all(first.same_input(other) for other in pictures.values()):
         words = "The runs show different clips or noise, so they are not put side by side."
         return None, PicturesView(heading, words)
-    data = embed(pictures, budget)
+    data = embed(pictures, budget, trained)
     if data is None:
         words = "They would make the page too large; a report of fewer runs shows them."
         return None, PicturesView(heading, words)

@@ -64,7 +64,7 @@ class GroupLink:
 
 @dataclass(frozen=True)
 class VerdictView:
-    """Whether the constraints hold: the first thing on the page.
+    """Whether the constraints hold, and what to do about it.
 
     ``state`` is ``holds``, ``tentative``, ``broken`` or ``open``.
     """
@@ -74,6 +74,7 @@ class VerdictView:
     headline: str
     lines: Sequence[Sentence] = ()
     groups: Sequence[GroupLink] = ()
+    advice: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,12 +119,48 @@ class PicturesView:
 
 
 @dataclass(frozen=True)
+class Still:
+    """A picture of the opening's strip: where the page's script finds it, its label, its number and its text."""
+
+    panel: int
+    path: Sequence[int]
+    label: str
+    words: str
+    alt: str
+    style: Style | None = None
+
+
+@dataclass(frozen=True)
+class StripLayer:
+    """The pictures of one layer, one for each method."""
+
+    heading: str
+    stills: Sequence[Still]
+
+
+@dataclass(frozen=True)
+class OpeningView:
+    """The first thing in a section: a sentence, the plot that shows it, and frames at each layer."""
+
+    sentence: str
+    figure: FigureView
+    section: int = 0
+    strip: Sequence[StripLayer] = ()
+
+
+@dataclass(frozen=True)
 class SectionView:
-    """A group of runs on the page; ``name`` and ``verdict`` are left out where it is the only one."""
+    """A group of runs on the page: the opening and the verdict, then all the rest, folded with several groups.
+
+    ``name`` is empty where the group is the only one.
+    """
 
     index: int
+    opening: OpeningView
+    verdict: VerdictView
     name: str = ""
-    verdict: VerdictView | None = None
+    findings: Sequence[Sentence] = ()
+    runs: Sequence[Table] = ()
     figures: Sequence[FigureView] = ()
     tables: Sequence[Table] = field(default_factory=list)
     pictures: PicturesView | None = None

@@ -1,0 +1,81 @@
+"""The sentence that a page opens with says what its numbers say, and no more."""
+
+from pathlib import Path
+
+import pytest
+
+from descend.report import RunView, group_runs
+from descend.report.opening import Curve, Scale, opening, sentence
+from tests.support.pages import classifier, fake_run
+
+RMSE, ACCURACY = Scale.of("RMSE", higher=False), Scale.of("Accuracy", higher=True)
+FALLING = [90.0, 60.0, 45.0, 20.0, 9.0]
+EARLY = [90.0, 20.0, 15.0, 10.0, 9.1]
+
+
+@pytest.fixture(scope="module")
+def arms(tmp_path_factory: pytest.TempPathFactory):
+    root = tmp_path_factory.mktemp("arms")
+    runs = [fake_run(root / method, method, frames=False) for method in ("erm", "constrained")]
+    (group,) = group_runs([RunView.read(run) for run in runs])
+    return group.arms
+
+
+def said(arms, ours: list[float], plain: list[float] | None, scale: Scale = RMSE) -> str:
+    return sentence(Curve(arms[1], ours), Curve(arms[0], plain) if plain else None, scale)
+
+
+def test_a_gain_is_told_with_its_numbers(arms) -> None:
+    assert said(arms, EARLY, FALLING) == (
+        "Half of the layers already give RMSE 15.0 with constrained training; plain training needs all 4 layers for "
+        "that (45.0 at half depth); at full depth the two are alike (9.10 and 9.00)."
+    )
+    earlier = said(arms, EARLY, [90.0, 60.0, 45.0, 14.0, 9.0])
+    assert "plain training needs 3 layers for that" in earlier
+    never = said(arms, EARLY, [90.0, 60.0, 45.0, 20.0, 16.0])
+    assert "reaches that at no layer" in never and "at full depth constrained training is better (9.10" in never
+    odd = said(arms, EARLY[:4], FALLING[:4])
+    assert odd.startswith("1 of 3 layers already gives RMSE 20.0")
+
+
+def test_no_gain_and_a_loss_are_told_as_such(arms) -> None:
+    assert "gains nothing along the layers" in said(arms, FALLING, FALLING)
+    worse = said(arms, FALLING, EARLY)
+    assert worse.startswith("Constrained training is worse along the layers") and "alike" in worse
+    costly = said(arms, [90.0, 20.0, 15.0, 13.0, 12.0], FALLING)
+    assert "at full depth plain training is better (9.00 against 12.0)" in costly
+    assert "diverged" in said(arms, [*EARLY[:4], float("nan")], FALLING)
+    assert said(arms, [9.0, 5.0], [9.0, 7.0]) == "At full depth constrained training is better (5.00 against 7.00)."
+
+
+def test_a_single_run_has_its_own_sentence(arms) -> None:
+    assert said(arms, FALLING, None).startswith("This model needs all of its 4 layers")
+    assert said(arms, [90.0, 10.0, 9.2, 9.1, 9.0], None).startswith("The first 2 of 4 layers already give RMSE 9.20")
+    assert said(arms, [90.0, 20.0, 15.0, 9.2, 9.0], None).startswith("3 of 4 layers give RMSE 9.20")
+    assert said(arms, [9.0, 9.0, 9.0, 9.0, 9.0], None).startswith("The layers improve nothing")
+
+
+def test_an_accuracy_within_its_sampling_error_gains_nothing(arms) -> None:
+    ours, plain = [0.5, 0.52, 0.53, 0.53, 0.53], [0.5, 0.5, 0.5, 0.5, 0.52]
+    assert "already give accuracy 0.530" in said(arms, ours, plain, ACCURACY)
+    assert "gains nothing" in said(arms, ours, plain, Scale.of("Accuracy", higher=True, samples=250))
+
+
+def test_the_plot_has_the_sentences_numbers(tmp_path: Path) -> None:
+    rows = {"erm": [0.5, 0.5, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9], "constrained": [0.5, 0.6, 0.7, 0.8, 0.85, 0.88, 0.9, 0.9]}
+    runs = [
+        fake_run(tmp_path / method, method, frames=False, **classifier(layer_metrics={"0.15": row}))
+        for method, row in rows.items()
+    ]
+    (group,) = group_runs([RunView.read(run) for run in runs])
+    view, figure = opening(0, group, None)
+    assert view.sentence.startswith("3 of 7 layers already give accuracy 0.800 with constrained training")
+    assert "all" not in view.sentence.split(";")[0] and view.strip == []
+    names = [trace.name for trace in figure.data if trace.showlegend is not False]
+    assert names == ["Plain training", "Constrained training"]
+    numbers = [number for trace in figure.data if trace.text for number in trace.text]
+    assert set(numbers) == {"0.800", "0.550", "0.900"}
+    # Without the metric along the layers it speaks of the loss.
+    older = [fake_run(tmp_path / f"older-{method}", method, frames=False) for method in rows]
+    (group,) = group_runs([RunView.read(run) for run in older])
+    assert " loss " in opening(0, group, None)[0].sentence
