@@ -325,6 +325,24 @@ def test_a_classifiers_page_has_its_own_figures(browser: Browser, tmp_path: Path
         assert visit.plot("losses", "plot.data.map(trace => trace.name)").count("ERM, linear probe") == 1
 
 
+def test_texts_are_shown_with_what_each_layer_decides(browser: Browser, tmp_path: Path) -> None:
+    folders = []
+    for method in ("erm", "constrained"):
+        folder = fake_run(tmp_path / method, method, frames=False, **classifier())
+        layers = [{"answer": HOSTILE[1], "confidence": 0.5 + layer / 20, "right": layer > 3} for layer in range(8)]
+        texts = [{"text": HOSTILE[0], "decisions": layers}, {"text": method, "decisions": layers}]
+        (folder / "decisions.json").write_text(json.dumps({"noise": 0.15, "texts": texts}))
+        folders.append(folder)
+    with Guarded(browser, write_page(folders, tmp_path / "report.html", "texts")) as visit:
+        visit.assert_quiet()
+        assert visit.page.locator(".texts table").count() == 1  # the text that both have
+        assert HOSTILE[0] in visit.page.locator(".texts tr.group").inner_text()
+        row = visit.page.locator(".texts tbody tr", has_text="Constrained").locator("td").all_inner_texts()
+        assert len(row) == 7 and row[0].split() == ["✗", *HOSTILE[1].split(), "50%"] and row[-1].endswith("85%")
+        found = Axe().run(visit.page, context={"exclude": [[".plot > *"]]}).response["violations"]
+        assert [violation["id"] for violation in found] == []
+
+
 def test_quality_against_depth_and_time_on_any_screen(browser: Browser, tmp_path: Path) -> None:
     runs = [fake_run(tmp_path / method, method, frames=False, **classifier()) for method in ("erm", "constrained")]
     page = write_page(runs, tmp_path / "report.html", "texts")

@@ -81,7 +81,7 @@ def _judge_options(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     more.add_argument("--confidence", type=float, metavar="X", help="with --risk: how sure that must be [0.95]")
     more.add_argument("--probe", action="store_true", help="fit and evaluate a linear probe at every layer")
     output = parser.add_argument_group("output")
-    output.add_argument("--frames", type=int, metavar="N", default=2, help="frames to keep for the page [2]")
+    output.add_argument("--frames", type=int, metavar="N", default=2, help="frames, or texts, to keep for the page [2]")
     add_talk(output)
     options = vars(talk(parser.parse_args(words)))
     if options["noise"] is not None:

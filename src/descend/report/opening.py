@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
+from descend.records.schema import Decision
 from descend.report import figures
 from descend.report.runs import Arm, Group
-from descend.report.views import FigureView, OpeningView, Still, StripLayer
+from descend.report.views import Body, Cell, FigureView, OpeningView, Row, Still, StripLayer, Table
 
 # What counts as better: 5 % less of an error, or at least 1 point more of an accuracy.
 ERROR_SHARE, POINTS = 0.05, 0.01
@@ -64,12 +65,13 @@ def opening(index: int, group: Group, pictures: Mapping[str, Any] | None) -> tup
     """
     curves, scale = _curves(group)
     ours, baseline = _pair(curves)
-    level = f"at the training noise, γ = {group.train_noise:g}" if group.train_noise else "without noise"
+    level = f"at the training noise, γ\u00a0=\u00a0{group.train_noise:g}" if group.train_noise else "without noise"
     words = f"{scale.name} on {group.split} data if the network is left after each layer, {level}."
     figure = FigureView("opening", f"{scale.name} along the layers", words, wide=True)
     shown = [curve.arm.label for curve in (baseline, ours) if curve]
     strip = _strip(shown, group, pictures) if pictures else []
-    view = OpeningView(sentence(ours, baseline, scale), figure, index, strip)
+    texts = _texts([curve.arm for curve in (baseline, ours) if curve])
+    view = OpeningView(sentence(ours, baseline, scale), figure, index, strip, texts)
     return view, _plot(curves, ours, baseline, scale, group.train_noise)
 
 
@@ -206,7 +208,7 @@ def _plot(curves: Sequence[Curve], ours: Curve, baseline: Curve | None, scale: S
         figure.add_traces([*bands, line])
     depth = max(len(curve.values) for curve in curves) - 1
     half = depth // 2
-    for curve, above in ((ours, scale.higher), (baseline, not scale.higher)):
+    for curve, above in ((ours, scale.higher or baseline is None), (baseline, not scale.higher)):
         if curve and len(curve.values) == depth + 1:
             once = curve is ours and baseline and _alike(ours.values[-1], baseline.values[-1], scale)
             layers = [layer for layer in (half, 0 if once else depth) if layer]
@@ -219,8 +221,10 @@ def _plot(curves: Sequence[Curve], ours: Curve, baseline: Curve | None, scale: S
     known = [value for curve in curves for value in curve.values if isfinite(value)]
     if known and min(known) > 0 and max(known) / min(known) > LOG_FROM:
         figure.update_yaxes(type="log", tickvals=figures.log_ticks([known]), tickformat=".3~g")
-    elif not scale.higher:
-        figure.update_yaxes(rangemode="tozero")
+    elif known and not scale.higher and min(known) >= 0:  # from 0, with room for a number below the lowest point
+        figure.update_yaxes(range=[-0.1 * max(known), 1.15 * max(known)])
+    elif known and min(known) >= 0 and max(known) <= 1:
+        figure.update_yaxes(range=[0, 1.03])
     return figure
 
 
@@ -242,15 +246,43 @@ def _numbers(curve: Curve, layers: Sequence[int], *, above: bool) -> go.Scatter:
     )
 
 
+def _texts(arms: Sequence[Arm]) -> list[Table]:
+    """A table for each text that all arms decided on: a row per arm with what its layers say."""
+    known = [(arm, run.decisions) for arm in arms for run in arm.runs[:1] if run.decisions]
+    by_arm = [(arm, {each.text: each.decisions for each in decisions.texts}) for arm, decisions in known]
+    shared = [text for text in (by_arm[0][1] if by_arm else ()) if all(text in texts for _, texts in by_arm)]
+    tables = []
+    for text in shared:
+        layers = _layers(min(len(texts[text]) for _, texts in by_arm) - 1)
+        rows = [
+            Row(
+                [Cell(_PLAIN_NAMES.get(arm.label, arm.label).removesuffix(" training"))]
+                + [_decision(texts[text][layer]) for layer in layers],
+                arm.style,
+            )
+            for arm, texts in by_arm
+        ]
+        tables.append(Table(["", *(f"Layer {layer}" for layer in layers)], [Body(rows, f"“{text}”")]))
+    return tables
+
+
+def _decision(decision: Decision) -> Cell:
+    sure = f"{decision.confidence:.0%}" if isfinite(decision.confidence) else "–"
+    return Cell(f"{'✓' if decision.right else '✗'} {decision.answer}", sure)
+
+
+def _layers(depth: int) -> list[int]:
+    """The layers to show: all, or seven of them from the first to the last."""
+    return sorted({round(place * depth / (MOST_STILLS - 1)) for place in range(MOST_STILLS)})
+
+
 def _strip(labels: Sequence[str], group: Group, pictures: Mapping[str, Any]) -> list[StripLayer]:
     """The first clip at the training noise, after each layer or after seven of them, with its input and its goal."""
     levels: list[float] = pictures["noise"]
     noise = min(range(len(levels)), key=lambda place: abs(levels[place] - group.train_noise))
     panels = {panel["label"]: (place, panel) for place, panel in enumerate(pictures["panels"])}
-    depth = pictures["layers"]
-    layers = sorted({round(place * depth / (MOST_STILLS - 1)) for place in range(MOST_STILLS)})
     strip = []
-    for layer in layers:
+    for layer in _layers(pictures["layers"]):
         stills = []
         for label, arm in ((label, arm) for label in labels for arm in group.arms if arm.label == label):
             if label not in panels or layer >= len(panels[label][1]["images"][noise]):

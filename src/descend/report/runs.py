@@ -7,7 +7,17 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from descend.errors import InputError
-from descend.records.schema import RECORDS_FILE, AnytimeCurve, Record, Summary, read_records, read_summary
+from descend.records.schema import (
+    DECISIONS_FILE,
+    RECORDS_FILE,
+    AnytimeCurve,
+    Decisions,
+    Record,
+    Summary,
+    read_decisions,
+    read_records,
+    read_summary,
+)
 from descend.report.frames import FRAMES_FILE, Frames
 
 # In the order of legends and tables: what all are held against first, the constrained last.
@@ -65,12 +75,14 @@ class RunView:
         name: Usually its folder's name.
         history: Each layer's multiplier over the steps; layer 0 is the cap's.
         frames: The pictures of its evaluation.
+        decisions: What its layers decide on a few texts.
     """
 
     summary: Summary
     name: str = ""
     history: History = field(default_factory=dict)
     frames: Frames | None = None
+    decisions: Decisions | None = None
 
     @property
     def alpha(self) -> tuple[float, ...]:
@@ -100,12 +112,13 @@ class RunView:
             InputError: If the folder has not been evaluated or one of its files is damaged.
         """
         summary = read_summary(folder)
-        records, frames = folder / RECORDS_FILE, folder / FRAMES_FILE
+        records, frames, decisions = folder / RECORDS_FILE, folder / FRAMES_FILE, folder / DECISIONS_FILE
         return cls(
             summary,
             name=folder.name or str(folder),
             history=multiplier_history(read_records(records), summary.depth) if records.is_file() else {},
             frames=Frames.load(frames) if frames.is_file() else None,
+            decisions=read_decisions(decisions) if decisions.is_file() else None,
         )
 
 

@@ -64,9 +64,12 @@ def _advice(state: str, runs: Sequence[RunView]) -> str:
     less = f"ask for less by a lower {' or '.join(sorted(asks))}"
     match state:
         case "holds":
-            return "Nothing. The model can be left after any layer, and each layer is better than the one before."
+            return "Nothing: each layer under a constraint lowers the loss as asked, and that is certain."
         case "tentative":
-            return f"Use the model; nothing speaks against it. To be certain, evaluate it on more data, or {less}."
+            return (
+                "Nothing on these data speaks against this model’s constraints. To be certain, evaluate it on more "
+                f"data, or {less}."
+            )
         case "broken":
             return (
                 f"Train longer, or {less}. If the run’s folder holds best_feasible, that model met the constraints: "

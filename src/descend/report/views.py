@@ -140,12 +140,13 @@ class StripLayer:
 
 @dataclass(frozen=True)
 class OpeningView:
-    """The first thing in a section: a sentence, the plot that shows it, and frames at each layer."""
+    """The first thing in a section: a sentence, the plot that shows it, and frames, or decisions, at each layer."""
 
     sentence: str
     figure: FigureView
     section: int = 0
     strip: Sequence[StripLayer] = ()
+    texts: Sequence[Table] = ()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, Subset
 
 from descend.contract import resolve
 from descend.errors import InputError, reason
+from descend.evaluation.decided import decided
 from descend.evaluation.energy import energies
 from descend.evaluation.exits import exits
 from descend.evaluation.judgement import PLAIN_ALPHA, judge
@@ -29,7 +30,16 @@ from descend.models.unrolled import UnrolledModel
 from descend.recipes import GENERATED, RECIPES, SHIFTS, Data, PlainClassifier, Recipe, Restored, Workload
 from descend.records import put, read_json, write_json
 from descend.records.card import write_card
-from descend.records.schema import CONFIG_FILE, Probes, Provenance, RunConfig, Summary, check_model, parse
+from descend.records.schema import (
+    CONFIG_FILE,
+    DECISIONS_FILE,
+    Probes,
+    Provenance,
+    RunConfig,
+    Summary,
+    check_model,
+    parse,
+)
 from descend.run.cards import run_card
 from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED
@@ -87,8 +97,8 @@ def evaluate(
 ) -> Summary:
     """Judge a run, or a classifier of Transformers.
 
-    Writes ``summary.json``, ``groups.json`` (the metric by group of samples) and, for video, ``frames.npz`` in the
-    folder.
+    Writes ``summary.json``, ``groups.json`` (the metric by group of samples) and, for video, ``frames.npz``, or for
+    texts to classify ``decisions.json`` in the folder.
 
     Args:
         folder: The run; or with ``task`` a folder that Transformers' `save_pretrained` wrote.
@@ -105,7 +115,7 @@ def evaluate(
             model, where `DescentClassifier` finds it.
         confidence: How sure that bound must be; 0.95 unless given.
         seed: The seed of the noise, the same for runs to be compared.
-        frames: How many frames to keep for the page.
+        frames: How many frames to keep for the page, or beginnings of texts.
         most: Judge on so many samples, taken evenly; by default on all.
         loaded: The run's own data, if they are loaded already.
 
@@ -213,6 +223,17 @@ def evaluate(
     if hasattr(objective_task, "picture"):
         shown = pictures(network, objective_task, samples, trained, levels=levels, count=frames, device=device)
         put(folder / FRAMES_FILE, lambda part: np.savez_compressed(part, **shown))  # type: ignore[arg-type]
+    if isinstance(network, LayeredClassifier) and restored.tokenizer is not None:
+        texts = decided(
+            judgement.measured.levels[judgement.measured.train_noise],
+            samples,
+            judgement.measured.train_noise,
+            decode=partial(restored.tokenizer.decode, skip_special_tokens=True),
+            names=network.saved.config.id2label,
+            count=frames,
+        )
+        if texts is not None:
+            texts.write(folder / DECISIONS_FILE)
     summary = summary.model_copy(update=more)
     judgement.write(folder, summary)
     if task is None and (folder / model).is_dir():

@@ -21,6 +21,7 @@ from descend.records.schema.base import (
 )
 from descend.records.schema.completions import Completion, read_completions
 from descend.records.schema.config import MODELS, RunConfig, check_model, read_config
+from descend.records.schema.decisions import DECISIONS_FILE, DecidedText, Decision, Decisions, read_decisions
 from descend.records.schema.findings import (
     WITHIN,
     AnytimeCurve,
@@ -53,6 +54,7 @@ from descend.records.schema.tasks import TaskComparison, TaskCurve, TaskResults,
 
 __all__ = [
     "CONFIG_FILE",
+    "DECISIONS_FILE",
     "GROUPS_FILE",
     "MODELS",
     "RECORDS_FILE",
@@ -65,6 +67,9 @@ __all__ = [
     "ChosenExit",
     "Comparison",
     "Completion",
+    "DecidedText",
+    "Decision",
+    "Decisions",
     "Drafts",
     "ExitPoint",
     "Exits",
@@ -98,6 +103,7 @@ __all__ = [
     "read_comparison",
     "read_completions",
     "read_config",
+    "read_decisions",
     "read_groups",
     "read_records",
     "read_summary",
