@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TOOLS := .tools
 
-.PHONY: install demo test lint sbom audit clean
+.PHONY: install demo test lint docs sbom audit clean
 
 install: $(READY)
 
@@ -12,7 +12,7 @@ install: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test,lint,privacy]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test,lint,docs,privacy]'
 	touch $(READY)
 
 demo: install
@@ -26,6 +26,11 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Tutorials run while the site is built, on one thread: more only wait for each other where the machine is busy.
+docs: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/build/html
+	@echo "open docs/build/html/index.html"
 
 # In an environment of their own: they look at the project's, and are no part of it.
 $(TOOLS)/.ready:
@@ -44,4 +49,4 @@ audit: install $(TOOLS)/.ready
 	exit $$found
 
 clean:
-	rm -rf $(VENV) $(TOOLS) sbom.json audit.txt demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TOOLS) docs/build docs/gallery docs/tutorials/runs sbom.json audit.txt demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
