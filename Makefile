@@ -1,6 +1,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
 TOOLS := .tools
 
@@ -9,14 +10,19 @@ TOOLS := .tools
 install: $(READY)
 
 # torch first and by its exact version: a looser wish takes a build with gigabytes of CUDA where a CPU build would do.
-$(READY): pyproject.toml constraints.txt
+$(DEMO): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[video,report]'
+	touch $(DEMO)
+
+$(READY): $(DEMO)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test,lint,docs,privacy]'
 	touch $(READY)
 
-demo: install
-	$(BIN)/descend demo --out demo
+# It installs what it needs and no more. On one thread: two wait for each other where the machine is busy.
+demo: $(DEMO)
+	OMP_NUM_THREADS=1 $(BIN)/descend demo --out demo
 
 # Two files at a time, each on one thread: that is faster than one on two.
 test: install
