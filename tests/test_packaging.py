@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from descend.extras import EXTRAS, required
+from descend.recipes import RECIPES
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -67,6 +68,19 @@ def test_import_descend_imports_nothing_heavy():
         (["recipes"], 0),
         (["train"], 2),
         (["train", "--help"], 0),
+        *((["train", name, "--help"], 0) for name in RECIPES),
+        (["train", "llm-sft", "--help-all"], 0),
+        (["train", "video-ut", "--out", "run"], 2),
+        (["train", "video-ut", "--data", "generated", "--out", "run", "--learning-rat", "3"], 2),
+        (["train", "llm-sft", "--data", "generated", "--out", "run", "--max-steps", "many"], 2),
+        (["train", "video-ut", "--data", "generated", "--out", "run", "--kernel", "cubic"], 2),
+        (["train", "text-ut", "--data", "generated", "--output_dir", "run"], 2),
+        (["train", "text-ut", "--data", "generated", "--out", "RUN/config.json/run"], 2),
+        (["evaluate", "RUN", "--model", "best"], 2),
+        (["evaluate", "RUN", "--shift", "pink"], 2),
+        (["sweep", "video-ut", "--trials", "1", "--out", "search", "--data", "generated", "--depht", "3"], 2),
+        (["reproduce", "figure-2", "--scale", "huge"], 2),
+        (["completion", "bash"], 0),
         (["train", "video-tu"], 2),
         (["train", "video-ut", "--data", "NOWHERE", "--out", "run"], 2),
         (["train", "text-ut", "--data=./NOWHERE", "--out", "run"], 2),
@@ -84,8 +98,9 @@ def test_import_descend_imports_nothing_heavy():
     ],
 )
 def test_what_needs_no_model_imports_nothing_heavy(tmp_path, argv, status):
-    (tmp_path / "RUN").mkdir()
+    (tmp_path / "RUN" / "model").mkdir(parents=True)
     (tmp_path / "RUN" / "config.json").write_text('{"recipe": "video-ut"}')
+    (tmp_path / "RUN" / "model" / "config.json").write_text("{}")
     done = descend(*argv, cwd=tmp_path)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (status, "imported:"), done.stderr
     assert len(done.stderr.splitlines()) == (1 if status else 0)
@@ -157,14 +172,14 @@ print("trained")
 @pytest.mark.parametrize(
     ("argv", "module"),
     [
-        (["train", "video-ut", "--out", "run"], "av"),
+        (["train", "video-ut", "--data", "generated", "--out", "run"], "av"),
         (["demo"], "PIL"),
         (["demo"], "plotly"),
-        (["train", "text-ut", "--out", "run"], "datasets"),
-        (["train", "llm-sft", "--out", "run"], "trl"),
-        (["train", "llm-sft", "--out", "run"], "peft"),
-        (["sweep", "text-ut", "--trials", "1", "--out", "search"], "optuna"),
-        (["sweep", "text-ut", "--trials", "1", "--out", "search"], "plotly"),
+        (["train", "text-ut", "--data", "generated", "--out", "run"], "datasets"),
+        (["train", "llm-sft", "--data", "generated", "--out", "run"], "trl"),
+        (["train", "llm-sft", "--data", "generated", "--out", "run"], "peft"),
+        (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "optuna"),
+        (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "plotly"),
         (["evaluate", "RUN"], "plotly"),
         (["report", "RUN"], "plotly"),
         (["tasks", "RUN", "--tasks", "arc_easy", "--out", "out.json"], "lm_eval"),
@@ -172,8 +187,9 @@ print("trained")
     ],
 )
 def test_a_missing_extra_is_one_line_that_says_what_to_install(tmp_path, argv, module):
-    (tmp_path / "RUN").mkdir()
+    (tmp_path / "RUN" / "model").mkdir(parents=True)
     (tmp_path / "RUN" / "config.json").write_text('{"recipe": "video-ut"}')
+    (tmp_path / "RUN" / "model" / "config.json").write_text("{}")
     (tmp_path / "RUN" / "summary.json").write_text("{}")
     done = descend(*argv, hidden=[module], cwd=tmp_path)
     extra = next(modules for modules in EXTRAS.values() if module in modules)

@@ -15,7 +15,7 @@ from transformers import TrainingArguments
 import descend
 from descend import DescentTrainer
 from descend.cli import main
-from descend.cli.parsing import read_recipe
+from descend.cli.settings import read_recipe
 from descend.records.card import CARD_FILE, Card, edited_card, write_card
 from descend.records.schema import RunConfig, parse_summary, read_config
 from descend.run import stored

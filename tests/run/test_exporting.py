@@ -17,7 +17,7 @@ from descend.run.exporting import LayerChoice
 from tests.support.texts import review_folder
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
-STEPS = ["--max-steps", "4", "--eval-strategy", "no", "--save-strategy", "no", "--load-best-model-at-end", "false"]
+STEPS = ["--max-steps", "4", "--eval-strategy", "no", "--save-strategy", "no", "--no-load-best-model-at-end"]
 TEXT = ["--depth", "3", "--hidden-size", "16", "--max-length", "30", "--use-cpu", *STEPS]
 VIDEO = ["--depth", "3", "--window", "2", "--stride", "30", "--use-cpu", *STEPS]
 
@@ -29,7 +29,7 @@ def words(capsys, *given, status=0):
 
 
 def train(folder: Path, recipe: str, *flags: object) -> Path:
-    assert main(["train", recipe, "--out", str(folder), *map(str, flags)]) == 0
+    assert main(["train", recipe, "--data", "generated", "--out", str(folder), *map(str, flags)]) == 0
     return folder
 
 

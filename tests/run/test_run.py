@@ -153,7 +153,7 @@ VARIANTS = {
     "explicit slack, every 3": ["--slack", "explicit", "--dual-every", "3"],
     "nupi, explicit slack": ["--dual-optimizer", "nupi", "--slack", "explicit", "--dual-optim-args", '{"kp": 2.0}'],
     "ratio, every epoch": ["--form", "ratio", "--dual-every", "epoch", "--slack", "explicit"],
-    "accumulated, with a cap": ["--gradient-accumulation-steps", "2", "--cap", "1.0", "--stop-gradient", "false"],
+    "accumulated, with a cap": ["--gradient-accumulation-steps", "2", "--cap", "1.0", "--no-stop-gradient"],
     "feasible": ["--alpha", "0.05", "--first-layer", "0", "--depth", "1", "--eval-steps", "1"],
     "erm": ["--method", "erm"],
 }
@@ -378,9 +378,11 @@ def test_every_split_can_be_judged(finished, tmp_path, split):
 
 
 def test_usual_levels_are_eight_up_to_three_and_a_half_times_the_training_noise():
-    assert run.usual_levels(RECIPES["video-ut"](noise=0.8)) == pytest.approx(np.linspace(0, 2.8, 8))
-    assert run.usual_levels(RECIPES["video-ut"](noise=0.0)) == pytest.approx(np.linspace(0, 2.8, 8))
-    assert run.usual_levels(RECIPES["video-ut"](noise=0.8), "dropout") == pytest.approx(np.linspace(0, 0.7, 8))
+    assert run.usual_levels(RECIPES["video-ut"](data="generated", noise=0.8)) == pytest.approx(np.linspace(0, 2.8, 8))
+    assert run.usual_levels(RECIPES["video-ut"](data="generated", noise=0.0)) == pytest.approx(np.linspace(0, 2.8, 8))
+    assert run.usual_levels(RECIPES["video-ut"](data="generated", noise=0.8), "dropout") == pytest.approx(
+        np.linspace(0, 0.7, 8)
+    )
 
 
 # --- folders that can't be judged

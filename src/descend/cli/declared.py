@@ -52,15 +52,16 @@ def settings(module: str, name: str) -> dict[str, Setting]:
 
 def defaults(module: str, name: str) -> dict[str, Any]:
     """The training arguments that a recipe's class sets by ``training = …``, by name."""
-    values: dict[str, Any] = {}
+    usual = {each.name: each.default for each in settings("descend.recipes.base", "TrainingDefaults").values()}
+    values = usual
     for _, tree in _lineage(module, name):
         for line in tree.body:
             target = line.targets[0] if isinstance(line, ast.Assign) else getattr(line, "target", None)
             call = getattr(line, "value", None)
             if isinstance(target, ast.Name) and target.id == "training" and isinstance(call, ast.Call):
-                replaced = values if call.args else {}  # replace(Base.training, …), or TrainingDefaults(…)
+                replaced = values if call.args else usual  # replace(Base.training, …), or TrainingDefaults(…)
                 values = replaced | {each.arg: _literal(each.value) for each in call.keywords if each.arg}
-    return values
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _lineage(module: str, name: str) -> Iterator[tuple[str, ast.ClassDef]]:

@@ -5,7 +5,7 @@ import difflib
 import math
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse unknown options first; argparse would look at them last. An underscore counts as a hyphen."""
         args = [hyphenated(word) for word in args or ()]
-        for word, following in zip(args, [*args[1:], ""], strict=True):
+        for word, following in zip(args, [*args[1:], ""], strict=False):
             flag, _, value = word.partition("=")
             if not flag.startswith("--"):
                 continue
@@ -67,7 +67,9 @@ class Parser(argparse.ArgumentParser):
     def _refuse(self, flag: str) -> NoReturn:
         if flag in REPLACED:
             raise InputError(f"no setting {flag}; give {REPLACED[flag]} instead.")
-        raise InputError(f"no setting {flag}{nearest(flag, self._option_string_actions)}; {self.prog} --help lists them.")
+        raise InputError(
+            f"no setting {flag}{nearest(flag, self._option_string_actions)}; {self.prog} --help lists them."
+        )
 
 
 def hyphenated(word: str) -> str:

@@ -72,7 +72,9 @@ def _judge_options(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     noise = parser.add_argument_group("noise")
     noise.add_argument("--noise", metavar="LEVELS", help="γ: 0,0.1,0.2 or 0:2:0.25 [8, to 3.5 × training]")
     kinds = ("gaussian", "uniform", "laplace", "dropout")
-    noise.add_argument("--shift", choices=kinds, metavar="KIND", default=kinds[0], help=f"{', '.join(kinds)} [gaussian]")
+    noise.add_argument(
+        "--shift", choices=kinds, metavar="KIND", default=kinds[0], help=f"{', '.join(kinds)} [gaussian]"
+    )
     more = parser.add_argument_group("early exits and probes")
     more.add_argument("--exit", action="store_true", help="evaluate early exits: accuracy by layers used")
     more.add_argument("--risk", type=float, metavar="X", help="with --exit: certify that so few lose an answer")

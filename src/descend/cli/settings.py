@@ -140,7 +140,9 @@ def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) 
     for title, names in GROUPS.items():
         group = parser.add_argument_group(title)
         if title == "output":
-            group.add_argument("--out", required=True, metavar="RUN", help="folder of the run; new, or with --resume begun")
+            group.add_argument(
+                "--out", required=True, metavar="RUN", help="folder of the run; new, or with --resume begun"
+            )
             group.add_argument("--resume", action="store_true", help="go on from the last whole checkpoint")
         for name in names.split():
             if setting := known.pop(name, None):

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.cli.parsing import COMPLETING, add_talk, command_parser, hyphenated, levels, talk
-from descend.cli.settings import add_recipe, given_settings
 from descend.cli.runs import complete, draw, judged, line_of, train
+from descend.cli.settings import add_recipe, given_settings
 from descend.errors import InputError, StudyError
 from descend.recipes import RECIPES
 from descend.recipes.options import options as flags
@@ -121,9 +121,7 @@ def sweep(words: Sequence[str]) -> None:
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of the sweep")
     parser.add_argument("--storage", help="URL of the database [sqlite:///DIR/sweep.db]")
-    parser.add_argument(
-        "--method", action="append", metavar="NAME,NAME", help="methods to search [erm,constrained]"
-    )
+    parser.add_argument("--method", action="append", metavar="NAME,NAME", help="methods to search [erm,constrained]")
     parser.add_argument(
         "--range",
         action="append",

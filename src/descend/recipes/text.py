@@ -217,8 +217,8 @@ class TextUTRecipe(TextRecipe):
 class EncoderRecipe(TextRecipe):
     """Text classification with an encoder of Transformers that is read at [CLS].
 
-    The readout is Transformers' two layers (``own``), or one layer as in the paper (``linear``), which replaces the head
-    that a pretrained model may have.
+    The readout is Transformers' two layers (``own``), or one layer as in the paper (``linear``), which replaces the
+    head that a pretrained model may have.
     """
 
     heads: int = setting(4, "attention heads of a small model")

@@ -115,9 +115,7 @@ class DescentSettings(_TrainerArguments):
         default="exponential", metadata={"help": "layerskip"}
     )
     exit_scale: float = field(default=1.0, metadata={"help": "layerskip: scale of inner exits' losses"})
-    exit_curriculum: Literal["rotating", "gradual"] = field(
-        default="rotating", metadata={"help": "layerskip"}
-    )
+    exit_curriculum: Literal["rotating", "gradual"] = field(default="rotating", metadata={"help": "layerskip"})
     exit_rotation: int | None = field(default=None, metadata={"help": "layerskip: steps to an exit's turn [L - 1]"})
     calibrate: bool = field(default=True, metadata={"help": "fit a classifier's temperature at the end"})
     patience: int | None = field(default=None, metadata={"help": "end after N evaluations not better [none]"})

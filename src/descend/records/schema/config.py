@@ -8,7 +8,6 @@ from descend.errors import InputError
 from descend.records.folder import read_json
 from descend.records.schema.base import CONFIG_FILE, File, parse
 
-
 MODELS = ("model", "best_feasible")
 """The folders of a run that may hold a model."""
 
