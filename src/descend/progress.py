@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Self
+from typing import Self, TypeAlias
 
 from tqdm import tqdm
 
@@ -62,7 +62,7 @@ class Lines(AbstractContextManager["Lines"]):
         return f"{self.about}: {self.n}{of} {self.unit}s, {tqdm.format_interval(gone)} gone{left}{self._beside}"
 
 
-Progress = tqdm | Lines
+Progress: TypeAlias = tqdm | Lines
 
 
 def is_quiet() -> bool:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import termios
 import time
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +18,10 @@ import pytest
 from PIL import Image
 
 from descend import UT, GeometricTarget, InputError
-from descend.cli import COMMANDS, declared, main
+from descend.cli import COMMANDS, main
 from descend.cli.parsing import levels
 from descend.cli.settings import read_recipe
 from descend.recipes import RECIPES
-from descend.recipes.corpora import CORPORA
-from descend.training.config import METHODS
-from descend.training.settings import DescentSettings
 
 # Two steps on a handful of windows: what is tested is the command line.
 SHORT = ["--data", "generated", "--depth", "2", "--max-steps", "2", "--use-cpu"]
@@ -78,51 +74,6 @@ def test_every_command_has_help(capsys, command):
     out, err = words(capsys, command, "--help")
     assert out.startswith(f"usage: descend {command}")
     assert err == ""
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_train_help_is_our_settings_in_groups_of_lines(capsys, monkeypatch, name):
-    monkeypatch.setenv("COLUMNS", "80")
-    out, _ = words(capsys, "train", name, "--help")
-    assert len(out.splitlines()) <= 80 and max(map(len, out.splitlines())) <= 80
-    titles = re.findall(r"^(\w[\w ]+):$", out, re.MULTILINE)
-    assert titles == ["data", "model", "constraints", "settings of one method", "training", "output"]
-    recipe = RECIPES[name]
-    for setting in {each.name for each in fields(recipe)} | DescentSettings.__annotations__.keys():
-        shown = re.findall(rf"^  --(?:\[no-\])?{setting.replace('_', '-')}\b(?!-)", out, re.MULTILINE)
-        assert len(shown) == (setting != "dataloader_pin_memory"), setting
-    assert f"[{recipe.training.learning_rate}]" in out  # Transformers' own, as the recipe sets it
-    assert "--adam-beta1" not in out and not re.search(r"--[\w-]*_", out)
-
-
-@pytest.mark.parametrize("name", ["video-vit", "llm-sft"])
-def test_all_arguments_of_transformers_are_in_the_long_help(capsys, name):
-    out, _ = words(capsys, "train", name, "--help-all")
-    replaced = {"output_dir", "resume_from_checkpoint", "disable_tqdm", "log_level_replica"}
-    for field in fields(RECIPES[name].arguments()):
-        if field.init and field.name not in replaced:
-            assert re.search(rf"--(\[no-\])?{field.name.replace('_', '-')}\b", out), field.name
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_settings_are_read_from_source_as_their_classes_declare_them(name):
-    recipe, (_, arguments) = RECIPES[name], RECIPES.sources(name)
-    assert arguments == (recipe.arguments().__module__, recipe.arguments().__name__)
-    assert declared.defaults(*RECIPES.sources(name)[0]) == recipe.training.arguments()
-    for kind, source in zip((recipe, recipe.arguments()), RECIPES.sources(name), strict=True):
-        read = declared.settings(*source)
-        assert read.keys() == {each.name for each in fields(kind) if each.init}
-        for each in fields(kind):
-            if each.init and read[each.name].default is not declared.UNKNOWN:
-                assert read[each.name].default == each.default
-            if each.init and "help" in each.metadata:
-                assert read[each.name].metadata["help"] == each.metadata["help"]
-
-
-def test_choices_are_those_that_are_known():
-    arguments = declared.settings("descend.training.config", "DescentConfig")
-    assert set(arguments["method"].metadata["choices"]) == METHODS.keys()
-    assert set(declared.settings(*RECIPES.sources("text-ut")[0])["dataset"].metadata["choices"]) == CORPORA.keys()
 
 
 def test_recipes_are_listed(capsys):

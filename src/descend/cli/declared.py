@@ -119,7 +119,7 @@ def _setting(package: str, line: ast.AnnAssign) -> Setting | None:
             default = _literal(given["default"])
         entries = given.get("metadata")
         pairs = dict(zip(entries.keys, entries.values, strict=True)) if isinstance(entries, ast.Dict) else {}
-        given |= {key.value: entry for key, entry in pairs.items() if isinstance(key, ast.Constant)}
+        given |= {str(key.value): entry for key, entry in pairs.items() if isinstance(key, ast.Constant)}
         for key in ("help", "choices", "nargs", "const"):
             if key in given and (literal := _literal(given[key])) is not UNKNOWN:
                 metadata[key] = literal

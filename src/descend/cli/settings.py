@@ -109,7 +109,7 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
     )
     parser.add_argument("recipe", choices=list(RECIPES), help=argparse.SUPPRESS)
     parser._actions[0].help = argparse.SUPPRESS  # -h
-    add_recipe(parser, recipe, everything="--help-all" in words)
+    add_recipe(parser, recipe, everything="--help-all" in words or COMPLETING in os.environ)
     given = vars(talk(parser.parse_args(list(words))))
     RECIPES.check_given(given["recipe"], given.get("data"))
     check_data(given["data"], hub=given["recipe"].startswith("text-"))
@@ -134,7 +134,7 @@ def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) 
     Args:
         parser: The parser of a command.
         recipe: The recipe's name; None while a shell completes it.
-        everything: Whether help shows all of Transformers' arguments too.
+        everything: Whether help and completion show all of Transformers' arguments too.
     """
     known = _known(recipe) if recipe else {}
     for title, names in GROUPS.items():

@@ -114,7 +114,7 @@ def sweep(words: Sequence[str]) -> None:
         "again goes on, and at the same time in another terminal takes part.",
         "RECIPE --data PATH --trials N --out DIR [options] [settings]",
     )
-    parser.add_argument("recipe", metavar="RECIPE", help="as descend train takes it").completer = lambda **_: RECIPES
+    recipe = parser.add_argument("recipe", metavar="RECIPE", help="as descend train takes it")
     parser.add_argument("--trials", type=int, required=True, help="N, for each method: finished or pruned")
     parser.add_argument(
         "--seeds", type=int, default=1, metavar="K", help="runs of a trial, whose mean is its value [1]"
@@ -136,7 +136,7 @@ def sweep(words: Sequence[str]) -> None:
     )
     add_talk(parser)
     if COMPLETING in os.environ:
-        parser.conflict_handler = "resolve"
+        recipe.choices, parser.conflict_handler = list(RECIPES), "resolve"
         add_recipe(parser, next((word for word in words if word in RECIPES), None))
         parser.parse_args(words)
     # What is left are the recipe's own settings, which its parser looks at.
