@@ -25,13 +25,14 @@ from transformers import TrainerState as State
 from descend import DescentConfig, DescentTrainer, InputError, run
 from descend.cli import main
 from descend.cli.settings import read_recipe
+from descend.recipes.options import options as flags
 from descend.records.studies import SweepFile
 from descend.run import mean_metric
 from descend.sweep import storage
 from descend.sweep.report.figures import reach
 from descend.sweep.report.page import write_sweep
 from descend.sweep.results import sentences, write
-from descend.sweep.space import described, edges, flags, read_ranges, recipe_values, space
+from descend.sweep.space import described, edges, read_ranges, recipe_values, space
 from descend.sweep.storage import Search, TooMany, open_storage
 from descend.sweep.worker import _Pruning
 from descend.training.config import METHODS

@@ -11,10 +11,14 @@ from descend.errors import InputError
 def export(words: Sequence[str]) -> None:
     """Write the first K layers of a run's model."""
     parser = command_parser(
-        "export", "Write the first K layers of a run's model, with its final norm and head, as a plain checkpoint."
+        "export",
+        "Write the first K layers of a run's model, with its final norm and head, as a plain checkpoint.",
+        "RUN --layers K --out DIR [options]",
     )
     parser.add_argument("run", type=Path, help="folder of a trained run")
-    parser.add_argument("--layers", required=True, help="K; or auto, the smallest K that is within --tolerance")
+    parser.add_argument(
+        "--layers", required=True, metavar="K", help="a number; or auto, the smallest within --tolerance"
+    )
     parser.add_argument(
         "--tolerance",
         type=float,

@@ -19,6 +19,9 @@ MOST_LEVELS = 1000
 COLUMNS = 31
 """Width of the options' names in help."""
 
+METAVARS: dict[Any, str] = {int: "N", float: "X", Path: "PATH"}
+"""What stands for a value in help, by its type; NAME for other types."""
+
 REPLACED = {"--output-dir": "--out", "--resume-from-checkpoint": "--resume", "--disable-tqdm": "--quiet"}
 """Arguments of Transformers → the option that takes their place."""
 
@@ -88,6 +91,9 @@ class Lines(argparse.HelpFormatter):
     def __init__(self, prog: str, **kwargs: Any):
         width = min(shutil.get_terminal_size().columns, 120)
         super().__init__(prog, max_help_position=COLUMNS, width=width, **kwargs)
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        return METAVARS.get(action.type, "NAME")
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if isinstance(action, OnOff):

@@ -57,7 +57,7 @@ def judged(words: Sequence[str]) -> tuple[Path, "Summary"]:
 def _judge_options(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     """The run's folder, and the other arguments of `descend.run.evaluate`."""
     parser = command_parser(
-        "evaluate", "Losses and errors by layer and noise level, and the verdict on the constraints."
+        "evaluate", "Losses and errors by layer and noise level, and the verdict on the constraints.", "RUN [options]"
     )
     parser.add_argument("run", type=Path, help="folder of a trained run, or with --task a model")
     data = parser.add_argument_group("data")
@@ -102,7 +102,9 @@ def _judge(folder: Path, options: dict[str, Any]) -> "Summary":
 
 def compare(words: Sequence[str]) -> None:
     """Compare evaluated runs on one page."""
-    parser = command_parser("compare", "One summary.json and one page over several evaluated runs.")
+    parser = command_parser(
+        "compare", "One summary.json and one page over several evaluated runs.", "RUN RUN ... --out DIR"
+    )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of evaluated runs")
     parser.add_argument("--out", type=Path, required=True, help="folder for summary.json and report.html")
     options = parser.parse_args(words)
@@ -111,7 +113,9 @@ def compare(words: Sequence[str]) -> None:
 
 def report(words: Sequence[str]) -> None:
     """Write a page again."""
-    parser = command_parser("report", "Write the page of an evaluated run, a comparison, a sweep or a study again.")
+    parser = command_parser(
+        "report", "Write the page of an evaluated run, a comparison, a sweep or a study again.", "DIR"
+    )
     parser.add_argument("folder", type=Path, help="folder of an evaluated run, a comparison, a sweep or a study")
     folder = parser.parse_args(words).folder
     from descend.records.schema import read_comparison
@@ -154,7 +158,9 @@ def draw(out: Path, figures: Collection[str] | None = None) -> None:
 def complete(words: Sequence[str]) -> None:
     """Answer prompts, or show answers side by side."""
     parser = command_parser(
-        "complete", "Answers of a language model to prompts, in AlpacaEval's form; or several models' side by side."
+        "complete",
+        "Answers of a language model to prompts, in AlpacaEval's form; or several models' side by side.",
+        "RUN --prompts FILE --out FILE [options]",
     )
     parser.add_argument("run", type=Path, nargs="?", help="folder of a trained run of llm-sft")
     parser.add_argument("--prompts", type=Path, help="a JSON list of prompts, as alpaca_eval.json")
@@ -190,7 +196,9 @@ def complete(words: Sequence[str]) -> None:
 
 def demo(words: Sequence[str]) -> None:
     """Both methods on one video, and the page."""
-    parser = command_parser("demo", "Train a ViT with and without constraints on one video, and show the page.")
+    parser = command_parser(
+        "demo", "Train a ViT with and without constraints on one video, and show the page.", "[options]"
+    )
     parser.add_argument("--data", metavar="PATH", default=GENERATED, help=f"folder or file of videos [{GENERATED}]")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder [demo]")
     parser.add_argument("--seed", type=int, default=0, help="of both runs [0]")

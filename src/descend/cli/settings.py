@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from descend.cli.checks import check_data
 from descend.cli.declared import UNKNOWN, Setting, defaults, settings
-from descend.cli.parsing import COLUMNS, COMPLETING, REPLACED, OnOff, Parser, add_talk, command_parser, nearest, talk
+from descend.cli.parsing import (
+    COLUMNS,
+    COMPLETING,
+    METAVARS,
+    REPLACED,
+    OnOff,
+    Parser,
+    add_talk,
+    command_parser,
+    nearest,
+    talk,
+)
 from descend.errors import InputError
 from descend.recipes import RECIPES
 from descend.recipes.options import flag_of
@@ -44,7 +55,8 @@ SHORT = {
 }
 """Help of those of Transformers, in one line."""
 
-METAVARS = {"data": "PATH", "cache_dir": "PATH", "dual_optim_args": "JSON", "alpha": "X", "dual_every": "N"}
+SPECIAL = {"data": "PATH", "cache_dir": "PATH", "dual_optim_args": "JSON", "alpha": "X", "dual_every": "N"}
+"""What stands for the value of a setting whose type does not say it."""
 
 OTHERS = {"transformers": "other arguments of Transformers", "trl": "other arguments of TRL"}
 """Package → the title of its other settings, which ``--help-all`` shows."""
@@ -182,9 +194,10 @@ def _add(group: Any, setting: Setting, *, shown: bool = True) -> None:
         more: dict[str, Any] = {"action": OnOff}
     else:
         more = {key: setting.metadata[key] for key in ("choices", "nargs", "const") if key in setting.metadata}
-        among, plain = f"{{{','.join(choices)}}}", {int: "N", float: "X"}.get(setting.kind, "NAME")
+        among = f"{{{','.join(choices)}}}"
         fits = choices and len(f"{flag} {among}") <= COLUMNS - 4
-        more |= {"type": setting.kind, "metavar": among if fits else METAVARS.get(setting.name, plain)}
+        plain = SPECIAL.get(setting.name, METAVARS.get(setting.kind, "NAME"))
+        more |= {"type": setting.kind, "metavar": among if fits else plain}
         if choices and not fits:
             help += f": {', '.join(choices)}"
     if setting.default not in (None, UNKNOWN):

@@ -25,6 +25,7 @@ def reproduce(words: Sequence[str]) -> None:
         "reproduce",
         "Figures and tables of the paper: runs what is missing, several at a time, and draws them beside the paper's. "
         "The same command goes on where it was stopped; on several machines with one disk they share the work.",
+        "WHAT ... [options]",
     )
     parser.add_argument("what", nargs="+", help="figure-2, table-3, theory-1 …, all; or list, which names them")
     parser.add_argument("--scale", choices=("smoke", "small", "paper"), default="small", help="how much [small]")
@@ -120,19 +121,19 @@ def sweep(words: Sequence[str]) -> None:
         "--seeds", type=int, default=1, metavar="K", help="runs of a trial, whose mean is its value [1]"
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of the sweep")
-    parser.add_argument("--storage", help="URL of the database [sqlite:///DIR/sweep.db]")
+    parser.add_argument("--storage", metavar="URL", help="database of the trials [sqlite:///DIR/sweep.db]")
     parser.add_argument("--method", action="append", metavar="NAME,NAME", help="methods to search [erm,constrained]")
     parser.add_argument(
         "--range",
         action="append",
         default=[],
         metavar="NAME=LOW:HIGH",
-        help="where to search a number, as cap=1:5, in place of its usual range; may be given for several",
+        help="where to search a number, such as cap=1:5",
     )
     parser.add_argument(
         "--judge-noise",
         metavar="LEVELS",
-        help="noise levels γ whose mean a trial is chosen by, as descend evaluate takes them [its own]",
+        help="γ whose mean a trial is chosen by [evaluate's]",
     )
     add_talk(parser)
     if COMPLETING in os.environ:

@@ -15,11 +15,17 @@ if TYPE_CHECKING:
 
 def tasks(words: Sequence[str]) -> None:
     """Evaluate runs of language models on lm-eval's tasks."""
-    parser = command_parser("tasks", "lm-eval's tasks for language models, over noise and at an exit; runs compared.")
+    parser = command_parser(
+        "tasks",
+        "lm-eval's tasks for language models, over noise and at an exit; runs compared.",
+        "RUN ... --tasks NAMES --out FILE [options]",
+    )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of trained runs of llm-sft")
-    parser.add_argument("--tasks", required=True, help="lm-eval's names or YAML files: arc_easy,my_task.yaml")
+    parser.add_argument(
+        "--tasks", required=True, metavar="NAMES", help="lm-eval's names or YAML files: arc_easy,my_task.yaml"
+    )
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--noise", default="0", help="levels γ: 0,1,2 or 0:2:0.5 [0]")
+    parser.add_argument("--noise", default="0", metavar="LEVELS", help="levels γ: 0,1,2 or 0:2:0.5 [0]")
     parser.add_argument("--layer", type=int, help="K: evaluate exit K [full depth]")
     parser.add_argument("--model", default="model", help="model or best_feasible [model]")
     parser.add_argument("--limit", type=int, help="only the first so many samples of a task")
