@@ -66,7 +66,7 @@ def pair(tmp_path_factory) -> list[Path]:
 def test_help_shows_every_command(capsys, argv):
     out, _ = words(capsys, *argv)
     for command in COMMANDS:
-        assert f"descend {command}" in out
+        assert re.search(rf"^  {command} +\w", out, re.MULTILINE), command
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -259,6 +259,14 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
             "holds something else than a comparison; choose another folder with --out",
         ),
         (["report", "NOWHERE"], "expected a run folder with summary.json; NOWHERE has none"),
+        (["compare", "RUN", "--out", "FILE"], "FILE holds something else than a comparison"),
+        ([*TRAIN, "--out", "FILE/run"], "FILE/run can't be written: FILE is a file"),
+        (["demo", "--out", "FILE/demo"], "FILE is a file"),
+        (["demo", "--out", "FILE"], "holds something else than a comparison"),
+        (["export", "RUN", "--layers", "1", "--out", "FILE/a/b"], "FILE is a file"),
+        (["complete", "RUN", "--prompts", "FILE", "--out", "FILE/a.json"], "FILE is a file"),
+        (["sweep", "video-ut", "--data", "generated", "--trials", "1", "--out", "FILE"], "FILE is a file"),
+        (["reproduce", "figure-2", "--scale", "smoke", "--out", "FILE/study"], "FILE is a file"),
         (["demo", "--max-step", "1"], "no setting --max-step (did you mean --max-steps?)"),
         (["demo", "--max-steps", "1", "--data", "NOWHERE"], "does not exist"),
         (["recipes", "--all"], "no setting --all"),

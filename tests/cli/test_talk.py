@@ -49,6 +49,7 @@ def test_no_library_says_anything(tmp_path, recipe):
 def test_the_log_level_is_that_of_descend_and_its_libraries(tmp_path, capsys, monkeypatch):
     logger = logging.getLogger("descend")
     monkeypatch.setattr(logger, "level", logger.level)
+    monkeypatch.setattr(logger, "handlers", [])
     seen = {}
 
     def evaluate(*_, **__):

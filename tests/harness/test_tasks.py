@@ -281,7 +281,7 @@ def test_bad_input_is_one_line_before_a_model_is_loaded(run, tasks, tmp_path, ca
         ([run, tmp_path], good, [], "config.json"),
         ([run], good, ["--layer", "4"], "layer must be from 1 to 3.*4"),
         ([run], good, ["--layer", "0"], "layer must be from 1 to 3.*0"),
-        ([run], good, ["--model", "best"], "has no best"),
+        ([run], good, ["--model", "best"], "'best'; its models: model"),
         ([run], good, ["--limit", "0"], "limit"),
         ([run], good, ["--noise", "-1"], "γ of at least 0"),
         ([run], good, ["--out", str(tmp_path)], "exists"),

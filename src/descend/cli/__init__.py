@@ -24,22 +24,22 @@ from descend.errors import (
 ABOUT = """\
 descend: transformers whose every layer lowers the expected loss
 
-  descend recipes                                    what can be trained
-  descend train RECIPE --data PATH --out RUN         train one model; every setting: descend train RECIPE --help
-  descend evaluate RUN [--data PATH] [--noise 0,1]   losses and errors by layer and noise, and the verdict
-  descend compare RUN RUN ... --out DIR              one page over several evaluated runs
-  descend report DIR                                 write the page of a run, comparison, study or sweep again
-  descend export RUN --layers K --out DIR            the first K layers as a plain checkpoint; K may be: auto
-  descend complete RUN --prompts FILE --out FILE     answers of a language model, in AlpacaEval's form
-  descend tasks RUN ... --tasks NAMES --out FILE     lm-eval's tasks over noise and at an exit; runs compared
-  descend reproduce WHAT ... --scale small --out DIR figures and tables of the paper; WHAT may be: list
-  descend sweep RECIPE --data PATH --trials N --out DIR   search each method's settings, with equally many trials
-  descend demo [--data PATH] [--out DIR]             both methods on one video, and the page
-  descend privacy [RUN] --noise 1,20,200             ε of noise on token embeddings, as local differential privacy
-  descend completion SHELL                           completion for bash, zsh or fish: eval "$(descend completion bash)"
+  recipes      what can be trained
+  train        train one model: descend train RECIPE --data PATH --out RUN
+  evaluate     losses and errors of a run by layer and noise, and the verdict
+  compare      one page over several evaluated runs
+  report       write the page of a run, comparison, study or sweep again
+  export       the first K layers of a run as a plain checkpoint
+  complete     answers of a language model, in AlpacaEval's form
+  tasks        lm-eval's tasks over noise and at an exit; runs compared
+  reproduce    figures and tables of the paper
+  sweep        search each method's settings, with equally many trials
+  demo         both methods on one video, and the page
+  privacy      ε of noise on token embeddings, as local differential privacy
+  completion   completion in the shell: bash, zsh or fish
 
-  descend COMMAND --help     the options of a command; long ones take --quiet and --log-level
-  descend --version          the version
+  descend COMMAND --help    how a command is used, and its options
+  descend --version         the version
 """
 
 

@@ -129,8 +129,10 @@ def talk(options: argparse.Namespace) -> argparse.Namespace:
     if options.log_level is not None:
         import logging
 
-        logging.basicConfig(format="%(name)s: %(message)s")
-        logging.getLogger("descend").setLevel(options.log_level.upper())
+        logger = logging.getLogger("descend")
+        logger.setLevel(options.log_level.upper())
+        if not logger.handlers:
+            logger.addHandler(logging.StreamHandler())
         os.environ |= dict.fromkeys(TALK[1:], options.log_level)
     del options.quiet, options.log_level
     return options

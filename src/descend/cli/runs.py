@@ -268,7 +268,11 @@ def _free_for_page(out: Path) -> None:
     """Refuse a folder whose summary.json is not a comparison's, since it would be overwritten."""
     from descend.records.schema import CONFIG_FILE, SUMMARY_FILE, read_comparison
 
-    taken = (out / CONFIG_FILE).exists() or ((out / SUMMARY_FILE).exists() and read_comparison(out) is None)
+    taken = (
+        out.is_file()
+        or (out / CONFIG_FILE).exists()
+        or ((out / SUMMARY_FILE).exists() and read_comparison(out) is None)
+    )
     if taken:
         raise InputError(f"{out} holds something else than a comparison; choose another folder with --out.")
 

@@ -145,7 +145,8 @@ def sweep(words: Sequence[str]) -> None:
     if "--resume" in given:
         raise InputError("a sweep goes on by itself; leave out --resume.")
     talk(options)
-    given_settings([options.recipe, *given, "--out", str(options.out)])  # refuses what it can before slow imports
+    # Refuses what it can before slow imports.
+    given_settings([options.recipe, *given, "--out", str(options.out / "trials")])
     methods = [name for part in options.method or ["erm,constrained"] for name in part.split(",")]
     from descend.recipes import configure
     from descend.sweep.report.page import write_sweep
