@@ -98,9 +98,8 @@ def test_import_descend_imports_nothing_heavy():
     ],
 )
 def test_what_needs_no_model_imports_nothing_heavy(tmp_path, argv, status):
-    (tmp_path / "RUN" / "model").mkdir(parents=True)
+    (tmp_path / "RUN").mkdir()
     (tmp_path / "RUN" / "config.json").write_text('{"recipe": "video-ut"}')
-    (tmp_path / "RUN" / "model" / "config.json").write_text("{}")
     done = descend(*argv, cwd=tmp_path)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (status, "imported:"), done.stderr
     assert len(done.stderr.splitlines()) == (1 if status else 0)
@@ -187,9 +186,8 @@ print("trained")
     ],
 )
 def test_a_missing_extra_is_one_line_that_says_what_to_install(tmp_path, argv, module):
-    (tmp_path / "RUN" / "model").mkdir(parents=True)
+    (tmp_path / "RUN").mkdir()
     (tmp_path / "RUN" / "config.json").write_text('{"recipe": "video-ut"}')
-    (tmp_path / "RUN" / "model" / "config.json").write_text("{}")
     (tmp_path / "RUN" / "summary.json").write_text("{}")
     done = descend(*argv, hidden=[module], cwd=tmp_path)
     extra = next(modules for modules in EXTRAS.values() if module in modules)

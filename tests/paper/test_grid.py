@@ -45,7 +45,7 @@ def test_a_name_is_that_of_one_run_and_one_run_has_one_name(scale):
 @pytest.fixture
 def without_data(monkeypatch):
     """Settings are read where the data are not."""
-    monkeypatch.setattr("descend.cli.parsing.check_data", lambda *args, **options: None)
+    monkeypatch.setattr("descend.cli.settings.check_data", lambda *args, **options: None)
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -563,7 +563,7 @@ def test_strange_settings_of_a_run_are_refused_in_words(unfinished, content, cap
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--resume-from-checkpoint", "x"], "resume_from_checkpoint"),
+        (["--resume-from-checkpoint", "x"], "--resume-from-checkpoint; give --resume"),
         (["--save-total-limit", "-3"], "save_total_limit"),
         (["--auto-find-batch-size"], "auto_find_batch_size"),
         (["--enable-jit-checkpoint"], "enable_jit_checkpoint"),

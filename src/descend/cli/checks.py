@@ -58,10 +58,12 @@ def check_run(folder: Path, model: str | None = None) -> str | None:
     config = read_json(folder / "config.json")
     entries = config if isinstance(config, dict) else {}
     name = entries.get("recipe")
-    if model is None or isinstance(name, str):
-        if model is not None:
+    if isinstance(name, str):
+        if model is not None and model != MODELS[0]:  # a run in training has none yet; its lock says so better
             check_model(folder, model)
-        return name if isinstance(name, str) else None
+        return name
+    if model is None:
+        return None
     run = folder.absolute().parent
     if folder.absolute().name in MODELS and (run / "config.json").is_file():
         raise InputError(f"{folder} is a model of a run; give the run: {run} --model {folder.absolute().name}.")

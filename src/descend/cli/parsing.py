@@ -28,7 +28,6 @@ REPLACED = {"--output-dir": "--out", "--resume-from-checkpoint": "--resume", "--
 COMPLETING = "_ARGCOMPLETE"
 """The environment variable by which a shell asks for completion."""
 
-
 TALK = (QUIET, "TRANSFORMERS_VERBOSITY", "DATASETS_VERBOSITY")
 """The environment variables that `talk` sets; libraries read them when they are imported."""
 
