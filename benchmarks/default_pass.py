@@ -23,14 +23,14 @@ from typing import Any
 import torch
 
 from descend import run
-from descend.cli.parsing import read_recipe
 from descend.cli.runs import judged
-from descend.cli.studies import flags
+from descend.cli.settings import read_recipe
 from descend.errors import NonFiniteLossError
 from descend.models.llama2c import convert
 from descend.paper.grid import cells
 from descend.paper.workers import Job
 from descend.recipes import RECIPES
+from descend.recipes.options import options as flags
 from descend.records.studies import Cell, Settings
 from descend.training import preferred
 from descend.training.config import DescentArguments

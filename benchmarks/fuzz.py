@@ -369,6 +369,8 @@ def make_seeds(home: Path) -> None:
     video = [
         "train",
         "video-ut",
+        "--data",
+        "generated",
         *brief,
         "--window",
         "2",
@@ -385,8 +387,7 @@ def make_seeds(home: Path) -> None:
         "no",
         "--save-strategy",
         "no",
-        "--load-best-model-at-end",
-        "false",
+        "--no-load-best-model-at-end",
         "--dual-warmup-steps",
         "0",
     ]

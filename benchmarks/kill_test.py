@@ -31,10 +31,10 @@ from descend import cli, recipes, run  # noqa: F401  (imported before any proces
 from descend.training.checkpoints import load_state
 
 OVER = "over already"
-COMMON = """--use-cpu --dual-warmup-steps 0.1 --logging-steps 2 --save-total-limit 2 --disable-tqdm true"""
+COMMON = """--use-cpu --dual-warmup-steps 0.1 --logging-steps 2 --save-total-limit 2 --quiet"""
 VIDEO = """--depth 2 --window 2 --stride 3 --validation-share 0.3 --per-device-train-batch-size 4 --alpha 0.05
     --eval-steps 3 --save-steps 3 --slack explicit --attention-size 8"""
-LANGUAGE = """--depth 2 --hidden-size 16 --per-device-train-batch-size 4 --alpha 0.05 --exit-share 0.3
+LANGUAGE = """--data generated --depth 2 --hidden-size 16 --per-device-train-batch-size 4 --alpha 0.05 --exit-share 0.3
     --eval-strategy steps --save-strategy steps --eval-steps 3 --save-steps 3"""
 
 

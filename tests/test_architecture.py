@@ -16,9 +16,10 @@ ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "extras": set(),
     "reading": set(),
+    "progress": set(),
     "core": set(),
     "models": set(),
-    "tasks": {"transfer"},
+    "tasks": {"progress", "transfer"},
     "seeds": set(),
     "noise": {"seeds"},
     "privacy": set(),
@@ -39,12 +40,12 @@ ARROWS: dict[str, set[str]] = {
         "tiles",
         "transfer",
     },
-    "evaluation": {"objective", "core", "models", "noise", "records", "tiles"},
+    "evaluation": {"objective", "core", "models", "noise", "progress", "records", "tiles"},
     "inference": {"models"},
     "records": set(),
-    "paper": {"records", "report"},
+    "paper": {"progress", "records", "report"},
     "report": {"records"},
-    "harness": {"models", "noise", "records", "run", "seeds"},
+    "harness": {"models", "noise", "progress", "records", "run", "seeds"},
     "sweep": {"contract", "recipes", "records", "report", "run", "seeds", "training"},
 }
 # A name becomes a class here and nowhere else; the package itself re-exports the public names.
@@ -55,7 +56,7 @@ LIBRARIES = {"core": {"torch"}, "privacy": {"numpy", "dp_accounting"}}
 _HEAVY = {"torch", "transformers", "accelerate", "safetensors"}
 FORBIDDEN = {"report": _HEAVY | {"optuna"}, "paper": _HEAVY | {"optuna"}}
 # All that the reproduction of the paper may import of the package: the names that other users have too.
-PUBLIC = {"errors", "reading", "records", "records.schema", "records.studies", "report"}
+PUBLIC = {"errors", "progress", "reading", "records", "records.schema", "records.studies", "report"}
 
 
 def imports(file: Path, package: Path) -> set[str]:

@@ -1,6 +1,7 @@
 """Noise: its size, its own generator, and draws that belong to a sample."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -331,7 +332,8 @@ def test_token_dropout_is_a_probability_either_way():
 
 
 def test_recipes_make_their_noise_so_in_training_and_in_judging():
-    for name, recipe in RECIPES.items():
+    for name in RECIPES:
+        recipe = partial(RECIPES[name], data="generated")
         assert recipe().corruption(0.2, seed=0).noise_is == "std", name
         for shift in ("gaussian", "uniform", "laplace", "dropout"):
             assert recipe(noise_is="variance").corruption(0.2, 0, shift).at(0.5).noise_is == "variance", name
@@ -339,14 +341,14 @@ def test_recipes_make_their_noise_so_in_training_and_in_judging():
     with pytest.raises(InputError, match=message):
         GaussianNoise(0.5, noise_is="snr")
     with pytest.raises(InputError, match=message):
-        RECIPES["video-ut"](noise_is="snr")
+        RECIPES["video-ut"](data="generated", noise_is="snr")
 
 
 def test_a_run_is_trained_and_judged_at_the_variance(tmp_path):
     """UT's h_0 is the noisy input itself: its RMSE is 255 √(γσ_x), in training's records and at every level judged."""
     flags = ["--depth", "1", "--window", "2", "--stride", "20", "--max-steps", "2", "--eval-steps", "2", "--use-cpu"]
     flags += ["--noise", "0.05", "--noise-is", "variance", "--method", "erm", "--save-strategy", "no"]
-    assert main(["train", "video-ut", *flags, "--out", str(tmp_path / "run")]) == 0
+    assert main(["train", "video-ut", "--data", "generated", *flags, "--out", str(tmp_path / "run")]) == 0
     sigma = json.loads((tmp_path / "run" / "config.json").read_text())["sigma"]
     rows = map(json.loads, (tmp_path / "run" / "records.jsonl").read_text().splitlines())
     seen = [row["value"] for row in rows if (row["split"], row["layer"], row["metric"]) == ("validation", 0, "rmse")]

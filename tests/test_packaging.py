@@ -15,6 +15,8 @@ import yaml
 from packaging.version import Version
 
 from descend.extras import EXTRAS, required
+from descend.recipes import RECIPES
+from tests.support.sources import clips
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -73,6 +75,19 @@ def test_import_descend_imports_nothing_heavy():
         (["recipes"], 0),
         (["train"], 2),
         (["train", "--help"], 0),
+        *((["train", name, "--help"], 0) for name in RECIPES),
+        (["train", "llm-sft", "--help-all"], 0),
+        (["train", "video-ut", "--out", "run"], 2),
+        (["train", "video-ut", "--data", "generated", "--out", "run", "--learning-rat", "3"], 2),
+        (["train", "llm-sft", "--data", "generated", "--out", "run", "--max-steps", "many"], 2),
+        (["train", "video-ut", "--data", "generated", "--out", "run", "--kernel", "cubic"], 2),
+        (["train", "text-ut", "--data", "generated", "--output_dir", "run"], 2),
+        (["train", "text-ut", "--data", "generated", "--out", "RUN/config.json/run"], 2),
+        (["evaluate", "RUN", "--model", "best"], 2),
+        (["evaluate", "RUN", "--shift", "pink"], 2),
+        (["sweep", "video-ut", "--trials", "1", "--out", "search", "--data", "generated", "--depht", "3"], 2),
+        (["reproduce", "figure-2", "--scale", "huge"], 2),
+        (["completion", "bash"], 0),
         (["train", "video-tu"], 2),
         (["train", "video-ut", "--data", "NOWHERE", "--out", "run"], 2),
         (["train", "text-ut", "--data=./NOWHERE", "--out", "run"], 2),
@@ -229,17 +244,29 @@ print("trained")
     assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
+def test_videos_need_the_extras_video_and_report_alone(tmp_path):
+    videos = clips(tmp_path / "videos", frames=12)
+    others = {module for extra in EXTRAS if extra not in ("video", "report") for module in EXTRAS[extra]}
+    code = f"""
+from descend.cli import main
+words = ["--data", {str(videos)!r}, "--out", "run", "--max-steps", "2", "--depth", "2"]
+print(main(["train", "video-ut", *words]), main(["evaluate", "run"]), main(["compare", "run", "--out", "page"]))
+"""
+    done = python(code, sorted(others), tmp_path)
+    assert done.stdout.splitlines()[-1:] == ["0 0 0"], done.stderr
+
+
 @pytest.mark.parametrize(
     ("argv", "module"),
     [
-        (["train", "video-ut", "--out", "run"], "av"),
+        (["train", "video-ut", "--data", "generated", "--out", "run"], "av"),
         (["demo"], "PIL"),
         (["demo"], "plotly"),
-        (["train", "text-ut", "--out", "run"], "datasets"),
-        (["train", "llm-sft", "--out", "run"], "trl"),
-        (["train", "llm-sft", "--out", "run"], "peft"),
-        (["sweep", "text-ut", "--trials", "1", "--out", "search"], "optuna"),
-        (["sweep", "text-ut", "--trials", "1", "--out", "search"], "plotly"),
+        (["train", "text-ut", "--data", "generated", "--out", "run"], "datasets"),
+        (["train", "llm-sft", "--data", "generated", "--out", "run"], "trl"),
+        (["train", "llm-sft", "--data", "generated", "--out", "run"], "peft"),
+        (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "optuna"),
+        (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "plotly"),
         (["evaluate", "RUN"], "plotly"),
         (["report", "RUN"], "plotly"),
         (["tasks", "RUN", "--tasks", "arc_easy", "--out", "out.json"], "lm_eval"),

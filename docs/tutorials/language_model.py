@@ -10,7 +10,7 @@ this page builds in seconds; a pretrained one takes its place by one setting.
 # Choose a recipe
 # ---------------
 # A recipe is a name for data, model, task and the settings they were tuned with. ``llm-sft`` fine-tunes with TRL's
-# ``SFTTrainer``. Without data of your own it generates instructions: to say some words again or backwards, or the first
+# ``SFTTrainer``. ``data="generated"`` makes instructions up: to say some words again or backwards, or the first
 # or the last of them.
 #
 # ``exit_share=0.25`` reads the inner layers on a quarter of the tokens, which makes a step cheaper.
@@ -22,6 +22,7 @@ import descend
 
 configured = descend.configure(
     "llm-sft",
+    data="generated",
     output_dir="runs/language_model",
     depth=4,
     hidden_size=64,

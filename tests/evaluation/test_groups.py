@@ -13,9 +13,33 @@ from descend.evaluation.robustness import EDGES, _ratios
 
 STEPS = ["--use-cpu", "--max-steps", "2", "--dual-warmup-steps", "0"]
 RUNS = {
-    "video": ["video-ut", "--depth", "2", "--window", "2", "--stride", "10", "--save-strategy", "no"],
-    "pairs": ["text-ut", "--dataset", "mnli", "--hidden-size", "16", "--max-length", "30", "--depth", "2"],
-    "answers": ["llm-sft", "--hidden-size", "16", "--depth", "2"],
+    "video": [
+        "video-ut",
+        "--data",
+        "generated",
+        "--depth",
+        "2",
+        "--window",
+        "2",
+        "--stride",
+        "10",
+        "--save-strategy",
+        "no",
+    ],
+    "pairs": [
+        "text-ut",
+        "--data",
+        "generated",
+        "--dataset",
+        "mnli",
+        "--hidden-size",
+        "16",
+        "--max-length",
+        "30",
+        "--depth",
+        "2",
+    ],
+    "answers": ["llm-sft", "--data", "generated", "--hidden-size", "16", "--depth", "2"],
 }
 
 
@@ -47,7 +71,7 @@ def test_losses_of_all_layers_stand_there_by_blocks(tmp_path):
     """So many that no text has a line of its own; their mean is the summary's."""
     out = tmp_path / "run"
     flags = ["--depth", "2", "--max-steps", "1", "--hidden-size", "8", "--max-length", "12", "--dataset", "imdb"]
-    assert main(["train", "text-ut", "--method", "erm", *flags, "--out", str(out)]) == 0
+    assert main(["train", "text-ut", "--data", "generated", "--method", "erm", *flags, "--out", str(out)]) == 0
     summary = run.evaluate(out, noise=[0.0, 2.0], most=150)
     layers = json.loads((out / "groups.json").read_text())["layers"]
     assert summary.samples == summary.groups == sum(layers["counts"]) == 150

@@ -157,7 +157,7 @@ def test_the_exit_part_of_a_summary_keeps_the_guarantee(tmp_path):
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
     words = ["--depth", "3", "--hidden-size", "16", "--max-length", "24", "--num-train-epochs", "1"]
-    assert not main(["train", "text-distilbert", *words, "--out", str(folder)])
+    assert not main(["train", "text-distilbert", "--data", "generated", *words, "--out", str(folder)])
     return folder
 
 

@@ -33,7 +33,7 @@ from tests.support.networks import CAUSAL, causal
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--depth", "3", "--hidden-size", "32", "--heads", "2", "--max-length", "60", "--noise", "0.5", "--use-cpu"]
-SMALL += ["--eval-strategy", "no", "--save-strategy", "no", "--load-best-model-at-end", "false", "--max-steps"]
+SMALL += ["--eval-strategy", "no", "--save-strategy", "no", "--no-load-best-model-at-end", "--max-steps"]
 WORDS = ["sun", "cat", "dog", "red", "tree", "moon", "fish", "bird", "house", "river"]
 
 
@@ -50,7 +50,7 @@ def offline(monkeypatch):
 def run(tmp_path_factory):
     """A constrained run whose tokenizer ends each text with a special token."""
     folder = tmp_path_factory.mktemp("runs") / "constrained"
-    assert main(["train", "llm-sft", "--out", str(folder), *SMALL, "40", "--alpha", "0.1"]) == 0
+    assert main(["train", "llm-sft", "--data", "generated", "--out", str(folder), *SMALL, "40", "--alpha", "0.1"]) == 0
     return folder
 
 
@@ -63,7 +63,7 @@ def plain(run):
     special = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<unk>"}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(run.parent / "tokenizer")
     folder, flags = run.parent / "erm", ["--method", "erm", "--tokenizer", str(run.parent / "tokenizer")]
-    assert main(["train", "llm-sft", "--out", str(folder), *SMALL, "12", *flags]) == 0
+    assert main(["train", "llm-sft", "--data", "generated", "--out", str(folder), *SMALL, "12", *flags]) == 0
     return folder
 
 
@@ -281,7 +281,7 @@ def test_bad_input_is_one_line_before_a_model_is_loaded(run, tasks, tmp_path, ca
         ([run, tmp_path], good, [], "config.json"),
         ([run], good, ["--layer", "4"], "layer must be from 1 to 3.*4"),
         ([run], good, ["--layer", "0"], "layer must be from 1 to 3.*0"),
-        ([run], good, ["--model", "best"], "has no best"),
+        ([run], good, ["--model", "best"], "'best'; its models: model"),
         ([run], good, ["--limit", "0"], "limit"),
         ([run], good, ["--noise", "-1"], "γ of at least 0"),
         ([run], good, ["--out", str(tmp_path)], "exists"),

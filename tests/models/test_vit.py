@@ -255,9 +255,9 @@ def test_tokens_of_another_size_than_a_patch_are_refused(folder):
     with pytest.raises(InputError, match=r"hidden_size 192.*8×8.*32"):
         ViTDenoiser.from_vit(folder, readout="pixels")
     with pytest.raises(InputError, match=r"hidden_size 768.*128"):
-        RECIPES["video-vit"](readout="pixels", hidden_size=128)
-    assert RECIPES["video-vit"](readout="pixels", depth=1).network(None).config.hidden_size == 768
-    assert RECIPES["video-vit"](depth=1).network(None).config.hidden_size == 128
+        RECIPES["video-vit"](data="generated", readout="pixels", hidden_size=128)
+    assert RECIPES["video-vit"](data="generated", readout="pixels", depth=1).network(None).config.hidden_size == 768
+    assert RECIPES["video-vit"](data="generated", depth=1).network(None).config.hidden_size == 128
 
 
 # --- loading and saving

@@ -6,12 +6,13 @@ from collections import defaultdict
 import pytest
 
 from descend import InputError
-from descend.cli.parsing import levels, read_recipe
-from descend.cli.studies import flags
+from descend.cli.parsing import levels
+from descend.cli.settings import read_recipe
 from descend.paper.costs import Costs
 from descend.paper.grid import ANYTIME, ANYTIME_RECIPES, BASELINES, RECIPES, WANTED, cells, named, names, settings
 from descend.paper.published import table_3, table_4
 from descend.paper.scales import SCALES
+from descend.recipes.options import options as flags
 from descend.run import stored
 
 ALL = {scale: cells(names(["all"]), scale) for scale in SCALES}
@@ -44,7 +45,7 @@ def test_a_name_is_that_of_one_run_and_one_run_has_one_name(scale):
 @pytest.fixture
 def without_data(monkeypatch):
     """Settings are read where the data are not."""
-    monkeypatch.setattr("descend.cli.parsing.check_data", lambda *args, **options: None)
+    monkeypatch.setattr("descend.cli.settings.check_data", lambda *args, **options: None)
 
 
 @pytest.mark.parametrize("scale", SCALES)

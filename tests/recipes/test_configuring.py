@@ -5,31 +5,31 @@ from dataclasses import FrozenInstanceError, asdict, fields, replace
 import pytest
 
 from descend import InputError, configure
-from descend.cli.parsing import read_recipe
+from descend.cli.settings import read_recipe
 from descend.recipes import RECIPES, Recipe, Workload
 from descend.run import stored
 from descend.training.config import DescentConfig
 
 WORDS = {
     "video-ut": "--data . --window 3",
-    "video-vit": "--depth 3 --num-train-epochs 2",
-    "text-ut": "--preset paper --dataset mnli",
-    "text-distilbert": "--model some/model --learning-rate 0.001",
-    "llm-sft": "--model some/model --max-length 99 --packing true",
+    "video-vit": "--data generated --depth 3 --num-train-epochs 2",
+    "text-ut": "--data generated --preset paper --dataset mnli",
+    "text-distilbert": "--data generated --model some/model --learning-rate 0.001",
+    "llm-sft": "--data generated --model some/model --max-length 99 --packing",
 }
 SETTINGS = {
     "video-ut": {"data": ".", "window": 3},
-    "video-vit": {"depth": 3, "num_train_epochs": 2.0},
-    "text-ut": {"preset": "paper", "dataset": "mnli"},
-    "text-distilbert": {"model": "some/model", "learning_rate": 0.001},
-    "llm-sft": {"model": "some/model", "max_length": 99, "packing": True},
+    "video-vit": {"data": "generated", "depth": 3, "num_train_epochs": 2.0},
+    "text-ut": {"data": "generated", "preset": "paper", "dataset": "mnli"},
+    "text-distilbert": {"data": "generated", "model": "some/model", "learning_rate": 0.001},
+    "llm-sft": {"data": "generated", "model": "some/model", "max_length": 99, "packing": True},
 }
 
 
 @pytest.mark.parametrize("name", WORDS)
 def test_python_and_the_command_line_mean_the_same(name):
     typed = read_recipe([name, *WORDS[name].split(), "--out", "run"])
-    called = configure(name, **SETTINGS[name], output_dir="run", disable_tqdm=typed.arguments.disable_tqdm)
+    called = configure(name, **SETTINGS[name], output_dir="run")
     assert (typed.name, typed.recipe) == (called.name, called.recipe)
     assert type(typed.arguments) is type(called.arguments)
     assert stored(typed.arguments) == stored(called.arguments)
@@ -38,7 +38,7 @@ def test_python_and_the_command_line_mean_the_same(name):
 
 def test_a_given_value_decides_over_the_defaults_of_a_recipe():
     def arguments(**settings):
-        return configure("video-ut", output_dir="run", **settings).arguments
+        return configure("video-ut", data="generated", output_dir="run", **settings).arguments
 
     usual, with_alpha, epochs = arguments(), arguments(alpha=0.2), arguments(num_train_epochs=2)
     assert (usual.strength, usual.max_steps, usual.load_best_model_at_end) == (0.7, 400, True)
@@ -54,14 +54,14 @@ def test_settings_that_are_not_there_are_named():
     with pytest.raises(InputError, match=r"no recipe 'video-tu'"):
         configure("video-tu", output_dir="run")
     with pytest.raises(InputError, match=r"depht"):
-        configure("video-ut", output_dir="run", depht=3)
+        configure("video-ut", data="generated", output_dir="run", depht=3)
     with pytest.raises(InputError, match=r"eval_strategy|sometimes"):
-        configure("video-ut", output_dir="run", eval_strategy="sometimes")
+        configure("video-ut", data="generated", output_dir="run", eval_strategy="sometimes")
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_is_frozen_and_comes_back_from_its_settings(name):
-    recipe = RECIPES[name](depth=3)
+    recipe = RECIPES[name](data="generated", depth=3)
     assert {each.name for each in fields(recipe)} == asdict(recipe).keys()
     assert type(recipe)(**asdict(recipe)) == recipe
     with pytest.raises(FrozenInstanceError):
@@ -76,7 +76,7 @@ def test_a_base_class_is_no_recipe():
 
 
 def test_a_recipe_resolves_without_changing_itself(tmp_path):
-    recipe = RECIPES["video-ut"](depth=2, window=2, stride=40, cache_dir="cache")
+    recipe = RECIPES["video-ut"](data="generated", depth=2, window=2, stride=40, cache_dir="cache")
     before = asdict(recipe)
     args = DescentConfig(str(tmp_path / "run"), max_steps=1, seed=3, report_to="none", use_cpu=True)
     setup = recipe.resolve(args)

@@ -15,7 +15,7 @@ from transformers import TrainingArguments
 import descend
 from descend import DescentTrainer
 from descend.cli import main
-from descend.cli.parsing import read_recipe
+from descend.cli.settings import read_recipe
 from descend.records.card import CARD_FILE, Card, edited_card, write_card
 from descend.records.schema import RunConfig, parse_summary, read_config
 from descend.run import stored
@@ -143,12 +143,12 @@ def test_an_evaluation_of_another_checkpoint_is_not_told_of_the_last_model(tmp_p
 
 
 COMMANDS = [
-    "video-ut --method erm --max-steps 7 --tied False",
-    "video-dust --preset paper --alpha 0.3,0.2 --depth 2",
-    "video-vit --num-train-epochs 2 --strength 0.5 --seed 3",
-    "text-ut --noise 0.5 --load-best-model-at-end False",
-    "text-distilbert --preset paper --method erm --dataset mnli --report-to tensorboard",
-    "llm-sft --dual-optim-args '{\"start\": 0}' --bf16 true --dual-every epoch",
+    "video-ut --data generated --method erm --max-steps 7 --no-tied",
+    "video-dust --data generated --preset paper --alpha 0.3,0.2 --depth 2",
+    "video-vit --data generated --num-train-epochs 2 --strength 0.5 --seed 3",
+    "text-ut --data generated --noise 0.5 --no-load-best-model-at-end",
+    "text-distilbert --data generated --preset paper --method erm --dataset mnli --report-to tensorboard",
+    "llm-sft --data generated --dual-optim-args '{\"start\": 0}' --bf16 --dual-every epoch",
 ]
 
 

@@ -43,7 +43,7 @@ SUMMARY = {
 }
 CONFIG = {
     **{"recipe": "video-ut", "method": "erm", "seed": 1, "model": "UT-2", "sigma": None},
-    **{"settings": {"depth": 2}, "training": {"max_steps": 3}},
+    **{"settings": {"data": "generated", "depth": 2}, "training": {"max_steps": 3}},
 }
 GROUPS = {
     **{"noise": [0.0, 1.0], "root": True, "single": False, "counts": [2, 3], "scores": [[1.0, 2.0], [3.0, None]]},
@@ -171,7 +171,7 @@ def test_a_config_before_and_after_the_run_ends(tmp_path: Path) -> None:
     assert not read_config(tmp_path).finished
     config.model_copy(update={"seconds": 1.5, "sigma": 0.2}).write(tmp_path / "config.json")
     ended = read_config(tmp_path)
-    assert ended.finished and (ended.sigma, ended.settings) == (0.2, {"depth": 2})
+    assert ended.finished and (ended.sigma, ended.settings) == (0.2, {"data": "generated", "depth": 2})
 
 
 def test_a_config_of_a_model_is_not_a_run(tmp_path: Path) -> None:

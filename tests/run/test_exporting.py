@@ -17,7 +17,7 @@ from descend.run.exporting import LayerChoice
 from tests.support.texts import review_folder
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
-STEPS = ["--max-steps", "4", "--eval-strategy", "no", "--save-strategy", "no", "--load-best-model-at-end", "false"]
+STEPS = ["--max-steps", "4", "--eval-strategy", "no", "--save-strategy", "no", "--no-load-best-model-at-end"]
 TEXT = ["--depth", "3", "--hidden-size", "16", "--max-length", "30", "--use-cpu", *STEPS]
 VIDEO = ["--depth", "3", "--window", "2", "--stride", "30", "--use-cpu", *STEPS]
 
@@ -29,7 +29,7 @@ def words(capsys, *given, status=0):
 
 
 def train(folder: Path, recipe: str, *flags: object) -> Path:
-    assert main(["train", recipe, "--out", str(folder), *map(str, flags)]) == 0
+    assert main(["train", recipe, "--data", "generated", "--out", str(folder), *map(str, flags)]) == 0
     return folder
 
 
@@ -187,7 +187,7 @@ def test_wrong_input_is_one_line(language, tmp_path, capsys, monkeypatch):
     for tolerance in ("-1", "101", "nan"):
         assert tolerance in refused(capsys, language, out, "--layers", "auto", "--tolerance", tolerance)
     assert "config.json" in refused(capsys, tmp_path, out, "--layers", "1")
-    assert "config.json" in refused(capsys, language / "model", out, "--layers", "1")
+    assert f"give the run: {language}" in refused(capsys, language / "model", out, "--layers", "1")
     assert "new or an empty folder" in refused(capsys, language, language / "model", "--layers", "1")
     (tmp_path / "file").write_text("")
     assert "new or an empty folder" in refused(capsys, language, tmp_path / "file", "--layers", "1")
@@ -200,7 +200,7 @@ def test_wrong_input_is_one_line(language, tmp_path, capsys, monkeypatch):
 
 def test_a_model_that_is_not_there_is_refused(language, tmp_path, capsys):
     err = refused(capsys, language, tmp_path / "out", "--layers", "1", "--model", "nothing")
-    assert "has no nothing" in err
+    assert "'nothing'" in err and "its models: model." in err
 
 
 def test_a_family_that_can_not_be_cut_is_refused_and_nothing_is_written(classifier, tmp_path, capsys, monkeypatch):

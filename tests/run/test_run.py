@@ -153,7 +153,7 @@ VARIANTS = {
     "explicit slack, every 3": ["--slack", "explicit", "--dual-every", "3"],
     "nupi, explicit slack": ["--dual-optimizer", "nupi", "--slack", "explicit", "--dual-optim-args", '{"kp": 2.0}'],
     "ratio, every epoch": ["--form", "ratio", "--dual-every", "epoch", "--slack", "explicit"],
-    "accumulated, with a cap": ["--gradient-accumulation-steps", "2", "--cap", "1.0", "--stop-gradient", "false"],
+    "accumulated, with a cap": ["--gradient-accumulation-steps", "2", "--cap", "1.0", "--no-stop-gradient"],
     "feasible": ["--alpha", "0.05", "--first-layer", "0", "--depth", "1", "--eval-steps", "1"],
     "erm": ["--method", "erm"],
 }
@@ -179,7 +179,8 @@ def test_an_interrupted_run_goes_on_bit_equal(tmp_path, variant, monkeypatch, ca
 @pytest.mark.parametrize("recipe", ["video-vit --hidden-size 16 --warmup-steps 0", "video-dust --atoms 64"])
 def test_other_models_go_on_bit_equal_too(tmp_path, recipe):
     """ViT's parameters have other names in a model that is saved for the Hub."""
-    command = ["train", *recipe.split(), *SETTINGS.split(), "--max-steps", "4", "--save-steps", "2"]
+    command = ["train", *recipe.split(), "--data", "generated", *SETTINGS.split(), "--max-steps", "4"]
+    command += ["--save-steps", "2"]
     whole, half = tmp_path / "whole" / "run", tmp_path / "half" / "run"
     assert main([*command, "--out", str(whole)]) == 0
     shutil.copytree(whole, half)
@@ -378,9 +379,11 @@ def test_every_split_can_be_judged(finished, tmp_path, split):
 
 
 def test_usual_levels_are_eight_up_to_three_and_a_half_times_the_training_noise():
-    assert run.usual_levels(RECIPES["video-ut"](noise=0.8)) == pytest.approx(np.linspace(0, 2.8, 8))
-    assert run.usual_levels(RECIPES["video-ut"](noise=0.0)) == pytest.approx(np.linspace(0, 2.8, 8))
-    assert run.usual_levels(RECIPES["video-ut"](noise=0.8), "dropout") == pytest.approx(np.linspace(0, 0.7, 8))
+    assert run.usual_levels(RECIPES["video-ut"](data="generated", noise=0.8)) == pytest.approx(np.linspace(0, 2.8, 8))
+    assert run.usual_levels(RECIPES["video-ut"](data="generated", noise=0.0)) == pytest.approx(np.linspace(0, 2.8, 8))
+    assert run.usual_levels(RECIPES["video-ut"](data="generated", noise=0.8), "dropout") == pytest.approx(
+        np.linspace(0, 0.7, 8)
+    )
 
 
 # --- folders that can't be judged

@@ -322,8 +322,8 @@ def halved(folder: Path) -> dict:
 
 
 TRAIN = (
-    "train video-ut --use-cpu --depth 2 --window 2 --stride 10 --per-device-train-batch-size 3 --alpha 0.6 "
-    "--dual-warmup-steps 0 --logging-steps 2 --eval-steps 1000 --save-steps 1000"
+    "train video-ut --data generated --use-cpu --depth 2 --window 2 --stride 10 --per-device-train-batch-size 3 "
+    "--alpha 0.6 --dual-warmup-steps 0 --logging-steps 2 --eval-steps 1000 --save-steps 1000"
 )
 
 

@@ -16,7 +16,7 @@ from descend.training.checkpoints import load_state
 # 18 windows in steps of 6: three steps an epoch.
 SETTINGS = """--depth 2 --window 2 --stride 10 --per-device-train-batch-size 6 --use-cpu --dual-warmup-steps 0
     --alpha 0.6 --logging-steps 2 --eval-steps 3 --save-total-limit 9"""
-TINY = ["video-ut", *SETTINGS.split()]
+TINY = ["video-ut", "--data", "generated", *SETTINGS.split()]
 
 
 def train(out: Path, *flags: str, steps: int = 8, every: int = 3) -> int:

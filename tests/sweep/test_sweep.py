@@ -24,22 +24,23 @@ from transformers import TrainerState as State
 
 from descend import DescentConfig, DescentTrainer, InputError, run
 from descend.cli import main
-from descend.cli.parsing import read_recipe
+from descend.cli.settings import read_recipe
+from descend.recipes.options import options as flags
 from descend.records.studies import SweepFile
 from descend.run import mean_metric
 from descend.sweep import storage
 from descend.sweep.report.figures import reach
 from descend.sweep.report.page import write_sweep
 from descend.sweep.results import sentences, write
-from descend.sweep.space import described, edges, flags, read_ranges, recipe_values, space
+from descend.sweep.space import described, edges, read_ranges, recipe_values, space
 from descend.sweep.storage import Search, TooMany, open_storage
 from descend.sweep.worker import _Pruning
 from descend.training.config import METHODS
 from tests.support.browser import HOSTILE, Guarded, Visit
 
 # An evaluation and a checkpoint at each of four steps, on a handful of windows.
-BRIEF = """--depth 2 --window 2 --max-steps 4 --eval-steps 1 --save-steps 1 --dual-warmup-steps 1 --use-cpu
-    --disable-tqdm True"""
+BRIEF = """--data generated --depth 2 --window 2 --max-steps 4 --eval-steps 1 --save-steps 1 --dual-warmup-steps 1
+    --use-cpu"""
 FLAGS = ["video-ut", *BRIEF.split()]
 STRENGTH = ["--range", "strength=0.2:1"]
 
@@ -203,7 +204,7 @@ def test_what_is_given_is_not_searched():
     assert space(args, {"alpha", "dual_lr"}).keys() == {"learning_rate", "dual_optimizer", "resilience"}
     erm = read_recipe([*FLAGS, "--method", "erm", "--out", "none"])[2]
     assert space(erm, set()).keys() == {"learning_rate"}
-    capped = read_recipe(["text-ut", "--alpha", "0.1", "--cap", "0.7", "--out", "none"])[2]
+    capped = read_recipe(["text-ut", "--data", "generated", "--alpha", "0.1", "--cap", "0.7", "--out", "none"])[2]
     assert space(capped, {"alpha"})["cap"].low < 0.7 < space(capped, {"alpha"})["cap"].high
     assert flags({"alpha": 0.1, "alpha_decay": 0.5}) == ["--alpha", "0.1", "--alpha-decay", "0.5"]
 
@@ -492,7 +493,10 @@ def test_mistakes_are_told_in_one_line_and_leave_nothing(tmp_path, capsys, more,
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_searches_the_same_learning_rates(method):
-    plain, args = (read_recipe(["text-distilbert", "--method", each, "--out", "none"])[2] for each in ("erm", method))
+    plain, args = (
+        read_recipe(["text-distilbert", "--data", "generated", "--method", each, "--out", "none"])[2]
+        for each in ("erm", method)
+    )
     assert described(space(args, set())) == described(space(plain, set()))
     assert described(space(plain, set())).keys() == {"learning_rate"}
 

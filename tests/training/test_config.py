@@ -9,7 +9,7 @@ import torch
 from transformers import HfArgumentParser, TrainingArguments
 
 from descend import DescentConfig, InputError
-from descend.cli.parsing import read_recipe
+from descend.cli.settings import read_recipe
 from descend.core import DescentProblem
 from descend.recipes import RECIPES
 
@@ -71,7 +71,7 @@ def test_transformers_own_parser_reads_them(tmp_path):
     (args,) = HfArgumentParser(DescentConfig).parse_args_into_dataclasses(flags[:2])
     assert (args.alpha, args.dual_every) == (None, 1)
     with pytest.raises(InputError, match=r"alpha.*'0\.1;0\.2'"):
-        read_recipe(["video-ut", "--out", "run", "--alpha", "0.1;0.2"])
+        read_recipe(["video-ut", "--data", "generated", "--out", "run", "--alpha", "0.1;0.2"])
 
 
 def test_core_and_trainer_have_the_same_default_of_stop_gradient(tmp_path):
@@ -108,7 +108,7 @@ def test_a_recipes_defaults_go_where_they_suit_the_problem(tmp_path, settings, s
 @pytest.mark.parametrize("more", [{}, {"alpha": 0.2}, {"alpha": 0.2, "cap": 3.0}, {"strength": 0.1}], ids=repr)
 def test_python_and_the_command_line_mean_the_same_problem(tmp_path, more):
     words = [word for name, value in more.items() for word in (f"--{name}", str(value))]
-    _, _, typed, _ = read_recipe(["video-ut", "--out", str(tmp_path), *words])
+    _, _, typed, _ = read_recipe(["video-ut", "--data", "generated", "--out", str(tmp_path), *words])
     recipe = RECIPES["video-ut"]
     args = DescentConfig(str(tmp_path), **more)
     args.fill({"strength": recipe.training.strength})
@@ -119,6 +119,8 @@ def test_python_and_the_command_line_mean_the_same_problem(tmp_path, more):
 def test_alpha_and_strength_are_refused_together_however_they_are_given(tmp_path):
     with pytest.raises(InputError, match=r"alpha.*strength|strength.*alpha"):
         DescentConfig(str(tmp_path), alpha=0.2, strength=0.7).problem(3)
-    _, _, args, _ = read_recipe(["video-ut", "--out", str(tmp_path), "--alpha", "0.2", "--strength", "0.7"])
+    _, _, args, _ = read_recipe(
+        ["video-ut", "--data", "generated", "--out", str(tmp_path), "--alpha", "0.2", "--strength", "0.7"]
+    )
     with pytest.raises(InputError, match=r"alpha.*strength|strength.*alpha"):
         args.problem(3)

@@ -471,7 +471,7 @@ def test_two_processes_do_not_write_into_one_run(finished, unfinished, capsys):
 
 def test_the_best_checkpoint_is_found_wherever_the_run_is_named_from(tmp_path, monkeypatch):
     """A run that goes on under another spelling of its folder loads the best model, and keeps its checkpoint."""
-    best = ["--load-best-model-at-end", "true", "--metric-for-best-model", "eval_loss", "--greater-is-better", "true"]
+    best = ["--load-best-model-at-end", "--metric-for-best-model", "eval_loss", "--greater-is-better"]
     best += ["--save-total-limit", "2"]
     monkeypatch.chdir(tmp_path)
     assert train(Path("run"), *best, steps=6) == 0
@@ -486,7 +486,7 @@ def test_the_best_checkpoint_is_found_wherever_the_run_is_named_from(tmp_path, m
     assert all(torch.equal(model[name], best_model[name]) for name in model)
 
 
-BEST = ["--load-best-model-at-end", "true", "--metric-for-best-model", "eval_loss", "--greater-is-better", "true"]
+BEST = ["--load-best-model-at-end", "--metric-for-best-model", "eval_loss", "--greater-is-better"]
 
 
 @pytest.mark.parametrize("when", ["before", "while"])
@@ -563,11 +563,11 @@ def test_strange_settings_of_a_run_are_refused_in_words(unfinished, content, cap
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--resume-from-checkpoint", "x"], "resume_from_checkpoint"),
+        (["--resume-from-checkpoint", "x"], "--resume-from-checkpoint; give --resume"),
         (["--save-total-limit", "-3"], "save_total_limit"),
-        (["--auto-find-batch-size", "true"], "auto_find_batch_size"),
-        (["--enable-jit-checkpoint", "true"], "enable_jit_checkpoint"),
-        (["--save-on-each-node", "true"], "save_on_each_node"),
+        (["--auto-find-batch-size"], "auto_find_batch_size"),
+        (["--enable-jit-checkpoint"], "enable_jit_checkpoint"),
+        (["--save-on-each-node"], "save_on_each_node"),
         (["--max-grad-norm", "nan"], "max_grad_norm"),
         (["--dual-lr", "inf"], "learning rate of the dual"),
     ],
@@ -629,7 +629,7 @@ def test_parameters_that_are_no_numbers_push_no_checkpoint_out(tmp_path, monkeyp
                 next(self.objective.model.parameters()).data.view(-1)[0] = float("inf")
 
         patch.setattr(DescentMixin, "_dual_step", blown_up)
-        assert train(out, "--save-total-limit", "1", "--load-best-model-at-end", "false", every=1) == 1
+        assert train(out, "--save-total-limit", "1", "--no-load-best-model-at-end", every=1) == 1
     assert said(capsys) == (
         "descend: step 5: parameters are no longer finite, and are not saved. Lower learning_rate or dual_lr and train "
         "into another folder; --resume goes on from checkpoint-4."

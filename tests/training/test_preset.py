@@ -232,7 +232,7 @@ def test_the_preset_on_the_command_line_is_recorded_with_what_overrides_it(tmp_p
         "--out",
         str(tmp_path / "run"),
     ]
-    assert main(["train", "video-ut", "--cap", "3", "--preset", "paper", *flags]) == 0
+    assert main(["train", "video-ut", "--data", "generated", "--cap", "3", "--preset", "paper", *flags]) == 0
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["preset"] == "paper"
     assert config["overridden"] == ["cap", "dual_warmup_epochs", "max_steps"]
@@ -248,7 +248,7 @@ def test_plain_training_of_the_paper_has_tied_weights():
 
 def test_a_run_without_the_preset_says_so(tmp_path):
     flags = ["--depth", "2", "--max-steps", "2", "--window", "2", "--stride", "20", "--out", str(tmp_path / "run")]
-    assert main(["train", "video-ut", *flags]) == 0
+    assert main(["train", "video-ut", "--data", "generated", *flags]) == 0
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["preset"] is None and config["overridden"] == []
 
@@ -273,6 +273,6 @@ def test_what_can_not_be_is_one_clear_line(make, message):
 
 def test_epochs_that_are_asked_for_are_not_overridden_by_the_recipes_steps(tmp_path):
     flags = ["--depth", "2", "--window", "2", "--stride", "20", "--num-train-epochs", "1", "--out", str(tmp_path / "r")]
-    assert main(["train", "video-ut", *flags]) == 0
+    assert main(["train", "video-ut", "--data", "generated", *flags]) == 0
     config = json.loads((tmp_path / "r" / "config.json").read_text())
     assert config["step"] < 100 and config["training"].get("max_steps", -1) == -1

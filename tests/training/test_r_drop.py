@@ -136,7 +136,21 @@ SMALL = ["--depth", "2", "--hidden-size", "16", "--max-length", "30", "--use-cpu
 
 def test_a_run_is_carried_out_and_judged(tmp_path):
     assert (
-        main(["train", "text-distilbert", *SMALL, "--method", "r-drop", "--r-drop", "0.5", "--out", f"{tmp_path}/a"])
+        main(
+            [
+                "train",
+                "text-distilbert",
+                "--data",
+                "generated",
+                *SMALL,
+                "--method",
+                "r-drop",
+                "--r-drop",
+                "0.5",
+                "--out",
+                f"{tmp_path}/a",
+            ]
+        )
         == 0
     )
     summary = run.evaluate(tmp_path / "a", noise=[0.0])

@@ -173,6 +173,6 @@ def test_the_command_line_refuses_before_any_work(tmp_path, capsys):
     data = tmp_path / "empty"
     data.mkdir()
     flags = ["--patience", "3", "--eval-strategy", "no", "--data", str(data), "--out", str(tmp_path / "run")]
-    assert main(["train", "video-ut", *flags]) == 2
+    assert main(["train", "video-ut", "--data", "generated", *flags]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "patience" in line and "eval_strategy" in line and not (tmp_path / "run").exists()

@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 from descend import extras
 from descend.cli import export, privacy, runs, studies, tasks
-from descend.cli.parsing import nearest
+from descend.cli.parsing import COMPLETING, TALK, Parser, command_parser, nearest
 from descend.errors import (
     InputError,
     Interrupted,
@@ -24,20 +24,34 @@ from descend.errors import (
 ABOUT = """\
 descend: transformers whose every layer lowers the expected loss
 
-  descend recipes                                    what can be trained
-  descend train RECIPE --out RUN [--method erm]      train one model; every setting: descend train RECIPE --help
-  descend evaluate RUN [--data PATH] [--noise 0,1]   losses and errors by layer and noise, and the verdict
-  descend compare RUN RUN ... --out DIR              one page over several evaluated runs
-  descend report DIR                                 write the page of a run, comparison, study or sweep again
-  descend export RUN --layers K --out DIR            the first K layers as a plain checkpoint; K may be: auto
-  descend complete RUN --prompts FILE --out FILE     answers of a language model, in AlpacaEval's form
-  descend tasks RUN ... --tasks NAMES --out FILE     lm-eval's tasks over noise and at an exit; runs compared
-  descend reproduce WHAT ... --scale small --out DIR figures and tables of the paper; WHAT may be: list
-  descend sweep RECIPE --trials N --out DIR          search each method's settings, with equally many trials
-  descend demo [--data PATH] [--out DIR]             both methods on one video, and the page
-  descend privacy [RUN] --noise 1,20,200             ε of noise on token embeddings, as local differential privacy
-  descend --version                                  the version
+  recipes      what can be trained
+  train        train one model: descend train RECIPE --data PATH --out RUN
+  evaluate     losses and errors of a run by layer and noise, and the verdict
+  compare      one page over several evaluated runs
+  report       write the page of a run, comparison, study or sweep again
+  export       the first K layers of a run as a plain checkpoint
+  complete     answers of a language model, in AlpacaEval's form
+  tasks        lm-eval's tasks over noise and at an exit; runs compared
+  reproduce    figures and tables of the paper
+  sweep        search each method's settings, with equally many trials
+  demo         both methods on one video, and the page
+  privacy      ε of noise on token embeddings, as local differential privacy
+  completion   completion in the shell: bash, zsh or fish
+
+  descend COMMAND --help    how a command is used, and its options
+  descend --version         the version
 """
+
+
+def completion(words: Sequence[str]) -> None:
+    """Print what a shell needs to complete commands, recipes and options."""
+    parser = command_parser("completion", "Print the code that makes a shell complete commands, recipes and options.")
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
+    options = parser.parse_args(words)
+    import argcomplete
+
+    print(argcomplete.shellcode(["descend"], shell=options.shell))
+
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "recipes": runs.recipes,
@@ -52,12 +66,15 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "sweep": studies.sweep,
     "demo": runs.demo,
     "privacy": privacy.privacy,
+    "completion": completion,
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status: 0 done, 1 failed, 2 wrong input, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if COMPLETING in os.environ:
+        _complete()
     if not words or words[0] in ("-h", "--help"):
         print(ABOUT, end="")
         return 0
@@ -66,10 +83,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     # A scheduler's SIGTERM stops a command as Ctrl-C does.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    environment = {name: os.environ.get(name) for name in TALK}
     try:
         return _run(words)
     finally:
         signal.signal(signal.SIGTERM, before)
+        for name, value in environment.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _complete() -> None:
+    """Answer a shell that completes a word; ends the process."""
+    import argcomplete
+
+    words = argcomplete.lexers.split_line(os.environ["COMP_LINE"], int(os.environ["COMP_POINT"]))[3][1:]
+    if words and words[0] in COMMANDS:
+        COMMANDS[words[0]](words[1:])  # its parser answers
+    parser = Parser()
+    parser.add_argument("command", choices=list(COMMANDS))
+    argcomplete.autocomplete(parser)
 
 
 def _run(words: list[str]) -> int:

@@ -13,14 +13,15 @@ def privacy(words: Sequence[str]) -> None:
         "privacy",
         "Local differential privacy of Gaussian noise on token embeddings: ε by noise level, for one token and for a "
         "whole text. It holds only if every embedding is clipped to a norm C, which descend does not do.",
+        "[RUN] [options]",
     )
     parser.add_argument("run", type=Path, nargs="?", help="folder of a run on text: its noise, σ_x and dimension")
-    parser.add_argument("--noise", help="levels γ: 1,20,200 or 0:200:50 (default: the run's)")
-    parser.add_argument("--delta", type=float, default=1e-5, help="δ, strictly between 0 and 1 (default: 1e-5)")
-    parser.add_argument("--dimension", type=int, help="d of a token's embedding (default: the run's, or 768)")
-    parser.add_argument("--sigma", type=float, help="σ_x, std of the clean embedding (default: the run's, or 1)")
-    parser.add_argument("--clip", type=float, help="C, the norm that embeddings are clipped to (default: σ_x√d)")
-    parser.add_argument("--tokens", type=int, default=128, help="T, the length of a text (default: 128)")
+    parser.add_argument("--noise", metavar="LEVELS", help="levels γ: 1,20,200 or 0:200:50 [the run's]")
+    parser.add_argument("--delta", type=float, default=1e-5, help="δ, strictly between 0 and 1 [1e-5]")
+    parser.add_argument("--dimension", type=int, help="d of a token's embedding [the run's, or 768]")
+    parser.add_argument("--sigma", type=float, help="σ_x, std of the clean embedding [the run's, or 1]")
+    parser.add_argument("--clip", type=float, help="C, the norm that embeddings are clipped to [σ_x√d]")
+    parser.add_argument("--tokens", type=int, default=128, help="T, the length of a text [128]")
     options = parser.parse_args(words)
     if options.run is None and options.noise is None:
         raise InputError("expected --noise with levels γ such as 1,20,200, or the folder of a run; got neither.")

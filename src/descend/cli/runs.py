@@ -8,8 +8,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.cli.parsing import check_data, check_run, command_parser, levels, read_recipe, recipe_list
+from descend.cli.checks import check_data, check_run
+from descend.cli.parsing import add_talk, command_parser, levels, talk
+from descend.cli.settings import read_recipe, recipe_list
 from descend.errors import InputError
+from descend.recipes import GENERATED
 
 if TYPE_CHECKING:
     from descend.records.schema import Summary
@@ -54,27 +57,37 @@ def judged(words: Sequence[str]) -> tuple[Path, "Summary"]:
 def _judge_options(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     """The run's folder, and the other arguments of `descend.run.evaluate`."""
     parser = command_parser(
-        "evaluate", "Losses and errors by layer and noise level, and the verdict on the constraints."
+        "evaluate", "Losses and errors by layer and noise level, and the verdict on the constraints.", "RUN [options]"
     )
-    parser.add_argument("run", type=Path, help="folder of a trained run, or with --task of a model of Transformers")
-    parser.add_argument("--task", choices=("classification",), help="evaluate a classifier that descend did not train")
-    parser.add_argument("--dataset", help="with --task: imdb or mnli (default: by the layout of the files)")
-    parser.add_argument("--probe", action="store_true", help="fit and evaluate a linear probe at every layer")
-    parser.add_argument("--exit", action="store_true", help="evaluate early exits: accuracy against layers used")
-    parser.add_argument("--risk", type=float, help="with --exit: certify that so few lose an answer, such as 0.01")
-    parser.add_argument("--confidence", type=float, help="with --risk: how sure that must be (default: 0.95)")
-    parser.add_argument("--data", help="data set to evaluate it on (default: the run's own)")
-    parser.add_argument("--noise", help="levels γ: 0,0.1,0.2 or 0:2:0.25 (default: 8 up to 3.5 × training)")
-    parser.add_argument("--shift", default="gaussian", help="gaussian, uniform, laplace or dropout (default: gaussian)")
-    parser.add_argument("--split", choices=("test", "validation", "train"), default="test", help="(default: test)")
-    parser.add_argument("--model", default="model", help="model or best_feasible (default: model)")
-    parser.add_argument("--frames", type=int, default=2, help="frames to keep for the page (default: 2)")
-    parser.add_argument("--most", type=int, metavar="N", help="evaluate N evenly spaced samples (default: all)")
-    options = vars(parser.parse_args(words))
+    parser.add_argument("run", type=Path, help="folder of a trained run, or with --task a model")
+    data = parser.add_argument_group("data")
+    data.add_argument("--data", metavar="PATH", help="other data to evaluate it on [the run's own]")
+    splits = ("test", "validation", "train")
+    data.add_argument("--split", choices=splits, metavar="PART", default="test", help=f"{', '.join(splits)} [test]")
+    data.add_argument("--most", type=int, metavar="N", help="only N samples, evenly spaced [all]")
+    model = parser.add_argument_group("model")
+    model.add_argument("--model", metavar="NAME", default="model", help="model or best_feasible of the run [model]")
+    model.add_argument("--task", choices=("classification",), help="evaluate a classifier of Transformers")
+    model.add_argument("--dataset", choices=("imdb", "mnli"), help="with --task: kind of texts [by the files]")
+    noise = parser.add_argument_group("noise")
+    noise.add_argument("--noise", metavar="LEVELS", help="γ: 0,0.1,0.2 or 0:2:0.25 [8, to 3.5 × training]")
+    kinds = ("gaussian", "uniform", "laplace", "dropout")
+    noise.add_argument(
+        "--shift", choices=kinds, metavar="KIND", default=kinds[0], help=f"{', '.join(kinds)} [gaussian]"
+    )
+    more = parser.add_argument_group("early exits and probes")
+    more.add_argument("--exit", action="store_true", help="evaluate early exits: accuracy by layers used")
+    more.add_argument("--risk", type=float, metavar="X", help="with --exit: certify that so few lose an answer")
+    more.add_argument("--confidence", type=float, metavar="X", help="with --risk: how sure that must be [0.95]")
+    more.add_argument("--probe", action="store_true", help="fit and evaluate a linear probe at every layer")
+    output = parser.add_argument_group("output")
+    output.add_argument("--frames", type=int, metavar="N", default=2, help="frames to keep for the page [2]")
+    add_talk(output)
+    options = vars(talk(parser.parse_args(words)))
     if options["noise"] is not None:
         options["noise"] = levels(options["noise"])
     folder = options.pop("run")
-    recipe = check_run(folder)
+    recipe = check_run(folder, options["model"] if options["task"] is None else None)
     check_data(options["data"], hub=recipe is None or recipe.startswith("text-"))
     return folder, options
 
@@ -89,7 +102,9 @@ def _judge(folder: Path, options: dict[str, Any]) -> "Summary":
 
 def compare(words: Sequence[str]) -> None:
     """Compare evaluated runs on one page."""
-    parser = command_parser("compare", "One summary.json and one page over several evaluated runs.")
+    parser = command_parser(
+        "compare", "One summary.json and one page over several evaluated runs.", "RUN RUN ... --out DIR"
+    )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of evaluated runs")
     parser.add_argument("--out", type=Path, required=True, help="folder for summary.json and report.html")
     options = parser.parse_args(words)
@@ -98,7 +113,9 @@ def compare(words: Sequence[str]) -> None:
 
 def report(words: Sequence[str]) -> None:
     """Write a page again."""
-    parser = command_parser("report", "Write the page of an evaluated run, a comparison, a sweep or a study again.")
+    parser = command_parser(
+        "report", "Write the page of an evaluated run, a comparison, a sweep or a study again.", "DIR"
+    )
     parser.add_argument("folder", type=Path, help="folder of an evaluated run, a comparison, a sweep or a study")
     folder = parser.parse_args(words).folder
     from descend.records.schema import read_comparison
@@ -141,19 +158,22 @@ def draw(out: Path, figures: Collection[str] | None = None) -> None:
 def complete(words: Sequence[str]) -> None:
     """Answer prompts, or show answers side by side."""
     parser = command_parser(
-        "complete", "Answers of a language model to prompts, in AlpacaEval's form; or several models' side by side."
+        "complete",
+        "Answers of a language model to prompts, in AlpacaEval's form; or several models' side by side.",
+        "RUN --prompts FILE --out FILE [options]",
     )
     parser.add_argument("run", type=Path, nargs="?", help="folder of a trained run of llm-sft")
     parser.add_argument("--prompts", type=Path, help="a JSON list of prompts, as alpaca_eval.json")
     parser.add_argument("--compare", type=Path, nargs="+", metavar="FILE", help="written answers, for one page")
     parser.add_argument("--out", type=Path, required=True, help="file to write; with --compare the page or its folder")
-    parser.add_argument("--noise", type=float, help="γ on every token, the model's own too (default: the training's)")
-    parser.add_argument("--model", default="model", help="model or best_feasible (default: model)")
-    parser.add_argument("--max-new-tokens", type=int, default=256, help="longest answer (default: 256)")
+    parser.add_argument("--noise", type=float, help="γ on every token, the model's own too [the training's]")
+    parser.add_argument("--model", default="model", help="model or best_feasible [model]")
+    parser.add_argument("--max-new-tokens", type=int, default=256, help="longest answer [256]")
     parser.add_argument("--limit", type=int, help="only the first so many prompts")
-    parser.add_argument("--batch-size", type=int, default=8, help="prompts at a time (default: 8)")
-    parser.add_argument("--seed", type=int, default=0, help="of the noise (default: 0)")
-    options = vars(parser.parse_args(words))
+    parser.add_argument("--batch-size", type=int, default=8, help="prompts at a time [8]")
+    parser.add_argument("--seed", type=int, default=0, help="of the noise [0]")
+    add_talk(parser)
+    options = vars(talk(parser.parse_args(words)))
     files = options.pop("compare")
     if files is not None:
         if options["run"] is not None or options["prompts"] is not None:
@@ -164,7 +184,7 @@ def complete(words: Sequence[str]) -> None:
         return
     if options["run"] is None or options["prompts"] is None:
         raise InputError("expected the folder of a run and --prompts; or --compare with written answers.")
-    check_run(options["run"])
+    check_run(options["run"], options["model"])
     if not options["prompts"].is_file():
         raise InputError(f"{options['prompts']} must be a JSON file of prompts, as alpaca_eval.json; there is none.")
     from descend import run
@@ -176,13 +196,16 @@ def complete(words: Sequence[str]) -> None:
 
 def demo(words: Sequence[str]) -> None:
     """Both methods on one video, and the page."""
-    parser = command_parser("demo", "Train a ViT with and without constraints on one video, and show the page.")
-    parser.add_argument("--data", help="videos (default: the embedded generated scenes)")
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder (default: demo)")
-    parser.add_argument("--seed", type=int, default=0, help="(default: 0)")
-    parser.add_argument("--max-steps", type=int, help="training steps (default: the recipe's)")
+    parser = command_parser(
+        "demo", "Train a ViT with and without constraints on one video, and show the page.", "[options]"
+    )
+    parser.add_argument("--data", metavar="PATH", default=GENERATED, help=f"folder or file of videos [{GENERATED}]")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder [demo]")
+    parser.add_argument("--seed", type=int, default=0, help="of both runs [0]")
+    parser.add_argument("--max-steps", type=int, help="training steps [the recipe's]")
     parser.add_argument("--resume", action="store_true", help="go on with a demo that was interrupted")
-    options = parser.parse_args(words)
+    add_talk(parser)
+    options = talk(parser.parse_args(words))
     check_data(options.data)
     import descend.report  # noqa: F401  # a missing package shows before the training
     from descend.records import locked
@@ -193,8 +216,7 @@ def demo(words: Sequence[str]) -> None:
         raise InputError(f"{options.out} holds runs that are not a demo's; choose another folder with --out.")
     _free_for_page(options.out)
     # Six blocks: plain training leaves their inner exits far behind the last one.
-    flags = ["video-vit", "--depth", "6", "--seed", str(options.seed)]
-    flags += ["--data", options.data] if options.data else []
+    flags = ["video-vit", "--data", options.data, "--depth", "6", "--seed", str(options.seed)]
     flags += ["--max-steps", str(options.max_steps)] if options.max_steps is not None else []
     built = [read_recipe([*flags, "--method", folder.name, "--out", str(folder)]) for folder in folders]
     from descend import run
@@ -246,7 +268,11 @@ def _free_for_page(out: Path) -> None:
     """Refuse a folder whose summary.json is not a comparison's, since it would be overwritten."""
     from descend.records.schema import CONFIG_FILE, SUMMARY_FILE, read_comparison
 
-    taken = (out / CONFIG_FILE).exists() or ((out / SUMMARY_FILE).exists() and read_comparison(out) is None)
+    taken = (
+        out.is_file()
+        or (out / CONFIG_FILE).exists()
+        or ((out / SUMMARY_FILE).exists() and read_comparison(out) is None)
+    )
     if taken:
         raise InputError(f"{out} holds something else than a comparison; choose another folder with --out.")
 

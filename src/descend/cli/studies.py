@@ -8,13 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.cli.parsing import Parser, check_recipe, command_parser, levels, read_recipe
+from descend.cli.parsing import COMPLETING, add_talk, command_parser, hyphenated, levels, talk
 from descend.cli.runs import complete, draw, judged, line_of, train
+from descend.cli.settings import add_recipe, given_settings
 from descend.errors import InputError, StudyError
+from descend.recipes import RECIPES
+from descend.recipes.options import options as flags
 
 if TYPE_CHECKING:
     from descend.paper.workers import Job
-    from descend.records.studies import Settings
 
 
 def reproduce(words: Sequence[str]) -> None:
@@ -23,14 +25,16 @@ def reproduce(words: Sequence[str]) -> None:
         "reproduce",
         "Figures and tables of the paper: runs what is missing, several at a time, and draws them beside the paper's. "
         "The same command goes on where it was stopped; on several machines with one disk they share the work.",
+        "WHAT ... [options]",
     )
     parser.add_argument("what", nargs="+", help="figure-2, table-3, theory-1 …, all; or list, which names them")
-    parser.add_argument("--scale", default="small", help="smoke, small or paper (default: small)")
+    parser.add_argument("--scale", choices=("smoke", "small", "paper"), default="small", help="how much [small]")
     parser.add_argument("--data-root", type=Path, help="folder of the data sets; smoke needs none")
-    parser.add_argument("--out", type=Path, default=Path("study"), help="folder of the study (default: study)")
-    parser.add_argument("--workers", type=int, help="processes at a time (default: one for each core)")
+    parser.add_argument("--out", type=Path, default=Path("study"), help="folder of the study [study]")
+    parser.add_argument("--workers", type=int, help="processes at a time [one for each core]")
     parser.add_argument("--dry-run", action="store_true", help="say what would be run and what it takes, and end")
-    options = parser.parse_args(words)
+    add_talk(parser)
+    options = talk(parser.parse_args(words))
     from descend.paper.grid import WANTED
     from descend.paper.study import Study
     from descend.records.studies import CELLS_FILE
@@ -86,15 +90,6 @@ def _carry_out(threads: int | None, job: "Job") -> None:
             complete([folder, *flags(answer), "--noise", f"{gamma:g}", "--out", str(file)])
 
 
-def flags(settings: "Settings") -> list[str]:
-    """Settings as command-line flags."""
-    found = []
-    for name, value in settings.items():
-        words = ",".join(map(repr, value)) if isinstance(value, list) else str(value)
-        found += [f"--{name.replace('_', '-')}", words.lower() if isinstance(value, bool) else words]
-    return found
-
-
 def _convert(models: dict[Path, Path]) -> None:
     """Make folders that transformers reads of models that a study starts from."""
     from transformers.utils import logging
@@ -113,51 +108,58 @@ def _convert(models: dict[Path, Path]) -> None:
 
 def sweep(words: Sequence[str]) -> None:
     """Search the settings of each method."""
-    parser = Parser(
-        prog="descend sweep",
-        usage="%(prog)s RECIPE --trials N --out DIR [--seeds K] [--storage URL] [--method NAME,NAME] "
-        "[--range NAME=LOW:HIGH] [--judge-noise LEVELS] [settings]",
-        description="Search a recipe's settings for each method, with as many trials for each, chosen on validation "
-        "data. Every setting of descend train RECIPE can be given: it holds for all trials, and is not searched. The "
-        "same command again goes on, and at the same time in another terminal takes part.",
-        allow_abbrev=False,
+    parser = command_parser(
+        "sweep",
+        "Search a recipe's settings for each method, with as many trials for each, chosen on validation data. Every "
+        "setting of descend train RECIPE can be given: it holds for all trials, and is not searched. The same command "
+        "again goes on, and at the same time in another terminal takes part.",
+        "RECIPE --data PATH --trials N --out DIR [options] [settings]",
     )
-    parser.add_argument("recipe", help="as descend train takes it")
+    recipe = parser.add_argument("recipe", metavar="RECIPE", help="as descend train takes it")
     parser.add_argument("--trials", type=int, required=True, help="N, for each method: finished or pruned")
     parser.add_argument(
-        "--seeds", type=int, default=1, metavar="K", help="runs of a trial, whose mean is its value (default: 1)"
+        "--seeds", type=int, default=1, metavar="K", help="runs of a trial, whose mean is its value [1]"
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of the sweep")
-    parser.add_argument("--storage", help="URL of the database (default: sqlite:///DIR/sweep.db)")
-    parser.add_argument(
-        "--method", action="append", metavar="NAME,NAME", help="methods to search (default: erm,constrained)"
-    )
+    parser.add_argument("--storage", metavar="URL", help="database of the trials [sqlite:///DIR/sweep.db]")
+    parser.add_argument("--method", action="append", metavar="NAME,NAME", help="methods to search [erm,constrained]")
     parser.add_argument(
         "--range",
         action="append",
         default=[],
         metavar="NAME=LOW:HIGH",
-        help="where to search a number, as cap=1:5, in place of its usual range; may be given for several",
+        help="where to search a number, such as cap=1:5",
     )
     parser.add_argument(
         "--judge-noise",
         metavar="LEVELS",
-        help="noise levels γ whose mean a trial is chosen by, as descend evaluate takes them (default: its own)",
+        help="γ whose mean a trial is chosen by [evaluate's]",
     )
-    # What is left are the recipe's own flags, which its parser looks at.
-    options, given = argparse.ArgumentParser.parse_known_args(parser, words)
+    add_talk(parser)
+    if COMPLETING in os.environ:
+        recipe.choices, parser.conflict_handler = list(RECIPES), "resolve"
+        add_recipe(parser, next((word for word in words if word in RECIPES), None))
+        parser.parse_args(words)
+    # What is left are the recipe's own settings, which its parser looks at.
+    options, given = argparse.ArgumentParser.parse_known_args(parser, [hyphenated(word) for word in words])
     if "--resume" in given:
         raise InputError("a sweep goes on by itself; leave out --resume.")
-    check_recipe([options.recipe, *given])
+    talk(options)
+    # Refuses what it can before slow imports.
+    given_settings([options.recipe, *given, "--out", str(options.out / "trials")])
     methods = [name for part in options.method or ["erm,constrained"] for name in part.split(",")]
+    from descend.recipes import configure
     from descend.sweep.report.page import write_sweep
     from descend.sweep.results import sentences
     from descend.sweep.space import read_ranges
     from descend.sweep.worker import sweep as search
+    from descend.training.config import OF_METHOD
 
-    def build(flags: list[str], folder: Path) -> tuple[str, Any, Any]:
-        command = read_recipe([options.recipe, *flags, "--out", str(folder)])
-        return command.name, command.recipe, command.arguments
+    def build(words: list[str], folder: Path) -> tuple[str, Any, Any]:
+        settings = given_settings([options.recipe, *words, "--out", str(folder)])
+        # A setting of one searched method is given once, for all trials.
+        others = set().union(*(OF_METHOD.get(each, set()) for each in methods if each != settings["method"]))
+        return configure(settings.pop("recipe"), **{key: settings[key] for key in settings.keys() - others})
 
     found = search(
         options.out,

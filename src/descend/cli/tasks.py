@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from descend.cli.parsing import check_run, command_parser, levels
+from descend.cli.checks import check_run
+from descend.cli.parsing import add_talk, command_parser, levels, talk
 from descend.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,23 +15,30 @@ if TYPE_CHECKING:
 
 def tasks(words: Sequence[str]) -> None:
     """Evaluate runs of language models on lm-eval's tasks."""
-    parser = command_parser("tasks", "lm-eval's tasks for language models, over noise and at an exit; runs compared.")
+    parser = command_parser(
+        "tasks",
+        "lm-eval's tasks for language models, over noise and at an exit; runs compared.",
+        "RUN ... --tasks NAMES --out FILE [options]",
+    )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of trained runs of llm-sft")
-    parser.add_argument("--tasks", required=True, help="lm-eval's names or YAML files: arc_easy,my_task.yaml")
+    parser.add_argument(
+        "--tasks", required=True, metavar="NAMES", help="lm-eval's names or YAML files: arc_easy,my_task.yaml"
+    )
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--noise", default="0", help="levels γ: 0,1,2 or 0:2:0.5 (default: 0)")
-    parser.add_argument("--layer", type=int, help="K: evaluate exit K (default: full depth)")
-    parser.add_argument("--model", default="model", help="model or best_feasible (default: model)")
+    parser.add_argument("--noise", default="0", metavar="LEVELS", help="levels γ: 0,1,2 or 0:2:0.5 [0]")
+    parser.add_argument("--layer", type=int, help="K: evaluate exit K [full depth]")
+    parser.add_argument("--model", default="model", help="model or best_feasible [model]")
     parser.add_argument("--limit", type=int, help="only the first so many samples of a task")
-    parser.add_argument("--batch-size", type=int, default=1, help="texts at a time; on a CPU one always (default: 1)")
-    parser.add_argument("--seed", type=int, default=0, help="of the noise (default: 0)")
-    options = parser.parse_args(words)
+    parser.add_argument("--batch-size", type=int, default=1, help="texts at a time; on a CPU one always [1]")
+    parser.add_argument("--seed", type=int, default=0, help="of the noise [0]")
+    add_talk(parser)
+    options = talk(parser.parse_args(words))
     names = [name.strip() for name in options.tasks.split(",") if name.strip()]
     if not names:
         raise InputError("--tasks must name a task of lm-eval, or its YAML file; got none.")
     noise = levels(options.noise)
     for folder in options.runs:
-        check_run(folder)
+        check_run(folder, options.model)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     from descend.harness.evaluating import evaluate_tasks
 

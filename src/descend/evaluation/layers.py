@@ -12,7 +12,6 @@ import torch
 from accelerate.utils import send_to_device
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
-from tqdm import tqdm
 
 from descend.errors import InputError
 from descend.evaluation.probes import Probed
@@ -21,6 +20,7 @@ from descend.models.causal import LayeredCausalLM
 from descend.models.modules import evaluating
 from descend.noise import Noise, SampleDraws
 from descend.objective import Task
+from descend.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def measure_levels(
     watch: Watch | None = None,
     watch_rows: WatchRows | None = None,
     keep_logits: bool = False,
-    progress: tqdm | None = None,
+    progress: Progress | None = None,
 ) -> list[tuple[LayerLosses, LayerLosses | None]]:
     """Measure every layer at several noise levels, in one forward pass for each.
 

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, default_collate
-from tqdm import tqdm
 
 from descend.core import DescentProblem
 from descend.evaluation.layers import LayerLosses, evenly, measure_levels
@@ -17,6 +16,7 @@ from descend.evaluation.satisfaction import Verdict, verdict
 from descend.models.layered import LayeredModel
 from descend.noise import Noise
 from descend.objective import Task
+from descend.progress import progress
 from descend.records.schema import Groups, Histogram, LayerGroups, Measured, Ratios, SettledLayer, anytime_curves
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -140,7 +140,7 @@ def robustness(
     wanted = sorted({*map(float, levels), float(noise.level)})
     total = len(wanted) * len(dataset)  # type: ignore[arg-type]
     settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "collate": collate}
-    with tqdm(total=total, desc="evaluating", unit="sample", disable=None) as bar:
+    with progress(total, "evaluating", "sample") as bar:
         noises = [noise.at(level) for level in wanted]
         measured = measure_levels(model, task, dataset, noises, progress=bar, probed=probed, **settings)
     shown, trained = sorted(set(map(float, levels))), float(noise.level)

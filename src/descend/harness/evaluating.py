@@ -1,6 +1,7 @@
 """Evaluate runs on lm-eval's tasks over noise levels, and compare them pairwise."""
 
 import gc
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -16,8 +17,9 @@ from descend.errors import InputError, reason
 from descend.harness.comparing import Paired, interval, paired
 from descend.harness.loading import load_tasks
 from descend.harness.model import DescendLM, check_layer
+from descend.progress import progress
 from descend.records import locked
-from descend.records.schema import TaskComparison, TaskCurve, TaskResults, TaskRun, read_config
+from descend.records.schema import TaskComparison, TaskCurve, TaskResults, TaskRun, check_model, read_config
 
 Key = tuple[str, str, str]
 """A task, a metric and a filter."""
@@ -78,7 +80,9 @@ def evaluate_tasks(
         check_language_run(folder, checkpoint, layer)
     _refuse_existing(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with locked(out):
+    # On a terminal lm-eval shows bars of its own.
+    shown = progress(len(folders) * len(noise), "evaluating", "noise level", quiet=sys.stderr.isatty())
+    with locked(out), shown:
         _refuse_existing(out)  # again, now that no other command can write it
         loaded = load_tasks(tasks)
         runs, scores = [], []
@@ -88,6 +92,7 @@ def evaluate_tasks(
             for level in noise:
                 lm.noise = level
                 by_level.append(score(lm, loaded, limit))
+                shown.update()
             runs.append(_run(folder, lm))
             scores.append(by_level)
             del lm
@@ -121,8 +126,7 @@ def check_language_run(folder: Path, checkpoint: str, layer: int | None) -> None
     depth = config.settings.get("depth")
     if config.recipe != "llm-sft" or not isinstance(depth, int):
         raise InputError(f"expected a run of llm-sft; {folder} is one of {config.recipe}.")
-    if not (folder / checkpoint).is_dir():
-        raise InputError(f"{folder} has no {checkpoint}; finish the run first, or choose another --model.")
+    check_model(folder, checkpoint)
     check_layer(layer, depth, folder)
 
 

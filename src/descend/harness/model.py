@@ -17,6 +17,7 @@ from descend.errors import InputError
 from descend.harness.prefixes import PrefixDraws
 from descend.models import LayeredCausalLM
 from descend.models.first_layers import keep_first
+from descend.progress import is_quiet
 from descend.run.judging import of_run
 
 
@@ -122,7 +123,7 @@ class DescendLM(HFLM):
 
 
 def _quiet() -> bool:
-    return not sys.stderr.isatty()
+    return not sys.stderr.isatty() or is_quiet()
 
 
 def check_layer(layer: int | None, depth: int, run: str | Path) -> None:

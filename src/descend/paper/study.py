@@ -15,6 +15,7 @@ from descend.paper.grid import OUT, ROOT, cells, names, settings
 from descend.paper.scales import SCALES
 from descend.paper.study_file import read_request
 from descend.paper.workers import RUNS, Job, Report, Work, carry_out
+from descend.progress import is_quiet
 from descend.records import locked
 from descend.records.schema import CONFIG_FILE
 from descend.records.studies import CELLS_FILE, STUDY_FILE, Cell, StudyFile
@@ -164,7 +165,7 @@ class _Progress:
             total=len(study.cells),
             initial=len(study.cells) - len(study.missing),
             unit="cell",
-            disable=None,
+            disable=True if is_quiet() else None,
             bar_format="{percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} cells, {elapsed} gone{postfix}",
         )
 
@@ -183,7 +184,7 @@ class _Progress:
         more = " and more" if len(known) < len(self.left) else ""
         left = f"about {_duration(sum(known) / self.workers)}{more} left"
         wrong = f", {len(report.failed)} failed" if report.failed else ""
-        if self.bar.disable:
+        if self.bar.disable and not is_quiet():
             done = len(self.study.cells) - len(self.left)
             print(f"[{done}/{len(self.study.cells)}] {cell.name}; {left}{wrong}", file=sys.stderr, flush=True)
         self.bar.set_postfix_str(left + wrong, refresh=False)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from descend.errors import InputError
 from descend.extras import lazy_names, required
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from descend.recipes.plain import PlainClassifier
 
 __all__ = [
+    "GENERATED",
     "RECIPES",
     "SHIFTS",
     "Data",
@@ -27,46 +29,63 @@ __all__ = [
 ]
 
 
+GENERATED = "generated"
+"""The value of ``data`` for the generated data that come with Descend."""
+
+
 class _Entry(NamedTuple):
-    """A recipe's class, and one line about it."""
+    """A recipe's class, one line about it, and what ``--data`` may be beside `GENERATED`."""
 
     module: str
     name: str
     about: str
+    data: str
+
+
+_VIDEO = "PATH, a folder or file of videos"
+_TEXT = "NAME, a folder of texts with classes or its name on the Hub"
+_INSTRUCTIONS = "FILE, .json or .jsonl in Alpaca's form"
 
 
 class _Recipes(Mapping[str, "type[Recipe]"]):
     """Recipes by name. Each is imported on access, because it may need optional packages."""
 
     _entries: ClassVar = {
-        "video-ut": _Entry("video", "UTRecipe", "video denoising with the unrolled transformer UT (Yang et al., 2022)"),
+        "video-ut": _Entry(
+            "video", "UTRecipe", "video denoising with the unrolled transformer UT (Yang et al., 2022)", _VIDEO
+        ),
         "video-dust": _Entry(
             "video",
             "DUSTRecipe",
             "video denoising with the deep unfolded sequential transformer DUST (De Weerdt et al., 2023)",
+            _VIDEO,
         ),
         "video-vit": _Entry(
             "video",
             "ViTRecipe",
             "video denoising with a vision transformer ViT, frame by frame (Dosovitskiy et al., 2021)",
+            _VIDEO,
         ),
         "text-ut": _Entry(
-            "text", "TextUTRecipe", "text classification with the unrolled transformer UT on word embeddings"
+            "text", "TextUTRecipe", "text classification with the unrolled transformer UT on word embeddings", _TEXT
         ),
         "text-distilbert": _Entry(
             "text",
             "DistilBERTRecipe",
             "text classification with DistilBERT (Sanh et al., 2019), small from scratch or pretrained",
+            _TEXT,
         ),
         "text-roberta": _Entry(
             "text",
             "RoBERTaRecipe",
             "text classification with RoBERTa (Liu et al., 2019), small from scratch or pretrained",
+            _TEXT,
         ),
         "llm-sft": _Entry(
             "language",
             "InstructionRecipe",
             "instruction tuning of a Llama-like language model, small from scratch or pretrained",
+            _INSTRUCTIONS,
         ),
     }
 
@@ -87,6 +106,24 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
     def about(self, name: str) -> str:
         """One line about a recipe; imports nothing."""
         return self._entries[name].about
+
+    def sources(self, name: str) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Where a recipe and its training arguments are defined, as (module, class); imports nothing."""
+        entry = self._entries[name]
+        arguments = ("sft", "DescentSFTConfig") if entry.module == "language" else ("config", "DescentConfig")
+        return (f"descend.recipes.{entry.module}", entry.name), (f"descend.training.{arguments[0]}", arguments[1])
+
+    def check_given(self, name: str, data: str | None) -> None:
+        """Refuse a recipe without data: generated data are used only where they are asked for.
+
+        Raises:
+            InputError: If no data are given.
+        """
+        if data is None:
+            raise InputError(
+                f"{name} needs data; expected --data {self._entries[name].data}, or --data {GENERATED} for the "
+                "generated ones that come with descend."
+            )
 
 
 RECIPES = _Recipes()

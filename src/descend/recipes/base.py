@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 from descend.models import LayeredModel
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
 from descend.objective import Task
+from descend.recipes import GENERATED
 from descend.training import DescentMixin, DescentTrainer
 from descend.training.config import DescentArguments, DescentConfig
 
@@ -28,9 +29,15 @@ Collate = Callable[[list[Any]], dict[str, Any]]
 """Samples → a batch."""
 
 
-def setting(default: Any, help: str) -> Any:
-    """A field of a recipe, with the help text that its flag shows."""
-    return field(default=default, metadata={"help": help})
+def setting(default: Any, help: str, choices: tuple[str, ...] | None = None) -> Any:
+    """A field of a recipe, with what ``descend train RECIPE --help`` shows of it.
+
+    Args:
+        default: The default.
+        help: One line; if the default is None, it ends with what that means, in brackets.
+        choices: All allowed values, for text that has only a few.
+    """
+    return field(default=default, metadata={"help": help} | ({"choices": choices} if choices else {}))
 
 
 @dataclass(frozen=True)
@@ -118,13 +125,19 @@ class Restored:
 
 @dataclass(frozen=True)
 class Workload(ABC):
-    """Data, task and noise that a model is evaluated with."""
+    """Data, task and noise that a model is evaluated with.
 
-    data: str | None = setting(None, "Folder or file of the data; the embedded generated ones unless given.")
-    noise: float = setting(0.8, "Training noise γ, in units of the clean data's std σ_x; see --noise-is.")
-    noise_is: str = setting(
-        "std", "What γσ_x is of the noise, in training and evaluation: its std, or its variance, for a std of √(γσ_x)."
-    )
+    Attributes:
+        data: Where the data are: a path, for texts with classes also a name on the Hub, or ``generated`` for the
+            generated ones that come with Descend.
+        noise: The training noise γ, in units of the clean data's std σ_x.
+        noise_is: What γσ_x is of the noise, in training and evaluation: its ``std``, or its ``variance``, for a std of
+            √(γσ_x).
+    """
+
+    data: str = field(kw_only=True, metadata={"help": "folder or file of the data, or: generated"})
+    noise: float = setting(0.8, "training noise γ, in std of the clean data")
+    noise_is: str = setting("std", "what γσ_x is of the noise", ("std", "variance"))
 
     family: ClassVar[str]
     """The model's name in tables, without its depth."""
@@ -133,6 +146,11 @@ class Workload(ABC):
 
     def __post_init__(self) -> None:
         self.corruption(None, seed=0)  # raises for a noise level or unit that is not allowed
+
+    @property
+    def source(self) -> str | None:
+        """Where the data are; None for generated ones."""
+        return None if self.data == GENERATED else self.data
 
     @abstractmethod
     def load(self, restored: Restored | None = None) -> Data:
@@ -192,8 +210,8 @@ class Recipe(Workload):
         InputError: If a setting is out of range.
     """
 
-    depth: int = setting(7, "L, the number of layers.")
-    validation_share: float = setting(0.2, "Share of the training data kept for validation.")
+    depth: int = setting(7, "L, the number of layers")
+    validation_share: float = setting(0.2, "share of the training data to validate on")
 
     training: ClassVar[TrainingDefaults] = TrainingDefaults()
 
@@ -285,6 +303,6 @@ class Setup:
         return self.recipe.trainer(self, callbacks)
 
 
-def absolute(path: str | None) -> str | None:
-    """An absolute path, which still holds when a run is evaluated from another directory."""
-    return None if path is None else str(Path(path).expanduser().absolute())
+def absolute(path: str) -> str:
+    """An absolute path, which still holds when a run is evaluated from another directory; `GENERATED` as it is."""
+    return path if path == GENERATED else str(Path(path).expanduser().absolute())

@@ -1,7 +1,7 @@
 """Instruction tuning of causal language models."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,25 +46,24 @@ _PREPARED = {
 
 @dataclass(frozen=True)
 class InstructionRecipe(Recipe):
-    """Instruction tuning: a language model learns the answers to prompts, token by token."""
+    """Instruction tuning: a language model learns the answers to prompts, token by token.
 
-    data: str | None = setting(None, "Instructions in Alpaca's form, .json or .jsonl; generated ones unless given.")
-    model: str = setting(SMALL, "small: a new small model. Or a pretrained one, by folder or by its name on the Hub.")
-    tokenizer: str | None = setting(
-        None,
-        "Folder of a tokenizer or its name on the Hub; the model's own, or one learned from the texts, unless given.",
-    )
-    max_length: int = setting(256, "Longest prompt with its answer, in tokens.")
-    depth: int = setting(6, "L, the number of layers of the small model; a pretrained model has its own.")
-    hidden_size: int = setting(128, "Width of the small model.")
-    heads: int = setting(4, "Attention heads of the small model.")
-    dropout: float = setting(0.0, "Dropout of the attention's weights; 0 leaves a pretrained model's own.")
-    lora: str | None = setting(
-        None, "Train adapters on these modules, as q_proj,v_proj,lm_head, and nothing else; all weights unless given."
-    )
-    lora_rank: int = setting(8, "Rank of the adapters.")
-    noise: float = setting(1.5, "Training noise γ on the word embeddings, in units of their std σ_x; see --noise-is.")
-    validation_share: float = setting(0.1, "Share of the data kept for validation, and as much for the test.")
+    A pretrained model has its own depth, width and heads. With ``lora``, such as ``q_proj,v_proj,lm_head``, adapters on
+    these modules are trained and nothing else.
+    """
+
+    data: str = field(kw_only=True, metadata={"help": "Alpaca's .json or .jsonl, or: generated"})
+    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
+    tokenizer: str | None = setting(None, "folder or Hub name [the model's, or learned]")
+    max_length: int = setting(256, "longest prompt with its answer, in tokens")
+    depth: int = setting(6, "L, layers of a small model")
+    hidden_size: int = setting(128, "width of a small model")
+    heads: int = setting(4, "attention heads of a small model")
+    dropout: float = setting(0.0, "of attention; 0 leaves a pretrained model's")
+    lora: str | None = setting(None, "modules of adapters: q_proj,v_proj [all weights]")
+    lora_rank: int = setting(8, "rank of the adapters")
+    noise: float = setting(1.5, "training noise γ, in std of the embeddings")
+    validation_share: float = setting(0.1, "share to validate on, and as much to test on")
 
     family = "Llama"
     usual_noise = 1.5
@@ -116,7 +115,7 @@ class InstructionRecipe(Recipe):
                 f"{self.model} takes texts of at most {config.max_position_embeddings} tokens; got --max-length "
                 f"{self.max_length}."
             )
-        model = str(absolute(self.model)) if Path(self.model).expanduser().is_dir() else self.model
+        model = absolute(self.model) if Path(self.model).expanduser().is_dir() else self.model
         return replace(recipe, model=model, depth=config.num_hidden_layers, hidden_size=config.hidden_size)
 
     def _config(self) -> PreTrainedConfig:
@@ -141,7 +140,7 @@ class InstructionRecipe(Recipe):
 
     def load(self, restored: Restored | None = None) -> Data:
         """Load and tokenize the instructions and answers."""
-        given = read_instructions(self.data) if self.data is not None else generate_instructions()
+        given = read_instructions(self.source) if self.source is not None else generate_instructions()
         rows = given.rows
         count = round(len(rows) * self.validation_share)
         if count < 2:
@@ -165,7 +164,7 @@ class InstructionRecipe(Recipe):
                 skipped[why] = skipped.get(why, 0) + count
             if len(tokenized[side]) < 2:
                 raise InputError(f"no two prompts of the {side} rows leave room for an answer. Raise --max-length.")
-        name = "generated instructions" if self.data is None else Path(self.data).stem
+        name = "generated instructions" if self.source is None else Path(self.source).stem
         return Data(**tokenized, name=name, tokenizer=tokenizer, notes=_notes(skipped))
 
     def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:

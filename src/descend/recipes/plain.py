@@ -11,7 +11,7 @@ from descend.errors import InputError
 from descend.inference import DescentClassifier
 from descend.models import LayeredModel
 from descend.models.encoders import FAMILIES
-from descend.recipes.base import Data, Restored, Workload, setting
+from descend.recipes.base import Data, Restored, Workload
 from descend.recipes.corpora import (
     CORPORA,
     Encoding,
@@ -34,12 +34,18 @@ LONGEST = 512
 
 @dataclass(frozen=True)
 class PlainClassifier(Workload):
-    """A classifier that Descend did not train, and the data to evaluate it on."""
+    """A classifier that Descend did not train, and the data to evaluate it on.
 
-    data: str | None = setting(None, "Folder of the data set, or its name on the Hub.")
-    dataset: str = setting("imdb", "imdb or mnli: reviews, or pairs of sentences.")
-    model: str = setting("", "Folder of the classifier.")
-    noise: float = setting(0.0, "Training noise γ; it is taken to be trained on clean texts.")
+    It is taken to be trained without noise.
+
+    Attributes:
+        dataset: The kind of the data, ``imdb`` or ``mnli``.
+        model: The folder of the classifier.
+    """
+
+    dataset: str = "imdb"
+    model: str = ""
+    noise: float = 0.0
 
     usual_noise = 1.0
 
@@ -64,8 +70,8 @@ class PlainClassifier(Workload):
 
     def load(self, restored: Restored | None = None) -> Data:
         """Load and tokenize the texts, for linear probes."""
-        parts = read_parts(self.dataset, self.data, VALIDATION_SHARE)
-        return encoded(self.dataset, self.data, parts, self._encoding(restored))
+        parts = read_parts(self.dataset, self.source, VALIDATION_SHARE)
+        return encoded(self.dataset, self.source, parts, self._encoding(restored))
 
     def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
         """Load the test side of a data set, and its name."""

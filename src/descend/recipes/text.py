@@ -1,7 +1,7 @@
 """Text classification with UT on word embeddings, DistilBERT and RoBERTa."""
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -40,22 +40,23 @@ from descend.tasks.text import Classification
 
 @dataclass(frozen=True)
 class TextRecipe(Recipe):
-    """The base recipe of text classification: settings and data that are the same for all models."""
+    """The base recipe of text classification: settings and data that are the same for all models.
 
-    dataset: str = setting("imdb", "imdb or mnli: reviews, or pairs of sentences.")
-    data: str | None = setting(None, "Folder of the data set, or its name on the Hub; generated texts unless given.")
-    model: str = setting(SMALL, "small: a new small model. Or a pretrained one, by folder or by its name on the Hub.")
-    tokenizer: str | None = setting(
-        None,
-        "Folder of a tokenizer or its name on the Hub; the model's own, or one learned from the texts, unless given.",
-    )
-    max_length: int = setting(128, "Longest text, in tokens.")
-    truncate: bool = setting(True, "Cut longer texts; otherwise they are refused.")
-    depth: int = setting(6, "L, the number of layers of the small model; a pretrained model has its own.")
-    hidden_size: int = setting(128, "Width of the small model.")
-    dropout: float = setting(0.3, "Dropout of the small model.")
-    noise: float = setting(1.0, "Training noise γ on the word embeddings, in units of their std σ_x; see --noise-is.")
-    validation_share: float = setting(0.2, "Share of the training texts kept for validation.")
+    ``dataset`` is the kind of the texts and their classes, and ``data`` is where they are. A pretrained model has its
+    own depth, width and dropout.
+    """
+
+    dataset: str = setting("imdb", "reviews, or pairs of sentences", ("imdb", "mnli"))
+    data: str = field(kw_only=True, metadata={"help": "folder or Hub name of its texts, or: generated"})
+    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
+    tokenizer: str | None = setting(None, "folder or Hub name [the model's, or learned]")
+    max_length: int = setting(128, "longest text, in tokens")
+    truncate: bool = setting(True, "cut longer texts, or refuse them")
+    depth: int = setting(6, "L, layers of a small model")
+    hidden_size: int = setting(128, "width of a small model")
+    dropout: float = setting(0.3, "dropout of a small model")
+    noise: float = setting(1.0, "training noise γ, in std of the embeddings")
+    validation_share: float = setting(0.2, "share of the training texts to validate on")
 
     usual_noise = 1.0
     inputs: ClassVar[list[str]] = ["input_ids", "attention_mask"]
@@ -95,20 +96,20 @@ class TextRecipe(Recipe):
 
     def completed(self) -> Self:
         """The recipe with absolute paths and, for a pretrained model, that model's own sizes."""
-        if self.data is None or not Path(self.data).expanduser().exists():  # generated, or a name on the Hub
+        if self.source is None or not Path(self.data).expanduser().exists():  # generated, or a name on the Hub
             return self
         return replace(self, data=absolute(self.data))
 
     def load(self, restored: Restored | None = None) -> Data:
         """Load and tokenize the texts."""
-        parts = read_parts(self.dataset, self.data, self.validation_share)
+        parts = read_parts(self.dataset, self.source, self.validation_share)
         tokenizer = restored.tokenizer if restored else None
         if tokenizer is None:
             source = self.tokenizer or (None if self.model == SMALL else self.model)
             tokenizer = tokenizer_of(source, parts["train"])
             tokenizer.model_input_names = list(self.inputs)
             tokenizer.model_max_length = self.max_length  # saved, so that inference cuts texts as training does
-        return encoded(self.dataset, self.data, parts, self._encoding(tokenizer, restored))
+        return encoded(self.dataset, self.source, parts, self._encoding(tokenizer, restored))
 
     def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
         """Load the test side of another data set, and its name."""
@@ -170,13 +171,11 @@ class TextRecipe(Recipe):
 class TextUTRecipe(TextRecipe):
     """Text classification with the unrolled transformer on word embeddings."""
 
-    depth: int = setting(5, "L, the number of layers.")
-    model: str = setting(
-        SMALL, "small: new word embeddings. Or a pretrained model whose word embeddings to start from."
-    )
-    dropout: float = setting(0.5, "Dropout of the word embeddings and of the mean token.")
-    attention_size: int = setting(64, "Dimension of the attention's projection.")
-    tied: bool = setting(True, "One set of weights for all layers, or one for each.")
+    depth: int = setting(5, "L, the number of layers")
+    model: str = setting(SMALL, "small, or whose embeddings to use [small]")
+    dropout: float = setting(0.5, "dropout of embeddings and mean token")
+    attention_size: int = setting(64, "dimension of attention")
+    tied: bool = setting(True, "one set of weights for all layers")
 
     family = "UT"
     training = replace(TextRecipe.training, num_train_epochs=3, learning_rate=3e-3)
@@ -216,14 +215,14 @@ class TextUTRecipe(TextRecipe):
 
 @dataclass(frozen=True)
 class EncoderRecipe(TextRecipe):
-    """Text classification with an encoder of Transformers that is read at [CLS]."""
+    """Text classification with an encoder of Transformers that is read at [CLS].
 
-    heads: int = setting(4, "Attention heads of the small model.")
-    readout: str = setting(
-        "own",
-        "The classifier on [CLS]: own, Transformers' two layers, or linear, one layer as in the paper, which replaces "
-        "the head that a pretrained model may have.",
-    )
+    The readout is Transformers' two layers (``own``), or one layer as in the paper (``linear``), which replaces the
+    head that a pretrained model may have.
+    """
+
+    heads: int = setting(4, "attention heads of a small model")
+    readout: str = setting("own", "the classifier; the paper's is linear", ("own", "linear"))
 
     configs: ClassVar[dict[str, type[Any]]]
     """The model's configuration, by readout."""

@@ -1,6 +1,6 @@
 """Video denoising with the unrolled transformers and ViT."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self, cast
 
 from torch.utils.data import Dataset
@@ -18,10 +18,10 @@ from descend.tasks.video import VideoDenoising, load_test, load_video
 class VideoRecipe(Recipe):
     """The base recipe of video denoising: settings and data that are the same for all models."""
 
-    data: str | None = setting(None, "Folder or file of videos; the embedded generated scenes unless given.")
-    cache_dir: str | None = setting(None, "Where decoded frames are kept; ~/.cache/descend unless given.")
-    window: int = setting(5, "T, frames in a window.")
-    stride: int = setting(1, "Frames from one training window's start to the next one's.")
+    data: str = field(kw_only=True, metadata={"help": "folder or file of videos, or: generated"})
+    cache_dir: str | None = setting(None, "folder of decoded frames [~/.cache/descend]")
+    window: int = setting(5, "T, frames in a window")
+    stride: int = setting(1, "frames from one training window to the next")
 
     usual_noise = 0.8
     architecture: ClassVar[type[PreTrainedModel]]
@@ -40,12 +40,13 @@ class VideoRecipe(Recipe):
 
     def completed(self) -> Self:
         """The recipe with absolute paths."""
-        return replace(self, data=absolute(self.data), cache_dir=absolute(self.cache_dir))
+        cache_dir = None if self.cache_dir is None else absolute(self.cache_dir)
+        return replace(self, data=absolute(self.data), cache_dir=cache_dir)
 
     def load(self, restored: Restored | None = None) -> Data:
         """Load windows of frames, which are the same for every model."""
         video = load_video(
-            self.data,
+            self.source,
             self.window,
             stride=self.stride,
             cache_dir=self.cache_dir,
@@ -81,10 +82,10 @@ class VideoRecipe(Recipe):
 class UTRecipe(VideoRecipe):
     """Video denoising with the unrolled transformer."""
 
-    tied: bool = setting(True, "One set of weights for all layers, or one for each.")
-    heads: int = setting(1, "Attention heads.")
-    attention_size: int = setting(32, "Dimension of the attention's projection, over all heads.")
-    kernel: str = setting("softmax", "Attention kernel: softmax, eq. (47), or gaussian, eq. (49).")
+    tied: bool = setting(True, "one set of weights for all layers")
+    heads: int = setting(1, "attention heads")
+    attention_size: int = setting(32, "dimension of attention, over all heads")
+    kernel: str = setting("softmax", "of attention, eq. (47) or (49)", ("softmax", "gaussian"))
 
     family = "UT"
     architecture = UT
@@ -110,15 +111,13 @@ class UTRecipe(VideoRecipe):
 class DUSTRecipe(VideoRecipe):
     """Video denoising with the deep unfolded sequential transformer."""
 
-    tied: bool = setting(True, "One dictionary for all layers, or one for each.")
-    atoms: int = setting(1024, "Size of the sparse code, a square number.")
-    layer: str = setting(
-        "alternating", "A layer: alternating, eq. (75)-(76), or proximal, one descent step of eq. (74)."
-    )
-    l1: float = setting(0.02, "λ₁, the weight of sparsity.")
-    l2: float = setting(1.0, "λ₂, the weight of the attention energy.")
-    margin: float = setting(1.01, "c / ‖D‖², the inverse step of a layer.")
-    c: float | None = setting(None, "The inverse step of a layer, a constant; by --margin unless given.")
+    tied: bool = setting(True, "one dictionary for all layers")
+    atoms: int = setting(1024, "size of the sparse code, a square number")
+    layer: str = setting("alternating", "eq. (75)-(76), or one step of (74)", ("alternating", "proximal"))
+    l1: float = setting(0.02, "λ₁, the weight of sparsity")
+    l2: float = setting(1.0, "λ₂, the weight of the attention energy")
+    margin: float = setting(1.01, "c / ‖D‖², the inverse step of a layer")
+    c: float | None = setting(None, "the inverse step, a constant [by the margin]")
 
     family = "DUST"
     architecture = DUST
@@ -146,18 +145,15 @@ class DUSTRecipe(VideoRecipe):
 
 @dataclass(frozen=True)
 class ViTRecipe(VideoRecipe):
-    """Video denoising with a vision transformer, frame by frame."""
+    """Video denoising with a vision transformer, frame by frame.
 
-    depth: int = setting(12, "L, the number of blocks; of a pretrained ViT with more, the first L.")
-    pretrained: str | None = setting(
-        None, "Hub name or folder of a ViT with its processor; a small new one unless given."
-    )
-    hidden_size: int | None = setting(
-        None, "Width of the small ViT; 128 unless given, or a patch's 768 numbers where --readout is pixels."
-    )
-    readout: str = setting(
-        "decoder", "How a layer is read: decoder, a norm and a linear layer, or pixels, its tokens as they are."
-    )
+    A layer is read by a norm and a linear layer (``decoder``), or its tokens are the pixels (``pixels``).
+    """
+
+    depth: int = setting(12, "L, the blocks; of a pretrained ViT the first L")
+    pretrained: str | None = setting(None, "Hub name or folder of a ViT [a small new one]")
+    hidden_size: int | None = setting(None, "width of a new ViT [128; for pixels 768]")
+    readout: str = setting("decoder", "how a layer is read", ("decoder", "pixels"))
 
     family = "ViT"
     architecture = ViTDenoiser

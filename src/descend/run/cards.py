@@ -1,15 +1,14 @@
 """The model card of a run: what was trained, by which command, and what its evaluation says."""
 
-import json
 import re
 import shlex
 from dataclasses import fields
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from descend.errors import InputError
 from descend.recipes import RECIPES
+from descend.recipes.options import options
 from descend.recipes.pretrained import SMALL
 from descend.records.card import Card
 from descend.records.schema import SUMMARY_FILE, RunConfig, Summary, read_config, read_summary
@@ -113,7 +112,7 @@ def train_command(config: RunConfig) -> str:
         if name not in left_out and value != expected.get(name, default):
             chosen[name] = value
     given = [(name, value) for name, value in chosen.items() if value is not None]  # None can't be given by a flag
-    words += chain.from_iterable((f"--{name.replace('_', '-')}", _word(name, value)) for name, value in given)
+    words += options({name: _shared(name, value) for name, value in given})
     return shlex.join([*words, "--out", "RUN"])
 
 
@@ -121,13 +120,10 @@ def _dataset(config: RunConfig) -> str:
     return str(config.settings.get("dataset", "imdb"))
 
 
-def _word(name: str, value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    if isinstance(value, dict):
-        return json.dumps(value)
+def _shared(name: str, value: Any) -> Any:
+    """A setting's value for others to read: of a local path its name."""
     path = isinstance(value, str) and (Path(value).expanduser().is_absolute() or (name in _PATHS and _local(value)))
-    return _name(value) if path else str(value)
+    return _name(value) if path else value
 
 
 def _local(value: Any) -> bool:

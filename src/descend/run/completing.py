@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from descend.errors import InputError
 from descend.noise import Noise
+from descend.progress import progress
 from descend.reading import parse_json, plain_text, read_json, read_text
 from descend.records import locked, write_json
 from descend.records.schema import CONFIG_FILE
@@ -91,7 +91,7 @@ def complete(
     with locked(out):
         _refuse_existing(out)  # again, now that no other command can write it
         done = _begun(partial, settings)
-        with partial.open("a", encoding="utf-8") as file, tqdm(total=len(rows), unit="prompt", disable=None) as bar:
+        with partial.open("a", encoding="utf-8") as file, progress(len(rows), "answering", "prompt") as bar:
             if not file.tell():
                 file.write(json.dumps(settings) + "\n")
             bar.update(len(done))

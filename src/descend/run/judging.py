@@ -1,7 +1,7 @@
 """Judge a run, or a classifier of Transformers, at every layer and noise level; writes ``summary.json``."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -26,10 +26,10 @@ from descend.evaluation.speculation import speculation
 from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.models.exit_rule import CERTIFIED_FILE, CertifiedExit
 from descend.models.unrolled import UnrolledModel
-from descend.recipes import RECIPES, SHIFTS, Data, PlainClassifier, Recipe, Restored, Workload
+from descend.recipes import GENERATED, RECIPES, SHIFTS, Data, Recipe, Restored, Workload
 from descend.records import put, read_json, write_json
 from descend.records.card import write_card
-from descend.records.schema import CONFIG_FILE, Probes, Provenance, RunConfig, Summary, parse
+from descend.records.schema import CONFIG_FILE, Probes, Provenance, RunConfig, Summary, check_model, parse
 from descend.run.cards import run_card
 from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED
@@ -295,9 +295,7 @@ def of_run(folder: Path, model: str) -> Subject:
         raise InputError(
             f"{path} holds settings that this version of descend can't use: {reason(error)}. Train the run again."
         ) from None
-    if not any((folder / model / name).is_file() for name in ("config.json", "adapter_config.json")):
-        todo = "finish the run first: the same descend train with --resume"
-        raise InputError(f"{folder} has no {model}; {todo if model == 'model' else 'judge its model instead'}.")
+    check_model(folder, model)
     restored = _restored(recipe, folder / model)
     network = restored.model
     if network.depth != recipe.depth:
@@ -339,6 +337,8 @@ def _of_transformers(folder: Path, task: str, dataset: str | None, data: str | N
         raise InputError(f"task must be classification; got {task!r}.")
     if data is None:
         raise InputError("a model that is not a run has no data of its own; give some by --data.")
+    from descend.recipes import PlainClassifier  # needs the extra text
+
     recipe = PlainClassifier.of(folder, data, dataset)
     restored = _restored(recipe, folder)
     args = DescentConfig(output_dir=str(folder), alpha=PLAIN_ALPHA, report_to="none")
@@ -379,6 +379,9 @@ def _others(recipe: Workload, data: str, split: str, restored: Restored) -> tupl
     """All test samples of other data."""
     if split != "test":
         raise InputError(f"other data are judged on their test split; got --split {split}. Leave out --data or --split")
+    if data == GENERATED:
+        generated = replace(recipe, data=data).load(restored)
+        return generated.test, generated.name
     return recipe.load_test(data, restored)
 
 

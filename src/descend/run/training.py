@@ -22,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from descend.errors import InputError, Interrupted, Unsaved, reason
 from descend.objective import check_r_drop
+from descend.progress import Progress, progress
 from descend.recipes import Data, Recipe
 from descend.records import LOCK_FILE, PART, aside, locked
 from descend.records.card import edited_card, put_card
@@ -35,7 +36,7 @@ from descend.training.preset import paper
 if is_datasets_available():
     import datasets
 
-# Loading and saving need no progress bar; training and evaluation have bars of their own.
+# Loading and saving need no progress bar; training and evaluation show their own progress.
 transformers_logging.disable_progress_bar()
 if is_datasets_available():
     datasets.disable_progress_bars()
@@ -124,7 +125,7 @@ def _train(
     trainer.remove_callback(ProgressCallback)
     trainer.remove_callback(PrinterCallback)
     if not args.disable_tqdm:
-        trainer.add_callback(_Bar)
+        trainer.add_callback(_ShowProgress)
     out.mkdir(parents=True, exist_ok=True)
     console = logging_redirect_tqdm([logging.getLogger("descend")])
     with locked(out) if main else nullcontext(), console:
@@ -233,6 +234,9 @@ def stored(args: DescentArguments) -> dict[str, Any]:
     # `TrainingArguments` resets Accelerate's global state, and with it the device, so reuse the existing state. The CPU
     # supports every default.
     reuse: dict[str, Any] = {"use_cpu": True, "accelerator_config": {"use_configured_state": True}}
+    # TRL still sets its default by the deprecated name, which warns; the new name gives both the same value.
+    by_name = {each.name: each.default for each in fields(args)}
+    reuse["activation_checkpointing"] = by_name["gradient_checkpointing"]
     defaults = type(args)(output_dir=args.output_dir, **reuse).to_dict() | {"use_cpu": False}
     ours = {each.name for each in fields(args)} - {each.name for each in fields(args.library)}
     settable = {each.name for each in fields(args) if each.init} - {"output_dir", "resume_from_checkpoint"}
@@ -310,10 +314,25 @@ class _StopOnSignal(TrainerCallback):
         self.stepping = False
 
 
-class _Bar(ProgressCallback):
-    """The trainer's progress bar, with the loss beside it instead of a line per log."""
+class _ShowProgress(TrainerCallback):
+    """Shows the steps, the time left and the last logged losses, on the main process."""
+
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            self._bar = progress(state.max_steps, "training", "step", initial=state.global_step)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._bar is not None:
+            self._bar.update(state.global_step - self._bar.n)
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         shown = {name: logs[name] for name in ("loss", "eval_loss", "eval_violation") if name in (logs or {})}
-        if state.is_world_process_zero and self.training_bar is not None and shown:
-            self.training_bar.set_postfix({name: f"{value:.3f}" for name, value in shown.items()})
+        if self._bar is not None and shown:
+            self._bar.set_postfix({name: f"{value:.3f}" for name, value in shown.items()})
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._bar is not None:
+            self._bar.close()

@@ -109,11 +109,6 @@ def draw(trial: Trial, space: Mapping[str, BaseDistribution]) -> dict[str, float
     return values
 
 
-def flags(values: Mapping[str, float | str]) -> list[str]:
-    """The arguments of ``descend train`` that set these values."""
-    return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-
-
 def edges(settings: Mapping[str, Any], searched: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Describe the chosen values that lie near an end of their range: better values may lie outside it.
 

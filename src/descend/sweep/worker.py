@@ -22,11 +22,12 @@ from descend import run
 from descend.contract import resolve
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError
 from descend.recipes import Recipe
+from descend.recipes.options import options
 from descend.records import locked
 from descend.records.schema import Summary
 from descend.records.studies import SWEEP_FILE, SweepFile
 from descend.sweep.results import tell, write
-from descend.sweep.space import Ranges, described, draw, flags, recipe_values, space
+from descend.sweep.space import Ranges, described, draw, recipe_values, space
 from descend.sweep.storage import LOST, Search, TooMany, lost, open_storage, studies
 from descend.training import steps_of_epoch
 from descend.training.config import DescentConfig
@@ -221,7 +222,7 @@ class _Worker:
         self._storage.record_heartbeat(trial._trial_id)  # now: Optuna's thread sends its first one later
         trial.set_user_attr("worker", f"{os.uname().nodename} {os.getpid()}")
         args = self._bases[search.method]
-        chosen = flags(draw(trial, search.space))
+        chosen = options(draw(trial, search.space))
         begun = RetryHeartbeatStaleTrialCallback.retried_trial_number(search.study.trials[trial.number])
         folder = self.out / TRIALS / f"{search.method}-{trial.number if begun is None else begun:03d}"
         trial.set_user_attr("flags", chosen)

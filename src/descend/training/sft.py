@@ -35,16 +35,18 @@ class DescentSFTConfig(DescentArguments, SFTConfig):
     """TRL's `SFTConfig` with the settings of the constrained problem.
 
     Every argument of TRL's trainer keeps its name and meaning.
+
+    Attributes:
+        exit_share: p in (0, 1], the share of target tokens that inner exits see in training. With 1 their losses are
+            exact. Below 1 the tokens are drawn anew in every batch, the same at every inner exit, for nearly the price
+            of plain fine-tuning.
     """
 
     library: ClassVar[type] = SFTConfig
 
     exit_share: float = field(
         default=1.0,
-        metadata={
-            "help": "p in (0, 1]: the share of target tokens that inner exits see in training. 1: exact. Below: drawn "
-            "anew in every batch, the same at every inner exit, for nearly the price of plain fine-tuning."
-        },
+        metadata={"help": "share of target tokens that inner exits see"},
     )
 
     @classmethod

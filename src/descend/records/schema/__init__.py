@@ -20,7 +20,7 @@ from descend.records.schema.base import (
     parse,
 )
 from descend.records.schema.completions import Completion, read_completions
-from descend.records.schema.config import RunConfig, read_config
+from descend.records.schema.config import MODELS, RunConfig, check_model, read_config
 from descend.records.schema.findings import (
     WITHIN,
     AnytimeCurve,
@@ -54,6 +54,7 @@ from descend.records.schema.tasks import TaskComparison, TaskCurve, TaskResults,
 __all__ = [
     "CONFIG_FILE",
     "GROUPS_FILE",
+    "MODELS",
     "RECORDS_FILE",
     "REQUIRED",
     "SCHEMA",
@@ -91,6 +92,7 @@ __all__ = [
     "TaskResults",
     "TaskRun",
     "anytime_curves",
+    "check_model",
     "parse",
     "parse_summary",
     "read_comparison",

@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
-from pydantic import JsonValue
+from pydantic import JsonValue, field_validator
 
+from descend.errors import InputError
 from descend.records.folder import read_json
 from descend.records.schema.base import CONFIG_FILE, File, parse
+
+MODELS = ("model", "best_feasible")
+"""The folders of a run that may hold a model."""
 
 
 class RunConfig(File):
@@ -50,10 +54,36 @@ class RunConfig(File):
     temperature: float | None = None
     neftune_alpha: float | None = None
 
+    @field_validator("settings")
+    @classmethod
+    def _with_data(cls, settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        """Name the generated data, for which older versions wrote null."""
+        return settings if settings.get("data") is not None else settings | {"data": "generated"}
+
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
         return self.seconds is not None
+
+
+def check_model(run: Path, model: str) -> None:
+    """Refuse a model that a run does not hold.
+
+    Args:
+        run: The run's folder.
+        model: The name of a model, see `MODELS`.
+
+    Raises:
+        InputError: If the run has no such model; it lists those that it has.
+    """
+    files = ("config.json", "adapter_config.json")
+    held = [name for name in MODELS if any((run / name / file).is_file() for file in files)]
+    if model in held:
+        return
+    if model == MODELS[0]:
+        raise InputError(f"{run} has no model; finish the run first: the same descend train with --resume.")
+    has = " and ".join(held) or "none yet: finish the run first, by the same descend train with --resume"
+    raise InputError(f"{run} has no model named {model!r}; its models: {has}.")
 
 
 def read_config(folder: Path) -> RunConfig:

@@ -19,9 +19,9 @@ from typing import BinaryIO
 
 import numpy as np
 from filelock import lock_descriptor
-from tqdm import tqdm
 
 from descend.errors import InputError
+from descend.progress import Progress, progress
 from descend.tasks.video.decoding import SIZE
 from descend.tasks.video.sources import Clip
 
@@ -50,7 +50,7 @@ def cached(clips: Sequence[Clip], cache_dir: str | Path | None = None, progress:
     Args:
         clips: The clips.
         cache_dir: The cache's folder, created if missing; by default `default_cache_dir()`.
-        progress: Show a progress bar while decoding, in a terminal.
+        progress: Show the progress of decoding.
 
     Returns:
         One read-only memory-mapped uint8 (F, SIZE, SIZE) per clip.
@@ -106,7 +106,7 @@ def _open(file: Path, clips: int, stamp: bytes) -> list[np.ndarray] | None:
     return np.split(frames, np.cumsum(lengths)[:-1])
 
 
-def _build(file: Path, clips: Sequence[Clip], stamp: bytes, progress: bool) -> None:
+def _build(file: Path, clips: Sequence[Clip], stamp: bytes, shown: bool) -> None:
     """Decode the clips into a temporary file, and rename it to FILE when it is complete."""
     folder = file.parent
     announced = sum(clip.announced() for clip in clips)
@@ -122,14 +122,7 @@ def _build(file: Path, clips: Sequence[Clip], stamp: bytes, progress: bool) -> N
             with open(descriptor, "wb") as part:
                 with suppress(OSError):  # a file system without locks
                     lock_descriptor(part.fileno(), blocking=False)
-                bar = tqdm(
-                    total=announced or None,
-                    desc="decoding",
-                    unit=" frames",
-                    leave=False,
-                    disable=None if progress else True,
-                )
-                with bar:
+                with progress(announced or None, "decoding", "frame", leave=False, quiet=not shown) as bar:
                     lengths = [_write(clip, part, bar) for clip in clips]
                 part.write(np.array(lengths, dtype="<i8").tobytes() + stamp)
                 part.flush()
@@ -157,7 +150,7 @@ def _clear(file: Path) -> None:
                 part.unlink()
 
 
-def _write(clip: Clip, part: BinaryIO, bar: tqdm) -> int:
+def _write(clip: Clip, part: BinaryIO, bar: Progress) -> int:
     """Append a clip's frames; returns their number."""
     count = 0
     for frame in clip.frames():

@@ -78,7 +78,7 @@ def load_video(
         seed: The seed of the generated scenes; real data don't depend on it.
         cache_dir: Folder of the cache of decoded frames; by default `default_cache_dir()`.
         validation_share: Share of the training clips, in (0, 1).
-        progress: Show a bar while decoding, if the terminal can show one.
+        progress: Show the progress of decoding.
 
     Raises:
         InputError: PATH can't be read, a clip is shorter than T, or a setting is out of range.
@@ -118,7 +118,7 @@ def load_test(
         path: A data set in a layout that `find_clips` reads.
         window: T, in frames.
         cache_dir: Folder of the cache of decoded frames; by default `default_cache_dir()`.
-        progress: Show a bar while decoding, if the terminal can show one.
+        progress: Show the progress of decoding.
 
     Returns:
         Windows that don't overlap, and the data set's name.

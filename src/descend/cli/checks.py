@@ -1,0 +1,75 @@
+"""Checks of paths and names on the command line, before anything slow is imported."""
+
+from pathlib import Path
+
+from descend.errors import InputError
+from descend.recipes import GENERATED
+
+
+def check_data(data: str | None, *, hub: bool = False) -> None:
+    """Refuse data that are not there.
+
+    Args:
+        data: A path, or `GENERATED`; None for a command without data of its own.
+        hub: Whether it may be a name on the Hub as well.
+
+    Raises:
+        InputError: If there is no such file or folder.
+    """
+    if data is None or data == GENERATED or Path(data).expanduser().exists():
+        return
+    if not hub or data.startswith(("/", "./", "../", "~")) or data.count("/") > 1:
+        names = " or the name of a data set on the Hub" if hub else ""
+        raise InputError(f"the data {data} does not exist; expected a file or folder{names}, or {GENERATED}.")
+
+
+def check_out(out: Path) -> None:
+    """Refuse a place that can't be written because a file stands in its path.
+
+    Raises:
+        InputError: If a folder above it is a file.
+    """
+    for folder in out.expanduser().parents:
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{out} can't be written: {folder} is a file. Choose another place with --out.")
+
+
+def check_run(folder: Path, model: str | None = None) -> str | None:
+    """Refuse a folder that holds no run, or not the model that is asked for.
+
+    Args:
+        folder: The folder.
+        model: The name of one of the run's models; None for a command that needs none.
+
+    Returns:
+        The name of its recipe; None if its ``config.json`` names none, as that of a model of Transformers.
+
+    Raises:
+        InputError: If it has no ``config.json``, or one that is not JSON; or if it has no such model.
+    """
+    from descend.records import read_json
+    from descend.records.schema import MODELS, check_model
+
+    if (folder / "summary.json").is_file() and not (folder / "config.json").exists():
+        raise InputError(
+            f"{folder} holds what descend.evaluate wrote, and no run that names its data. Evaluate again from Python, "
+            f"or write its page by descend report {folder}."
+        )
+    config = read_json(folder / "config.json")
+    entries = config if isinstance(config, dict) else {}
+    name = entries.get("recipe")
+    if isinstance(name, str):
+        if model is not None and model != MODELS[0]:  # a run in training has none yet; its lock says so better
+            check_model(folder, model)
+        return name
+    if model is None:
+        return None
+    run = folder.absolute().parent
+    if folder.absolute().name in MODELS and (run / "config.json").is_file():
+        raise InputError(f"{folder} is a model of a run; give the run: {run} --model {folder.absolute().name}.")
+    if isinstance(entries.get("descend"), dict):
+        raise InputError(
+            f"{folder} is an export, and no run; give the run that it was exported from. An exported classifier is "
+            f"judged by descend evaluate {folder} --task classification --data PATH."
+        )
+    return None

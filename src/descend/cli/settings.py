@@ -1,0 +1,206 @@
+"""The command line of a recipe: its settings in groups, read without importing torch."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from descend.cli.checks import check_data
+from descend.cli.declared import UNKNOWN, Setting, defaults, settings
+from descend.cli.parsing import (
+    COLUMNS,
+    COMPLETING,
+    METAVARS,
+    REPLACED,
+    OnOff,
+    Parser,
+    add_talk,
+    command_parser,
+    nearest,
+    talk,
+)
+from descend.errors import InputError
+from descend.recipes import RECIPES
+from descend.recipes.options import flag_of
+
+if TYPE_CHECKING:
+    from descend.recipes import Recipe
+
+GROUPS = {
+    "data": "data dataset validation_share window stride cache_dir tokenizer max_length truncate",
+    "model": "model pretrained depth tied hidden_size heads attention_size kernel atoms layer l1 l2 margin c dropout "
+    "readout lora lora_rank",
+    "constraints": "method preset strength alpha alpha_decay cap cap_layer first_layer form stop_gradient dual_lr "
+    "dual_optimizer dual_optim_args dual_every dual_warmup_steps dual_warmup_epochs resilience slack slack_lr "
+    "slack_optimizer",
+    "settings of one method": "r_drop layer_dropout layer_dropout_schedule exit_scale exit_curriculum exit_rotation",
+    "training": "noise noise_is max_steps num_train_epochs learning_rate lr_scheduler_type warmup_steps "
+    "per_device_train_batch_size exit_share patience calibrate seed bf16 use_cpu",
+    "output": "eval_steps save_steps",
+}
+"""Group → the settings that ``--help`` shows, ours and the most used of Transformers, in this order."""
+
+SHORT = {
+    "max_steps": "length of the run in steps; -1: by epochs",
+    "num_train_epochs": "length of the run in epochs",
+    "learning_rate": "the highest of the schedule",
+    "lr_scheduler_type": "linear, cosine, constant …",
+    "warmup_steps": "until the highest rate: steps, or a share",
+    "per_device_train_batch_size": "samples of a micro-batch",
+    "seed": "of weights, data order and noise",
+    "bf16": "train in bfloat16",
+    "use_cpu": "train on the CPU",
+    "eval_steps": "steps between evaluations",
+    "save_steps": "steps between checkpoints",
+}
+"""Help of those of Transformers, in one line."""
+
+SPECIAL = {"data": "PATH", "cache_dir": "PATH", "dual_optim_args": "JSON", "alpha": "X", "dual_every": "N"}
+"""What stands for the value of a setting whose type does not say it."""
+
+OTHERS = {"transformers": "other arguments of Transformers", "trl": "other arguments of TRL"}
+"""Package → the title of its other settings, which ``--help-all`` shows."""
+
+
+class TrainCommand(NamedTuple):
+    """A parsed ``descend train``.
+
+    Attributes:
+        name: The recipe's name.
+        recipe: The recipe.
+        arguments: Its training arguments.
+        resume: Whether to go on from the last whole checkpoint.
+    """
+
+    name: str
+    recipe: "Recipe"
+    arguments: Any
+    resume: bool
+
+
+def recipe_list() -> str:
+    """A line for each recipe."""
+    return "\n".join(f"{name:16} {RECIPES.about(name)}" for name in RECIPES)
+
+
+def read_recipe(words: Sequence[str]) -> TrainCommand:
+    """Parse the words behind ``descend train``.
+
+    Raises:
+        InputError: If there is no such recipe or setting, a value is not allowed, or the data are not there.
+    """
+    if words and words[0] in ("-h", "--help"):
+        print("usage: descend train RECIPE --data PATH --out RUN [settings]\n")
+        print(f"Settings of a recipe: descend train RECIPE --help\n\n{recipe_list()}")
+        raise SystemExit(0)
+    given = given_settings(words)
+    name, resume = given.pop("recipe"), given.pop("resume", False)
+
+    from descend.recipes import configure
+
+    return TrainCommand(*configure(name, **given), resume)
+
+
+def given_settings(words: Sequence[str]) -> dict[str, Any]:
+    """The settings that words give a recipe, by name; those that are left to defaults are not among them.
+
+    Args:
+        words: A recipe's name and its options.
+
+    Raises:
+        InputError: As `read_recipe`; nothing slow is imported for it.
+    """
+    if COMPLETING not in os.environ:
+        check_recipe(words)
+    recipe = words[0] if words and words[0] in RECIPES else None
+    about = f"Train: {RECIPES.about(recipe)}. " if recipe else ""
+    parser = command_parser(
+        f"train {recipe}",
+        f"{about}Defaults stand in brackets; λ are the multipliers.",
+        "--data PATH --out RUN [settings]",
+    )
+    parser.add_argument("recipe", choices=list(RECIPES), help=argparse.SUPPRESS)
+    parser._actions[0].help = argparse.SUPPRESS  # -h
+    add_recipe(parser, recipe, everything="--help-all" in words or COMPLETING in os.environ)
+    given = vars(talk(parser.parse_args(list(words))))
+    RECIPES.check_given(given["recipe"], given.get("data"))
+    check_data(given["data"], hub=given["recipe"].startswith("text-"))
+    given["output_dir"] = given.pop("out")
+    return given
+
+
+def check_recipe(words: Sequence[str]) -> None:
+    """Refuse an unknown recipe.
+
+    Raises:
+        InputError: If the first word is no recipe's name.
+    """
+    if not words or words[0] not in RECIPES:
+        got = f"no recipe {words[0]!r}{nearest(words[0], RECIPES)}" if words else "no recipe given"
+        raise InputError(f"{got}; expected one of {', '.join(RECIPES)}.")
+
+
+def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) -> None:
+    """Add the options of a recipe's settings, in groups.
+
+    Args:
+        parser: The parser of a command.
+        recipe: The recipe's name; None while a shell completes it.
+        everything: Whether help and completion show all of Transformers' arguments too.
+    """
+    known = _known(recipe) if recipe else {}
+    for title, names in GROUPS.items():
+        group = parser.add_argument_group(title)
+        if title == "output":
+            group.add_argument(
+                "--out", required=True, metavar="RUN", help="folder of the run; new, or with --resume begun"
+            )
+            group.add_argument("--resume", action="store_true", help="go on from the last whole checkpoint")
+        for name in names.split():
+            if setting := known.pop(name, None):
+                _add(group, setting)
+        if title == "output":
+            add_talk(group)
+            group.add_argument("--help-all", action="help", help="this help with all arguments of Transformers")
+    for package, title in OTHERS.items():
+        group = parser.add_argument_group(title)
+        for setting in known.values():  # ours are left only where they change a default of Transformers
+            if package == (setting.package if setting.package in OTHERS else "transformers"):
+                _add(group, setting, shown=everything)
+    for action in parser._actions:  # a default would look like a given value
+        if action.dest not in ("quiet", "log_level"):
+            action.default = argparse.SUPPRESS
+
+
+def _known(recipe: str) -> dict[str, Setting]:
+    """All settings of a recipe that the command line takes, by name, with the recipe's own defaults."""
+    kind, arguments = RECIPES.sources(recipe)
+    taken = {option.strip("-").replace("-", "_") for option in REPLACED} | {"log_level", "log_level_replica"}
+    usual = defaults(*kind)
+    every = settings(*arguments) | settings(*kind)
+    return {
+        name: setting._replace(default=usual.get(name, setting.default))
+        for name, setting in every.items()
+        if name not in taken
+    }
+
+
+def _add(group: Any, setting: Setting, *, shown: bool = True) -> None:
+    """Add the option of a setting."""
+    flag, choices = flag_of(setting.name), setting.metadata.get("choices", ())
+    help = SHORT.get(setting.name, setting.metadata.get("help", "")).replace("%%", "%")  # TRL's is escaped already
+    help, _, default = help.removesuffix("]").rpartition(" [") if help.endswith("]") else (help, "", "")
+    if setting.kind is bool:
+        more: dict[str, Any] = {"action": OnOff}
+    else:
+        more = {key: setting.metadata[key] for key in ("choices", "nargs", "const") if key in setting.metadata}
+        among = f"{{{','.join(choices)}}}"
+        fits = choices and len(f"{flag} {among}") <= COLUMNS - 4
+        plain = SPECIAL.get(setting.name, METAVARS.get(setting.kind, "NAME"))
+        more |= {"type": setting.kind, "metavar": among if fits else plain}
+        if choices and not fits:
+            help += f": {', '.join(choices)}"
+    if setting.default not in (None, UNKNOWN):
+        default = {True: "on", False: "off"}[setting.default] if setting.kind is bool else setting.default
+    text = (f"{help} [{default}]" if default != "" else help).replace("%", "%%")
+    group.add_argument(flag, dest=setting.name, help=text if shown else argparse.SUPPRESS, **more)
