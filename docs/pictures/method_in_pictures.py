@@ -12,11 +12,9 @@ are drawn by hand to show the idea; those of the last come from a run of ``desce
 # A transformer turns an embedded input into h₀, h₁, … h_L. One readout, the model's own head, turns each of them into a
 # prediction. So each layer l has an expected loss f_l, over the data and the noise on the input.
 
+# sphinx_gallery_start_ignore
 import matplotlib.pyplot as plt
-import torch
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
-
-from descend import DescentProblem, PrimalDual
 
 figure, axis = plt.subplots(figsize=(8, 2.6), layout="constrained")
 figure.suptitle("One readout turns the output of every layer into a prediction")
@@ -34,6 +32,7 @@ for place, name in enumerate(names):
 axis.set(xlim=(-0.3, 9.6), ylim=(-0.1, 2.1))
 axis.axis("off")
 plt.show()
+# sphinx_gallery_end_ignore
 
 # %%
 # A constraint asks each layer for its share
@@ -42,6 +41,7 @@ plt.show()
 # until the last layers, or rise in between. A constraint gives each layer a bound. The paper's bound is a share of the
 # loss before it, (1 − α) f_{l−1}. The default follows from the first and the last loss: :doc:`/explanation/method`.
 
+# sphinx_gallery_start_ignore
 plain = [6.0, 5.7, 5.9, 5.2, 4.1, 2.4, 0.95]
 constrained = [5.6, 3.4, 2.5, 1.9, 1.5, 1.2, 0.95]
 bounds = [0.8 * loss for loss in constrained[:-1]]
@@ -55,6 +55,7 @@ axes[1].hlines(bounds, left, [place + 0.6 for place in left], color="#b3261e", l
 axes[1].set(xlabel="layer", title="constrained")
 axes[1].legend()
 plt.show()
+# sphinx_gallery_end_ignore
 
 # %%
 # Multipliers enforce it
@@ -64,6 +65,10 @@ plt.show()
 #
 # The smallest example has one weight x and two layers. The last loss alone would choose x = 0, where the first layer's
 # loss is 1.1. The constraint asks that it is at most half of the loss before it, which is 1.
+
+import torch
+
+from descend import DescentProblem, PrimalDual
 
 problem = DescentProblem(depth=2, alpha=[0.5, 0.01])
 dual = PrimalDual(problem, optimizer="sgd", lr=0.1)
@@ -80,6 +85,7 @@ for _ in range(150):
     dual.observe(losses.detach())
     dual.step()
 
+# sphinx_gallery_start_ignore
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
 figure.suptitle("The multiplier grows until the first layer meets its bound, and stays where the bound just holds")
 left.plot(path, label=["$f_1$", "$f_2$"])
@@ -89,6 +95,7 @@ left.legend()
 right.plot(multipliers, color="#33507d")
 right.set(xlabel="step", ylabel="multiplier $λ_1$", ylim=(0, None))
 plt.show()
+# sphinx_gallery_end_ignore
 
 # %%
 # The last loss pays for it: 0.27 in place of 0.2. In a deep network there is often a solution that costs next to
