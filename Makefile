@@ -1,22 +1,28 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
 TOOLS := .tools
 
-.PHONY: install demo test lint sbom audit clean
+.PHONY: install demo test lint docs sbom audit clean
 
 install: $(READY)
 
 # torch first and by its exact version: a looser wish takes a build with gigabytes of CUDA where a CPU build would do.
-$(READY): pyproject.toml constraints.txt
+$(DEMO): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test,lint,privacy]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[video,report]'
+	touch $(DEMO)
+
+$(READY): $(DEMO)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test,lint,docs,privacy]'
 	touch $(READY)
 
-demo: install
-	$(BIN)/descend demo --out demo
+# It installs what it needs and no more. On one thread: two wait for each other where the machine is busy.
+demo: $(DEMO)
+	OMP_NUM_THREADS=1 $(BIN)/descend demo --out demo
 
 # Two files at a time, each on one thread: that is faster than one on two.
 test: install
@@ -26,6 +32,11 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Tutorials run while the site is built, on one thread: more only wait for each other where the machine is busy.
+docs: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/build/html
+	@echo "open docs/build/html/index.html"
 
 # In an environment of their own: they look at the project's, and are no part of it.
 $(TOOLS)/.ready:
@@ -44,4 +55,4 @@ audit: install $(TOOLS)/.ready
 	exit $$found
 
 clean:
-	rm -rf $(VENV) $(TOOLS) sbom.json audit.txt demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TOOLS) docs/build docs/gallery docs/tutorials/runs sbom.json audit.txt demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -90,7 +90,7 @@ def test_all_that_is_missing_is_named_at_once(tmp_path):
     args = DescentConfig(str(tmp_path), **QUIET)
     with pytest.raises(InputError) as error:
         DescentTrainer(mlp(), args, task=Loose(), noise="loud", train_dataset=samples(4))
-    for word in ("ResidualMLP", "descend.layered", "descend.Task", "Loose", "'loud'", "docs/own_model.md"):
+    for word in ("ResidualMLP", "descend.layered", "descend.Task", "Loose", "'loud'", "docs/guides/own_model.md"):
         assert word in str(error.value)
 
 

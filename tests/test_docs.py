@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DOCS = [page for page in (ROOT / "docs").rglob("*.md") if page.relative_to(ROOT / "docs").parts[0] != "build"]
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS])
 LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
 
 
@@ -93,3 +94,10 @@ def test_every_source_file_is_listed_in_its_room_and_every_listed_file_exists():
 
 def test_no_line_of_the_architecture_is_long():
     assert [line for line in ARCHITECTURE.splitlines() if len(line) > 120] == []
+
+
+@pytest.mark.parametrize("folder", ["guides", "explanation", "reference"])
+def test_no_line_of_a_page_is_long(folder):
+    pages = [ROOT / "README.md", ROOT / "docs" / "index.md", *(ROOT / "docs" / folder).glob("*.md")]
+    lines = [(page.name, line) for page in pages for line in page.read_text("utf-8").splitlines()]
+    assert [(page, line) for page, line in lines if len(line) > 120] == []

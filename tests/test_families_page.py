@@ -1,4 +1,4 @@
-"""docs/families.md: its table is the code's, and its Python blocks train."""
+"""docs/reference/families.md: its table is the code's, and its Python blocks train."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from descend.tasks.text import learn_tokenizer
 from tests.support.networks import QUIET, network
 from tests.support.tagging import HEADS, Tagger, texts
 
-PAGE = (Path(__file__).parents[1] / "docs" / "families.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "reference" / "families.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -1,15 +1,22 @@
 """What is imported when, and what an installation without the extras can do."""
 
+import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import yaml
+from packaging.version import Version
 
 from descend.extras import EXTRAS, required
 from descend.recipes import RECIPES
+from tests.support.sources import clips
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -106,7 +113,76 @@ def test_what_needs_no_model_imports_nothing_heavy(tmp_path, argv, status):
 
 
 def test_version():
-    assert descend("--version").stdout.splitlines()[0] == f"descend {PROJECT['version']}"
+    assert descend("--version").stdout.splitlines()[0] == f"descend {version('descend')}"
+    assert Version(version("descend")) >= Version("0.1.0.dev0")
+
+
+# --- what is published
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """A folder with the sdist, and the wheel that is built from the sdist."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_the_wheel_has_every_file_of_the_package(built):
+    (wheel,) = built.glob("*.whl")
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    files = (ROOT / "src").rglob("*")
+    assert held == {
+        file.relative_to(ROOT / "src").as_posix()
+        for file in files
+        if file.is_file() and "__pycache__" not in file.parts and ".egg-info" not in str(file)
+    }
+
+
+def test_the_wheel_works_from_elsewhere(built, tmp_path):
+    (wheel,) = built.glob("*.whl")
+    place = tmp_path / "site"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(place)]
+    subprocess.run([*command, str(wheel)], check=True, timeout=300)
+    code = """
+import descend
+from descend.cli import main
+print(descend.__file__)
+print(main(["recipes"]), main(["--version"]))
+"""
+    environment = os.environ | {"PYTHONPATH": str(place)}
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120)
+    assert done.stdout.splitlines()[0] == str(place / "descend" / "__init__.py"), done.stderr
+    assert "video-ut" in done.stdout and done.stdout.splitlines()[-1] == "0 0"
+
+
+def test_the_sdist_holds_what_a_person_needs_to_test_it(built):
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"PKG-INFO", "LICENSE", "CITATION.cff", "Makefile", "constraints.txt", "docs/conf.py"} <= held
+    assert {"tests/test_packaging.py", "examples/glue_descent.py", "docs/tutorials/own_model.py"} <= held
+    assert not [
+        name for name in held if name.startswith((".venv", "docs/build", "docs/gallery", "docs/tutorials/runs"))
+    ]
+
+
+def test_workflows_call_targets_that_exist():
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for file in (ROOT / ".github" / "workflows").glob("*.yml"):
+        jobs = yaml.safe_load(file.read_text("utf-8"))["jobs"].values()
+        lines = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
+        assert lines or file.stem == "release"
+        for target in re.findall(r"make (\w+)", " ".join(lines)):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_no_metadata_is_a_placeholder():
+    words = (ROOT / "pyproject.toml").read_text("utf-8") + (ROOT / "CITATION.cff").read_text("utf-8")
+    assert not re.search(r"example\.(com|org)|TODO|FIXME|<[a-z]+>", words)
 
 
 # --- without the extras
@@ -166,6 +242,18 @@ print("trained")
     done = python(script, OPTIONAL, tmp_path)
     assert done.stdout.splitlines()[-1:] == ["trained"], done.stderr
     assert (tmp_path / "model" / "model.safetensors").is_file()
+
+
+def test_videos_need_the_extras_video_and_report_alone(tmp_path):
+    videos = clips(tmp_path / "videos", frames=12)
+    others = {module for extra in EXTRAS if extra not in ("video", "report") for module in EXTRAS[extra]}
+    code = f"""
+from descend.cli import main
+words = ["--data", {str(videos)!r}, "--out", "run", "--max-steps", "2", "--depth", "2"]
+print(main(["train", "video-ut", *words]), main(["evaluate", "run"]), main(["compare", "run", "--out", "page"]))
+"""
+    done = python(code, sorted(others), tmp_path)
+    assert done.stdout.splitlines()[-1:] == ["0 0 0"], done.stderr
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from descend.cli import COMMANDS, main
 from descend.cli.settings import GROUPS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "command_line.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "command_line.md").read_text(encoding="utf-8")
 LINES = re.findall(r"^    (descend .*)$", PAGE, re.MULTILINE)
 
 

@@ -299,7 +299,7 @@ def test_bad_input_is_one_line_before_a_model_is_loaded(run, tasks, tmp_path, ca
 
 def test_the_task_of_the_page_is_one(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "tasks.md").read_text("utf-8")
+    page = (ROOT / "docs" / "guides" / "tasks.md").read_text("utf-8")
     Path("task.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
     Path("answers.jsonl").write_text(json.dumps({"instruction": "go", "choices": ["red sun", "sun red"], "label": 1}))
     assert main(["tasks", str(run), "--tasks", "task.yaml", "--out", "out.json"]) == 0

@@ -16,7 +16,7 @@ from descend.models import UT, LayeredCausalLM, ViTDenoiser
 from descend.run.exporting import LayerChoice
 from tests.support.texts import review_folder
 
-PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "export.md").read_text(encoding="utf-8")
 STEPS = ["--max-steps", "4", "--eval-strategy", "no", "--save-strategy", "no", "--no-load-best-model-at-end"]
 TEXT = ["--depth", "3", "--hidden-size", "16", "--max-length", "30", "--use-cpu", *STEPS]
 VIDEO = ["--depth", "3", "--window", "2", "--stride", "30", "--use-cpu", *STEPS]
@@ -156,7 +156,6 @@ def test_the_code_of_the_page_runs(language, classifier, tmp_path, capsys, monke
     commands = re.findall(r"^    (descend export .*)$", PAGE, re.MULTILINE)
     assert len(commands) == 2
     for command in commands:
-        shutil.rmtree("small", ignore_errors=True)
         words(capsys, *shlex.split(command)[1:])
     scope: dict = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):

@@ -1,4 +1,4 @@
-"""A user's own model, task and data, as examples/own_model.py has them, but smaller."""
+"""A user's own model, task and data, as docs/tutorials/own_model.py has them, but smaller."""
 
 import torch
 from torch import nn

@@ -13,7 +13,7 @@ from descend.errors import InputError
 from descend.models.layered import LayeredModel
 from descend.models.modules import close, cuda_devices
 
-PAGE = "docs/own_model.md"
+PAGE = "docs/guides/own_model.md"
 
 PLACES = "places"
 """The field of a task's inputs that says which of B·T tokens are targets, (N,)."""

@@ -132,7 +132,8 @@ class UT(UnrolledModel):
     def attention_energy(self, hidden: Tensor, projection: Tensor) -> Tensor:
         """Σ_{i<j} ρ(½‖W y_i − W y_j‖²) with ρ(z) = −exp(−z), eq. (45) less its norm term, shape (…).
 
-        Softmax attention with its self-term lowers this sum, but not the sum with ½‖W Y‖² added: see docs/method.md.
+        Softmax attention with its self-term lowers this sum, but not the sum with ½‖W Y‖² added
+        (docs/explanation/departures.md).
         """
         tokens = hidden @ projection.mT
         kernel = torch.exp(-(tokens[..., :, None, :] - tokens[..., None, :, :]).square().sum(-1) / 2)

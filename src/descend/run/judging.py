@@ -27,7 +27,7 @@ from descend.evaluation.speculation import speculation
 from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.models.exit_rule import CERTIFIED_FILE, CertifiedExit
 from descend.models.unrolled import UnrolledModel
-from descend.recipes import GENERATED, RECIPES, SHIFTS, Data, PlainClassifier, Recipe, Restored, Workload
+from descend.recipes import GENERATED, RECIPES, SHIFTS, Data, Recipe, Restored, Workload
 from descend.records import put, read_json, write_json
 from descend.records.card import write_card
 from descend.records.schema import (
@@ -358,6 +358,8 @@ def _of_transformers(folder: Path, task: str, dataset: str | None, data: str | N
         raise InputError(f"task must be classification; got {task!r}.")
     if data is None:
         raise InputError("a model that is not a run has no data of its own; give some by --data.")
+    from descend.recipes import PlainClassifier  # needs the extra text
+
     recipe = PlainClassifier.of(folder, data, dataset)
     restored = _restored(recipe, folder)
     args = DescentConfig(output_dir=str(folder), alpha=PLAIN_ALPHA, report_to="none")

@@ -65,7 +65,7 @@ _METHOD = Preset(
 )
 
 # Printed of video: explicit slack "as in the original work", set to zero after every epoch. γ = 0.15 is the largest
-# training noise; as a variance it is the reading that fits the printed caps (docs/method.md).
+# training noise; as a variance it is the reading that fits the printed caps (docs/explanation/method.md).
 _VIDEO = Preset(
     {"noise": 0.15, "noise_is": "variance"},
     # Lost: the number of epochs. Guessed: ten, instead of the recipe's number of steps.

@@ -29,7 +29,12 @@ class Decision(Part):
 
 
 class DecidedText(Part):
-    """The beginning of a text, and the decision of every layer 0 … L."""
+    """The beginning of a text, and what the layers decide on it.
+
+    Attributes:
+        text: The beginning.
+        decisions: Of every layer 0 … L.
+    """
 
     text: str = Field(max_length=MOST_CHARACTERS)
     decisions: list[Decision] = Field(min_length=2, max_length=MOST_DECISIONS)
