@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from descend.report import RunView, group_runs
-from descend.report.opening import Curve, Scale, opening, sentence
+from descend.report.opening import opening
+from descend.report.sentence import Curve, Scale, sentence
 from tests.support.pages import classifier, fake_run
 
 RMSE, ACCURACY = Scale.of("RMSE", higher=False), Scale.of("Accuracy", higher=True)
@@ -22,7 +23,8 @@ def arms(tmp_path_factory: pytest.TempPathFactory):
 
 
 def said(arms, ours: list[float], plain: list[float] | None, scale: Scale = RMSE) -> str:
-    return sentence(Curve(arms[1], ours), Curve(arms[0], plain) if plain else None, scale)
+    baseline = Curve(arms[0], plain, "plain training") if plain else None
+    return sentence(Curve(arms[1], ours, "constrained training"), baseline, scale)
 
 
 def test_a_gain_is_told_with_its_numbers(arms) -> None:
@@ -79,3 +81,19 @@ def test_the_plot_has_the_sentences_numbers(tmp_path: Path) -> None:
     older = [fake_run(tmp_path / f"older-{method}", method, frames=False) for method in rows]
     (group,) = group_runs([RunView.read(run) for run in older])
     assert " loss " in opening(0, group, None)[0].sentence
+
+
+def test_arms_of_one_method_have_names_that_fit_a_sentence(tmp_path: Path) -> None:
+    long = {f"setting_{place}": "a value of its own" for place in range(9)}
+    folders = [fake_run(tmp_path / f"{alpha}", "constrained", frames=False, alpha=alpha) for alpha in (0.1, 0.2)]
+    folders.append(fake_run(tmp_path / "erm", "erm", frames=False))
+    (group,) = group_runs([RunView.read(folder) for folder in folders])
+    view, figure = opening(0, group, None)
+    assert "with Constrained, α = 0.1" in view.sentence or "Constrained, α = 0.1 " in view.sentence
+    assert "plain training" in view.sentence
+    folders.append(fake_run(tmp_path / "long", "constrained", frames=False, settings=long))
+    (group,) = group_runs([RunView.read(folder) for folder in folders])
+    view, figure = opening(0, group, None)
+    assert "onstrained training 1 of 3" in view.sentence and "setting_0" not in view.sentence
+    names = [trace.name for trace in figure.data if trace.showlegend is not False]
+    assert names == ["Plain training", *(f"Constrained training {place} of 3" for place in (1, 2, 3))]

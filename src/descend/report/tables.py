@@ -128,6 +128,6 @@ def number(value: float | None) -> str:
 
 def _duration(seconds: float) -> str:
     if seconds < 60:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.0f}\u00a0s"
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {rest}\u00a0s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
