@@ -71,7 +71,7 @@ _TERMS = (
     _term("α", "The share by which a layer has to lower the loss of the layer before.", r"α"),
     _term(
         "Strength",
-        "How much of the whole descent the constraints ask for, from 0 to 1, where no α is given.",
+        "How much of the descent the early layers have to do, from 0 to 1, where no α is given.",
         r"\bstrength\b",
     ),
     _term("Had to reach", "The loss that a layer under a constraint may have at most.", r"\b[Hh]ad to reach\b"),
@@ -87,6 +87,17 @@ _TERMS = (
     ),
     _term("Slack", "By how much a constraint was relaxed, at a cost.", r"\b[Ss]lack\b"),
     _term("Cap", "A bound on the last layer’s loss.", r"\b[Cc]ap\b"),
+    _term(
+        "Binding",
+        "A constraint whose multiplier λ is above 0. Without it, the layer’s loss would be higher.",
+        r"\b[Bb]ind(s|ing)?\b",
+    ),
+    _term(
+        "Threshold, patience",
+        "Rules for exits: an answer leaves at the first layer that is at least this sure (threshold), or that agrees"
+        " with so many layers before it (patience).",
+        r"\b([Tt]hreshold|[Pp]atience)\b",
+    ),
     _term(
         "Feasible, infeasible",
         "Feasible: no constraint is broken on the data judged on. “As far as the data can tell”: some confidence"
@@ -114,9 +125,11 @@ _TERMS = (
         "The start of the random numbers. Runs that differ in their seeds alone count as one method.",
         r"\b[Ss]eeds?\b",
     ),
-    _term("UT", "Unrolled transformer: a network whose layers are steps of one optimization.", r"\bUT\b"),
+    _term("UT", "Unrolled transformer: each of its layers is a step of descent on an energy.", r"\bUT\b"),
     _term(
-        "DUST", "Deep unrolled network for sparse coding of video, in which layers are steps of a solver.", r"\bDUST\b"
+        "DUST",
+        "Deep unfolded sequential transformer: its layers are steps that find sparse codes of a video’s patches.",
+        r"\bDUST\b",
     ),
     _term("ViT", "Vision transformer: it reads a picture as a row of patches.", r"\bViT\b"),
 )
