@@ -118,7 +118,7 @@ def _plot(curves: Sequence[Curve], ours: Curve, baseline: Curve | None, scale: S
     if known and min(known) > 0 and max(known) / min(known) > LOG_FROM:
         figure.update_yaxes(type="log", tickvals=figures.log_ticks([known]), tickformat=".3~g")
     elif known and not scale.higher and min(known) >= 0:  # from 0, with room for a number below the lowest point
-        figure.update_yaxes(range=[-0.1 * max(known), 1.15 * max(known)])
+        figure.update_yaxes(range=[-0.1 * max(known), 1.25 * max(known)])
     elif known and min(known) >= 0 and max(known) <= 1:
         figure.update_yaxes(range=[0, 1.03])
     return figure
