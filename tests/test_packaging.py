@@ -117,7 +117,7 @@ def test_version():
     assert Version(version("descend")) >= Version("0.1.0.dev0")
 
 
-# --- what is published
+# --- wheel and sdist
 
 
 @pytest.fixture(scope="module")

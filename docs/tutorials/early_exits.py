@@ -95,4 +95,4 @@ plt.show()
 # What next
 # ---------
 # These thresholds were read off the test texts. :doc:`/guides/exits` chooses one on validation data, with a bound on
-# what it costs. :doc:`/guides/export` writes the first layers as a model of their own.
+# what it costs. :doc:`/guides/export` writes the first layers as a smaller model.

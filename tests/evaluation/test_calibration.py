@@ -65,25 +65,10 @@ def test_the_head_takes_up_a_temperature_and_no_decision_changes(family):
 
 @pytest.mark.parametrize("method", ["erm", "constrained"])
 def test_a_run_keeps_the_tempered_model_and_its_checkpoints_do_not(tmp_path, method):
-    flags = ["--depth", "2", "--hidden-size", "16", "--max-length", "16", "--num-train-epochs", "1", "--method", method]
+    flags = ["--data", "generated", "--depth", "2", "--hidden-size", "16", "--heads", "2", "--max-length", "16"]
+    flags += ["--num-train-epochs", "1", "--method", method]
     for name, more in (("with", []), ("without", ["--no-calibrate"])):
-        assert (
-            main(
-                [
-                    "train",
-                    "text-distilbert",
-                    "--data",
-                    "generated",
-                    *flags,
-                    *more,
-                    "--heads",
-                    "2",
-                    "--out",
-                    str(tmp_path / name),
-                ]
-            )
-            == 0
-        )
+        assert main(["train", "text-distilbert", *flags, *more, "--out", str(tmp_path / name)]) == 0
     kept, plain = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("with", "without"))
     (checkpoint,) = (tmp_path / "with").glob("checkpoint-*")
     stored = load_file(checkpoint / "model.safetensors")

@@ -13,33 +13,9 @@ from descend.evaluation.robustness import EDGES, _ratios
 
 STEPS = ["--use-cpu", "--max-steps", "2", "--dual-warmup-steps", "0"]
 RUNS = {
-    "video": [
-        "video-ut",
-        "--data",
-        "generated",
-        "--depth",
-        "2",
-        "--window",
-        "2",
-        "--stride",
-        "10",
-        "--save-strategy",
-        "no",
-    ],
-    "pairs": [
-        "text-ut",
-        "--data",
-        "generated",
-        "--dataset",
-        "mnli",
-        "--hidden-size",
-        "16",
-        "--max-length",
-        "30",
-        "--depth",
-        "2",
-    ],
-    "answers": ["llm-sft", "--data", "generated", "--hidden-size", "16", "--depth", "2"],
+    "video": "video-ut --data generated --depth 2 --window 2 --stride 10 --save-strategy no",
+    "pairs": "text-ut --data generated --dataset mnli --hidden-size 16 --max-length 30 --depth 2",
+    "answers": "llm-sft --data generated --hidden-size 16 --depth 2",
 }
 
 
@@ -51,7 +27,7 @@ def recombined(groups: dict) -> list[float]:
 @pytest.mark.parametrize("kind", RUNS)
 def test_the_groups_recombine_to_the_values_of_the_summary(tmp_path, kind):
     out = tmp_path / "run"
-    assert main(["train", *RUNS[kind], *STEPS, "--out", str(out)]) == 0
+    assert main(["train", *RUNS[kind].split(), *STEPS, "--out", str(out)]) == 0
     summary = run.evaluate(out, noise=[0.0, 2.0])
     groups = json.loads((out / "groups.json").read_text())
     assert groups["noise"] == summary.noise == [0, 2]  # without the training noise, where it is not asked for

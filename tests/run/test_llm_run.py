@@ -20,7 +20,8 @@ from descend.records import locked, read_json
 from descend.run import completing
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SMALL = ["--depth", "3", "--hidden-size", "32", "--heads", "2", "--max-length", "60", "--max-steps", "12"]
+SMALL = ["--data", "generated", "--depth", "3", "--hidden-size", "32", "--heads", "2", "--max-length", "60"]
+SMALL += ["--max-steps", "12"]
 SMALL += ["--eval-strategy", "no", "--save-strategy", "no", "--no-load-best-model-at-end"]
 
 
@@ -34,7 +35,7 @@ def words(capsys, *given, status=0):
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("llm") / "run"
     flags = ["--alpha", "0.1", "--cap", "3", "--dual-lr", "0.5", "--exit-share", "0.25", "--noise", "0.5"]
-    assert main(["train", "llm-sft", "--data", "generated", "--out", str(folder), *SMALL, *flags]) == 0
+    assert main(["train", "llm-sft", "--out", str(folder), *SMALL, *flags]) == 0
     return folder
 
 
@@ -176,40 +177,28 @@ def test_wrong_questions_are_refused(tmp_path, capsys, flags, said, run):
 )
 def test_wrong_settings_are_refused(tmp_path, capsys, flags, said):
     out = tmp_path / "run"
-    _, err = words(capsys, "train", "llm-sft", "--data", "generated", "--out", out, *SMALL, *flags, status=2)
+    _, err = words(capsys, "train", "llm-sft", "--out", out, *SMALL, *flags, status=2)
     assert said in err and not out.exists()
 
 
 def test_adapters_are_trained_saved_and_judged(tmp_path, run, capsys):
     flags = ["--model", run / "model", "--lora", "q_proj,lm_head", "--noise", "0.5", "--packing"]
     flags += ["--learning-rate", "0.05", "--method", "erm"]
-    words(capsys, "train", "llm-sft", "--data", "generated", "--out", tmp_path / "run", *SMALL, *flags)
+    words(capsys, "train", "llm-sft", "--out", tmp_path / "run", *SMALL, *flags)
     assert (tmp_path / "run" / "model" / "adapter_config.json").is_file()
     losses = []
     for judged in (run, tmp_path / "run"):
         words(capsys, "evaluate", judged, "--noise", "0")
         losses.append(read_json(judged / "summary.json")["layer_losses"]["0.0"][-1])
     assert losses[1] < losses[0] - 0.1  # it has learned more, and what it learned was loaded again
-    _, err = words(
-        capsys,
-        "train",
-        "llm-sft",
-        "--data",
-        "generated",
-        "--out",
-        tmp_path / "no",
-        *SMALL,
-        *flags[:2],
-        "--lora",
-        "no",
-        status=2,
-    )
+    flags = [*flags[:2], "--lora", "no"]
+    _, err = words(capsys, "train", "llm-sft", "--out", tmp_path / "no", *SMALL, *flags, status=2)
     assert "--lora must name modules of the model: " in err and "q_proj" in err
 
 
 def test_a_model_of_one_layer_drafts_nothing(tmp_path, capsys):
     flags = ["--depth", "1", "--dual-warmup-steps", "0"]
-    words(capsys, "train", "llm-sft", "--data", "generated", "--out", tmp_path / "run", *SMALL, *flags)
+    words(capsys, "train", "llm-sft", "--out", tmp_path / "run", *SMALL, *flags)
     out, _ = words(capsys, "evaluate", tmp_path / "run", "--noise", "0", "--exit")
     assert "Drafting" not in out and "speculation" not in read_json(tmp_path / "run" / "summary.json")
     _, err = words(capsys, "evaluate", tmp_path / "run", "--exit", "--risk", "0.01", status=2)
@@ -224,20 +213,7 @@ def test_other_data_without_a_usable_row_are_refused(run, tmp_path, capsys):
 
 def test_an_answer_has_its_own_room_whatever_is_beside_it(tmp_path, capsys):
     run = tmp_path / "run"  # of a model that has not learned to stop
-    words(
-        capsys,
-        "train",
-        "llm-sft",
-        "--data",
-        "generated",
-        "--out",
-        run,
-        *SMALL,
-        "--learning-rate",
-        "0",
-        "--method",
-        "erm",
-    )
+    words(capsys, "train", "llm-sft", "--out", run, *SMALL, "--learning-rate", "0", "--method", "erm")
     rows = [{"instruction": "say these words again", "input": "red sun"}, {"instruction": "red " * 495}]
     (tmp_path / "p.json").write_text(json.dumps(rows))
     found = []

@@ -12,7 +12,8 @@ from descend.tasks.video import VideoDenoising
 from tests.support.texts import build, review_tokenizer
 
 UNCONSTRAINED = {"alpha": None, "dual_lr": None, "dual_warmup_steps": None}
-SMALL = ["--depth", "2", "--hidden-size", "16", "--max-length", "30", "--use-cpu", "--max-steps", "2"]
+SMALL = ["--data", "generated", "--depth", "2", "--hidden-size", "16", "--max-length", "30", "--use-cpu"]
+SMALL += ["--max-steps", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +69,11 @@ def test_a_resumed_run_is_bit_equal(tmp_path, tokenizer):
 
 def test_a_run_says_its_alpha_and_seeds_are_of_one_arm(tmp_path):
     flags = ["--method", "neftune", "--out", f"{tmp_path}/run"]
-    assert main(["train", "text-distilbert", "--data", "generated", *SMALL, *flags]) == 0
-    assert main(["train", "text-distilbert", "--data", "generated", *SMALL[:-1], "4", *flags, "--resume"]) == 0
+    assert main(["train", "text-distilbert", *SMALL, *flags]) == 0
+    assert main(["train", "text-distilbert", *SMALL[:-1], "4", *flags, "--resume"]) == 0
     alpha = read_config(tmp_path / "run").neftune_alpha
     other = ["--method", "neftune", "--seed", "1", "--out", f"{tmp_path}/other"]
-    assert main(["train", "text-distilbert", "--data", "generated", *SMALL[:-1], "4", *other]) == 0
+    assert main(["train", "text-distilbert", *SMALL[:-1], "4", *other]) == 0
     assert alpha > 0 and alpha != read_config(tmp_path / "other").neftune_alpha
     one, two = (run.evaluate(tmp_path / name, noise=[0.0]) for name in ("run", "other"))
     assert one.method == "neftune" and one.settings == two.settings
@@ -84,7 +85,7 @@ def test_models_without_words_and_a_missing_alpha_are_refused(tmp_path, capsys):
         assert main(["train", recipe, *flags]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert "neftune" in line and "word embeddings" in line
-    clean = ["train", "text-distilbert", "--data", "generated", *SMALL, "--noise", "0", "--method", "neftune"]
+    clean = ["train", "text-distilbert", *SMALL, "--noise", "0", "--method", "neftune"]
     assert main([*clean, "--out", f"{tmp_path}/run"]) == 2
     assert "--neftune-noise-alpha" in capsys.readouterr().err
     args = {"method": "neftune", "use_cpu": True, "report_to": "none"}

@@ -135,24 +135,8 @@ SMALL = ["--depth", "2", "--hidden-size", "16", "--max-length", "30", "--use-cpu
 
 
 def test_a_run_is_carried_out_and_judged(tmp_path):
-    assert (
-        main(
-            [
-                "train",
-                "text-distilbert",
-                "--data",
-                "generated",
-                *SMALL,
-                "--method",
-                "r-drop",
-                "--r-drop",
-                "0.5",
-                "--out",
-                f"{tmp_path}/a",
-            ]
-        )
-        == 0
-    )
+    flags = ["--data", "generated", "--method", "r-drop", "--r-drop", "0.5", "--out", f"{tmp_path}/a"]
+    assert main(["train", "text-distilbert", *SMALL, *flags]) == 0
     summary = run.evaluate(tmp_path / "a", noise=[0.0])
     assert (summary.method, summary.settings["r_drop"]) == ("r-drop", 0.5)
     assert "alpha_decay" not in summary.settings and "resilience" not in summary.settings

@@ -10,7 +10,7 @@ def check_data(data: str | None, *, hub: bool = False) -> None:
     """Refuse data that are not there.
 
     Args:
-        data: A path, or `GENERATED`; None for a command without data of its own.
+        data: A path, or `GENERATED`; None for a command that takes none.
         hub: Whether it may be a name on the Hub as well.
 
     Raises:

@@ -65,7 +65,7 @@ def defaults(module: str, name: str) -> dict[str, Any]:
 
 
 def _lineage(module: str, name: str) -> Iterator[tuple[str, ast.ClassDef]]:
-    """The package and the source of a class and of all it inherits from, bases before what is derived from them."""
+    """The package and the source of a class and of its bases, each base before the classes that inherit from it."""
     names, classes = _module(module)
     if name not in classes:
         if name in names:  # it is imported from elsewhere

@@ -111,8 +111,8 @@ def sweep(words: Sequence[str]) -> None:
     parser = command_parser(
         "sweep",
         "Search a recipe's settings for each method, with as many trials for each, chosen on validation data. Every "
-        "setting of descend train RECIPE can be given: it holds for all trials, and is not searched. The same command "
-        "again goes on, and at the same time in another terminal takes part.",
+        "setting of descend train RECIPE can be given: it holds for all trials, and is not searched. Give the same "
+        "command again to continue a sweep, or in another terminal to share its trials.",
         "RECIPE --data PATH --trials N --out DIR [options] [settings]",
     )
     recipe = parser.add_argument("recipe", metavar="RECIPE", help="as descend train takes it")

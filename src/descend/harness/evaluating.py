@@ -80,7 +80,7 @@ def evaluate_tasks(
         check_language_run(folder, checkpoint, layer)
     _refuse_existing(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    # On a terminal lm-eval shows bars of its own.
+    # On a terminal lm-eval shows its own bars.
     shown = progress(len(folders) * len(noise), "evaluating", "noise level", quiet=sys.stderr.isatty())
     with locked(out), shown:
         _refuse_existing(out)  # again, now that no other command can write it

@@ -86,7 +86,11 @@ _TERMS = (
         r"λ|\b[Mm]ultipliers?\b",
     ),
     _term("Slack", "By how much a constraint was relaxed, at a cost.", r"\b[Ss]lack\b"),
-    _term("Cap", "A bound on the last layer’s loss.", r"\b[Cc]ap\b"),
+    _term(
+        "Cap",
+        "A bound on the loss of the layer where the chain of constraints starts, or of another layer that was chosen.",
+        r"\b[Cc]ap\b",
+    ),
     _term(
         "Binding",
         "A constraint whose multiplier λ is above 0. Without it, the layer’s loss would be higher.",

@@ -83,7 +83,7 @@ def _samples(group: Group) -> int | None:
 
 
 def _pair(curves: Sequence[Curve]) -> tuple[Curve, Curve | None]:
-    """The curve that the opening speaks of, and what it is held against: plain training where there is some."""
+    """The curve that the opening speaks of, and the one to compare it with: plain training where there is some."""
     ours = next((curve for curve in curves if curve.arm.method == "constrained"), curves[-1])
     others = [curve for curve in curves if curve is not ours]
     baseline = next((curve for curve in others if curve.arm.method == "erm"), others[0] if others else None)
