@@ -50,7 +50,7 @@ ARROWS: dict[str, set[str]] = {
 }
 # A name becomes a class here and nowhere else; the package itself re-exports the public names.
 EVERYWHERE = {"recipes", "run", "cli", "__init__", "__main__"}
-EVERYONES = {"errors", "extras", "reading"}
+EVERYONES = {"errors", "extras", "methods", "reading"}
 # Rooms that keep to the standard library and these.
 LIBRARIES = {"core": {"torch"}, "privacy": {"numpy", "dp_accounting"}}
 _HEAVY = {"torch", "transformers", "accelerate", "safetensors"}

@@ -82,6 +82,7 @@ def test_import_descend_imports_nothing_heavy():
         (["train", "llm-sft", "--data", "generated", "--out", "run", "--max-steps", "many"], 2),
         (["train", "video-ut", "--data", "generated", "--out", "run", "--kernel", "cubic"], 2),
         (["train", "text-ut", "--data", "generated", "--output_dir", "run"], 2),
+        (["train", "video-ut", "--data", "generated", "--out", "run", "--r-drop", "2"], 2),
         (["train", "text-ut", "--data", "generated", "--out", "RUN/config.json/run"], 2),
         (["evaluate", "RUN", "--model", "best"], 2),
         (["evaluate", "RUN", "--shift", "pink"], 2),

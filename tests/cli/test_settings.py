@@ -10,11 +10,11 @@ import pytest
 from descend import InputError, configure, run
 from descend.cli import declared, main
 from descend.cli.settings import read_recipe
+from descend.methods import METHODS
 from descend.recipes import RECIPES
 from descend.recipes.corpora import CORPORA
 from descend.recipes.options import options
 from descend.records.schema import read_config
-from descend.training.config import METHODS
 from descend.training.settings import DescentSettings
 
 TRAIN = ["train", "video-ut", "--data", "generated", "--out", "OUT"]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from descend.errors import InputError
+from descend.methods import METHODS
 from descend.records.schema import REQUIRED, parse_summary
 from descend.report import RunView, anytime, figures, group_runs, write_page
 from descend.report.frames import Frames, embed
@@ -18,7 +19,6 @@ from descend.report.rendering import environment
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, group_name
 from descend.report.tables import runs_tables
 from descend.report.verdict import verdict
-from descend.training.config import METHODS
 from tests.support.pages import NOISE, classifier, fake_run, geometric
 
 

@@ -25,6 +25,7 @@ from transformers import TrainerState as State
 from descend import DescentConfig, DescentTrainer, InputError, run
 from descend.cli import main
 from descend.cli.settings import read_recipe
+from descend.methods import METHODS
 from descend.recipes.options import options as flags
 from descend.records.studies import SweepFile
 from descend.run import mean_metric
@@ -35,7 +36,6 @@ from descend.sweep.results import sentences, write
 from descend.sweep.space import described, edges, read_ranges, recipe_values, space
 from descend.sweep.storage import Search, TooMany, open_storage
 from descend.sweep.worker import _Pruning
-from descend.training.config import METHODS
 from tests.support.browser import HOSTILE, Guarded, Visit
 
 # An evaluation and a checkpoint at each of four steps, on a handful of windows.

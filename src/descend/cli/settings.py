@@ -20,6 +20,7 @@ from descend.cli.parsing import (
     talk,
 )
 from descend.errors import InputError
+from descend.methods import check_method
 from descend.recipes import RECIPES
 from descend.recipes.options import flag_of
 
@@ -95,6 +96,7 @@ def read_recipe(words: Sequence[str]) -> TrainCommand:
         raise SystemExit(0)
     given = given_settings(words)
     name, resume = given.pop("recipe"), given.pop("resume", False)
+    check_method(given)
 
     from descend.recipes import configure
 

@@ -12,6 +12,7 @@ from descend.cli.parsing import COMPLETING, add_talk, command_parser, hyphenated
 from descend.cli.runs import complete, draw, judged, line_of, train
 from descend.cli.settings import add_recipe, given_settings
 from descend.errors import InputError, StudyError
+from descend.methods import OF_METHOD
 from descend.recipes import RECIPES
 from descend.recipes.options import options as flags
 
@@ -153,7 +154,6 @@ def sweep(words: Sequence[str]) -> None:
     from descend.sweep.results import sentences
     from descend.sweep.space import read_ranges
     from descend.sweep.worker import sweep as search
-    from descend.training.config import OF_METHOD
 
     def build(words: list[str], folder: Path) -> tuple[str, Any, Any]:
         settings = given_settings([options.recipe, *words, "--out", str(folder)])

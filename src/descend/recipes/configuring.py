@@ -5,9 +5,10 @@ from dataclasses import MISSING, Field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from descend.errors import InputError
+from descend.methods import check_method
 from descend.recipes import RECIPES
 from descend.recipes.base import Recipe
-from descend.training.config import FILLED, OF_METHOD, all_measured_are_saved
+from descend.training.config import FILLED, all_measured_are_saved
 from descend.training.preset import Preset, paper
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def configure(name: str, **settings: Any) -> Configured:
             f"{name} has no settings {', '.join(sorted(unknown))}; descend train {name} --help lists them."
         )
     RECIPES.check_given(name, settings.get("data"))
-    _check_method(settings)
+    check_method(settings)
     preset = Preset()
     if settings.get("preset") is not None:
         method, dataset = settings.get("method", "constrained"), settings.get("dataset", "imdb")
@@ -72,22 +73,6 @@ def configure(name: str, **settings: Any) -> Configured:
         raise InputError(f"{error}") from None
     arguments.fill({key: defaults[key] for key in FILLED if key in defaults})
     return Configured(name, recipe, arguments)
-
-
-def _check_method(settings: dict[str, Any]) -> None:
-    """Refuse settings that the method does not use.
-
-    Raises:
-        InputError: If one belongs to another method.
-    """
-    chosen = settings.get("method", "constrained")
-    for method, names in OF_METHOD.items():
-        if method != chosen and (strange := sorted(names & settings.keys())):
-            flags = ", ".join(f"--{each.replace('_', '-')}" for each in strange)
-            raise InputError(
-                f"{flags}: a setting of the method {method}; the method is {chosen}. Leave it out, or choose --method "
-                f"{method}."
-            )
 
 
 def _settable(kind: "type[DataclassInstance]") -> dict[str, Field[Any]]:

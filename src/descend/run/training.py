@@ -21,6 +21,7 @@ from transformers.utils import is_datasets_available
 from transformers.utils import logging as transformers_logging
 
 from descend.errors import InputError, Interrupted, Unsaved, reason
+from descend.methods import OF_METHOD
 from descend.objective import check_r_drop
 from descend.progress import Progress, progress
 from descend.recipes import Data, Recipe
@@ -30,7 +31,7 @@ from descend.records.schema import CONFIG_FILE, RunConfig, read_config
 from descend.run.cards import run_card
 from descend.training import DUAL_FILE, FEASIBLE_FOLDER, DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
-from descend.training.config import OF_METHOD, DescentArguments, DescentConfig
+from descend.training.config import DescentArguments, DescentConfig
 from descend.training.preset import paper
 
 if is_datasets_available():

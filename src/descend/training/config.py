@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -13,47 +13,10 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from descend.core import DescentProblem, GeometricTarget, PrimalDual
 from descend.core.multipliers import LEARNING_RATE, LEARNING_RATES
 from descend.errors import InputError
+from descend.methods import METHODS, OF_METHOD
 from descend.training.flags import alpha_of, dual_every_of
 from descend.training.preset import PAPER, paper
 from descend.training.settings import DescentSettings
-
-
-def _last(depth: int) -> list[float]:
-    return [0.0] * depth + [1.0]
-
-
-def _uniform(depth: int) -> list[float]:
-    return [1 / (depth + 1)] * (depth + 1)
-
-
-def _linear(depth: int) -> list[float]:
-    return [layer / (depth * (depth + 1) / 2) for layer in range(depth + 1)]
-
-
-METHODS: dict[str, Callable[[int], list[float]]] = {
-    "erm": _last,
-    "constrained": _last,
-    "uniform": _uniform,
-    "linear": _linear,
-    "r-drop": _last,
-    "neftune": _last,
-    "layerskip": _last,
-}
-"""The weights of f_0 … f_L in a method's objective, for a model of L layers.
-
-``uniform`` and ``linear`` are deep supervision: every exit has a fixed weight. ``uniform`` includes exit 0, the readout
-of the embedded input, which trains the readout and the embedding (for UT, where exit 0 is the noisy input, it is a
-constant). ``linear`` weights layer l in proportion to l, so exit 0 has no weight. ``r-drop`` is ERM with another term,
-see `Objective`; ``neftune`` is ERM with other noise, see `matched_alpha`. The weights of ``layerskip`` change at every
-step, see `LayerSkip`.
-"""
-
-OF_METHOD: dict[str, set[str]] = {
-    "r-drop": {"r_drop"},
-    "layerskip": {"layer_dropout", "layer_dropout_schedule", "exit_scale", "exit_curriculum", "exit_rotation"},
-}
-"""Settings that one method alone uses."""
-
 
 DEFAULTS: dict[str, dict[str, float | str]] = {
     "geometric": {"strength": 0.2, "dual_optimizer": "price", "dual_warmup_steps": 0.0, "resilience": 0.0},
