@@ -15,6 +15,7 @@ PACKAGE = ROOT / "src" / "descend"
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "extras": set(),
+    "methods": set(),
     "reading": set(),
     "progress": set(),
     "core": set(),
