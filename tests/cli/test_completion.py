@@ -7,8 +7,10 @@ import sys
 
 import pytest
 
+from descend.recipes import RECIPES
 
-def completed(line: str, folder) -> list[str]:
+
+def completed(line: str, folder, **shell: str) -> list[str]:
     """What a shell offers for a line; fails if torch was imported for it."""
     code = """
 import os, sys
@@ -17,7 +19,7 @@ os._exit = lambda status: sys.exit(70 if "torch" in sys.modules else status)
 main([])
 """
     asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(folder / "offered")}
-    asked |= {"COMP_LINE": line, "COMP_POINT": str(len(line))}
+    asked |= {"COMP_LINE": line, "COMP_POINT": str(len(line)), **shell}
     done = subprocess.run([sys.executable, "-c", code], env=os.environ | asked, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return [word.strip() for word in (folder / "offered").read_text().splitlines()]
@@ -66,3 +68,11 @@ def test_other_shells_get_their_own_code(shell):
     command = [sys.executable, "-m", "descend", "completion", shell]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and {"zsh": "#compdef descend", "fish": "__fish_descend_complete"}[shell] in done.stdout
+
+
+@pytest.mark.parametrize("shell", ["fish", "zsh"])
+def test_a_shell_that_shows_descriptions_gets_them(tmp_path, shell):
+    for command in ("train", "sweep"):
+        offered = completed(f"descend {command} video-", tmp_path, _ARGCOMPLETE_SHELL=shell, _ARGCOMPLETE_DFS="\t")
+        assert len(offered) == 3 and "SUPPRESS" not in " ".join(offered)
+        assert all(RECIPES.about(name) in " ".join(offered) for name in RECIPES if name.startswith("video"))

@@ -121,7 +121,8 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
         f"{about}Defaults stand in brackets; λ are the multipliers.",
         "--data PATH --out RUN [settings]",
     )
-    parser.add_argument("recipe", choices=list(RECIPES), help=argparse.SUPPRESS)
+    name = parser.add_argument("recipe", choices=list(RECIPES), help=argparse.SUPPRESS)
+    name.completer = offered_recipes  # type: ignore[attr-defined]
     parser._actions[0].help = argparse.SUPPRESS  # -h
     add_recipe(parser, recipe, everything="--help-all" in words or COMPLETING in os.environ)
     given = vars(talk(parser.parse_args(list(words))))
@@ -129,6 +130,11 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
     check_data(given["data"], hub=given["recipe"].startswith("text-"))
     given["output_dir"] = given.pop("out")
     return given
+
+
+def offered_recipes(**_: Any) -> dict[str, str]:
+    """The recipes with what each trains, for the completion of a shell."""
+    return {name: RECIPES.about(name) for name in RECIPES}
 
 
 def check_recipe(words: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from descend.cli.parsing import COMPLETING, add_talk, command_parser, hyphenated, levels, talk
 from descend.cli.runs import complete, draw, judged, line_of, train
-from descend.cli.settings import add_recipe, given_settings
+from descend.cli.settings import add_recipe, given_settings, offered_recipes
 from descend.errors import InputError, StudyError
 from descend.methods import OF_METHOD
 from descend.recipes import RECIPES
@@ -138,7 +138,7 @@ def sweep(words: Sequence[str]) -> None:
     )
     add_talk(parser)
     if COMPLETING in os.environ:
-        recipe.choices, parser.conflict_handler = list(RECIPES), "resolve"
+        recipe.completer, parser.conflict_handler = offered_recipes, "resolve"  # type: ignore[attr-defined]
         add_recipe(parser, next((word for word in words if word in RECIPES), None))
         parser.parse_args(words)
     # What is left are the recipe's own settings, which its parser looks at.
