@@ -1,10 +1,11 @@
 """What every layered model keeps, whatever is in it: one contract, run over all of them."""
 
 import copy
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import pytest
 import torch
+from transformers import AutoModel
 
 from descend.errors import InputError
 from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, ViTDenoiser, ViTDenoiserConfig
@@ -73,6 +74,18 @@ def test_every_layer_reads_as_a_prediction(model, patches):
     assert all(not torch.allclose(one, other) for one, other in pairwise(hidden))
 
 
+def test_a_layer_runs_when_its_prediction_is_asked_for(model, patches):
+    expected = list(model.predictions(patches))[1]
+    later = [*model.layer_modules][1:]
+    if not later:  # UT's and DUST's layers are no modules
+        runs = iter([model._run])
+        model._run = lambda *args: next(runs)(*args)  # a second layer would raise
+    for block in later:
+        block.register_forward_hook(lambda *_: pytest.fail("a later block ran"))
+    with torch.no_grad():
+        torch.testing.assert_close(next(islice(model.predictions(patches), 1, None)), expected)
+
+
 def test_the_last_layer_is_the_models_own_output(model, patches):
     output = model(patches, output_hidden_states=True)
     torch.testing.assert_close(output.reconstruction, model.readout(model.layer_outputs(patches)[-1]))
@@ -120,6 +133,13 @@ def test_hard_inputs_stay_finite(model, patches, hard, dtype):
     value.backward()
     assert value.isfinite()
     assert all(gradient.isfinite().all() for gradient in gradients(model).values())
+
+
+def test_the_auto_class_loads_it(model, patches, tmp_path):
+    model.save_pretrained(tmp_path)
+    loaded = AutoModel.from_pretrained(tmp_path)
+    assert type(loaded) is type(model)
+    assert torch.equal(loaded(patches).reconstruction, model(patches).reconstruction)
 
 
 def test_saved_and_loaded_it_is_the_same(model, patches, tmp_path):

@@ -201,6 +201,34 @@ def test_a_folder_of_videos_needs_no_sides(tmp_path):
     assert [clip.name for clip in find_clips(tmp_path / "b.avi", None)] == ["b"]
 
 
+def test_videos_in_sub_folders_are_read_with_their_folders_names(tmp_path):
+    for name in ("a.mp4", "holiday/2.avi", "holiday/10.avi", "holiday/sea/9.MP4", "z.mov"):
+        write_video(tmp_path / name, frames=2)
+    (tmp_path / "holiday/notes.txt").write_text("what the camera saw")
+    (tmp_path / "empty").mkdir()
+    names = ["a", "holiday/2", "holiday/10", "holiday/sea/9", "z"]
+    assert [clip.name for clip in find_clips(tmp_path, None)] == names
+    (tmp_path / "a.mp4").unlink()
+    (tmp_path / "z.mov").unlink()
+    (tmp_path / "holiday/again").symlink_to(tmp_path)  # a link that leads back up
+    assert [clip.name for clip in find_clips(tmp_path, None)] == names[1:-1]
+
+
+def test_videos_below_folders_of_frames_are_refused(tmp_path):
+    write_video(tmp_path / "clips/a.mp4", frames=2)
+    write_frames(tmp_path / "frames_flat")
+    (tmp_path / "also_empty").mkdir()
+    with pytest.raises(InputError, match=r"both videos \(clips/a\.mp4\) and folders of frames \(frames_flat\)"):
+        find_clips(tmp_path, None)
+    write_video(tmp_path / "frames_flat/source/a.mp4", frames=2)
+    with pytest.raises(InputError, match=r"frames_flat holds both videos \(source/a\.mp4\)"):
+        find_clips(tmp_path / "frames_flat", None)
+    write_video(tmp_path / "set/b.mp4", frames=2)
+    write_video(tmp_path / "set/ped/test/c.mp4", frames=2)
+    with pytest.raises(InputError, match=r"not one data set.*set/ped"):
+        find_clips(tmp_path / "set", None)
+
+
 # --- what a frame is
 
 

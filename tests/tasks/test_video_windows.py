@@ -277,6 +277,9 @@ def test_settings_out_of_range(tmp_path):
         ("/data/shanghaitech/testing/videos", "shanghaitech"),
         ("/data/shanghaitech/testing/frames/01_0014", "shanghaitech"),
         ("/data/dataset", "dataset"),
+        ("/data/mine/clips", "clips"),
+        ("/data/mine/frames2", "frames2"),
+        ("/data/mine/training/frames", "mine"),
         ("/", "video"),
     ],
 )

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import AutoConfig, AutoModel
 
 from descend.errors import InputError
 from descend.models.unrolled import UnrolledConfig, UnrolledModel, dct_dictionary
@@ -259,3 +260,8 @@ def code_kernel(hidden: Tensor) -> Tensor:
     norms = gram.diagonal(dim1=-2, dim2=-1)
     # In half precision the rounding errors of the norms would exceed the distance of similar codes.
     return torch.exp((gram - (norms[..., :, None] + norms[..., None, :]) / 2).clamp(max=0))
+
+
+# Let Transformers' Auto classes load a saved folder.
+AutoConfig.register(DUSTConfig.model_type, DUSTConfig)
+AutoModel.register(DUSTConfig, DUST)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import AutoConfig, AutoModel
 
 from descend.errors import InputError
 from descend.models.unrolled import UnrolledConfig, UnrolledModel, dct_dictionary
@@ -172,3 +173,8 @@ def symmetric_attention(
 def symmetric_feedforward(hidden: Tensor, mixer: Tensor) -> Tensor:
     """Eq. (48), ReLU(X + S X) of X (…, T, P) with a symmetric S (P, P)."""
     return F.relu(hidden + hidden @ mixer)
+
+
+# Let Transformers' Auto classes load a saved folder.
+AutoConfig.register(UTConfig.model_type, UTConfig)
+AutoModel.register(UTConfig, UT)

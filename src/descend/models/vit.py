@@ -1,6 +1,6 @@
 """ViT of Transformers as a denoiser of video frames."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from math import isqrt
 from pathlib import Path
 from typing import Any, Self
@@ -8,7 +8,15 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import PreTrainedConfig, ViTConfig, ViTImageProcessorPil, ViTModel, ViTPreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    PreTrainedConfig,
+    ViTConfig,
+    ViTImageProcessorPil,
+    ViTModel,
+    ViTPreTrainedModel,
+)
 from transformers import initialization as init
 
 from descend.errors import InputError, reason
@@ -206,6 +214,21 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
         outputs = self.vit(pixels.flatten(0, 1), output_hidden_states=True)
         return tuple(hidden.unflatten(0, pixels.shape[:2]) for hidden in outputs.hidden_states)
 
+    def predictions(self, inputs: Tensor) -> Iterator[Tensor]:
+        """The reconstruction (B, T, N, P) of every layer; without gradients a block runs when it is asked for."""
+        # With gradients all blocks run first: the order in which gradients are summed changes a trained model's bits.
+        return super().predictions(inputs) if torch.is_grad_enabled() else map(self.readout, self._layers(inputs))
+
+    def _layers(self, inputs: Tensor) -> Iterator[Tensor]:
+        """Yield h_0 … h_L one by one, as `ViTModel.forward` computes them before its final norm."""
+        pixels = self.pixels(inputs)
+        images = pixels.flatten(0, 1).to(self.vit.embeddings.patch_embeddings.projection.weight.dtype)
+        hidden = self.vit.embeddings(images)
+        yield hidden.unflatten(0, pixels.shape[:2])
+        for block in self.vit.layers:
+            hidden = block(hidden)
+            yield hidden.unflatten(0, pixels.shape[:2])
+
     def pixels(self, patches: Tensor) -> Tensor:
         """Process frames as ViT's image processor does.
 
@@ -291,3 +314,8 @@ def unpatchify(patches: Tensor) -> Tensor:
     count, side = isqrt(patches.shape[-2]), isqrt(patches.shape[-1])
     tiles = patches.unflatten(-1, (side, side)).unflatten(-3, (count, count))  # row, column, y, x
     return tiles.transpose(-3, -2).flatten(-2).flatten(-3, -2)
+
+
+# Let Transformers' Auto classes load a saved folder.
+AutoConfig.register(ViTDenoiserConfig.model_type, ViTDenoiserConfig)
+AutoModel.register(ViTDenoiserConfig, ViTDenoiser)

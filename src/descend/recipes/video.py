@@ -18,7 +18,7 @@ from descend.tasks.video import VideoDenoising, load_test, load_video
 class VideoRecipe(Recipe):
     """The base recipe of video denoising: settings and data that are the same for all models."""
 
-    data: str = field(kw_only=True, metadata={"help": "folder or file of videos, or: generated"})
+    data: str = field(kw_only=True, metadata={"help": "videos, a folder or a file, made grey 160x160; or: generated"})
     cache_dir: str | None = setting(None, "folder of decoded frames [~/.cache/descend]")
     window: int = setting(5, "T, frames in a window")
     stride: int = setting(1, "frames from one training window to the next")

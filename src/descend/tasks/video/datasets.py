@@ -18,8 +18,8 @@ from descend.tasks.video.windows import VideoWindows
 SCENES_TRAIN, SCENES_TEST, SCENES_FRAMES = 8, 3, 30
 """The generated data set: clips for training and validation, clips for test, frames per clip."""
 
-# Folder names that do not name a data set: training_videos, frames, Test001, 01_0014.
-_GENERIC = re.compile(r"(?:train(?:ing)?|test(?:ing)?|frames?|videos?|clips?|[\d\W_])*")
+# Names of a layout's folders and clips, which do not name a data set: training_videos, frames, Test001, 01_0014.
+_GENERIC = re.compile(r"(?:train(?:ing)?|test(?:ing)?)(?:_videos?)?|frames?|videos?|(?:train|test)?[\d\W_]*")
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,10 @@ def load_test(
 
 
 def dataset_name(path: str | Path) -> str:
-    """The data set's name from the folders of a path: "avenue" for "Avenue Dataset/testing_videos"."""
+    """The data set's name: the last name in a path that is not a layout's folder or one of its numbered clips.
+
+    "holiday" for "mine/holiday", "avenue" for "Avenue Dataset/testing_videos".
+    """
     path = Path(path).expanduser().absolute()
     for part in (path.stem if path.is_file() else path.name, *(parent.name for parent in path.parents)):
         name = part.lower()

@@ -28,7 +28,7 @@ LAYOUTS = """\
   frames        {training,testing}/frames/CLIP/NNN.jpg (or .png, .tif)
   Avenue        {training,testing}_videos/CLIP.avi
   ShanghaiTech  {training,testing}/{videos/CLIP.avi (or .mp4),frames/CLIP/NNN.jpg}
-  any           a folder of videos, a folder of clip folders, one clip folder or one video file
+  any           a folder of videos (sub-folders too), a folder of clip folders, one clip folder or one video file
 Training and testing folders may be written in any case, and train or test for short."""
 
 
@@ -37,7 +37,8 @@ class Clip:
     """One clip: consecutive frames of one camera.
 
     Attributes:
-        name: Name for messages: "training/01", or "01" in a collection without sides.
+        name: Name for messages: "training/01", or "01" in a collection without sides. That of a video in a sub-folder
+            has the sub-folder's name before it: "holiday/01".
         files: The clip's files in frame order: one video, or one image per frame.
     """
 
@@ -45,8 +46,9 @@ class Clip:
     files: tuple[Path, ...]
 
     @property
-    def _is_video(self) -> bool:
-        return self.files[0].suffix.lower() in VIDEO_SUFFIXES
+    def is_video(self) -> bool:
+        """Whether the clip is one video, and not a folder of frames."""
+        return _is_video(self.files[0])
 
     def frames(self) -> Iterator[np.ndarray]:
         """Decode the clip, one frame in memory at a time.
@@ -57,7 +59,7 @@ class Clip:
         Raises:
             InputError: A file is damaged or truncated, or the frames differ in size.
         """
-        return video_frames(self.files[0]) if self._is_video else image_frames(self.files)
+        return video_frames(self.files[0]) if self.is_video else image_frames(self.files)
 
     def announced(self) -> int:
         """The number of frames, read without decoding; 0 if the video's header has none.
@@ -65,7 +67,7 @@ class Clip:
         Raises:
             InputError: The video can't be opened.
         """
-        if not self._is_video:
+        if not self.is_video:
             return len(self.files)
         return announced_frames(self.files[0])
 
@@ -84,10 +86,12 @@ def find_clips(path: str | Path, split: Literal["train", "test"] | None) -> list
 
     Args:
         path: A data set in one of the `LAYOUTS`.
-        split: The side to read; None for a collection: a folder of videos or of clip folders, or one clip.
+        split: The side to read; None for a collection: a folder of videos with its sub-folders, a folder of clip
+            folders, or one clip.
 
     Returns:
-        At least one clip, in natural order of their names (2 before 10).
+        At least one clip, in natural order of their names (2 before 10). Videos of a sub-folder stand at its name's
+        place.
 
     Raises:
         InputError: The path is missing, empty or has another layout; it lacks the requested side; a clip folder has
@@ -164,31 +168,57 @@ def _collection(folder: Path) -> Path:
 
 
 def _clips_in(path: Path, prefix: str = "") -> list[Clip]:
-    """The clips of a folder of videos, of a folder of clip folders, of one clip folder or of one video."""
+    """The clips of a folder of videos, of a folder of clip folders, of one clip folder or of one video.
+
+    Sub-folders of a folder of videos are read too, to any depth; their names are part of the clips' names.
+    """
     entries = [path] if path.is_file() else _visible(path)
-    videos = [entry for entry in entries if entry.suffix.lower() in VIDEO_SUFFIXES and not entry.is_dir()]
+    videos = {entry for entry in entries if _is_video(entry) and not entry.is_dir()}
     folders = [entry for entry in entries if entry.is_dir() and not entry.name.endswith("_gt")]
     frames = {folder: _images_in(folder) for folder in folders}
-    if videos:
-        # Not both: the frames may be extracted from the video, and a clip must not be in training and test.
-        if both := next((folder for folder in folders if frames[folder]), None):
-            raise InputError(
-                f"{path} holds both videos ({videos[0].name}) and folders of frames ({both.name}); expected clips "
-                "of one kind. Move one kind to a folder of its own"
-            )
-        return [Clip(prefix + video.stem, (video,)) for video in videos]
     if path.is_file():
-        return []
-    if any(frames.values()):
-        empty = next((folder for folder in folders if not frames[folder]), None)
-        if empty:
+        return [Clip(prefix + path.stem, (path,))] if videos else []
+    if any(frames.values()) and not videos:
+        others = [folder for folder in folders if not frames[folder]]
+        if video := next((clip.files[0] for each in others for clip in _clips_in(each) if clip.is_video), None):
+            raise _two_kinds(path, video, next(folder for folder in folders if frames[folder]))
+        if others:
             raise InputError(
-                f"clip {empty} holds no frames; expected images "
+                f"clip {others[0]} holds no frames; expected images "
                 f"({', '.join(sorted(IMAGE_SUFFIXES))}). Fill the folder or move it away"
             )
         return [Clip(prefix + folder.name, images) for folder, images in frames.items()]
+    data_sets = _data_sets_in(path)
+    if data_sets and not videos:
+        raise InputError(_nothing_found(path))
+    clips = []
+    for entry in entries:
+        if entry in videos:
+            clips.append(Clip(prefix + entry.stem, (entry,)))
+        elif entry in frames and not path.resolve().is_relative_to(entry.resolve()):  # a link may lead back up
+            inner = _clips_in(entry, f"{prefix}{entry.name}/")
+            if inner and entry in data_sets:  # its training and test clips must not be mixed
+                raise InputError(_nothing_found(path))
+            clips += inner
     images = _images_in(path)
-    return [Clip(prefix + path.name, images)] if images else []
+    # Not both: the frames may be extracted from the video, and a clip must not be in training and test.
+    as_frames = next((clip.files[0].parent for clip in clips if not clip.is_video), None)
+    as_video = next((clip.files[0] for clip in clips if clip.is_video), None)
+    if as_video and (as_frames or (images and not videos)):
+        raise _two_kinds(path, as_video, as_frames or path)
+    return clips or ([Clip(prefix + path.name, images)] if images else [])
+
+
+def _two_kinds(path: Path, video: Path, frames: Path) -> InputError:
+    of = "" if frames == path else f" ({frames.relative_to(path)})"
+    return InputError(
+        f"{path} holds both videos ({video.relative_to(path)}) and folders of frames{of}; expected clips of one kind. "
+        "Pass the folder that holds one kind, or move the other kind away"
+    )
+
+
+def _is_video(file: Path) -> bool:
+    return file.suffix.lower() in VIDEO_SUFFIXES
 
 
 def _visible(folder: Path) -> list[Path]:
