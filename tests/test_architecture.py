@@ -42,7 +42,7 @@ ARROWS: dict[str, set[str]] = {
         "transfer",
     },
     "evaluation": {"objective", "core", "models", "noise", "progress", "records", "tiles"},
-    "inference": {"models"},
+    "inference": {"models", "noise", "records", "tasks"},
     "records": set(),
     "paper": {"progress", "records", "report"},
     "report": {"records"},

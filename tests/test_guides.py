@@ -7,6 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from datasets import Dataset
@@ -18,7 +19,7 @@ from descend.recipes import RECIPES
 from descend.tasks.text import generate_instructions
 from tests.support.documented import ROOT, commands, python_blocks, words_of
 from tests.support.networks import network
-from tests.support.sources import write_frames
+from tests.support.sources import write_frames, write_video
 from tests.support.texts import review_folder, review_tokenizer
 
 GUIDES = ROOT / "docs" / "guides"
@@ -50,7 +51,11 @@ def run(data, tmp_path, monkeypatch, capsys):
             words = words_of(line)
             source = "reviews" if {"imdb", "classification"} & set(words) else "videos"
             own = {"PATH": str(data / source), "FOLDER": str(data / "words")}
-            own |= {"NAME_OR_FOLDER": "small", "MODEL_FOLDER": "runs/imdb/model"}
+            own |= {
+                "VIDEOS": str(data / "videos" / "testing"),
+                "NAME_OR_FOLDER": "small",
+                "MODEL_FOLDER": "runs/imdb/model",
+            }
             words = [own.get(word, word) for word in words]
             if words[0] in ("train", "sweep"):
                 words += ["--max-steps", "4"]
@@ -72,6 +77,16 @@ def test_own_data(run):
     run("own_data.md")
     for place in ("page", "runs/imdb", "runs/imdb/model"):
         assert (Path(place) / "report.html").stat().st_size > 1_000_000
+
+
+def test_denoise(run):
+    run("denoise.md")
+    assert len(list(Path("cleaned/00").iterdir())) == 12 and len(list(Path("trial/01").iterdir())) == 24
+    write_video(Path("clip.mp4"), 6)
+    (block,) = python_blocks(GUIDES / "denoise.md")
+    scope = {"frames": np.zeros((3, 90, 120, 3), np.uint8)}
+    exec(block, scope)
+    assert scope["cleaned"].shape == (6, 160, 160) and scope["after_3"].shape == (3, 160, 160)
 
 
 def test_resume(run):

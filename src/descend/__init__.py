@@ -11,7 +11,7 @@ from descend.extras import lazy_names
 
 if TYPE_CHECKING:
     from descend.core import DescentProblem, GeometricTarget, PrimalDual
-    from descend.inference import DescentClassifier
+    from descend.inference import DescentClassifier, DescentDenoiser
     from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, layered
     from descend.noise import GaussianNoise
     from descend.objective import Objective
@@ -26,6 +26,7 @@ __all__ = [
     "DUSTConfig",
     "DescentClassifier",
     "DescentConfig",
+    "DescentDenoiser",
     "DescentProblem",
     "DescentTrainer",
     "GaussianNoise",
@@ -51,7 +52,7 @@ _ROOMS = {
     "run.evaluating": ("evaluate",),
     "tasks": ("Task",),
     "training": ("DescentConfig", "DescentTrainer"),
-    "inference": ("DescentClassifier",),
+    "inference": ("DescentClassifier", "DescentDenoiser"),
 }
 
 

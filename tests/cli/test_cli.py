@@ -22,6 +22,8 @@ from descend.cli import COMMANDS, main
 from descend.cli.parsing import levels
 from descend.cli.settings import read_recipe
 from descend.recipes import RECIPES
+from descend.records.schema import read_config
+from tests.support.sources import write_frames, write_video
 
 # Two steps on a handful of windows: what is tested is the command line.
 SHORT = ["--data", "generated", "--depth", "2", "--max-steps", "2", "--use-cpu"]
@@ -265,6 +267,14 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
         (["demo", "--out", "FILE"], "holds something else than a comparison"),
         (["export", "RUN", "--layers", "1", "--out", "FILE/a/b"], "FILE is a file"),
         (["complete", "RUN", "--prompts", "FILE", "--out", "FILE/a.json"], "FILE is a file"),
+        (["denoise", "RUN", "--data", "NOWHERE", "--out", "OUT"], "the data NOWHERE does not exist"),
+        (["denoise", "RUN", "--data", "FILE", "--out", "OUT"], "FILE is not a video"),
+        (["denoise", "RUN", "--data", "IMAGES", "--out", "OUT", "--layer", "0"], "layer must be at least 1; got 0"),
+        (["denoise", "RUN", "--data", "IMAGES", "--out", "OUT", "--layer", "3"], "layer must be 1 to 2"),
+        (["denoise", "RUN", "--data", "IMAGES", "--out", "OUT", "--noise", "-1"], "noise must be a level γ"),
+        (["denoise", "RUN", "--data", "IMAGES", "--out", "IMAGES"], "must be a new or an empty folder"),
+        (["denoise", "EXPORT", "--data", "IMAGES", "--out", "OUT"], "give the run that it was exported from"),
+        (["denoise", "TEXT", "--data", "IMAGES", "--out", "OUT"], "TEXT is a run of text-ut; denoise takes video-"),
         (["sweep", "video-ut", "--data", "generated", "--trials", "1", "--out", "FILE"], "FILE is a file"),
         (["reproduce", "figure-2", "--scale", "smoke", "--out", "FILE/study"], "FILE is a file"),
         (["demo", "--max-step", "1"], "no setting --max-step (did you mean --max-steps?)"),
@@ -276,6 +286,10 @@ def test_wrong_input_is_one_clear_line(capsys, tmp_path, monkeypatch, pair, argv
     monkeypatch.chdir(tmp_path)
     (tmp_path / "FILE").write_text("a file")
     (tmp_path / "RUN").symlink_to(pair[1])
+    (tmp_path / "TEXT" / "model").mkdir(parents=True)
+    for file in ("config.json", "model/config.json"):
+        (tmp_path / "TEXT" / file).write_text('{"recipe": "text-ut"}')
+    write_frames(tmp_path / "IMAGES")
     (tmp_path / "EXPORT").mkdir()
     (tmp_path / "EXPORT" / "config.json").write_text('{"model_type": "ut", "descend": {"exported_layers": 1}}')
     assert message in one_line(capsys, *argv)
@@ -385,6 +399,35 @@ def test_too_little_to_validate_on_is_said_before_training(capsys, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_training_says_what_the_data_are(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("DESCEND_CACHE", str(tmp_path / "cache"))
+    for place, size in enumerate([(64, 48), (48, 64), (64, 48), (64, 48)]):
+        write_video(tmp_path / "yard" / f"{place}.avi", size=size)
+    short = [
+        *BRIEF,
+        "--data",
+        str(tmp_path / "yard"),
+        "--noise",
+        "25",
+        "--method",
+        "erm",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    _, err = words(capsys, "train", "video-ut", *short)
+    clips, size, noise, warning = err.splitlines()
+    assert clips == "yard: 2 clips (0, 1) to train on, 1 clip (2) for validation, 1 clip (3) for test."
+    assert size == "Frames of 64x48, 48x64 pixels become grey and 160x160, whatever their shape."
+    config = read_config(tmp_path / "run")
+    assert f"standard deviation {25 * 255 * config.sigma:,.0f} of 255 grey levels (γ = 25, σ_x = " in noise
+    assert warning.startswith("WARNING: ") and f"give --noise {25 / 255 / config.sigma:.2g}." in warning
+    _, err = words(capsys, "train", "video-ut", *short[:-1], str(tmp_path / "again"), "--quiet")
+    assert err == f"{warning}\n"
+    text = ["--data", "generated", "--max-steps", "1", "--depth", "1", "--hidden-size", "16", "--method", "erm"]
+    _, err = words(capsys, "train", "text-distilbert", *text, "--use-cpu", "--out", str(tmp_path / "text"))
+    assert "generated imdb: 1,600 samples to train on, 400 for validation, 500 for test." in err
+
+
 def test_no_space_is_one_line_and_leaves_no_half_file(capsys, tmp_path, monkeypatch):
     replace = os.replace
 
@@ -403,7 +446,7 @@ def test_no_space_is_one_line_and_leaves_no_half_file(capsys, tmp_path, monkeypa
 def test_a_loss_that_is_not_finite_is_one_line(capsys, tmp_path):
     message = one_line(
         capsys,
-        *["train", "video-ut", *BRIEF, "--out", str(tmp_path / "run"), "--max-grad-norm", "0"],
+        *["train", "video-ut", *BRIEF, "--out", str(tmp_path / "run"), "--max-grad-norm", "0", "--quiet"],
         *["--learning-rate", "1e30", "--max-steps", "50", "--eval-strategy", "no", "--alpha", "0.6"],
         status=1,
     )
@@ -413,11 +456,12 @@ def test_a_loss_that_is_not_finite_is_one_line(capsys, tmp_path):
 
 
 def test_an_infeasible_end_is_loud(capsys, tmp_path):
-    out, err = words(capsys, "train", "video-ut", *BRIEF, "--alpha", "0.9", "--out", str(tmp_path / "run"))
+    train = ["train", "video-ut", *BRIEF, "--alpha", "0.9", "--quiet", "--out", str(tmp_path / "run")]
+    out, err = words(capsys, *train)
     assert out.startswith(f"trained {tmp_path / 'run'}: INFEASIBLE: layers 1, 2 break")
     assert err.startswith(f"WARNING: {tmp_path / 'run'} ends INFEASIBLE.")
     (tmp_path / "run" / "best_feasible").mkdir()
-    _, err = words(capsys, "train", "video-ut", *BRIEF, "--alpha", "0.9", "--out", str(tmp_path / "run"), "--resume")
+    _, err = words(capsys, *train, "--resume")
     assert f"descend evaluate {tmp_path / 'run'} --model best_feasible" in err
 
 
@@ -452,7 +496,8 @@ def descend(*argv: str, **options) -> subprocess.CompletedProcess:
 
 def test_quiet_without_a_terminal(tmp_path):
     done = descend("train", "video-ut", *BRIEF, "--method", "erm", "--out", "run", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "trained run\n", "")
+    assert (done.returncode, done.stdout) == (0, "trained run\n")
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["scenes", "Training noise"]  # no progress
     done = descend("evaluate", "run", "--noise", "0.8", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.splitlines()) == 2  # what was found, and the page

@@ -23,7 +23,8 @@ def always(monkeypatch):
 
 def test_training_and_evaluation_say_how_far_they_are(tmp_path, capsys, always):
     assert main([*VIDEO, "--logging-steps", "1", "--out", str(tmp_path / "run")]) == 0
-    lines = capsys.readouterr().err.splitlines()
+    about, *lines = capsys.readouterr().err.splitlines()[1:]
+    assert about.startswith("Training noise: standard deviation ")
     assert [line.split(",")[0] for line in lines[:3]] == [f"training: {step} of 3 steps" for step in (1, 2, 3)]
     assert "left" in lines[1] and "loss" in lines[1]
     assert main(["evaluate", str(tmp_path / "run"), "--noise", "0"]) == 0

@@ -123,6 +123,8 @@ def test_a_run_has_a_card_from_its_end_on_and_a_new_one_after_each_evaluation(tm
     summary = json.loads((run / "summary.json").read_text())
     second = ModelCard.load(file)
     assert len(second.data.eval_results) == 2 and summary["verdict"] in second.text
+    assert "on the pixels and seed" in first.text and second.text.count("on the pixels") == 2
+    assert "input embedding" not in second.text and "head" not in second.text
     file.write_text(file.read_text().replace("tags:", "license: mit\ntags:"))
     theirs = file.read_text()
     # Neither an evaluation nor a resumed run replaces the user's card.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from descend import extras
-from descend.cli import export, privacy, runs, studies, tasks
+from descend.cli import denoise, export, privacy, runs, studies, tasks
 from descend.cli.parsing import COMPLETING, TALK, Parser, command_parser, nearest
 from descend.errors import (
     InputError,
@@ -30,6 +30,7 @@ descend: transformers whose every layer lowers the expected loss
   compare      one page over several evaluated runs
   report       write the page of a run, comparison, study or sweep again
   export       the first K layers of a run as a plain checkpoint
+  denoise      frames of your videos, denoised by a run of a video recipe
   complete     answers of a language model, in AlpacaEval's form
   tasks        lm-eval's tasks over noise and at an exit; runs compared
   reproduce    figures and tables of the paper
@@ -60,6 +61,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "compare": runs.compare,
     "report": runs.report,
     "export": export.export,
+    "denoise": denoise.denoise,
     "complete": runs.complete,
     "tasks": tasks.tasks,
     "reproduce": studies.reproduce,

@@ -93,6 +93,7 @@ class Data:
         tokenizer: The tokenizer of the texts; it is saved with the model. None for videos.
         labels: Names of the classes, in the order of their numbers; empty without classes.
         notes: Sentences about samples that were left out.
+        frame_sizes: Reads the sizes (width, height) of frames on disk; None for data that have none.
     """
 
     train: Dataset
@@ -103,6 +104,7 @@ class Data:
     tokenizer: PreTrainedTokenizerBase | None = None
     labels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    frame_sizes: Callable[[], list[tuple[int, int]]] | None = None
 
     @cached_property
     def sigma(self) -> float | None:
@@ -236,6 +238,11 @@ class Recipe(Workload):
     def refusal(self, method: str) -> str:
         """Why a training method can't be used with this recipe, in words; empty if it can."""
         return ""
+
+    def about(self, data: Data) -> tuple[list[str], list[str]]:
+        """What a run says before it trains: lines about its data, and warnings."""
+        train, validation, test = (f"{len(part):,}" for part in (data.train, data.validation, data.test))  # type: ignore[arg-type]
+        return [f"{data.name}: {train} samples to train on, {validation} for validation, {test} for test."], []
 
     @abstractmethod
     def network(self, data: Data) -> LayeredModel:

@@ -11,7 +11,7 @@ from descend.models import DUST, UT, DUSTConfig, UTConfig, ViTDenoiser, ViTDenoi
 from descend.models.layered import LayeredModel
 from descend.models.loading import refuse_unsafe
 from descend.recipes.base import NO_BLOCKS, Data, Recipe, Restored, TrainingDefaults, absolute, setting
-from descend.tasks.video import VideoDenoising, load_test, load_video
+from descend.tasks.video import SIZE, VideoDenoising, VideoWindows, load_test, load_video
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,32 @@ class VideoRecipe(Recipe):
                 f"{video.name} leaves {len(video.validation)} window of {self.window} frames to validate on; expected "
                 "at least 2. Choose a shorter --window, a larger --validation-share, or give more clips."
             )
-        return Data(video.train, video.validation, video.test, video.name, measure_sigma=lambda: video.sigma)
+        return Data(
+            video.train,
+            video.validation,
+            video.test,
+            video.name,
+            measure_sigma=lambda: video.sigma,
+            frame_sizes=video.sizes,
+        )
+
+    def about(self, data: Data) -> tuple[list[str], list[str]]:
+        """The clips of each part, the size of their frames, and the noise in grey levels."""
+        train, validation, test = map(_clips, (data.train, data.validation, data.test))
+        lines = [f"{data.name}: {train} to train on, {validation} for validation, {test} for test."]
+        if data.frame_sizes is not None and (sizes := [f"{width}x{height}" for width, height in data.frame_sizes()]):
+            some = ", ".join(sizes[:3]) + (" and others" if len(sizes) > 3 else "")
+            lines.append(f"Frames of {some} pixels become grey and {SIZE}x{SIZE}, whatever their shape.")
+        sigma = float(data.sigma or 0)
+        std = float(self.corruption(sigma, seed=0).std(sigma))
+        levels = f"standard deviation {255 * std:,.0f} of 255 grey levels"
+        lines.append(f"Training noise: {levels} (γ = {self.noise:g}, σ_x = {sigma:.2g}).")
+        if std <= min(1, 3 * sigma):
+            return lines, []
+        wanted = ""
+        if self.noise_is == "std" and 1 <= self.noise <= 255 and sigma:
+            wanted = f" For {self.noise:g} grey levels give --noise {self.noise / (255 * sigma):.2g}."
+        return lines, [f"the training noise hides the frames: it has {levels}. γ is in units of σ_x.{wanted}"]
 
     def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
         """Load the test windows of another data set, and its name."""
@@ -178,3 +203,9 @@ class ViTRecipe(VideoRecipe):
         return ViTDenoiserConfig(
             num_hidden_layers=self.depth, hidden_size=width, intermediate_size=4 * width, readout=self.readout
         )
+
+
+def _clips(windows: Dataset) -> str:
+    """The number of clips of a part, with their names if they are few."""
+    names = windows.names if isinstance(windows, VideoWindows) else []
+    return f"{len(names)} clip{'s' * (len(names) != 1)}" + (f" ({', '.join(names)})" if len(names) <= 4 else "")

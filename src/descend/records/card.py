@@ -44,6 +44,7 @@ class Card:
         command: The command that trained the model; None if it was not trained by one.
         base_model: The name on the Hub of the model that training started from; None for a new or a local one.
         metadata: Further metadata of the card, such as ``license``.
+        noise_on: What the noise is added to.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Card:
     command: str | None = None
     base_model: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    noise_on: str = "the input embedding"
 
     @property
     def task(self) -> str | None:
@@ -152,7 +154,7 @@ class Card:
             ),
             "## Noise",
             f"{summary.metric} and loss at {'full depth' if self.layer is None else f'layer {self.layer}'} under "
-            f"{summary.shift} noise of level γ on the input embedding, on {place}.",
+            f"{summary.shift} noise of level γ on {self.noise_on}, on {place}.",
             _table(
                 ["γ", summary.metric, "loss"],
                 [

@@ -45,9 +45,12 @@ def run_card(
     noise = config.settings.get("noise", 0)
     depth = config.settings["depth"]
     begin = "" if start == SMALL else f", starting from {base or _name(str(start))}"
+    video = config.recipe.startswith("video-")
+    noise_on = "the pixels" if video else "the input embedding"
+    read = "Each layer's output is read as a frame." if video else "The same head reads a prediction after every layer."
     about = [
         f"{config.model}, trained on {config.dataset}{begin}, with the method `{config.method}`, noise γ = {noise:g} "
-        f"on the input embedding and seed {config.seed}. The same head reads a prediction after every layer."
+        f"on {noise_on} and seed {config.seed}. {read}"
     ]
     if layers is not None:
         about.append(
@@ -68,6 +71,7 @@ def run_card(
         layer=layers,
         command=train_command(config),
         base_model=base,
+        noise_on=noise_on,
         metadata={"library_name": "descend" if own else "peft" if adapters else "transformers"},
     )
 

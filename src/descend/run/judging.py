@@ -141,7 +141,10 @@ def evaluate(
     network = restored.model
     if probe or exit:
         if not isinstance(network, LayeredClassifier | LayeredCausalLM):
-            raise InputError("only models of text can be probed or left early; leave out --probe and --exit.")
+            raise InputError(
+                "only models of text can be probed or left early; leave out --probe and --exit. To stop a denoiser "
+                "after layer K: descend denoise --layer K, or descend export --layers K."
+            )
         if probe and not isinstance(network, LayeredClassifier):
             raise InputError("only classifiers can be probed; leave out --probe.")
         if risk is not None and not isinstance(network, LayeredClassifier):

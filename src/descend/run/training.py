@@ -23,7 +23,7 @@ from transformers.utils import logging as transformers_logging
 from descend.errors import InputError, Interrupted, Unsaved, reason
 from descend.methods import OF_METHOD
 from descend.objective import check_r_drop
-from descend.progress import Progress, progress
+from descend.progress import Progress, is_quiet, progress
 from descend.recipes import Data, Recipe
 from descend.records import LOCK_FILE, PART, aside, locked
 from descend.records.card import edited_card, put_card
@@ -136,6 +136,11 @@ def _train(
         checkpoint = trainer.last_checkpoint() if resume else None
         if resume and checkpoint is None and main:
             tqdm.write(f"{out} has no whole checkpoint to go on from: training from the start.", file=sys.stderr)
+        if main and loaded is None:
+            lines, warnings = recipe.about(data)
+            quiet = args.disable_tqdm or is_quiet()
+            for line in [*([] if quiet else lines), *(f"WARNING: {warning}" for warning in warnings)]:
+                tqdm.write(line, file=sys.stderr)
         try:
             trainer.train(resume_from_checkpoint=checkpoint, calibrate=False)
         except ImportError as error:  # a setting needs a library that is not installed

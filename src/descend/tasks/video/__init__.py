@@ -2,7 +2,7 @@
 
 from descend.tasks.video.cache import cached, default_cache_dir
 from descend.tasks.video.datasets import VideoData, dataset_name, load_test, load_video
-from descend.tasks.video.decoding import SIZE
+from descend.tasks.video.decoding import SIZE, array_frames
 from descend.tasks.video.denoising import VideoDenoising
 from descend.tasks.video.scenes import generate_scenes
 from descend.tasks.video.sources import Clip, find_clips, has_sides
@@ -15,6 +15,7 @@ __all__ = [
     "VideoData",
     "VideoDenoising",
     "VideoWindows",
+    "array_frames",
     "cached",
     "dataset_name",
     "default_cache_dir",

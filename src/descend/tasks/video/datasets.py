@@ -18,6 +18,8 @@ from descend.tasks.video.windows import VideoWindows
 SCENES_TRAIN, SCENES_TEST, SCENES_FRAMES = 8, 3, 30
 """The generated data set: clips for training and validation, clips for test, frames per clip."""
 
+_LOOKED_AT = 16
+
 # Names of a layout's folders and clips, which do not name a data set: training_videos, frames, Test001, 01_0014.
 _GENERIC = re.compile(r"(?:train(?:ing)?|test(?:ing)?)(?:_videos?)?|frames?|videos?|(?:train|test)?[\d\W_]*")
 
@@ -31,12 +33,14 @@ class VideoData:
         validation: Windows of other frames of the training side; they don't overlap.
         test: Windows of the test side; they don't overlap.
         name: The data set's name, for records and reports.
+        clips: The clips on disk; empty for generated scenes.
     """
 
     train: VideoWindows
     validation: VideoWindows
     test: VideoWindows
     name: str
+    clips: Sequence[Clip] = ()
 
     @cached_property
     def sigma(self) -> float:
@@ -45,6 +49,11 @@ class VideoData:
         Computed on first use, because it reads every training frame.
         """
         return self.train.sigma()
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """The different (width, height) of frames on disk, in `_LOOKED_AT` clips that are evenly spaced."""
+        step = max(1, len(self.clips) // _LOOKED_AT)
+        return list(dict.fromkeys(clip.size() for clip in self.clips[::step]))
 
 
 @dataclass(frozen=True)
@@ -67,9 +76,10 @@ def load_video(
 ) -> VideoData:
     """Load a video data set.
 
-    A data set with a training and a test side uses both. In a collection without sides, the last third of the clips is
-    the test set. The last share of the training clips is the validation set. A single clip is divided by frames
-    instead: its last frames form the later part, at least two windows, or one if the clip is too short.
+    A data set with a training and a test side uses both. In a collection without sides, the last third of the clips, in
+    natural order of their names, is the test set. The last share of the training clips is the validation set. A single
+    clip is divided by frames instead: its last frames form the later part, at least two windows, or one if the clip is
+    too short.
 
     Args:
         path: A data set in a layout that `find_clips` reads; None for generated scenes.
@@ -85,12 +95,13 @@ def load_video(
     """
     if not 0 < validation_share < 1:
         raise InputError(f"validation_share must lie between 0 and 1; got {validation_share}")
+    found: Sequence[Clip] = ()
     if path is None:
         clips = generate_scenes(SCENES_TRAIN + SCENES_TEST, SCENES_FRAMES, seed)
         footage = [_Footage(f"scene {number}", clip) for number, clip in enumerate(clips)]
         training, test, name = footage[:SCENES_TRAIN], footage[SCENES_TRAIN:], "scenes"
     else:
-        training, test = _read(Path(path), window, cache_dir, progress)
+        training, test, found = _read(Path(path), window, cache_dir, progress)
         name = dataset_name(path)
     count = math.ceil(validation_share * len(training))
     training, validation = _split_off(training, count, validation_share, window, before=1)
@@ -99,6 +110,7 @@ def load_video(
         validation=_windows(validation, window, window),
         test=_windows(test, window, window),
         name=name,
+        clips=found,
     )
 
 
@@ -145,17 +157,18 @@ def dataset_name(path: str | Path) -> str:
 
 def _read(
     path: Path, window: int, cache_dir: str | Path | None, progress: bool
-) -> tuple[list[_Footage], list[_Footage]]:
-    """Decode the training and the test clips of a path."""
+) -> tuple[list[_Footage], list[_Footage], list[Clip]]:
+    """Decode the training and the test clips of a path; the third are all of them as they are on disk."""
     if has_sides(path):
         train, test = find_clips(path, "train"), find_clips(path, "test")
     else:
         train, test = find_clips(path, None), []
     # Decode both sides together: one cache file and one progress bar for a data set.
-    footage = _decoded([*train, *test], cache_dir, progress)
+    clips = [*train, *test]
+    footage = _decoded(clips, cache_dir, progress)
     if test:
-        return footage[: len(train)], footage[len(train) :]
-    return _split_off(footage, max(1, len(footage) // 3), 1 / 3, window, before=2)
+        return footage[: len(train)], footage[len(train) :], clips
+    return *_split_off(footage, max(1, len(footage) // 3), 1 / 3, window, before=2), clips
 
 
 def _decoded(clips: Sequence[Clip], cache_dir: str | Path | None, progress: bool) -> list[_Footage]:

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -18,6 +19,9 @@ SIZE = 160
 
 MOST_PIXELS = 2**26
 """Most pixels of a frame on disk: twice those of 8K video."""
+
+_LUMA = (0.299, 0.587, 0.114)
+"""BT.601 weights of red, green and blue, as Pillow has them."""
 
 IMAGE_FORMATS = ("TIFF", "JPEG", "PNG")
 VIDEO_FORMATS = "avi,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm"
@@ -64,6 +68,49 @@ def announced_frames(file: Path) -> int:
     """The number of frames in a video's header; 0 if it has none."""
     with _reading(file), _opened(file) as container:
         return _video_stream(container, file).frames
+
+
+def image_size(file: Path) -> tuple[int, int]:
+    """Width and height of an image, read without decoding."""
+    with _reading(file), Image.open(file, formats=IMAGE_FORMATS) as image:
+        return image.size
+
+
+def video_size(file: Path) -> tuple[int, int]:
+    """Width and height of a video's frames, read without decoding."""
+    with _reading(file), _opened(file) as container:
+        stream = _video_stream(container, file)
+        return stream.width, stream.height
+
+
+def array_frames(frames: Any) -> np.ndarray:
+    """Bring frames in memory to the form in which clips on disk are read.
+
+    Args:
+        frames: (F, H, W) in grey or (F, H, W, 3) in RGB: uint8, or floats in [0, 1], which noise may have moved out of
+            these bounds.
+
+    Returns:
+        (F, SIZE, SIZE): uint8 from uint8, else float32 in units of [0, 1].
+
+    Raises:
+        InputError: Another shape or type, or floats that are not in these units.
+    """
+    given = np.asarray(frames)
+    colour = given.ndim == 4 and given.shape[-1] == 3
+    if not (colour or (given.ndim == 3 and given.shape[-1] > 4)) or 0 in given.shape:
+        raise InputError(
+            f"frames must have shape (F, H, W), or (F, H, W, 3) in RGB; got {given.shape}. One frame is frames[None]."
+        )
+    if given.dtype == np.uint8:
+        return np.stack([_resized(Image.fromarray(frame).convert("L")) for frame in given])
+    if given.dtype.kind != "f":
+        raise InputError(f"frames must be uint8, or floats in [0, 1]; got {given.dtype}.")
+    given = given.astype(np.float32)
+    grey = given @ np.array(_LUMA, np.float32) if colour else given
+    if not -1 <= float(grey.mean()) <= 2:  # also of frames that are not finite
+        raise InputError(f"frames of floats must be in [0, 1]; got a mean of {grey.mean():.3g}. Divide by 255.")
+    return np.stack([_resized(Image.fromarray(frame)) for frame in grey])
 
 
 @contextmanager

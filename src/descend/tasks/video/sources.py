@@ -11,7 +11,7 @@ import numpy as np
 
 from descend.errors import InputError
 from descend.reading import refuse_ways_out
-from descend.tasks.video.decoding import announced_frames, image_frames, video_frames
+from descend.tasks.video.decoding import announced_frames, image_frames, image_size, video_frames, video_size
 
 VIDEO_SUFFIXES = frozenset({".avi", ".mp4", ".mkv", ".mov"})
 IMAGE_SUFFIXES = frozenset({".tif", ".tiff", ".jpg", ".jpeg", ".png"})  # not .bmp: UCSD's anomaly masks
@@ -70,6 +70,14 @@ class Clip:
         if not self.is_video:
             return len(self.files)
         return announced_frames(self.files[0])
+
+    def size(self) -> tuple[int, int]:
+        """Width and height of the frames on disk, read without decoding.
+
+        Raises:
+            InputError: The first file can't be opened.
+        """
+        return (video_size if self.is_video else image_size)(self.files[0])
 
 
 def has_sides(path: str | Path) -> bool:

@@ -1,0 +1,138 @@
+"""Denoise clips with a run's model, and write the frames as pictures."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from descend.errors import InputError
+from descend.inference import DescentDenoiser
+from descend.progress import progress
+from descend.records import aside
+from descend.seeds import Stream, generator_of
+from descend.tasks.video import Clip, find_clips
+
+_WINDOWS = 16
+"""Windows that are in memory at a time."""
+
+
+@dataclass
+class Denoised:
+    """What `denoise` wrote.
+
+    Attributes:
+        out: The folder: one folder of pictures for each clip.
+        clips: The number of clips.
+        layer: The layer that was read.
+        depth: The number of layers of the model.
+        noise_std: The standard deviation of the training noise in grey levels; None if it is not known.
+        frames: The number of frames.
+        added: The squared error of the frames with the noise that was added, in grey levels, summed over frames.
+        left: That of the denoised frames against the frames before the noise.
+    """
+
+    out: Path
+    clips: int
+    layer: int
+    depth: int
+    noise_std: float | None
+    frames: int = 0
+    added: float = 0.0
+    left: float = 0.0
+
+    def lines(self) -> list[str]:
+        """What was written, in words."""
+        lines = [f"{self.out}: {self.frames} frames of {self.clips} clips after layer {self.layer} of {self.depth}."]
+        if self.noise_std is not None:
+            lines.append(f"The model was trained to remove noise of standard deviation {self.noise_std:.0f} of 255.")
+        if self.added:
+            before, after = ((each / self.frames) ** 0.5 for each in (self.added, self.left))
+            lines.append(f"RMSE against the frames before noise was added: {before:.1f} with it, {after:.1f} denoised.")
+        return lines
+
+
+def denoise(
+    run: Path, data: Path, out: Path, *, layer: int | None = None, noise: float | None = None, model: str = "model"
+) -> Denoised:
+    """Denoise clips, and write each frame as a grey PNG of 160×160 pixels, ``OUT/CLIP/00000.png`` and so on.
+
+    Args:
+        run: A run of a video recipe.
+        data: A video, a folder of videos, a folder of images, or a folder of such folders.
+        out: The folder to write; it must be empty or not exist.
+        layer: K = 1 … L, the layer that is read; None for the last.
+        noise: Add Gaussian noise of this level γ first, for a trial: the error is measured, and the noisy frames are
+            written as ``00000_noisy.png`` beside the others.
+        model: The run's model: ``model`` or ``best_feasible``.
+
+    Raises:
+        InputError: If the run, the data or a setting can't be used; nothing is written then.
+        SaveError: If the pictures can't be written.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} must be a new or an empty folder; it is not. Choose another with --out.")
+    clips = find_clips(data, None)
+    if same := [name for name, count in Counter(clip.name for clip in clips).items() if count > 1]:
+        raise InputError(f"two clips of {data} have the name {same[0]}. Rename one of them.")
+    announced = sum(clip.announced() for clip in clips)
+    device = "cuda" if torch.cuda.is_available() else None
+    denoiser = DescentDenoiser.from_pretrained(run / model, device)
+    result = Denoised(out, len(clips), denoiser.layer_of(layer), denoiser.depth, denoiser.noise_std)
+    added = None if noise is None else _noise(denoiser, noise)
+    with aside(out.absolute(), alone=False) as part, progress(announced or None, "denoising", "frame") as bar:
+        for number, clip in enumerate(clips):
+            folder = part / clip.name
+            folder.mkdir(parents=True)
+            draws = generator_of(Stream.SAMPLE_NOISE, 0, number)
+            first = 0
+            for clean in _blocks(clip, denoiser.window):
+                given = clean if added is None else added(clean, draws)
+                denoised = denoiser.denoise(given, result.layer)
+                _save(folder, "", denoised, first)
+                if added is not None:
+                    _save(folder, "_noisy", (given * 255).round().clip(0, 255).astype(np.uint8), first)
+                    result.added += _squared(given * 255, clean)
+                    result.left += _squared(denoised, clean)
+                first += len(clean)
+                bar.update(len(clean))
+            result.frames += first
+    return result
+
+
+def _noise(denoiser: DescentDenoiser, level: float) -> Callable[[np.ndarray, torch.Generator], np.ndarray]:
+    """The function that adds noise of a level γ, in units of the training data, to frames of uint8."""
+    if denoiser.noise is None or (sigma := denoiser.noise.sigma) is None:
+        raise InputError("noise needs the σ_x of the training data, and the run has none. Train the run again.")
+    noise = denoiser.noise.at(level)
+
+    def add(clean: np.ndarray, draws: torch.Generator) -> np.ndarray:
+        return noise.corrupt(torch.from_numpy(clean) / 255, noise.std(sigma), draws).numpy()
+
+    return add
+
+
+def _save(folder: Path, end: str, frames: np.ndarray, first: int) -> None:
+    for place, frame in enumerate(frames, first):
+        Image.fromarray(frame).save(folder / f"{place:05}{end}.png")
+
+
+def _blocks(clip: Clip, window: int) -> Iterator[np.ndarray]:
+    """A clip's frames in blocks of whole windows; the last block is longer rather than shorter than a window."""
+    frames = clip.frames()
+    block: list[np.ndarray] = []
+    while more := list(islice(frames, _WINDOWS * window)):
+        if len(block) and len(more) >= window:
+            yield np.stack(block)
+            block = []
+        block += more
+    yield np.stack(block)
+
+
+def _squared(frames: np.ndarray, clean: np.ndarray) -> float:
+    """The sum over frames of the mean squared difference."""
+    return float(np.square(frames.astype(np.float64) - clean).mean((1, 2)).sum())

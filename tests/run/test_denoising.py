@@ -1,0 +1,60 @@
+"""`descend denoise`: the pictures that it writes, and what it says of their error."""
+
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from descend import DescentDenoiser
+from descend.cli import main
+from descend.tasks.video import find_clips
+from tests.support.sources import write_frames, write_video
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("denoise") / "run"
+    flags = ["--depth", "2", "--window", "2", "--stride", "30", "--max-steps", "2", "--use-cpu", "--method", "erm"]
+    saving = ["--eval-strategy", "no", "--save-strategy", "no", "--no-load-best-model-at-end"]
+    assert main(["train", "video-ut", "--data", "generated", *flags, *saving, "--out", str(folder)]) == 0
+    return folder
+
+
+def pictures(folder, end=""):
+    files = sorted(file for file in folder.iterdir() if file.stem.isdecimal() != bool(end))
+    return np.stack([np.asarray(Image.open(file)) for file in files])
+
+
+def test_every_frame_of_every_clip_is_written(run, tmp_path, capsys):
+    write_video(tmp_path / "clips/a.avi", 35)  # more than one block, and no whole number of windows
+    write_video(tmp_path / "clips/holiday/b.mp4", 1, size=(48, 64))
+    assert main(["denoise", str(run), "--data", str(tmp_path / "clips"), "--out", str(tmp_path / "out")]) == 0
+    written, trained = capsys.readouterr().out.splitlines()
+    assert written == f"{tmp_path / 'out'}: 36 frames of 2 clips after layer 2 of 2."
+    denoiser = DescentDenoiser.from_pretrained(run)
+    assert f"standard deviation {denoiser.noise_std:.0f} of 255" in trained
+    for clip in find_clips(tmp_path / "clips", None):
+        assert np.array_equal(pictures(tmp_path / "out" / clip.name), denoiser.denoise(clip.files[0]))
+
+
+def test_a_trial_adds_noise_and_measures_the_error(run, tmp_path, capsys):
+    write_frames(tmp_path / "clip", 9, suffix=".png", size=(160, 160))
+    flags = ["--layer", "1", "--noise", "0.5", "--quiet"]
+    assert main(["denoise", str(run), "--data", str(tmp_path / "clip"), "--out", str(tmp_path / "out"), *flags]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and "after layer 1 of 2" in out
+    clean, noisy = pictures(tmp_path / "clip").astype(float), pictures(tmp_path / "out/clip", "_noisy")
+    before, after = map(float, re.findall(r"(\d+\.\d) (?:with it|denoised)", out))
+    denoiser = DescentDenoiser.from_pretrained(run)
+    assert before == pytest.approx(denoiser.noise_std * 0.5 / 0.8, rel=0.01)
+    assert after == pytest.approx(np.sqrt(np.square(pictures(tmp_path / "out/clip") - clean).mean()), abs=0.06)
+    inner = (noisy > 0) & (noisy < 255)
+    assert np.abs((noisy - clean)[inner]).max() > 20  # noise is in the pictures
+
+
+def test_two_clips_of_one_name_are_refused(run, tmp_path, capsys):
+    for suffix in ("avi", "mp4"):
+        write_video(tmp_path / f"clips/a.{suffix}", 2)
+    assert main(["denoise", str(run), "--data", str(tmp_path / "clips"), "--out", str(tmp_path / "out")]) == 2
+    assert "two clips of" in capsys.readouterr().err and not (tmp_path / "out").exists()
