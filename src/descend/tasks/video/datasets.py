@@ -51,8 +51,8 @@ class VideoData:
         return self.train.sigma()
 
     def sizes(self) -> list[tuple[int, int]]:
-        """The different (width, height) of frames on disk, in `_LOOKED_AT` clips that are evenly spaced."""
-        step = max(1, len(self.clips) // _LOOKED_AT)
+        """The different (width, height) of frames on disk, of at most `_LOOKED_AT` evenly spaced clips."""
+        step = max(1, math.ceil(len(self.clips) / _LOOKED_AT))
         return list(dict.fromkeys(clip.size() for clip in self.clips[::step]))
 
 
