@@ -36,6 +36,8 @@ main([])
         ("descend sweep text-r", ["text-roberta"]),
         ("descend sweep text-ut --trunc", ["--truncate"]),
         ("descend evaluate run --shift u", ["uniform"]),
+        ("descend den", ["denoise"]),
+        ("descend denoise run --la", ["--layer"]),
         ("descend reproduce figure-2 --scale s", ["smoke", "small"]),
     ],
 )

@@ -47,7 +47,9 @@ def run_card(
     begin = "" if start == SMALL else f", starting from {base or _name(str(start))}"
     video = config.recipe.startswith("video-")
     noise_on = "the pixels" if video else "the input embedding"
-    read = "Each layer's output is read as a frame." if video else "The same head reads a prediction after every layer."
+    read = "The same head reads a prediction after every layer."
+    if video:
+        read = "It takes grey frames of 160×160 pixels, and each layer's output is read as such a frame."
     about = [
         f"{config.model}, trained on {config.dataset}{begin}, with the method `{config.method}`, noise γ = {noise:g} "
         f"on {noise_on} and seed {config.seed}. {read}"
