@@ -1,5 +1,7 @@
 """Judge any model from Python, as ``descend evaluate`` judges a run."""
 
+import logging
+import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,16 +17,16 @@ from descend.errors import InputError
 from descend.evaluation.judgement import PLAIN_ALPHA, judge
 from descend.evaluation.latency import latency
 from descend.evaluation.layers import embedding_std
+from descend.extras import missing
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective, Task
 from descend.records.card import CARD_FILE
-from descend.records.schema import RECORDS_FILE, Provenance, Summary
-from descend.report import write_page
+from descend.records.schema import RECORDS_FILE, SUMMARY_FILE, Provenance, Summary
 from descend.run.judging import settings_of
 from descend.run.training import stored
 from descend.training import DescentMixin
 
-PAGE_FILE = "report.html"
+logger = logging.getLogger(__name__)
 
 
 def evaluate(
@@ -50,7 +52,8 @@ def evaluate(
         task: The loss and metric; needed for a model without a trainer, unless it is one of Transformers.
         noise: Levels γ of the robustness curve; by default eight from 0 to 3.5 times the training noise, or 0 alone.
         out: The folder for ``summary.json``, ``groups.json`` and ``report.html``; by default the trainer's folder. A
-            model without a trainer writes files only if it is given. ``descend compare`` takes such folders.
+            model without a trainer writes files only if it is given. ``descend compare`` takes such folders. The page
+            needs the extra ``report``; without it a warning says so.
         name: The data set's name.
         split: Which data these are: ``test``, ``validation`` or ``train``.
         seed: Of the noise, the same for models to be compared.
@@ -121,8 +124,32 @@ def evaluate(
             trainer.summary = summary
             if (trainer.args.folder / CARD_FILE).is_file():
                 trainer.create_model_card()
-        write_page([folder], folder, f"Descend: {folder.absolute().name}")
+        draw_page(folder)
     return summary
+
+
+def draw_page(folder: Path) -> Path | None:
+    """Write ``report.html`` beside a folder's ``summary.json``.
+
+    Args:
+        folder: The folder of an evaluated model.
+
+    Returns:
+        The page; None if the packages that draw it are not installed, which one warning says.
+    """
+    try:
+        from descend.report import write_page
+    except ModuleNotFoundError as error:
+        if missing("report.html", error) is None:
+            raise
+        logger.warning(
+            "%s has the verdict, without a page: report.html needs packages that are not installed. Run: pip install "
+            "'descend[report]', then: descend report %s",
+            folder / SUMMARY_FILE,
+            shlex.quote(str(folder)),
+        )
+        return None
+    return write_page([folder], folder, f"Descend: {folder.absolute().name}")
 
 
 def _module(model: Any) -> nn.Module:
