@@ -90,7 +90,7 @@ def test_all_that_is_missing_is_named_at_once(tmp_path):
     args = DescentConfig(str(tmp_path), **QUIET)
     with pytest.raises(InputError) as error:
         DescentTrainer(mlp(), args, task=Loose(), noise="loud", train_dataset=samples(4))
-    for word in ("ResidualMLP", "descend.layered", "descend.Task", "Loose", "'loud'", "docs/guides/own_model.md"):
+    for word in ("ResidualMLP", "descend.layered", "descend.Task", "Loose", "'loud'", "guide 'Your own model'"):
         assert word in str(error.value)
 
 
@@ -132,7 +132,7 @@ def test_a_task_that_does_not_fit_is_refused_before_any_step(tmp_path, methods, 
 
 def test_several_faults_of_a_task_come_together(tmp_path):
     faults = wrong(losses=lambda self, p, t: p.mean(), decide=lambda self, p: (p, p[:1]))
-    with pytest.raises(InputError, match=r"(?s)2 things.*losses.*decide.*own_model.md"):
+    with pytest.raises(InputError, match=r"(?s)2 things.*losses.*decide.*Your own model"):
         trainer(tmp_path, task=faults)
 
 

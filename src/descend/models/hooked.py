@@ -13,7 +13,7 @@ from descend.errors import InputError
 from descend.models.layered import LayeredModel
 from descend.models.modules import close, cuda_devices
 
-PAGE = "docs/guides/own_model.md"
+PAGE = "the guide 'Your own model' of the documentation"
 
 PLACES = "places"
 """The field of a task's inputs that says which of B·T tokens are targets, (N,)."""
@@ -39,7 +39,7 @@ def layered(
             returns h_l, (B, …) and all of one shape, or a tuple that starts with it; h_0 is what the first block is
             called with.
         readout: Turns h_l of any l into a prediction, so that ``readout(h_L)`` is the module's own output: a submodule,
-            its dotted name, or a function such as ``lambda h: model.head(model.norm(h))``.
+            its dotted name, or a function such as ``lambda h: module.head(module.norm(h))``.
         embeddings: The submodule whose output is x, or its dotted name. Noise is added there. Needed only with noise;
             by default what ``module.get_input_embeddings()`` returns, if there is such a method.
         depth: L, the number of block calls in a forward pass. Needed only if blocks run more than once.
