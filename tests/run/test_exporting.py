@@ -157,6 +157,7 @@ def test_the_code_of_the_page_runs(language, classifier, tmp_path, capsys, monke
     monkeypatch.chdir(tmp_path)
     shutil.copytree(language, tmp_path / "runs" / "llm")
     shutil.copytree(classifier, tmp_path / "runs" / "imdb")
+    shutil.copytree(classifier / "model", tmp_path / "saved")
     words(capsys, "export", "runs/llm", "--layers", "2", "--out", "draft")
     commands = re.findall(r"^    (descend export .*)$", PAGE, re.MULTILINE)
     assert len(commands) == 2

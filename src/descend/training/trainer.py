@@ -308,7 +308,8 @@ class DescentTrainer(DescentMixin):
 
     λ, slack, weights, layer losses and violations are logged, and written to ``records.jsonl`` in the output folder.
     `evaluate` measures every layer on the evaluation set at the training noise, and saves the best model that meets
-    the constraints there in ``best_feasible``.
+    the constraints there in ``best_feasible``. So ``compute_metrics`` in it, and the choice of the best model, see
+    noisy inputs. ``predict`` runs the last layer without noise.
 
     Args:
         model: A classifier or causal language model of Transformers, with or without adapters, or a `LayeredModel`.
