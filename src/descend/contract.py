@@ -191,7 +191,8 @@ def _try(
     if problems or inputs is None:
         return
     with _embedded(model) if noise else _nothing() as embedded:
-        predictions = attempt(type(model.saved).__name__, lambda: list(model.predictions(inputs)))
+        what = f"{type(model.saved).__name__}{' or its readout' if isinstance(model, HookedModel) else ''}"
+        predictions = attempt(what, lambda: list(model.predictions(inputs)))
     if predictions is None:
         return
     if noise and not (embedded and isinstance(embedded[0], Tensor) and embedded[0].is_floating_point()):
