@@ -184,6 +184,7 @@ def test_a_fixed_layer_gives_that_layers_answer(family, classifier, tokenizer):
         (found,) = it.predict("a good film", layer=layer)
         assert (found.index, found.layer) == (int(exits[layer].argmax()), layer) and len(given) == layer
         assert found.confidence == pytest.approx(float(exits[layer].softmax(-1).max()), abs=1e-5)
+    assert [each.layer for each in it.predict(TEXTS, layer=2, batch_size=4)] == [2] * len(TEXTS)
     it.exit = CertifiedExit(threshold=0.01, risk=0.01, confidence=0.95, noise=0.0)
     assert it.predict("a good film", layer=4)[0].layer == 4 and it.predict("a good film")[0].layer == 1
 

@@ -175,8 +175,8 @@ class DescentClassifier:
             else:
                 logits, layers = self.model(**inputs).logits, [self.model.depth] * len(places)
             classes, sure = decide(logits)
-            for place, index, confidence, layer in zip(places, classes.tolist(), sure.tolist(), layers, strict=True):
-                predictions[place] = Prediction(network.config.id2label[index], index, confidence, layer)
+            for place, index, confidence, last in zip(places, classes.tolist(), sure.tolist(), layers, strict=True):
+                predictions[place] = Prediction(network.config.id2label[index], index, confidence, last)
         return [predictions[place] for place in range(len(samples))]
 
 
