@@ -167,12 +167,6 @@ def test_groups_of_a_known_model_are_checked_too(tmp_path):
         DescentTrainer(network("bert"), args, train_dataset=data)
 
 
-def test_texts_that_nothing_pads_are_refused_before_training(tmp_path):
-    data = [{"input_ids": [5, 6, 7, 8][: 2 + place], "labels": 0} for place in range(2)]
-    with pytest.raises(InputError, match=r"collating.*training data.*processing_class=tokenizer"):
-        DescentTrainer(network("bert"), DescentConfig(str(tmp_path), **QUIET), train_dataset=data)
-
-
 @pytest.mark.parametrize("name", ["head", "norm", "blocks.1"])
 def test_noise_after_the_first_block_is_refused(tmp_path, name):
     with pytest.raises(InputError, match=r"embeddings.*before the first block"):

@@ -23,6 +23,7 @@ from descend.models.token_heads import LayeredQuestionAnswerer, LayeredTokenClas
 from descend.noise import Noise
 from descend.tasks import Task
 from descend.tasks.text import Classification, NextToken, QuestionAnswering, TokenClassification
+from descend.tasks.text.tokens import stored
 from descend.trial import Trial, first_samples
 
 TASKS: dict[type[LayeredModel], type[Task]] = {
@@ -81,10 +82,11 @@ def check_data(
     *,
     noise: bool,
 ) -> None:
-    """Check samples, collate two of them, and run a user-defined model or task on these.
+    """Check samples, and run a user-defined model or task on two of them.
 
-    The random generators and the model are left as they were. The run is skipped if both model and task are this
-    package's, which are known to fit. Streams, which can't be read twice, are not looked at.
+    The random generators and the model are left as they were. If both model and task are this package's, they are known
+    to fit, and no more than the groups of two samples is looked at, if these are not made when they are fetched.
+    Streams, which can't be read twice, are not looked at.
 
     Args:
         model: The model.
@@ -103,7 +105,8 @@ def check_data(
     runs = whole and not (_known(model) and _known(task))
     for name, dataset in datasets.items():
         with evaluating(model), _undrawn(model), torch.no_grad():
-            samples = [] if problems else first_samples(dataset)
+            looks = runs or isinstance(dataset, list) or stored(dataset)
+            samples = first_samples(dataset) if looks and not problems else []
             if samples:
                 Trial(model, task, samples, f"the {name}", problems).run(collate, noise, whole=runs)
     _refuse(problems)

@@ -41,13 +41,15 @@ class Trial:
         self.batch: dict[str, Any] = {}
 
     def run(self, collate: Callable[[list[Any]], Any], noise: bool, *, whole: bool) -> None:
-        """Collate the samples and check their groups, then run the task and the model.
+        """Collate the samples, check their groups, and run the task and the model.
 
         Args:
             collate: Turns samples into a batch.
             noise: Whether noise is added to the model's input embedding.
-            whole: Whether to run the task and the model at all.
+            whole: If False, no more is done than to check the groups, if there are any.
         """
+        if not whole and self._given_group is None:
+            return
         self._collate(collate)
         if not self.problems:
             self._check_groups()
@@ -85,10 +87,7 @@ class Trial:
 
     def _collate(self, collate: Callable[[list[Any]], Any]) -> None:
         samples, problems = self.samples, self.problems
-        advice = (
-            "All samples of a batch must have one shape: pad them, or give a data_collator that does, or for texts "
-            "processing_class=tokenizer."
-        )
+        advice = "All samples of a batch must have one shape: pad them, or give a data_collator that does."
         made = self._attempt("collating samples", partial(collate, samples), advice, (ValueError, RuntimeError))
         if made is None and isinstance(samples[0], tuple | list):
             kind = type(samples[0]).__name__
@@ -101,9 +100,14 @@ class Trial:
             device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
             self.batch = dict(send_to_device(made, device))
 
+    @property
+    def _given_group(self) -> Any:
+        """The group of the first sample; None if it has none."""
+        return self.samples[0].get(GROUP) if isinstance(self.samples[0], Mapping) else None
+
     def _check_groups(self) -> None:
         """Groups that are no whole numbers can't be compared: collators drop a text without a word."""
-        given = self.samples[0].get(GROUP) if isinstance(self.samples[0], Mapping) else None
+        given = self._given_group
         groups = self._attempt(f"{self.name}.groups", partial(self.task.groups, self.batch))
         dropped = groups is None and given is not None and type(self.task).groups is Task.groups
         if dropped or (groups is not None and not _whole_numbers(groups)):
