@@ -85,15 +85,16 @@ def evaluate(
         model = _module(model.model)
     if trainer is not None and task is not None:
         raise InputError("expected no task: the trainer has one. Leave it out, or give the model without the trainer.")
-    objective = trainer.objective if trainer is not None else Objective(_module(model), task)
+    objective: Objective = trainer.objective if trainer is not None else Objective(_module(model), task)
     network = objective.model
     if trainer is not None:
         batch_size = batch_size or trainer.args.eval_batch_size
         collate = collate or trainer.evaluation_collator()
         dataset = trainer.evaluation_columns(dataset) if hasattr(dataset, "column_names") else dataset
     collate = collate or _stacked
-    if trainer is None and isinstance(network, LibraryModel) and _has_tokens(dataset):
-        collate = RemoveColumnsCollator(collate, [*objective.sample_fields, PACKED])
+    reads = objective.sample_fields
+    if trainer is None and reads is not None and isinstance(network, LibraryModel) and _has_tokens(dataset):
+        collate = RemoveColumnsCollator(collate, [*reads, PACKED])
     batch_size = batch_size or 16
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
     trained = objective.noise or GaussianNoise(0.0)
