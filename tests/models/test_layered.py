@@ -144,6 +144,21 @@ def test_a_readout_that_is_not_the_modules_own_is_one_error_on_the_first_batch()
         first_batch(layers(readout="norm"))
 
 
+@pytest.mark.parametrize(
+    ("poison", "where"),
+    [
+        (lambda network, x: x[0, 0].fill_(float("nan")), "the input of block 1"),
+        (lambda network, x: network.blocks[1].linear.bias.data.fill_(float("nan")), "the output of block 2"),
+        (lambda network, x: network.head.bias.data.fill_(float("nan")), r"readout\(h_L\)"),
+    ],
+)
+def test_an_output_that_is_no_number_is_said_to_be_so(poison, where):
+    network, x = mlp(), batch()
+    poison(network, x)
+    with pytest.raises(InputError, match=rf"output of ResidualMLP; got NaN, first in {where}\. Look for NaN"):
+        layers(network).layer_outputs({"x": x})
+
+
 def test_the_readout_is_checked_once():
     network = mlp().eval()
     calls = []

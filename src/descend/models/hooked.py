@@ -230,6 +230,14 @@ class HookedModel(LayeredModel):
             read, again = self.readout(record.outputs[-1]), self.readout(record.outputs[-1])
         if not isinstance(read, Tensor):
             raise InputError(f"readout must return one tensor; got {type(read).__name__}. Return the prediction alone.")
+        if read.isnan().any():
+            stages = ["the input of block 1", *(f"the output of block {layer}" for layer in range(1, self.depth + 1))]
+            states = zip(stages, [record.inputs[0], *record.outputs], strict=True)
+            where = next((stage for stage, state in states if state.isnan().any()), "readout(h_L)")
+            raise InputError(
+                f"expected numbers as the output of {name}; got NaN, first in {where}. Look for NaN in the first "
+                "samples and in the weights."
+            )
         if self.network.training and not close(read, again):
             return  # the readout has dropout: compare in the first pass in eval mode
         output_tensor = _prediction(output, read)
