@@ -9,7 +9,7 @@ from descend.report.opening import opening
 from descend.report.sentence import Curve, Scale, sentence
 from tests.support.pages import classifier, fake_run
 
-RMSE, ACCURACY = Scale.of("RMSE", higher=False), Scale.of("Accuracy", higher=True)
+RMSE, ACCURACY = Scale("RMSE", higher=False), Scale("Accuracy", higher=True)
 FALLING = [90.0, 60.0, 45.0, 20.0, 9.0]
 EARLY = [90.0, 20.0, 15.0, 10.0, 9.1]
 
@@ -30,12 +30,12 @@ def said(arms, ours: list[float], plain: list[float] | None, scale: Scale = RMSE
 def test_a_gain_is_told_with_its_numbers(arms) -> None:
     assert said(arms, EARLY, FALLING) == (
         "Half of the layers already give RMSE 15.0 with constrained training; plain training needs all 4 layers for "
-        "that (45.0 at half depth); at full depth the two are alike (9.10 and 9.00)."
+        "that (45.0 at half depth); at full depth constrained training is 1.1% worse (9.10 against 9.00)."
     )
     earlier = said(arms, EARLY, [90.0, 60.0, 45.0, 14.0, 9.0])
     assert "plain training needs 3 layers for that" in earlier
     never = said(arms, EARLY, [90.0, 60.0, 45.0, 20.0, 16.0])
-    assert "reaches that at no layer" in never and "at full depth constrained training is better (9.10" in never
+    assert "reaches that at no layer" in never and "at full depth constrained training is 43% better (9.10" in never
     odd = said(arms, EARLY[:4], FALLING[:4])
     assert odd.startswith("1 of 3 layers already gives RMSE 20.0")
 
@@ -43,11 +43,11 @@ def test_a_gain_is_told_with_its_numbers(arms) -> None:
 def test_no_gain_and_a_loss_are_told_as_such(arms) -> None:
     assert "gains nothing along the layers" in said(arms, FALLING, FALLING)
     worse = said(arms, FALLING, EARLY)
-    assert worse.startswith("Constrained training is worse along the layers") and "alike" in worse
+    assert worse.startswith("Constrained training is worse along the layers") and "is 1.1% better (9.00" in worse
     costly = said(arms, [90.0, 20.0, 15.0, 13.0, 12.0], FALLING)
-    assert "at full depth plain training is better (9.00 against 12.0)" in costly
+    assert "at full depth constrained training is 33% worse (12.0 against 9.00)" in costly
     assert "diverged" in said(arms, [*EARLY[:4], float("nan")], FALLING)
-    assert said(arms, [9.0, 5.0], [9.0, 7.0]) == "At full depth constrained training is better (5.00 against 7.00)."
+    assert said(arms, [9.0, 5.0], [9.0, 7.0]) == "At full depth constrained training is 29% better (5.00 against 7.00)."
 
 
 def test_a_single_run_has_its_own_sentence(arms) -> None:
@@ -60,7 +60,50 @@ def test_a_single_run_has_its_own_sentence(arms) -> None:
 def test_an_accuracy_within_its_sampling_error_gains_nothing(arms) -> None:
     ours, plain = [0.5, 0.52, 0.53, 0.53, 0.53], [0.5, 0.5, 0.5, 0.5, 0.52]
     assert "already give accuracy 0.530" in said(arms, ours, plain, ACCURACY)
-    assert "gains nothing" in said(arms, ours, plain, Scale.of("Accuracy", higher=True, samples=250))
+    assert "gains nothing" in said(arms, ours, plain, Scale("Accuracy", higher=True, samples=250))
+
+
+@pytest.mark.parametrize(
+    ("ours", "plain", "words"),
+    [
+        (0.01319, 0.01274, "constrained training is 3.5% worse (0.0132 against 0.0127)."),
+        (8.93, 8.90, "the two differ by 0.3% (8.93 against 8.90)."),
+        (8.9001, 8.9, "both give RMSE 8.90."),
+        (0.0, 0.0, "both give RMSE 0.00."),
+    ],
+)
+def test_full_depth_is_compared_in_per_cent(arms, ours: float, plain: float, words: str) -> None:
+    assert said(arms, [90.0, 20.0, ours], [90.0, 60.0, plain]).endswith(f"at full depth {words}")
+
+
+@pytest.mark.parametrize(
+    ("ours", "plain", "samples", "words"),
+    [
+        (0.53, 0.52, None, "the two differ by 1 point (0.530 against 0.520)."),
+        (0.55, 0.52, 9000, "x is 3 points better (0.550 against 0.520)."),
+        (
+            0.5,
+            0.52,
+            250,
+            "x is 2 points worse (0.500 against 0.520), which may be chance on 250 samples.",
+        ),
+    ],
+)
+def test_accuracies_are_compared_in_points(arms, ours: float, plain: float, samples: int | None, words: str) -> None:
+    scale = Scale("Accuracy", higher=True, samples=samples)
+    curves = Curve(arms[1], [0.3, 0.5, ours], "x"), Curve(arms[0], [0.3, 0.5, plain], "y")
+    assert sentence(*curves, scale).endswith(f"at full depth {words}")
+
+
+def test_a_difference_that_seeds_explain_may_be_chance(arms) -> None:
+    def words(ours: list[float], plain: list[float]) -> str:
+        ends = [(values, sum(values) / len(values)) for values in (ours, plain)]
+        curves = [Curve(arm, [90.0, 20.0, mean], "x", values) for arm, (values, mean) in zip(arms, ends, strict=True)]
+        return sentence(*curves, RMSE)
+
+    assert words([9.0, 10.0, 11.0], [9.0, 9.5, 10.3]).endswith("), which may be chance over seeds.")
+    assert words([10.0, 10.1, 10.2], [9.0, 9.1, 9.05]).endswith(").")
+    assert words([10.0, 10.0], [9.0, 9.0]).endswith(").") and words([10.0], [9.0]).endswith(").")
 
 
 def test_the_plot_has_the_sentences_numbers(tmp_path: Path) -> None:

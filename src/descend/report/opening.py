@@ -67,14 +67,24 @@ def _label(curve: Curve) -> str:
 def _curves(group: Group) -> tuple[list[Curve], Scale]:
     """The metric of each arm along the layers; the loss where no arm has the metric at each layer."""
     level, names = group.train_noise, _names(group)
-    measured = [Curve(arm, curve.metric, names[arm.label]) for arm in group.arms if (curve := arm.anytime(level))]
+    measured = [
+        Curve(arm, curve.metric, names[arm.label], [row[-1] for row in arm.metrics(level)])
+        for arm in group.arms
+        if (curve := arm.anytime(level))
+    ]
     if measured:
-        return measured, Scale.of(group.metric, group.higher_is_better, _samples(group))
+        return measured, Scale(group.metric, group.higher_is_better, _samples(group))
     rows = [(arm, [run.summary.layer_losses[level] for run in arm.runs]) for arm in group.arms]
     curves = [
-        Curve(arm, [fmean(column) for column in zip(*losses, strict=False)], names[arm.label]) for arm, losses in rows
+        Curve(
+            arm,
+            [fmean(column) for column in zip(*losses, strict=False)],
+            names[arm.label],
+            [row[-1] for row in losses],
+        )
+        for arm, losses in rows
     ]
-    return curves, Scale.of("Loss", higher=False)
+    return curves, Scale("Loss", higher=False)
 
 
 def _samples(group: Group) -> int | None:
@@ -95,7 +105,7 @@ def _plot(curves: Sequence[Curve], ours: Curve, baseline: Curve | None, scale: S
     layout = figures.plain_layout("layer (0 is the input)", f"{figures.plain_text(scale.name)} ({better} is better)")
     figure = go.Figure(layout=layout)
     by_metric = scale.name != "Loss"
-    for arm, values, name in curves:
+    for arm, values, name, _ in curves:
         entries = [run.summary.layer_metrics if by_metric else run.summary.layer_losses for run in arm.runs]
         rows = [entry[level] for entry in entries if level in entry]
         columns = [list(column) for column in zip(*rows, strict=False)] or [[value] for value in values]
@@ -106,7 +116,7 @@ def _plot(curves: Sequence[Curve], ours: Curve, baseline: Curve | None, scale: S
     half = depth // 2
     for curve, above in ((ours, scale.higher or baseline is None), (baseline, not scale.higher)):
         if curve and len(curve.values) == depth + 1:
-            once = curve is ours and baseline and scale.alike(ours.values[-1], baseline.values[-1])
+            once = curve is ours and baseline and short(ours.values[-1]) == short(baseline.values[-1])
             layers = [layer for layer in (half, 0 if once else depth) if layer]
             figure.add_trace(_numbers(curve, layers, above=above))
     if half:

@@ -142,10 +142,13 @@ class Arm:
         rows = [run.summary.latency.milliseconds for run in self.runs if run.summary.latency]
         return [fmean(column) for column in zip(*rows, strict=False)]
 
+    def metrics(self, level: float) -> list[list[float]]:
+        """The metric at each layer 0 … L, of each seed that was measured at a noise level."""
+        return [curve.metric for run in self.runs for curve in run.summary.anytime if curve.noise == level]
+
     def anytime(self, level: float) -> AnytimeCurve | None:
         """Quality against depth at a noise level, of the seeds' mean metric; None where it was not measured."""
-        rows = [curve.metric for run in self.runs for curve in run.summary.anytime if curve.noise == level]
-        means = [fmean(column) for column in zip(*rows, strict=False)]
+        means = [fmean(column) for column in zip(*self.metrics(level), strict=False)]
         higher = self.runs[0].summary.higher_is_better
         return AnytimeCurve.of(level, means, higher_is_better=higher) if means else None
 
