@@ -302,6 +302,14 @@ def test_one_sample_is_no_verdict():
         verdict(DescentProblem(1, alpha=0.1), layers([[2.0, 1.0]]))
 
 
+@pytest.mark.parametrize("problem", [DescentProblem(2, alpha=0.1, form=form) for form in ("difference", "ratio")])
+def test_a_negative_mean_is_refused_and_a_sample_or_a_mean_of_zero_is_not(problem):
+    """(1 − α) f lies above a negative f: a layer might raise the loss and be called feasible."""
+    with pytest.raises(InputError, match=r"got -0\.91 at layer 2\. .*share of a loss.*Add a constant"):
+        verdict(problem, layers([[-0.5, -0.9, -0.92], [-0.5, -0.9, -0.9]]))
+    assert verdict(problem, layers([[2.0, -0.1, 0.0], [2.0, 0.5, 0.0], [2.0, 0.5, 0.0]])).feasible
+
+
 @pytest.mark.parametrize(
     ("mean", "cap", "sentence"),
     [
@@ -334,6 +342,41 @@ def test_the_sentence(mean, cap, sentence):
     losses = samples(mean)
     losses += torch.tensor(mean, dtype=torch.float64) - losses.mean(0)
     assert verdict(DescentProblem(2, alpha=0.1, cap=cap), layers(losses)).sentence() == sentence
+
+
+@pytest.mark.parametrize(
+    ("mean", "spread", "cap", "sentence"),
+    [
+        (
+            [2.0, 1.9, 1.1],
+            0.5,
+            None,
+            "INFEASIBLE, but not proven: layer 1 misses its bound by more than 1% on the test data, which may be "
+            "chance. Judge on more samples.",
+        ),
+        (
+            [2.0, 1.9, 1.8],
+            0.5,
+            1.9,
+            "INFEASIBLE, but not proven: the cap and layers 1, 2 miss their bounds by more than 1% on the test data, "
+            "which may be chance. Judge on more samples.",
+        ),
+        (
+            [2.0, 1.9, 5.0],
+            0.5,
+            None,
+            "INFEASIBLE: layer 2 breaks its constraint on the test data. Layer 1 misses its bound by more than 1%, "
+            "which may be chance: judge on more samples.",
+        ),
+    ],
+)
+def test_a_miss_that_may_be_chance_is_called_so(mean, spread, cap, sentence):
+    losses = samples(mean, count=8, spread=spread)
+    losses += torch.tensor(mean, dtype=torch.float64) - losses.mean(0)
+    found = verdict(DescentProblem(2, alpha=0.1, cap=cap), layers(losses))
+    assert found.sentence("the test data") == sentence
+    ends = [found.cap_interval, *found.intervals]
+    assert found.unproven == [constraint for constraint in found.violated if ends[constraint][0] <= 0]
 
 
 # --- robustness and pictures

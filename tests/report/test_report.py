@@ -269,6 +269,33 @@ def test_the_headline_claims_no_more_than_the_data(runs: list[Path], states: lis
     assert html.startswith(f'<div class="verdict {state}">') and f"{headline}</h2>" in html
 
 
+@pytest.mark.parametrize(
+    ("lows", "headline"),
+    [
+        ([-0.1], "Not feasible, but not proven: that a bound is missed may be chance"),
+        ([0.1], "Not feasible: the constraints do not hold"),
+        ([0.1, 0.2], "Not feasible in 2 of 2 runs: there the constraints do not hold"),
+        ([-0.1, 0.1], "Not feasible in 2 of 2 runs, proven in 1"),
+        ([-0.1, -0.2], "Not feasible in 2 of 2 runs, proven in none"),
+    ],
+)
+@pytest.mark.parametrize("constraint", [0, 4])
+def test_what_may_be_chance_is_no_proof(runs: list[Path], lows: list[float], headline: str, constraint: int) -> None:
+    summary = json.loads((runs[1] / "summary.json").read_text())
+    views = []
+    for seed, low in enumerate(lows):
+        intervals = [[-1.0, 1.0], *summary["violation_intervals"]]
+        intervals[constraint] = [low, 0.5]
+        known = {"cap_violation": 0.3, "cap_interval": intervals[0], "violation_intervals": intervals[1:]}
+        known |= {"feasible": False, "certain": False, "violated": [constraint], "seed": seed}
+        views.append(RunView(parse_summary(summary | known)))
+    html = shown_verdict(verdict(group_runs(views)))
+    assert f"{headline}</h2>" in html and '<div class="verdict broken">' in html
+    assert ("evaluate on more data first" in html) == (min(lows) < 0)
+    cells = [cell for table in runs_tables(group_runs(views)) for body in table.bodies for cell in body.rows[0].cells]
+    assert any(cell.note == "not proven" for cell in cells) == (min(lows) < 0)
+
+
 def test_each_verdict_is_said_once_and_by_whom(runs: list[Path], tmp_path: Path) -> None:
     summary = json.loads((runs[1] / "summary.json").read_text())
     words = {(0.1, 0): "One & all hold.", (0.1, 1): "Layer 3 fails.", (0.2, 0): "Layer 3 fails."}

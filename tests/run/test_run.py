@@ -86,7 +86,7 @@ def test_the_summary_has_what_the_plan_says(finished):
     assert not set(summary["undecided"]) & set(summary["violated"])
     assert summary["binding"] == [layer for layer in (1, 2) if summary["multipliers"][layer - 1] > 0] != []
     names = ", ".join(f"layer {layer}" for layer in summary["binding"])
-    assert summary["verdict"].endswith(f"the test data. Binding (λ > 0): {names}.")
+    assert summary["verdict"].endswith(f"the test data. Binding (λ > 0 at the last step): {names}.")
 
 
 def test_the_summary_has_the_energy_along_the_layers(finished):
@@ -112,7 +112,9 @@ def test_what_binds_is_told_by_its_multiplier_the_cap_too(tmp_path):
     summary = run.evaluate(tmp_path / "cap", noise=[0.8])
     assert (summary.cap_multiplier > 0, summary.multipliers) == (True, [0])
     assert summary.binding == summary.violated == [0]
-    assert summary.verdict == ("INFEASIBLE: the cap breaks its constraint on the test data. Binding (λ > 0): the cap.")
+    assert summary.verdict == (
+        "INFEASIBLE: the cap breaks its constraint on the test data. Binding (λ > 0 at the last step): the cap."
+    )
     assert train(tmp_path / "erm", "--method", "erm", steps=2) == 0
     summary = run.evaluate(tmp_path / "erm", noise=[0.8])
     assert summary.binding == [] and "Binding" not in summary.verdict

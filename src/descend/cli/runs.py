@@ -247,7 +247,8 @@ def finish(trainer: Any) -> None:
         offer = f"The best model that met the constraints is kept: descend evaluate {out} --model best_feasible"
         ask = "--strength" if trainer.dual.problem.alpha is None else "--alpha"
         none = f"No evaluated model met the constraints: lower {ask}, or train longer."
-        print(f"WARNING: {out} ends INFEASIBLE. {offer if best.is_dir() else none}", file=sys.stderr)
+        sure = ", but not proven" if verdict.unproven == verdict.violated else ""
+        print(f"WARNING: {out} ends INFEASIBLE{sure}. {offer if best.is_dir() else none}", file=sys.stderr)
 
 
 def _compare(runs: Sequence[Path], out: Path) -> Path:

@@ -75,7 +75,7 @@ class Judgement:
             words = f"Held to {PLAIN_ALPHA:.0%} less loss at every layer, which its training did not ask: {words}"
         if binding:
             names = ", ".join("the cap" if layer == 0 else f"layer {layer}" for layer in binding)
-            words += f" Binding (λ > 0): {names}."
+            words += f" Binding (λ > 0 at the last step): {names}."
         return words
 
     def write(self, folder: Path, summary: Summary) -> None:

@@ -65,6 +65,7 @@ class Robustness:
             violations=self.verdict.violations,
             violation_intervals=self.verdict.intervals,
             cap_violation=self.verdict.cap_violation,
+            cap_interval=self.verdict.cap_interval,
             bounds=self.verdict.bounds,
             certified=self.verdict.certified,
             feasible=self.verdict.feasible,

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import t as student
 from torch import Tensor
 
-from descend.core import DescentProblem
+from descend.core import DescentProblem, refuse_negative
 from descend.errors import InputError
 from descend.evaluation.layers import LayerLosses
 
@@ -40,8 +40,8 @@ class Verdict:
         intervals: A (low, high) of each, simultaneous at 95 % over all constraints in force.
         cap_violation: That of the cap, 0 without one.
         cap_interval: Its interval.
-        violated: Broken constraints, by layer; 0 stands for the cap. Their interval lies above 0, or they are missed
-            by more than 1 % of their bound.
+        violated: Broken constraints, by layer; 0 stands for the cap. Their interval lies above 0, which proves it, or
+            they are missed by more than 1 % of their bound.
         undecided: Constraints that are not broken, but whose interval reaches above 0.
         feasible: No constraint is broken.
         certain: No constraint is broken or undecided: every interval lies at or below 0.
@@ -74,15 +74,35 @@ class Verdict:
 
     def sentence(self, data: str = "held-out data") -> str:
         """The verdict in words; ``data`` are what it was measured on."""
-        if not self.feasible:
-            breaks = "breaks its constraint" if len(self.violated) == 1 else "break their constraints"
-            return f"INFEASIBLE: {_names(self.violated)} {breaks} on {data}."
+        if self.violated:
+            return self._broken(data)
         if self.certain:
             return f"Feasible: every constraint holds on {data}."
         return (
             f"Feasible as far as the data can tell: no constraint is broken on {data}, but it can't be excluded "
             f"for {_names(self.undecided)}."
         )
+
+    @property
+    def unproven(self) -> list[int]:
+        """Broken constraints whose interval contains 0: that they are missed by more than 1 % may be chance."""
+        known = zip([self.cap_violation, *self.violations], [self.cap_interval, *self.intervals], strict=True)
+        chance = [math.isfinite(missed) and not low > 0 for missed, (low, _) in known]
+        return [constraint for constraint in self.violated if chance[constraint]]
+
+    def _broken(self, data: str) -> str:
+        """Which constraints are broken, and of which that is not proven."""
+        unproven = self.unproven
+        proven = [constraint for constraint in self.violated if constraint not in unproven]
+        misses = "misses its bound" if len(unproven) == 1 else "miss their bounds"
+        misses = f"{_names(unproven)} {misses} by more than {TOLERANCE:.0%}"
+        if not proven:
+            return f"INFEASIBLE, but not proven: {misses} on {data}, which may be chance. Judge on more samples."
+        breaks = "breaks its constraint" if len(proven) == 1 else "break their constraints"
+        words = f"INFEASIBLE: {_names(proven)} {breaks} on {data}."
+        if not unproven:
+            return words
+        return f"{words} {misses[0].upper()}{misses[1:]}, which may be chance: judge on more samples."
 
 
 def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
@@ -98,13 +118,14 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
         layers: Losses of every sample.
 
     Raises:
-        InputError: If fewer than two samples leave the interval unknown.
+        InputError: If fewer than two samples leave the interval unknown, or a layer's mean loss is negative.
     """
     losses = layers.losses
     count = len(losses)
     if count < 2:
         raise InputError(f"a verdict needs at least 2 samples to know its confidence interval; got {count}.")
     mean = losses.mean(0)
+    refuse_negative(mean)
     estimate = problem.violations(mean)
     slopes = torch.func.jacrev(_two_sided(problem).violations)(mean)
     errors, groups = _standard_errors(layers, (losses - mean) @ slopes.T)

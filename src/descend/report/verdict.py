@@ -42,6 +42,7 @@ def _headline(runs: Sequence[RunView]) -> str:
     if not runs:
         return "Trained without constraints: nothing is promised about the layers"
     total, feasible = len(runs), sum(run.summary.feasible is True for run in runs)
+    unproven = sum(run.summary.unproven for run in runs)
     certain = sum(run.summary.certain for run in runs)
     scope = f", in all {total} runs" if total > 1 else ""
     match _state(runs):
@@ -49,10 +50,14 @@ def _headline(runs: Sequence[RunView]) -> str:
             return f"Feasible: every layer lowers the loss as asked{scope}"
         case "tentative":
             return f"Feasible as far as the data can tell{scope}" + (f"; beyond doubt in {certain}" if certain else "")
+        case "broken" if total == 1 and unproven:
+            return "Not feasible, but not proven: that a bound is missed may be chance"
         case "broken" if total == 1:
             return "Not feasible: the constraints do not hold"
         case "broken":
-            return f"Not feasible in {total - feasible} of {total} runs: there the constraints do not hold"
+            where = f"Not feasible in {total - feasible} of {total} runs"
+            proven = f", proven in {total - feasible - unproven or 'none'}" if unproven else ""
+            return f"{where}{proven or ': there the constraints do not hold'}"
         case _:
             return "Not judged: whether the constraints hold was not measured"
 
@@ -71,7 +76,9 @@ def _advice(state: str, runs: Sequence[RunView]) -> str:
                 f"data, or {less}."
             )
         case "broken":
+            chance = any(summary.unproven for summary in summaries)
             return (
+                f"{'What is not proven may be chance: evaluate on more data first. ' if chance else ''}"
                 f"Train longer, or {less}. If the run’s folder holds best_feasible, that model met the constraints: "
                 "evaluate it with --model best_feasible."
             )

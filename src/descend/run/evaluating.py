@@ -157,7 +157,7 @@ def _trained(trainer: DescentMixin) -> Provenance:
         multipliers=multipliers,
         cap_multiplier=cap,
         slack=dual.slack[1:].tolist(),
-        binding=[layer for layer, value in enumerate([cap, *multipliers]) if value > 0],
+        binding=[layer for layer, value in enumerate([cap, *multipliers]) if value > 0 and dual.moved],
         settings=settings_of(stored(args), args.idle),
         seconds=next((row["train_runtime"] for row in trainer.state.log_history if "train_runtime" in row), None),
     )

@@ -61,6 +61,7 @@ class Measured(File):
         violations: Each descent constraint's, L numbers, ≤ 0 where it holds.
         violation_intervals: A (low, high) of each.
         cap_violation: The cap's.
+        cap_interval: Its (low, high); None in files that are older than this entry.
         bounds: The loss that each layer had to reach, L numbers; None where no constraint is in force.
         certified: The share by which each layer lowers the loss at least, L numbers.
         feasible: No constraint is broken.
@@ -92,6 +93,7 @@ class Measured(File):
     violations: Numbers = []
     violation_intervals: Annotated[list[tuple[Number, Number]], BeforeValidator(empty_for_null)] = []
     cap_violation: float | None = None
+    cap_interval: tuple[Number, Number] | None = None
     bounds: OptionalNumbers = []
     certified: Numbers = []
     feasible: bool | None = None
@@ -163,7 +165,7 @@ class Provenance(Part):
         multipliers: λ of each layer, L numbers.
         cap_multiplier: The cap's.
         slack: Each layer's slack, L numbers.
-        binding: The constraints with λ > 0, by layer; 0 stands for the cap.
+        binding: The constraints with λ > 0 at the last step of training, by layer; 0 stands for the cap.
         seconds: Training time.
         note: What a reader should know of the run.
     """
@@ -240,6 +242,16 @@ class Summary(Measured, Provenance):
     def constrained(self) -> bool:
         """Whether the run was trained under constraints."""
         return self.method == "constrained"
+
+    @property
+    def unproven(self) -> bool:
+        """Whether no broken constraint is proven to be so: the intervals of all of them contain 0."""
+        if not self.violated or len(self.violation_intervals) < max(self.violated):
+            return False
+        missed = [self.cap_violation, *self.violations]
+        intervals = [self.cap_interval, *self.violation_intervals]
+        known = [(missed[constraint], intervals[constraint]) for constraint in self.violated]
+        return all(by is not None and math.isfinite(by) and ends is not None and not ends[0] > 0 for by, ends in known)
 
     def asks(self, layer: int) -> bool:
         """Whether a constraint is in force at a layer 1 … L; at all of them where the summary does not say."""
