@@ -61,8 +61,8 @@ def evaluate(
         The summary, as in ``summary.json``: ``feasible``, ``verdict``, ``layer_losses``, ``values`` …
 
     Raises:
-        InputError: If the model, the task, the data and the noise do not fit together, or there are fewer than two
-            samples.
+        InputError: If the model, the task, the data and the noise do not fit together, there are fewer than two
+            samples, or a layer's mean loss is negative.
     """
     if split not in ("test", "validation", "train"):
         raise InputError(f"split must be test, validation or train; got {split!r}.")
