@@ -37,15 +37,16 @@ def train(words: Sequence[str]) -> None:
 def evaluate(words: Sequence[str]) -> None:
     """Evaluate a trained run."""
     folder, options = _judge_options(words)
-    from descend.report import write_page
-
     summary = _judge(folder, options)
     print(line_of(summary))
     if summary.exit is not None:
         print(summary.exit.sentence(summary.metric))
     if summary.speculation is not None:
         print(summary.speculation.sentence(summary.depth))
-    print(write_page([folder], folder, f"Descend: {folder.absolute().name}"))
+    from descend.run.evaluating import draw_page
+
+    if (page := draw_page(folder)) is not None:
+        print(page)
 
 
 def judged(words: Sequence[str]) -> tuple[Path, "Summary"]:

@@ -35,7 +35,8 @@ class PrimalDual:
     Args:
         problem: The constrained problem.
         lr: η_λ, the dual learning rate; by default 0.03, or 500 per run for ``"price"``.
-        optimizer: ``"sgd"``, ``"adam"`` (the paper's), ``"nupi"`` or ``"price"`` (`PriceAscent`).
+        optimizer: ``"sgd"``, ``"adam"`` (the paper's), ``"nupi"`` or ``"price"`` (`PriceAscent`; use it with
+            a `GeometricTarget`).
         resilience: ρ, the price of slack; 0 for hard constraints.
         slack: ``"implicit"``, eq. (38), or ``"explicit"``, eq. (36).
         slack_lr: Learning rate of explicit slack; by default ``resilience * lr``, so that u follows its optimum ρλ, or
@@ -103,7 +104,7 @@ class PrimalDual:
 
     @property
     def multipliers(self) -> Tensor:
-        """λ ≥ 0, shape (L+1,): entry 0 is the cap's, entry l layer l's; 0 where a constraint is not in force."""
+        """λ ≥ 0, shape (L+1,). Entry 0 is the cap's, entry l layer l's; 0 where a constraint is not in force."""
         return self._multipliers.values.clone()
 
     @property
@@ -138,7 +139,7 @@ class PrimalDual:
 
     @property
     def weights(self) -> Tensor:
-        """w_0 … w_L, shape (L+1,): the next primal step's weight of each loss, known before the forward pass.
+        """w_0 … w_L, shape (L+1,), the next primal step's weight of each loss, known before the forward pass.
 
         The ratio form is linearized at the last losses, and a `GeometricTarget` at their running mean.
         """

@@ -116,7 +116,7 @@ class LayeredCausalLM(LibraryModel):
 
     @property
     def head(self) -> nn.ModuleList:
-        """The parts of the readout: the final norm and the head."""
+        """The parts of the readout, which are the final norm and the head."""
         return nn.ModuleList([self._norm, self.library.get_output_embeddings()])
 
     def probe(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
@@ -126,6 +126,11 @@ class LayeredCausalLM(LibraryModel):
         inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
         *_, read = self.predictions(inputs)
         return inputs, {"labels": tokens}, read
+
+    @property
+    def last_of_head(self) -> nn.Module:
+        """The module that turns hidden states into logits, before they are scaled."""
+        return self.library.get_output_embeddings()
 
     def cross_entropy(self, logits: Tensor, labels: Mapping[str, Tensor]) -> Tensor:
         """The mean cross-entropy over next tokens."""

@@ -59,6 +59,11 @@ class LayeredClassifier(LayeredEncoder):
         *_, read = self.predictions(inputs)
         return inputs, {"labels": torch.arange(len(read), device=read.device)}, read
 
+    @property
+    def last_of_head(self) -> nn.Module:
+        """The module that gives the logits."""
+        return self.library.score if hasattr(self.library, "score") else self.library.classifier
+
     def cross_entropy(self, logits: Tensor, labels: Mapping[str, Tensor]) -> Tensor:
         """The mean cross-entropy over texts."""
         return F.cross_entropy(logits.float(), labels["labels"])
@@ -128,7 +133,7 @@ class LayeredClassifier(LayeredEncoder):
 
     @property
     def _first_output(self) -> nn.Module:
-        """The module whose output is h_1: block 1, or what follows it."""
+        """The module whose output is h_1, which is block 1 or what follows it."""
         name = self.family.after_first
         follows: nn.Module | None = None if name is None else attrgetter(name)(self.library.base_model)
         return next(iter(self.layer_modules)) if follows is None else follows

@@ -1,7 +1,7 @@
 """A run: a recipe carried out in a folder, so that it can be repeated, resumed and judged."""
 
 from descend.run.completing import complete
-from descend.run.exporting import export
+from descend.run.exporting import export, export_model
 from descend.run.judging import evaluate, mean_metric, usual_levels
 from descend.run.training import check_method, differences, finished, stored, train
 
@@ -11,6 +11,7 @@ __all__ = [
     "differences",
     "evaluate",
     "export",
+    "export_model",
     "finished",
     "mean_metric",
     "stored",
