@@ -85,7 +85,7 @@ class Verdict:
 
     @property
     def unproven(self) -> list[int]:
-        """Broken constraints whose interval contains 0: that they are missed by more than 1 % may be chance."""
+        """Broken constraints whose interval contains 0, so that the miss of more than 1 % may be chance."""
         known = zip([self.cap_violation, *self.violations], [self.cap_interval, *self.intervals], strict=True)
         chance = [math.isfinite(missed) and not low > 0 for missed, (low, _) in known]
         return [constraint for constraint in self.violated if chance[constraint]]

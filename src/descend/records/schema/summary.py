@@ -245,7 +245,7 @@ class Summary(Measured, Provenance):
 
     @property
     def unproven(self) -> bool:
-        """Whether no broken constraint is proven to be so: the intervals of all of them contain 0."""
+        """Whether constraints are broken and none is proven to be, because the intervals of all of them contain 0."""
         if not self.violated or len(self.violation_intervals) < max(self.violated):
             return False
         missed = [self.cap_violation, *self.violations]
