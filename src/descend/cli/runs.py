@@ -37,15 +37,17 @@ def train(words: Sequence[str]) -> None:
 def evaluate(words: Sequence[str]) -> None:
     """Evaluate a trained run."""
     folder, options = _judge_options(words)
+    from descend import run
     from descend.report import write_page
 
     summary = _judge(folder, options)
+    folder = run.results_folder(folder, options["data"], options["task"])
     print(line_of(summary))
     if summary.exit is not None:
         print(summary.exit.sentence(summary.metric))
     if summary.speculation is not None:
         print(summary.speculation.sentence(summary.depth))
-    print(write_page([folder], folder, f"Descend: {folder.absolute().name}"))
+    print(write_page([folder], folder))
 
 
 def judged(words: Sequence[str]) -> tuple[Path, "Summary"]:
@@ -61,7 +63,7 @@ def _judge_options(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     )
     parser.add_argument("run", type=Path, help="folder of a trained run, or with --task a model")
     data = parser.add_argument_group("data")
-    data.add_argument("--data", metavar="PATH", help="other data to evaluate it on [the run's own]")
+    data.add_argument("--data", metavar="PATH", help="other data; results go to RUN/on-NAME [the run's own]")
     splits = ("test", "validation", "train")
     data.add_argument("--split", choices=splits, metavar="PART", default="test", help=f"{', '.join(splits)} [test]")
     data.add_argument("--most", type=int, metavar="N", help="only N samples, evenly spaced [all]")
@@ -133,7 +135,7 @@ def report(words: Sequence[str]) -> None:
     from descend.report import write_page
 
     runs = [folder / each for each in comparison.folders] if comparison else [folder]
-    print(write_page(runs, folder, f"Descend: {folder.absolute().name}"))
+    print(write_page(runs, folder))
 
 
 def draw(out: Path, figures: Collection[str] | None = None) -> None:
@@ -223,7 +225,14 @@ def demo(words: Sequence[str]) -> None:
 
     options.out.mkdir(parents=True, exist_ok=True)
     mark.touch()
-    for folder, (name, recipe, args, _) in zip(folders, built, strict=True):
+    usual = options.data == GENERATED and options.max_steps is None
+    takes = " This takes about a minute and a half on two idle cores." if usual else ""
+    print(
+        f"Trains two models and evaluates them: plain training (erm), then constrained.{takes}\n"
+        f"{options.out / 'report.html'} is written after the first, and again after the second.\n",
+        flush=True,
+    )
+    for place, (folder, (name, recipe, args, _)) in enumerate(zip(folders, built, strict=True)):
         if not options.resume and folder.is_dir():
             with locked(folder):
                 shutil.rmtree(folder)
@@ -232,7 +241,8 @@ def demo(words: Sequence[str]) -> None:
         with locked(folder):
             summary = run.evaluate(folder)
         print(line_of(summary), flush=True)
-    print(f"\nopen {_compare(folders, options.out)}")
+        page = _compare(folders[: place + 1], options.out)
+        print(f"\nopen {page}" if place else f"first figures, of plain training alone: {page}\n", flush=True)
 
 
 def finish(trainer: Any) -> None:
@@ -259,7 +269,7 @@ def _compare(runs: Sequence[Path], out: Path) -> Path:
 
     out.mkdir(parents=True, exist_ok=True)
     folders = [os.path.relpath(run, out) for run in runs]
-    page = write_page(runs, out, f"Descend: {out.absolute().name}")  # first: it may refuse a run
+    page = write_page(runs, out)  # first: it may refuse a run
     Comparison(runs=summaries, folders=folders).write(out / SUMMARY_FILE)
     return page
 
@@ -282,8 +292,9 @@ def line_of(summary: "Summary") -> str:
     digits = 3 if summary.higher_is_better else 1
     curve = ", ".join(f"{value:.{digits}f}" for value in summary.values)
     area = f", area {summary.auc:.3f}" if summary.higher_is_better and summary.auc is not None else ""
-    return (
-        f"{summary.model} {summary.method} on {summary.dataset}: mean {summary.metric} "
-        f"{summary.mean:.{digits}f} over γ = {summary.noise[0]:g} … {summary.noise[-1]:g} ({curve}){area}, "
-        f"{summary.train_value:.{digits}f} at the training noise. {summary.verdict} {summary.certificate}"
-    )
+    first, last, mean = summary.noise[0], summary.noise[-1], f"{summary.metric} {summary.mean:.{digits}f}"
+    one = first == last
+    value = f"{mean} at γ = {first:g}" if one else f"mean {mean} over γ = {first:g} … {last:g} ({curve}){area}"
+    if summary.noise != [summary.train_noise]:
+        value += f", {summary.train_value:.{digits}f} at the training noise"
+    return f"{summary.model} {summary.method} on {summary.dataset}: {value}. {summary.verdict} {summary.certificate}"

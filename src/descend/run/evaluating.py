@@ -24,8 +24,6 @@ from descend.run.judging import settings_of
 from descend.run.training import stored
 from descend.training import DescentMixin
 
-PAGE_FILE = "report.html"
-
 
 def evaluate(
     model: DescentMixin | nn.Module,

@@ -319,7 +319,7 @@ def read_summary(folder: Path) -> Summary:
     path = folder / SUMMARY_FILE
     if not path.is_file():
         state = f"has no {SUMMARY_FILE}" if folder.is_dir() else "is not a run folder"
-        raise InputError(f"{folder} {state}; run `descend evaluate {folder} --data PATH` first.")
+        raise InputError(f"{folder} {state}; run `descend evaluate {folder}` first.")
     return parse_summary(read_json(path), str(path))
 
 
