@@ -80,6 +80,8 @@ def test_the_summary_has_what_the_plan_says(finished):
     assert summary["higher_is_better"] is False
     assert {level: len(found) for level, found in summary["layer_losses"].items()} == {"0.0": 3, "0.8": 3, "1.6": 3}
     assert len(summary["violations"]) == len(summary["multipliers"]) == 2
+    exits = {level: found[0] for level, found in summary["layer_metrics"].items()}  # UT's exit 0 is its input
+    assert summary["input_metrics"] == pytest.approx(exits, rel=1e-6)
     frames = np.load(finished / "frames.npz")
     assert frames["reconstruction"].shape == (3, 3, 2, 160, 160)
     assert (summary["split"], summary["checkpoint"]) == ("test", "model")

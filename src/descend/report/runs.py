@@ -212,6 +212,12 @@ class Group:
         return self.runs[0].summary.higher_is_better
 
     @property
+    def input_value(self) -> float | None:
+        """The metric of the noisy input itself at the training noise; None where it was not measured."""
+        known = [run.summary.input_metrics.get(self.train_noise) for run in self.runs if self.train_noise]
+        return next((value for value in known if value is not None), None)
+
+    @property
     def noise_levels(self) -> list[float]:
         """The noise levels at which layer losses are known, in order."""
         return sorted({level for run in self.runs for level in run.summary.layer_losses})
