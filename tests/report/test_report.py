@@ -168,6 +168,10 @@ def test_quality_against_depth_marks_the_first_layers_close_to_full_depth(tmp_pa
     assert [cell.text for cell in table.bodies[0].rows[0].cells[1:4]] == ["layer 6", "layer 5", "layer 4"]
     assert table.bodies[0].rows[0].cells[1].note == "7 ms"
     assert "on GPU" in anytime.time_words(group) and "do not compare" in anytime.time_words(group)
+    alike = [*folders[:1], fake_run(tmp_path / "alike", "constrained", frames=False, layer_metrics=rows, latency=timed)]
+    (pair,), (alone,) = (group_runs([RunView.read(each) for each in some]) for some in (alike, alike[:1]))
+    assert "the machine was busier with one of them" in anytime.time_words(pair)
+    assert "busier" not in anytime.time_words(alone)
     assert "<figure>" in write_page(folders, tmp_path / "report.html", "Times").read_text()
 
 
