@@ -130,6 +130,71 @@ def test_a_task_that_does_not_fit_is_refused_before_any_step(tmp_path, methods, 
         trainer(tmp_path, task=wrong(**methods))
 
 
+def several(**methods):
+    """A task with two targets for each sample, both its class."""
+    twice = {"target": lambda self, batch: batch["labels"].repeat_interleave(2)}
+    twice["losses"] = lambda self, p, t: F.cross_entropy(p.repeat_interleave(2, 0), t, reduction="none")
+    return type("Several", (Task,), twice | methods)()
+
+
+def test_several_targets_of_a_sample_need_owners(tmp_path):
+    """Without them each target would count as a sample of its own, and intervals would be too narrow."""
+    with pytest.raises(InputError, match=r"Several.target.*2 samples.*Several.owners.*4 rows"):
+        trainer(tmp_path, task=several())
+    owners = lambda self, batch: torch.arange(len(batch["labels"])).repeat_interleave(2)  # noqa: E731
+    trainer(tmp_path, task=several(owners=owners))
+
+
+def test_one_loss_for_all_targets_is_refused_although_it_has_their_shape(tmp_path):
+    mean = wrong(losses=lambda self, p, t: F.cross_entropy(p, t).expand(len(t)))
+    with pytest.raises(InputError, match=r"Wrong.losses.*\(2,\).*expanded"):
+        trainer(tmp_path, task=mean)
+
+
+@pytest.mark.parametrize("group", ["clip a", 1.5])
+def test_a_group_is_a_whole_number(tmp_path, group):
+    """The default collator drops a text: each sample would be a group of its own."""
+    data = [sample | {"group": group} for sample in samples(16)]
+    with pytest.raises(InputError, match=f"group.*whole number.*{group!r}.*evaluation data"):
+        trainer(tmp_path, held_out=data)
+    trainer(tmp_path, held_out=[sample | {"group": place // 2} for place, sample in enumerate(data)])
+
+
+def test_groups_of_a_known_model_are_checked_too(tmp_path):
+    data = [{"input_ids": [5, 6, 7], "labels": place % 3, "group": f"text {place}"} for place in range(8)]
+    args = DescentConfig(str(tmp_path), **QUIET)
+    with pytest.raises(InputError, match=r"group.*'text 0'"):
+        DescentTrainer(network("bert"), args, train_dataset=data)
+
+
+@pytest.mark.parametrize("name", ["head", "norm", "blocks.1"])
+def test_noise_after_the_first_block_is_refused(tmp_path, name):
+    with pytest.raises(InputError, match=r"embeddings.*before the first block"):
+        trainer(tmp_path, layers(embeddings=name))
+
+
+def test_noise_on_whole_numbers_names_their_type(tmp_path):
+    class Words(ResidualMLP):
+        def __init__(self):
+            super().__init__()
+            self.words, self.embed = nn.Identity(), nn.Embedding(4, 8)
+
+        def forward(self, x):
+            return super().forward(self.words(x))
+
+    data = [{"x": place % 4, "labels": place % 3} for place in range(8)]
+    model = Words()
+    with pytest.raises(InputError, match=r"embeddings.*real numbers.*torch.int64.*nn.Embedding"):
+        trainer(tmp_path, layers(model, embeddings="words"), data=data, held_out=data)
+    trainer(tmp_path, layers(model), data=data, held_out=data)
+
+
+def test_a_field_of_another_name_is_told_with_those_there_are(tmp_path):
+    data = [{"points": sample["x"], "labels": sample["labels"]} for sample in samples(8)]
+    with pytest.raises(InputError, match=r"ResidualMLP.*'x'.*fields points, labels.*Classes.inputs"):
+        trainer(tmp_path, data=data, held_out=data)
+
+
 def test_several_faults_of_a_task_come_together(tmp_path):
     faults = wrong(losses=lambda self, p, t: p.mean(), decide=lambda self, p: (p, p[:1]))
     with pytest.raises(InputError, match=r"(?s)2 things.*losses.*decide.*own_model.md"):
@@ -211,6 +276,53 @@ def test_a_subclass_without_depth_or_readout():
         Objective(Bare(), Classes())
 
 
+class Subclass(LayeredModel):
+    """A model of ones own without `descend.layered`, and without a forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside = mlp()
+        self.depth = len(self.inside.blocks)
+
+    def get_input_embeddings(self):
+        return self.inside.embed
+
+    def layer_outputs(self, inputs):
+        states = [self.inside.embed(inputs["x"])]
+        for block in self.inside.blocks:
+            states.append(block(states[-1]))
+        return tuple(states)
+
+    def readout(self, hidden):
+        return self.inside.head(self.inside.norm(hidden))
+
+
+def test_a_subclass_needs_no_forward(tmp_path):
+    ours = trainer(tmp_path, Subclass())
+    ours.train()
+    assert np.isfinite(ours.evaluate()["eval_loss"])
+
+
+class OwnLoss(DescentTrainer):
+    """As many scripts around Transformers' Trainer have it."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return F.cross_entropy(model(x=inputs["x"]), inputs["labels"])
+
+
+def test_a_compute_loss_that_calls_the_model_is_told_what_to_do(tmp_path):
+    args = DescentConfig(str(tmp_path), max_steps=1, **QUIET)
+    with pytest.raises(InputError, match=r"compute_loss.*task=.*super\(\)\.compute_loss"):
+        OwnLoss(layers(), args, task=Classes(), train_dataset=samples(8)).train()
+
+
+def test_a_function_that_makes_the_model_is_refused(tmp_path):
+    args = DescentConfig(str(tmp_path), **QUIET)
+    for given in ({}, {"model": None}):
+        with pytest.raises(InputError, match=r"model_init.*model=model_init\(\)"):
+            DescentTrainer(args=args, model_init=layers, train_dataset=samples(8), **given)
+
+
 def test_a_stream_is_not_read_before_training(tmp_path):
     class Stream(torch.utils.data.IterableDataset):
         begun = 0
@@ -249,6 +361,16 @@ class Same(BertForSequenceClassification):
         return super().forward(*args, **kwargs)
 
 
+class Penalized(BertForSequenceClassification):
+    """A penalty that is next to nothing while logits are near 0, as those of a new head are."""
+
+    def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
+        found = super().forward(input_ids=input_ids, attention_mask=attention_mask, labels=labels, **kwargs)
+        if labels is not None:
+            found["loss"] = found.loss + 0.1 * found.logits.square().mean()
+        return found
+
+
 class Smoothed(LlamaForCausalLM):
     @property
     def loss_function(self):
@@ -269,6 +391,11 @@ def test_a_loss_of_a_subclass_is_refused_unless_a_task_is_given():
             return F.cross_entropy(prediction, target, weight=torch.tensor([1.0, 1.0, 5.0]), reduction="none")
 
     assert Objective(bert(Weighted), Own()).model.depth == 3
+
+
+def test_a_penalty_on_logits_is_seen_although_they_are_near_zero():
+    with pytest.raises(InputError, match=r"Penalized.*loss.*task="):
+        Objective(bert(Penalized))
 
 
 def test_logits_of_a_subclass_are_refused_whatever_the_task():

@@ -8,24 +8,23 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from accelerate.utils import send_to_device
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from descend.errors import InputError, reason
+from descend.errors import InputError
 from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier
-from descend.models.hooked import PAGE, HookedModel
+from descend.models.hooked import HookedModel
 from descend.models.layered import LayeredModel
 from descend.models.library import LibraryModel
 from descend.models.modules import cuda_devices, evaluating
+from descend.models.recorded import PAGE
 from descend.models.token_heads import LayeredQuestionAnswerer, LayeredTokenClassifier
 from descend.noise import Noise
 from descend.tasks import Task
-from descend.tasks.base import LABELS
 from descend.tasks.text import Classification, NextToken, QuestionAnswering, TokenClassification
-
-TRIAL_SAMPLES = 2
+from descend.tasks.text.tokens import stored
+from descend.trial import Trial, first_samples
 
 TASKS: dict[type[LayeredModel], type[Task]] = {
     LayeredClassifier: Classification,
@@ -85,8 +84,9 @@ def check_data(
 ) -> None:
     """Check samples, and run a user-defined model or task on two of them.
 
-    The random generators and the model are left as they were. The trial run is skipped if both model and task are this
-    package's, which are known to fit, and for streams, which can't be read twice.
+    The random generators and the model are left as they were. If both model and task are this package's, they are known
+    to fit, and no more than the groups of two samples is looked at, if these are not made when they are fetched.
+    Streams, which can't be read twice, are not looked at.
 
     Args:
         model: The model.
@@ -102,12 +102,13 @@ def check_data(
     for dataset in datasets.values():
         _collect(problems, partial(task.check, dataset, model.limits))
     whole = not any(parameter.is_meta for parameter in model.parameters())
-    if not problems and whole and not (_known(model) and _known(task)):
-        for name, dataset in datasets.items():
-            with evaluating(model), _undrawn(model), torch.no_grad():
-                samples = [] if problems else _first_samples(dataset)
-                if samples:
-                    _try(model, task, samples, collate, noise, f"the {name}", problems)
+    runs = whole and not (_known(model) and _known(task))
+    for name, dataset in datasets.items():
+        with evaluating(model), _undrawn(model), torch.no_grad():
+            looks = runs or isinstance(dataset, list) or stored(dataset)
+            samples = first_samples(dataset) if looks and not problems else []
+            if samples:
+                Trial(model, task, samples, f"the {name}", problems).run(collate, noise, whole=runs)
     _refuse(problems)
 
 
@@ -138,77 +139,6 @@ def _of_transformers(network: PreTrainedModel) -> LibraryModel:
     return LayeredClassifier(network) if network.get_output_embeddings() is None else LayeredCausalLM(network)
 
 
-def _try(
-    model: LayeredModel,
-    task: Task,
-    samples: list[Any],
-    collate: Callable[[list[Any]], Any],
-    noise: bool,
-    data: str,
-    problems: list[str],
-) -> None:
-    """Run model and task on some samples and add what fails to ``problems``."""
-
-    def attempt(what: str, work: Callable[[], Any]) -> Any:
-        try:
-            return work()
-        except InputError as error:
-            problems.append(str(error))
-        except KeyError as error:
-            problems.append(
-                f"{what} looks for the field {error}; the batch has {', '.join(batch)}. "
-                + (
-                    f"Give every sample the field {error}, or override {type(task).__name__}.target."
-                    if error.args[0] in LABELS
-                    else f"If samples have it, name it in {type(task).__name__}.fields: fields that neither the "
-                    "model's forward nor the task names are dropped."
-                )
-            )
-        except Exception as error:
-            problems.append(f"{what} fails on {data}: {type(error).__name__}: {reason(error)}.")
-        return None
-
-    batch: dict[str, Any] = {}
-    made = attempt("collating samples", partial(collate, samples))
-    if made is None and isinstance(samples[0], tuple | list):
-        problems.append(f"samples are a {type(samples[0]).__name__}; expected dictionaries with a name for each field.")
-    if made is not None and not isinstance(made, Mapping):
-        problems.append(f"a batch of {data} must hold fields by name; got a {type(made).__name__}. Give dictionaries.")
-    if problems:
-        return
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    batch = dict(send_to_device(made, device))
-    name = type(task).__name__
-    target = attempt(f"{name}.target", partial(task.target, batch))
-    inputs = attempt(f"{name}.inputs", partial(task.inputs, batch))
-    owners = None if target is None else attempt(f"{name}.owners", partial(task.owners, batch))
-    for method in ("mask", "groups"):
-        attempt(f"{name}.{method}", partial(getattr(task, method), batch))
-    if owners is not None and len(owners) != len(target):
-        problems.append(f"{name}.owners must name the sample of each of {len(target)} targets; got {len(owners)}.")
-    if problems or inputs is None:
-        return
-    with _embedded(model) if noise else _nothing() as embedded:
-        predictions = attempt(type(model.saved).__name__, lambda: list(model.predictions(inputs)))
-    if predictions is None:
-        return
-    if noise and not (embedded and isinstance(embedded[0], Tensor) and embedded[0].is_floating_point()):
-        got = f"a {type(embedded[0]).__name__}" if embedded else "no call of it"
-        problems.append(f"the module named by embeddings must return a tensor of real numbers; got {got}.")
-    if len(predictions) != model.depth + 1:
-        problems.append(f"expected depth + 1 = {model.depth + 1} predictions; got {len(predictions)}.")
-    expected = f"must return one number for each target, shape ({len(target)},)"
-    for method in ("losses", "score"):
-        values = attempt(f"{name}.{method}", partial(getattr(task, method), predictions[-1], target))
-        if values is not None and tuple(values.shape) != (len(target),):
-            shape = tuple(values.shape)
-            problems.append(f"{name}.{method} {expected}, not their mean (reduction='none'); got {shape}.")
-            break
-    decided = attempt(f"{name}.decide", partial(task.decide, predictions[-1]))
-    if decided is not None and [len(each) for each in decided] != [len(target)] * 2:
-        problems.append(f"{name}.decide must return a decision and a probability for each of {len(target)} targets.")
-
-
 def _collect(problems: list[str], check: Callable[[], Any]) -> None:
     try:
         check()
@@ -229,28 +159,6 @@ def _known(part: LayeredModel | Task) -> bool:
     if isinstance(part, HookedModel):
         return False
     return isinstance(part, LibraryModel) or type(part).__module__.startswith("descend.")
-
-
-def _first_samples(dataset: Any) -> list[Any]:
-    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-        return []
-    return [dataset[place] for place in range(min(TRIAL_SAMPLES, len(dataset)))]
-
-
-@contextmanager
-def _embedded(model: LayeredModel) -> Iterator[list[Any]]:
-    """Record the outputs of the model's input embedding inside the ``with`` block."""
-    outputs: list[Any] = []
-    handle = model.get_input_embeddings().register_forward_hook(lambda module, args, output: outputs.append(output))
-    try:
-        yield outputs
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def _nothing() -> Iterator[list[Any]]:
-    yield []
 
 
 @contextmanager

@@ -92,7 +92,7 @@ class Objective(nn.Module):
         self.trains_with_noise = True
         """Whether `forward` adds the noise; if not, it is for evaluation alone."""
 
-    def forward(self, weights: Sequence[float], inner: bool = True, **batch: Any) -> ExitLosses:
+    def forward(self, weights: Sequence[float] | None = None, inner: bool = True, **batch: Any) -> ExitLosses:
         """The layer losses of a batch of training data.
 
         Args:
@@ -100,7 +100,16 @@ class Objective(nn.Module):
                 a gradient.
             inner: Whether inner exits are needed. Those of a language model are expensive, and skipped if not.
             **batch: The fields of a batch of samples.
+
+        Raises:
+            InputError: If there are no weights: a ``compute_loss`` of a script calls the model itself.
         """
+        if weights is None:
+            raise InputError(
+                "compute_loss must take the loss from DescentTrainer, whose model gives a loss for every layer; it "
+                "called the model without their weights. Give your loss as task=..., and add further terms to "
+                "super().compute_loss(...)."
+            )
         passes = 1 if self.r_drop is None else 2
         if passes == 2:  # side by side: dropout and noise draw anew for every row
             batch = {name: torch.cat([value, value]) for name, value in batch.items()}
@@ -229,9 +238,11 @@ class Objective(nn.Module):
         check_data(self.model, self.task, datasets, collate, noise=noisy)
 
     @property
-    def sample_fields(self) -> list[str]:
-        """The fields of a sample that the model or the task reads; the trainer drops all others."""
+    def sample_fields(self) -> list[str] | None:
+        """The fields of a sample that the model or the task reads; None if ``forward`` takes any and names none."""
         taken = inspect.signature(self.model.library.forward).parameters
+        if not any(each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL) for each in taken.values()):
+            return None
         return [*taken, *LABELS, GROUP, *self.task.fields]
 
     # Delegate to the module that is trained and saved what `Trainer` and its users ask of a model.

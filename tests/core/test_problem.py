@@ -299,6 +299,11 @@ def test_losses_of_another_shape(shape):
         problem.bounds(losses)
 
 
+def test_losses_in_a_list_are_told_to_be_stacked():
+    with pytest.raises(InputError, match=r"one tensor.*\(3,\).*list.*torch.stack"):
+        DescentProblem(2, 0.1).goal([torch.tensor(1.0)] * 3)
+
+
 def test_multipliers_of_another_shape():
     problem = DescentProblem(3, 0.1)
     message = r"multipliers.*\(4,\).*\(3,\)"

@@ -76,6 +76,27 @@ def test_a_block_that_runs_several_times(given):
         assert torch.equal(found, expected)
 
 
+class Named(ResidualMLP):
+    """Blocks in a ModuleDict."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleDict({f"block_{place}": block for place, block in enumerate(self.blocks)})
+
+    def forward(self, x):
+        hidden = self.embed(x)
+        for block in self.blocks.values():
+            hidden = block(hidden)
+        return self.head(self.norm(hidden))
+
+
+def test_blocks_in_a_dictionary_by_its_name():
+    torch.manual_seed(0)
+    network = Named().eval()
+    model = layers(network)
+    assert model.depth == 3 and torch.equal(first_batch(model)[-1], network(batch()))
+
+
 def test_a_single_block_by_its_name():
     network = mlp(depth=3, looped=True)
     assert layers(network, blocks="blocks.0", depth=3).depth == 3
@@ -144,6 +165,47 @@ def test_a_readout_that_is_not_the_modules_own_is_one_error_on_the_first_batch()
         first_batch(layers(readout="norm"))
 
 
+class TwoOutputs(ResidualMLP):
+    """A mean and a spread, in a tuple, a dictionary or one tensor."""
+
+    def __init__(self, together=tuple):
+        super().__init__()
+        self.spread = nn.Linear(8, 3)
+        self.together = together
+
+    def forward(self, x):
+        hidden = self.embed(x)
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.together((self.head(hidden), self.spread(hidden)))
+
+
+def test_the_prediction_may_be_any_part_of_the_output():
+    for together in (tuple, lambda parts: dict(zip("ab", parts, strict=True))):
+        network = TwoOutputs(together).eval()
+        for readout in ("head", "spread"):
+            assert len(first_batch(layers(network, readout=readout))) == 4
+
+
+def test_several_outputs_are_one_tensor():
+    network = TwoOutputs()
+
+    def stacked(hidden):
+        return torch.stack((network.head(hidden), network.spread(hidden)), -1)
+
+    with pytest.raises(InputError, match=r"readout.*tuple.*torch.stack.*forward"):
+        first_batch(layers(network, readout=lambda hidden: (network.head(hidden), network.spread(hidden))))
+    with pytest.raises(InputError, match=r"\(5, 3, 2\).*tuple with \(5, 3\), \(5, 3\).*torch.stack.*forward"):
+        first_batch(layers(network, readout=stacked))
+    network.together = lambda parts: torch.stack(parts, -1)
+    assert len(first_batch(layers(network, readout=stacked))) == 4
+
+
+def test_a_missing_value_is_named():
+    with pytest.raises(InputError, match=r"ResidualMLP.*NaN.*missing values"):
+        layers().layer_outputs({"x": batch() * float("nan")})
+
+
 def test_the_readout_is_checked_once():
     network = mlp().eval()
     calls = []
@@ -189,6 +251,21 @@ def test_blocks_that_do_not_run_are_counted():
     network.spare = Block(8)
     with pytest.raises(InputError, match=r"3 times.*4"):
         first_batch(layers(network, blocks=[*network.blocks, network.spare]))
+
+
+def test_blocks_in_another_order_than_they_run_are_refused():
+    network = mlp()
+    with pytest.raises(InputError, match=r"order.*blocks\.2 where it calls blocks\.0"):
+        first_batch(layers(network, blocks=[*network.blocks][::-1]))
+
+
+def test_a_first_block_that_is_left_out_is_told(caplog):
+    network = mlp()
+    assert layers(network, blocks=[*network.blocks][1:]).depth == 2
+    assert "blocks.0, which is like blocks.1 and before it" in caplog.text
+    caplog.clear()
+    layers(network), layers(network, blocks=[*network.blocks][:2])
+    assert not caplog.text
 
 
 def test_layers_of_several_shapes_are_refused():
@@ -286,6 +363,12 @@ def test_a_subclass_may_call_its_blocks_blocks():
     assert isinstance(model.blocks, nn.ModuleList) and len(list(model.parameters())) == 6
     assert len(list(model.predictions({"x": batch()}))) == 3
     assert list(model.layer_modules) == []
+
+
+def test_a_subclass_without_forward_returns_its_last_prediction():
+    model = Whole()
+    last = list(model.predictions({"x": batch()}))[-1]
+    assert torch.equal(model(x=batch()), last) and torch.equal(model({"x": batch()}), last)
 
 
 def test_what_a_subclass_lacks_is_told_when_it_is_made():

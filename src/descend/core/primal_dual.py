@@ -35,7 +35,8 @@ class PrimalDual:
     Args:
         problem: The constrained problem.
         lr: η_λ, the dual learning rate; by default 0.03, or 500 per run for ``"price"``.
-        optimizer: ``"sgd"``, ``"adam"`` (the paper's), ``"nupi"`` or ``"price"`` (`PriceAscent`).
+        optimizer: ``"sgd"``, ``"adam"`` (the paper's), ``"nupi"`` or ``"price"`` (`PriceAscent`; use it with
+            a `GeometricTarget`).
         resilience: ρ, the price of slack; 0 for hard constraints.
         slack: ``"implicit"``, eq. (38), or ``"explicit"``, eq. (36).
         slack_lr: Learning rate of explicit slack; by default ``resilience * lr``, so that u follows its optimum ρλ, or

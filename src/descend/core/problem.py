@@ -253,6 +253,11 @@ class DescentProblem:
         return weights / weights.sum() if self.target.normalized else weights
 
     def _check(self, losses: Tensor) -> None:
+        if not isinstance(losses, Tensor):
+            raise InputError(
+                f"losses must be one tensor, (L+1,) = ({self.depth + 1},); got a {type(losses).__name__}. Make one of "
+                "a list by torch.stack, which keeps gradients."
+            )
         if losses.shape != (self.depth + 1,):
             raise InputError(
                 f"losses must have shape (L+1,) = ({self.depth + 1},), one per layer output; got "

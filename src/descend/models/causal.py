@@ -127,6 +127,11 @@ class LayeredCausalLM(LibraryModel):
         *_, read = self.predictions(inputs)
         return inputs, {"labels": tokens}, read
 
+    @property
+    def last_of_head(self) -> nn.Module:
+        """The module that turns hidden states into logits, before they are scaled."""
+        return self.library.get_output_embeddings()
+
     def cross_entropy(self, logits: Tensor, labels: Mapping[str, Tensor]) -> Tensor:
         """The mean cross-entropy over next tokens."""
         return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), labels["labels"][:, 1:].flatten())

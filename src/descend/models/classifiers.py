@@ -59,6 +59,11 @@ class LayeredClassifier(LayeredEncoder):
         *_, read = self.predictions(inputs)
         return inputs, {"labels": torch.arange(len(read), device=read.device)}, read
 
+    @property
+    def last_of_head(self) -> nn.Module:
+        """The module that gives the logits."""
+        return self.library.score if hasattr(self.library, "score") else self.library.classifier
+
     def cross_entropy(self, logits: Tensor, labels: Mapping[str, Tensor]) -> Tensor:
         """The mean cross-entropy over texts."""
         return F.cross_entropy(logits.float(), labels["labels"])

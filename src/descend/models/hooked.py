@@ -1,9 +1,10 @@
 """`layered`: read every layer of a user's own module through forward hooks."""
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 from descend.errors import InputError
 from descend.models.layered import LayeredModel
 from descend.models.modules import close, cuda_devices
+from descend.models.recorded import PAGE, Calls, refuse_no_prediction, refuse_other_output
 
-PAGE = "docs/guides/own_model.md"
+logger = logging.getLogger(__name__)
 
 PLACES = "places"
 """The field of a task's inputs that says which of B·T tokens are targets, (N,)."""
@@ -35,11 +37,12 @@ def layered(
 
     Args:
         module: The model. Its forward is called with the fields of a batch by name.
-        blocks: The dotted name of the ``ModuleList``, ``Sequential`` or single block, or a list of modules. Block l
-            returns h_l, (B, …) and all of one shape, or a tuple that starts with it; h_0 is what the first block is
-            called with.
-        readout: Turns h_l of any l into a prediction, so that ``readout(h_L)`` is the module's own output: a submodule,
-            its dotted name, or a function such as ``lambda h: model.head(model.norm(h))``.
+        blocks: The dotted name of the ``ModuleList``, ``ModuleDict``, ``Sequential`` or single block, or a list of
+            modules in the order of their calls. Block l returns h_l, (B, …) and all of one shape, or a tuple that
+            starts with it; h_0 is what the first block is called with.
+        readout: Turns h_l of any l into a prediction, one tensor, so that ``readout(h_L)`` is the module's own output
+            or, of a tuple or dictionary, a part of it (``logits`` if there are any): a submodule, its dotted name, or a
+            function such as ``lambda h: module.head(module.norm(h))``.
         embeddings: The submodule whose output is x, or its dotted name. Noise is added there. Needed only with noise;
             by default what ``module.get_input_embeddings()`` returns, if there is such a method.
         depth: L, the number of block calls in a forward pass. Needed only if blocks run more than once.
@@ -162,10 +165,9 @@ class HookedModel(LayeredModel):
                 f"pass; expected depth = {self.depth} calls. Name the blocks that run, or give descend.layered the "
                 f"depth. See {PAGE}."
             )
-        states = (record.inputs[0], *record.outputs)
         if not self._verified:
             self._verify(record, output)
-        return states
+        return record.states
 
     def predictions(self, inputs: Any) -> Iterator[Tensor]:
         """The prediction of every layer; at the N ``places`` of B·T tokens, if a task puts them into the inputs.
@@ -183,12 +185,9 @@ class HookedModel(LayeredModel):
         return self.network(*inputs) if isinstance(inputs, tuple) else self.network(inputs)
 
     @contextmanager
-    def _recording(self) -> Iterator["_Record"]:
+    def _recording(self) -> Iterator[Calls]:
         """Record the blocks' calls inside the ``with`` block; no hook is left after it."""
-        record, gradients = _Record(), torch.is_grad_enabled()
-
-        def before(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            record.inputs.append(_first_tensor([*args, *kwargs.values()], f"the input of {type(block).__name__}"))
+        record, gradients = Calls(), torch.is_grad_enabled()
 
         def after(block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if gradients and not torch.is_grad_enabled():
@@ -196,12 +195,11 @@ class HookedModel(LayeredModel):
                     f"{type(block).__name__} runs without gradients inside a forward pass that needs them, so inner "
                     "exits would not train. With activation checkpointing, choose use_reentrant=False."
                 )
-            values = list(output.values()) if isinstance(output, Mapping) else output
-            record.outputs.append(_first_tensor(values, f"the output of {type(block).__name__}"))
+            record.returned(block, output)
 
         handles = []
-        for block in self.layer_modules:
-            handles.append(block.register_forward_pre_hook(before, with_kwargs=True))
+        for name, block in zip(dict.fromkeys(self._block_names), self.layer_modules, strict=True):
+            handles.append(block.register_forward_pre_hook(partial(record.called, name), with_kwargs=True))
             handles.append(block.register_forward_hook(after))
         try:
             yield record
@@ -210,57 +208,51 @@ class HookedModel(LayeredModel):
                 handle.remove()
 
     @torch.no_grad()
-    def _verify(self, record: "_Record", output: Any) -> None:
+    def _verify(self, record: Calls, output: Any) -> None:
         """Check once that the blocks form a chain and that ``readout(h_L)`` is the module's own output."""
-        name = type(self.network).__name__
-        shapes = {tuple(state.shape) for state in [record.inputs[0], *record.outputs]}
-        if len(shapes) > 1:
-            raise InputError(
-                f"all layer outputs of {name} must have one shape, so that one readout reads them; got "
-                f"{', '.join(map(str, sorted(shapes)))}. Name blocks between which the shape stays."
-            )
-        for layer, (given, got) in enumerate(zip(record.inputs[1:], record.outputs, strict=False), start=1):
-            if given is not got and not close(given, got):
-                raise InputError(
-                    f"block {layer + 1} of {name} is not given what block {layer} returns. Each block's output must be "
-                    f"the next one's input: compute what comes between, such as a residual sum, inside the block. See "
-                    f"{PAGE}."
-                )
+        record.refuse_no_chain(self.network, self._block_names)
         with torch.random.fork_rng(devices=cuda_devices(self.network)):
             read, again = self.readout(record.outputs[-1]), self.readout(record.outputs[-1])
-        if not isinstance(read, Tensor):
-            raise InputError(f"readout must return one tensor; got {type(read).__name__}. Return the prediction alone.")
+        refuse_no_prediction(self.network, read)
         if self.network.training and not close(read, again):
             return  # the readout has dropout: compare in the first pass in eval mode
-        output_tensor = _prediction(output, read)
-        if output_tensor is None or not close(read, output_tensor):
-            if output_tensor is None:
-                difference = _kind(output)
-            else:
-                difference = f"values up to {(read - output_tensor).abs().max().item():.3g} apart"
-            raise InputError(
-                f"readout(h_L), shape {tuple(read.shape)}, must equal the output of {name} itself; got {difference}. "
-                f"Let readout do all that {name} does after its last block, such as a norm and pooling. See {PAGE}."
-            )
+        refuse_other_output(self.network, read, output)
         self._verified = True
-
-
-@dataclass
-class _Record:
-    """The first tensor that each block call took and returned, in order."""
-
-    inputs: list[Tensor] = field(default_factory=list)
-    outputs: list[Tensor] = field(default_factory=list)
 
 
 def _block_names(module: nn.Module, blocks: str | Sequence[nn.Module]) -> list[str]:
     """The dotted names of the blocks, in the order of their calls; a block that is listed twice is called twice."""
     part: Any = module.get_submodule(_name(module, blocks, "blocks")) if isinstance(blocks, str) else blocks
+    if isinstance(part, nn.ModuleDict):
+        part = part.values()
     single = isinstance(part, nn.Module) and not isinstance(part, nn.ModuleList | nn.Sequential)
     modules = [part] if single else list(part)
     if not modules:
         raise InputError("blocks must hold at least one module; got none.")
-    return [_name(module, block, "blocks") for block in modules]
+    names = [_name(module, block, "blocks") for block in modules]
+    if left_out := _left_out(module, names):
+        logger.warning(
+            f"blocks leave out {', '.join(left_out)}, which {'is' if len(left_out) == 1 else 'are'} like {names[0]} "
+            f"and before it: h_0 is the input of {names[0]}, and no constraint holds for what runs before."
+        )
+    return names
+
+
+def _left_out(module: nn.Module, names: Sequence[str]) -> list[str]:
+    """The modules before the first block, in the same container, that are like it and not named."""
+    parent, _, own = names[0].rpartition(".")
+    container = module.get_submodule(parent)
+    if not isinstance(container, nn.ModuleList | nn.ModuleDict | nn.Sequential):
+        return []
+    children = dict(container.named_children())
+    before = list(children)[: list(children).index(own)]
+    alike = [name for name in before if _build(children[name]) == _build(children[own])]
+    return [name for name in (f"{parent}.{each}" if parent else each for each in alike) if name not in names]
+
+
+def _build(block: nn.Module) -> tuple[type, list[torch.Size]]:
+    """What two blocks of one stack have in common."""
+    return type(block), [each.shape for each in block.parameters()]
 
 
 def _name(module: nn.Module, part: str | nn.Module, argument: str) -> str:
@@ -295,24 +287,3 @@ def _accepted(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(module.forward).parameters
-
-
-def _first_tensor(values: Any, what: str) -> Tensor:
-    if isinstance(values, Tensor):
-        return values
-    for value in values if isinstance(values, tuple | list) else []:
-        if isinstance(value, Tensor):
-            return value
-    raise InputError(f"{what} must be a tensor, or start with one; got {type(values).__name__}.")
-
-
-def _prediction(output: Any, like: Tensor) -> Tensor | None:
-    """The tensor of a module's output that has a prediction's shape; None if there is none."""
-    if isinstance(output, Mapping):
-        output = [output["logits"]] if "logits" in output else list(output.values())
-    candidates = output if isinstance(output, tuple | list) else [output]
-    return next((each for each in candidates if isinstance(each, Tensor) and each.shape == like.shape), None)
-
-
-def _kind(output: Any) -> str:
-    return f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"

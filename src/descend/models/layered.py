@@ -89,6 +89,15 @@ class LayeredModel(nn.Module, ABC):
     def get_input_embeddings(self) -> nn.Module:
         """The module whose output is x, to which noise is added: a word embedding, or an identity on the input."""
 
+    def forward(self, *args: Any, **inputs: Any) -> Any:
+        """The model's own output; by default the last of `predictions`, of one argument or of fields by name.
+
+        The trainer drops fields of a sample that neither ``forward`` nor the task names, and none if a ``forward``
+        names none, as this one.
+        """
+        *_, last = self.predictions(args[0] if args else inputs)
+        return last
+
     @abstractmethod
     def layer_outputs(self, inputs: Any) -> tuple[Tensor, ...]:
         """h_0 … h_L, L+1 tensors of one shape, for the inputs that the task makes of a batch."""

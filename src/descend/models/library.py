@@ -19,6 +19,9 @@ TRUSTED = ("transformers", "descend", "peft", "torch")
 
 MOST_PROBES = 64
 
+PROBED_LOGITS = 3.0
+"""The size of logits, as the root of their mean square, at which losses are compared; a new head's are near 0."""
+
 PER_LAYER = ("layer_types", "no_rope_layers")
 """Fields of a configuration with one entry for each block. A copy of the first K blocks has ``num_hidden_layers`` = K
 (every family has that name, some as an alias) and the first K entries of these."""
@@ -135,6 +138,11 @@ class LibraryModel(LayeredModel):
     def cross_entropy(self, logits: Tensor, labels: Mapping[str, Tensor]) -> Tensor:
         """The mean loss by which such a model is trained by default, of the logits and labels of `probe`."""
 
+    @property
+    @abstractmethod
+    def last_of_head(self) -> nn.Module:
+        """The module of the head that runs last, whose output the logits are made of."""
+
     def own_logits(self, outputs: Any) -> Tensor | None:
         """The logits among the outputs of the Hugging Face model; None if there are none."""
         return _of(outputs, "logits")
@@ -145,7 +153,9 @@ class LibraryModel(LayeredModel):
 
         Layers are read by the head only and trained on cross-entropy. A subclass whose ``forward`` scales the logits
         or weights the classes would silently be trained without that. This method compares its outputs with ours on a
-        few made-up tokens; a subclass that changes nothing passes.
+        few made-up tokens, once more with logits of the size `PROBED_LOGITS`: near 0 a penalty on logits would differ
+        from none by less than rounding. A subclass that changes nothing passes, and so does one whose change does not
+        show on these tokens.
 
         Args:
             loss: Whether to compare losses too; False if the user gives a task.
@@ -156,17 +166,28 @@ class LibraryModel(LayeredModel):
         network = self.library
         if not _overridden(network) or any(each.is_meta for each in network.parameters()):
             return
-        name = type(network).__name__
         with evaluating(self.network), torch.random.fork_rng(devices=cuda_devices(network)):
-            inputs, labels, read = self.probe()
+            size = self._compare(loss=False)
+            factor = PROBED_LOGITS / size if size > 0 else 1.0
+            handle = self.last_of_head.register_forward_hook(lambda module, args, output: output * factor)
             try:
-                outputs = network(**inputs, **labels)
-            except Exception as error:
-                raise InputError(
-                    f"{name} overrides what its parent class computes, and can't be called with "
-                    f"{', '.join([*inputs, *labels])}: {type(error).__name__}: {error}. Keep its parent's arguments, "
-                    "or use descend.layered(model, ...)."
-                ) from error
+                self._compare(loss=loss)
+            finally:
+                handle.remove()
+
+    def _compare(self, *, loss: bool) -> float:
+        """Compare the Hugging Face model's outputs with ours once; returns the root mean square of the logits."""
+        network = self.library
+        name = type(network).__name__
+        inputs, labels, read = self.probe()
+        try:
+            outputs = network(**inputs, **labels)
+        except Exception as error:
+            raise InputError(
+                f"{name} overrides what its parent class computes, and can't be called with "
+                f"{', '.join([*inputs, *labels])}: {type(error).__name__}: {error}. Keep its parent's arguments, "
+                "or use descend.layered(model, ...)."
+            ) from error
         logits, own_loss = self.own_logits(outputs), _of(outputs, "loss")
         if logits is None or not close(logits, read):
             raise InputError(
@@ -181,6 +202,7 @@ class LibraryModel(LayeredModel):
                 f"{expected.item():.4g}. Training uses the task's loss at every layer, so give yours as task=...: "
                 "derive it from descend.Task and return one loss per sample."
             )
+        return read.float().square().mean().sqrt().item()
 
 
 def _overridden(network: nn.Module) -> bool:

@@ -58,14 +58,15 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def close(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors are equal except for rounding in the coarser of their types."""
+    """Whether two tensors are equal except for rounding in the coarser of their types; a NaN equals a NaN."""
     if first.shape != second.shape:
         return False
     if not first.is_floating_point():
         return torch.equal(first, second)
     tolerance = 0.1 * max(torch.finfo(each.dtype).eps for each in (first, second)) ** 0.5
-    scale = float(second.detach().abs().max()) if second.numel() else 0.0
-    return torch.allclose(first.double(), second.double(), rtol=tolerance, atol=tolerance * max(scale, 1e-6))
+    scale = float(second.detach().nan_to_num(0.0, 0.0, 0.0).abs().max()) if second.numel() else 0.0
+    atol = tolerance * max(scale, 1e-6)
+    return torch.allclose(first.double(), second.double(), rtol=tolerance, atol=atol, equal_nan=True)
 
 
 def cuda_devices(module: nn.Module) -> list[int]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
@@ -30,6 +30,11 @@ class LayeredTokenModel(LayeredEncoder):
     @abstractmethod
     def modules_of_head(self) -> tuple[str, ...]:
         """The names of the head's modules in the order of their calls."""
+
+    @property
+    def last_of_head(self) -> nn.Module:
+        """The module that gives the logits."""
+        return getattr(self.library, self.modules_of_head[-1])
 
     def readout(self, hidden: Tensor, looks: Tensor | None = None) -> Tensor:
         """The logits (…, C) that the head reads from tokens (…, H) of one layer's output."""

@@ -91,11 +91,15 @@ class Task(ABC):
         return None
 
     def owners(self, batch: dict[str, Any]) -> Tensor:
-        """The sample 0 … B−1 that each target belongs to, (N,); by default one target for each sample."""
+        """The sample 0 … B−1 that each target belongs to, (N,); by default one target for each sample.
+
+        Override it if `target` has another number of rows than the batch has samples: confidence intervals count the
+        targets of one sample together.
+        """
         return torch.arange(len(self.target(batch)))
 
     def groups(self, batch: dict[str, Any]) -> Tensor | None:
-        """The group of each sample, (B,), or None if samples are independent: the field ``group`` if given.
+        """The group of each sample, (B,) whole numbers, or None if samples are independent: ``group`` if given.
 
         Samples of one group, such as windows of one video, count together in confidence intervals.
         """

@@ -125,16 +125,16 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
 
     def __init__(
         self,
-        model: nn.Module | str,
+        model: nn.Module | str | None = None,
         args: TrainingArguments | None = None,
         *others: Any,
         noise: Noise | float | None = None,
         **kwargs: Any,
     ):
-        if model is None:
-            raise InputError("expected a model, or its name or folder; got None.")
         args = DescentSFTConfig.of(args)
         self._refuse(args, kwargs)
+        if model is None:
+            raise InputError("expected a model, or its name or folder; got None.")
         if args.eval_packing is None:  # off by default: a text's noise must not depend on its neighbours in a row
             args.eval_packing = False
         if isinstance(model, str):

@@ -58,7 +58,10 @@ class DescentMixin(Guarded):
     def _refuse(args: DescentArguments, kwargs: dict[str, Any]) -> None:
         """Raise an error for arguments that the training loop does not support."""
         if kwargs.get("model_init") is not None:
-            raise InputError("expected a model; model_init, which makes one for each trial, can't be used here.")
+            raise InputError(
+                "expected a model; got model_init, which makes one for each trial. Give the trainer a model: "
+                "model=model_init()."
+            )
         if kwargs.get("compute_loss_func") is not None:
             raise InputError("compute_loss_func must be left out: the loss is the task's. Give a task of your own.")
         if "inputs" in (args.include_for_metrics or ()):
@@ -79,6 +82,8 @@ class DescentMixin(Guarded):
         """Set up the objective, the multipliers and the records."""
         # A non-finite loss ends training, so the filter is useless, and it synchronizes with the GPU twice per batch.
         args.logging_nan_inf_filter = False
+        if objective.sample_fields is None:
+            args.remove_unused_columns = False
         self.objective = objective
         self.dual = args.primal_dual(objective.model.depth, objective.model.first_layer)
         self.layer_skip = LayerSkip(args, objective.model, args.seed) if args.method == "layerskip" else None
@@ -324,22 +329,22 @@ class DescentTrainer(DescentMixin):
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | None = None,
         args: TrainingArguments | None = None,
         *others: Any,
         task: Task | None = None,
         noise: Noise | float | None = None,
         **kwargs: Any,
     ):
-        if model is None:
-            raise InputError("expected a model; got None.")
         args = DescentConfig.of(args)
         self._refuse(args, kwargs)
+        if model is None:
+            raise InputError("expected a model; got None.")
         r_drop = args.r_drop if args.method == "r-drop" else None
         self._constrain(Objective(model, task, self._noise(noise, args.seed), r_drop=r_drop), args)
         super().__init__(self.users_model, args, *others, **kwargs)
         self._ready()
 
-    def columns(self) -> list[str]:
+    def columns(self) -> list[str] | None:
         """The fields of a sample that the model or the task reads."""
         return self.objective.sample_fields
