@@ -90,7 +90,7 @@ def test_all_that_is_missing_is_named_at_once(tmp_path):
     args = DescentConfig(str(tmp_path), **QUIET)
     with pytest.raises(InputError) as error:
         DescentTrainer(mlp(), args, task=Loose(), noise="loud", train_dataset=samples(4))
-    for word in ("ResidualMLP", "descend.layered", "descend.Task", "Loose", "'loud'", "docs/guides/own_model.md"):
+    for word in ("ResidualMLP", "descend.layered", "descend.Task", "Loose", "'loud'", "guide 'Your own model'"):
         assert word in str(error.value)
 
 
@@ -128,6 +128,11 @@ def wrong(**methods):
 def test_a_task_that_does_not_fit_is_refused_before_any_step(tmp_path, methods, names):
     with pytest.raises(InputError, match=names):
         trainer(tmp_path, task=wrong(**methods))
+
+
+def test_a_readout_that_fails_is_not_blamed_on_the_module_alone(tmp_path):
+    with pytest.raises(InputError, match=r"ResidualMLP or its readout fails on the training data: AttributeError"):
+        trainer(tmp_path, layers(readout=lambda hidden: hidden.nothing))
 
 
 def several(**methods):
@@ -197,8 +202,19 @@ def test_a_field_of_another_name_is_told_with_those_there_are(tmp_path):
 
 def test_several_faults_of_a_task_come_together(tmp_path):
     faults = wrong(losses=lambda self, p, t: p.mean(), decide=lambda self, p: (p, p[:1]))
-    with pytest.raises(InputError, match=r"(?s)2 things.*losses.*decide.*own_model.md"):
+    with pytest.raises(InputError, match=r"(?s)2 things.*losses.*decide.*Your own model"):
         trainer(tmp_path, task=faults)
+
+
+def test_the_guide_to_your_own_model_is_named_only_where_it_helps(tmp_path):
+    for task, named in ((None, False), (Classes(), True)):
+        with pytest.raises(InputError) as error:
+            Objective(network("bert"), task, noise="loud")
+        assert ("Your own model" in str(error.value)) is named
+    rows = [{"input_ids": [5, 6]}]
+    with pytest.raises(InputError, match="label") as error:
+        DescentTrainer(network("bert"), DescentConfig(str(tmp_path), **QUIET), train_dataset=rows)
+    assert "Your own model" not in str(error.value)
 
 
 @pytest.mark.parametrize("data", [[{"x": torch.rand(4)}], [{"labels": 1}], [torch.rand(4), torch.rand(4)]])

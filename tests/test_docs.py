@@ -96,6 +96,32 @@ def test_no_line_of_the_architecture_is_long():
     assert [line for line in ARCHITECTURE.splitlines() if len(line) > 120] == []
 
 
+# --- the API page
+
+
+def attribute_docs(body: list[ast.stmt]) -> list[str]:
+    """The first lines of the docstrings of a class's public attributes and properties."""
+    docs = []
+    for before, node in zip([None, *body], body, strict=False):
+        if isinstance(node, ast.FunctionDef) and any("property" in ast.unparse(each) for each in node.decorator_list):
+            docs.append("" if node.name.startswith("_") else ast.get_docstring(node) or "")
+        elif isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(node, ast.Expr):
+            docs.append(str(ast.literal_eval(node.value)))
+    return [doc.partition("\n")[0] for doc in docs]
+
+
+def test_no_attribute_of_the_api_page_is_cut_at_a_colon():
+    """Napoleon takes what stands before a colon in an attribute's first line for its type."""
+    page = (ROOT / "docs" / "reference" / "api.md").read_text("utf-8")
+    names = set(re.findall(r"autoclass:: [\w.]*?(\w+)$", page, re.MULTILINE))
+    modules = [ast.parse(file.read_text("utf-8")).body for file in PACKAGE.rglob("*.py")]
+    classes = [node for body in modules for node in body if isinstance(node, ast.ClassDef) and node.name in names]
+    assert {node.name for node in classes} == names
+    lines = [(node.name, line) for node in classes for line in attribute_docs(node.body)]
+    assert len(lines) > 20
+    assert [line for line in lines if re.search(r"(?<!:):(?!:)", re.sub(r"`+.*?`+", "", line[1]))] == []
+
+
 @pytest.mark.parametrize("folder", ["guides", "explanation", "reference"])
 def test_no_line_of_a_page_is_long(folder):
     pages = [ROOT / "README.md", ROOT / "docs" / "index.md", *(ROOT / "docs" / folder).glob("*.md")]

@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from datasets import Dataset
 from transformers import DataCollatorForTokenClassification, TrainingArguments
 
 from descend.models import causal
 from descend.models.encoders import FAMILIES
-from descend.tasks.text import learn_tokenizer
+from descend.tasks.text import generate_reviews, learn_tokenizer
 from tests.support.networks import QUIET, network
 from tests.support.tagging import HEADS, Tagger, texts
 
 PAGE = (Path(__file__).parents[1] / "docs" / "reference" / "families.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+*TRAINS, JUDGES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_its_table_is_the_codes():
@@ -28,7 +29,7 @@ def test_its_table_is_the_codes():
     assert all(bool(family.token_head) == bool(family.answer_head) for family in FAMILIES.values())
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["tokens", "answer", "own"])
+@pytest.mark.parametrize("block", TRAINS, ids=["tokens", "answer", "own"])
 def test_its_code_trains(block, tmp_path):
     torch.manual_seed(0)
     head = "answer" if "start_positions" in block else "tokens"
@@ -45,3 +46,14 @@ def test_its_code_trains(block, tmp_path):
     }
     exec(block.replace('"MODEL"', repr(str(tmp_path / "model"))), given)
     assert given["trainer"].state.global_step == 1
+
+
+def test_its_code_judges_a_plain_classifier(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    reviews = generate_reviews(12, 0)
+    tokenizer = learn_tokenizer([row["text"] for row in reviews])
+    rows = Dataset.from_list(reviews).map(lambda row: tokenizer(row["text"][:60]))
+    network("bert", labels=2, vocab_size=len(tokenizer), max_position_embeddings=80).save_pretrained("MODEL")
+    given = {"test": rows, "tokenizer": tokenizer}
+    exec(JUDGES, given)
+    assert given["summary"].samples == 12 and (tmp_path / "plain" / "summary.json").is_file()

@@ -1,9 +1,11 @@
 """The commands and the Python of the guides: run on small data, or their options looked up."""
 
 import contextlib
+import inspect
 import io
 import json
 import re
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from datasets import Dataset
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
+import descend
 from descend.cli import COMMANDS, main
 from descend.recipes import RECIPES
 from descend.tasks.text import generate_instructions
@@ -105,7 +108,7 @@ def test_language(run):
     assert len(json.loads(Path("constrained.json").read_text())) == 4
 
 
-def test_language_in_a_script(tmp_path, monkeypatch):
+def test_language_in_a_script(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     tokenizer = review_tokenizer()
     tokenizer.eos_token = "[PAD]"
@@ -114,30 +117,48 @@ def test_language_in_a_script(tmp_path, monkeypatch):
     tokenizer.save_pretrained("llm")
     trains, leaves = python_blocks(GUIDES / "language.md")
     rows = Dataset.from_list([{"prompt": "the plot was ", "completion": "good"}] * 4)
-    scope = {"train": rows, "validation": rows}
+    scope = {"train": rows, "validation": rows, "test": rows}
     small = {"NAME_OR_FOLDER": "llm", "exit_share=": "use_cpu=True, bf16=False, max_steps=1, exit_share="}
     for word, value in small.items():
         trains = trains.replace(word, value)
     exec(trains, scope)
-    scope["trainer"].train()
+    assert scope["trainer"].summary.samples and "easible" in capsys.readouterr().out.splitlines()[-1].lower()
     inputs = tokenizer("the plot was", return_tensors="pt", return_token_type_ids=False)
     exec(leaves, {"model": scope["trainer"].model.eval(), "inputs": inputs | {"do_sample": False}})
 
 
 def test_own_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    reads, loads = python_blocks(GUIDES / "own_model.md")
+    reads, reads_by_a_function, answers, cuts, loads = python_blocks(GUIDES / "own_model.md")
 
     class ResidualMLP(torch.nn.Module):
         def __init__(self):
             super().__init__()
             self.embed, self.head = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)
-            self.blocks = torch.nn.ModuleList([torch.nn.Linear(4, 4)])
+            self.norm = torch.nn.LayerNorm(4)
+            self.blocks = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x):
+            hidden = self.embed(x)
+            for block in self.blocks:
+                hidden = block(hidden)
+            return self.head(self.norm(hidden))
 
     module = ResidualMLP()
+    whole = deepcopy(module)
     scope = {"module": module, "ResidualMLP": ResidualMLP}
     exec(reads, scope)
-    assert scope["model"].depth == 1
+    assert scope["model"].depth == 3
+    exec(reads_by_a_function, scope)
+    (function,) = re.findall(r"``(lambda .*?)``", inspect.getdoc(descend.layered))
+    assert function in reads_by_a_function
+    monkeypatch.setattr(torch, "rand", lambda *shape: torch.ones(shape))
+    exec(answers, scope)
+    exec(cuts, scope)
+    x = torch.ones(5, 3)
+    assert torch.equal(scope["answers"][-1], whole(x)) and len(scope["answers"]) == 4
+    assert torch.equal(scope["answer"], scope["answers"][2]) and not torch.equal(scope["answer"], whole(x))
+    module = scope["module"] = whole
     Path("FOLDER").mkdir()
     save_file(module.state_dict(), "FOLDER/model.safetensors")
     exec(loads, scope)

@@ -5,6 +5,7 @@ import torch
 
 from descend import DescentClassifier, GaussianNoise, InputError
 from descend.models import LayeredClassifier, encoders
+from descend.models.exit_rule import CertifiedExit
 from descend.tasks.text import generate_pairs, generate_reviews, learn_tokenizer
 from tests.support.networks import OWN_ATTENTION, network
 
@@ -171,6 +172,23 @@ def test_threshold_and_patience_are_a_plain_loops(family, texts, classifier, tok
     assert len(layers) > 2
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_a_fixed_layer_gives_that_layers_answer(family, classifier, tokenizer):
+    it = classifier(family)
+    inputs = tokenizer("a good film", return_tensors="pt")
+    exits = list(it.model.predictions(inputs))
+    given = rows_given_to_blocks(it.model)
+    for layer in (1, 4, 6):
+        given.clear()
+        (found,) = it.predict("a good film", layer=layer)
+        assert (found.index, found.layer) == (int(exits[layer].argmax()), layer) and len(given) == layer
+        assert found.confidence == pytest.approx(float(exits[layer].softmax(-1).max()), abs=1e-5)
+    assert [each.layer for each in it.predict(TEXTS, layer=2, batch_size=4)] == [2] * len(TEXTS)
+    it.exit = CertifiedExit(threshold=0.01, risk=0.01, confidence=0.95, noise=0.0)
+    assert it.predict("a good film", layer=4)[0].layer == 4 and it.predict("a good film")[0].layer == 1
+
+
 def test_the_model_is_given_texts_of_about_the_same_length_in_eval_mode_without_gradients(classifier, monkeypatch):
     it = classifier("distilbert")
     it.model.train()
@@ -221,6 +239,10 @@ def test_no_texts_are_no_predictions_and_one_text_is_one(classifier):
         ("good", {"exit_patience": 0}, r"exit_patience.*1.*got 0"),
         ("good", {"exit_patience": 1.5}, "got 1.5"),
         ("good", {"batch_size": 0}, "batch_size must be"),
+        ("good", {"layer": 0}, "layer must be 1 to 6.*got 0"),
+        ("good", {"layer": 7}, "got 7"),
+        ("good", {"layer": True}, "got True"),
+        ("good", {"layer": 2, "exit_threshold": 0.9}, "got both"),
     ],
 )
 def test_wrong_texts_and_settings_are_refused(texts, settings, message, classifier):

@@ -245,6 +245,46 @@ print("trained")
     assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
+def test_a_model_is_judged_without_any_extra(tmp_path):
+    """The verdict and its file; one line says how to get the page."""
+    script = """
+import torch
+from torch import nn
+import descend
+
+class Squared(descend.Task):
+    def losses(self, prediction, target):
+        return (prediction - target).square().mean(-1)
+
+module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 1))
+module.forward = lambda x: nn.Sequential.forward(module, x)
+model = descend.layered(module, blocks=[module[0], module[1]], readout=module[2])
+samples = [{"x": torch.randn(3), "labels": torch.ones(1)} for _ in range(8)]
+trainer = descend.DescentTrainer(model, descend.DescentConfig("run", max_steps=1, use_cpu=True, disable_tqdm=True),
+                                 task=Squared(), train_dataset=samples)
+trainer.train()
+print("verdict:", descend.evaluate(trainer, samples).verdict)
+"""
+    done = python(script, OPTIONAL, tmp_path)
+    assert "feasible" in done.stdout.lower().splitlines()[-1], done.stderr
+    assert (tmp_path / "run" / "summary.json").is_file() and not (tmp_path / "run" / "report.html").exists()
+    (line,) = (each for each in done.stderr.splitlines() if "report.html" in each)
+    assert "pip install 'descend[report]'" in line and line.endswith("descend report run")
+
+
+def test_a_run_is_evaluated_without_the_extra_report(tmp_path):
+    videos = clips(tmp_path / "videos", frames=12)
+    code = f"""
+from descend.cli import main
+words = ["--data", {str(videos)!r}, "--out", "run", "--max-steps", "2", "--depth", "2"]
+print(main(["train", "video-ut", *words]), main(["evaluate", "run"]))
+"""
+    done = python(code, ["plotly", "matplotlib", "jinja2"], tmp_path)
+    assert done.stdout.splitlines()[-1:] == ["0 0"], done.stderr
+    assert "feasible" in done.stdout.lower() and (tmp_path / "run" / "summary.json").is_file()
+    assert done.stderr.splitlines()[-1].endswith("Run: pip install 'descend[report]', then: descend report run")
+
+
 def test_videos_need_the_extras_video_and_report_alone(tmp_path):
     videos = clips(tmp_path / "videos", frames=12)
     others = {module for extra in EXTRAS if extra not in ("video", "report") for module in EXTRAS[extra]}
@@ -268,7 +308,6 @@ print(main(["train", "video-ut", *words]), main(["evaluate", "run"]), main(["com
         (["train", "llm-sft", "--data", "generated", "--out", "run"], "peft"),
         (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "optuna"),
         (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "plotly"),
-        (["evaluate", "RUN"], "plotly"),
         (["report", "RUN"], "plotly"),
         (["tasks", "RUN", "--tasks", "arc_easy", "--out", "out.json"], "lm_eval"),
         (["privacy", "--noise", "1"], "dp_accounting"),

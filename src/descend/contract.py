@@ -54,6 +54,7 @@ def resolve(model: nn.Module, task: Task | None, noise: Noise | None) -> tuple[L
         problems.append(f"noise must be a level or an object of descend.noise, such as GaussianNoise; got {noise!r}.")
     elif noise is not None and layers is not None:
         _collect(problems, layers.get_input_embeddings)
+    own = task is not None or not isinstance(layers, LibraryModel)
     if task is None:
         task = next((default() for kind, default in TASKS.items() if isinstance(layers, kind)), None)
         if task is None:
@@ -69,7 +70,7 @@ def resolve(model: nn.Module, task: Task | None, noise: Noise | None) -> tuple[L
             f"the task's metric must be a name and higher_is_better True or False; got {task.metric!r} and "
             f"{task.higher_is_better!r}."
         )
-    _refuse(problems)
+    _refuse(problems, own=own)
     assert layers is not None and task is not None
     return layers, task
 
@@ -102,14 +103,15 @@ def check_data(
     for dataset in datasets.values():
         _collect(problems, partial(task.check, dataset, model.limits))
     whole = not any(parameter.is_meta for parameter in model.parameters())
-    runs = whole and not (_known(model) and _known(task))
+    own = not (_known(model) and _known(task))
+    runs = whole and own
     for name, dataset in datasets.items():
         with evaluating(model), _undrawn(model), torch.no_grad():
             looks = runs or isinstance(dataset, list) or stored(dataset)
             samples = first_samples(dataset) if looks and not problems else []
             if samples:
                 Trial(model, task, samples, f"the {name}", problems).run(collate, noise, whole=runs)
-    _refuse(problems)
+    _refuse(problems, own=own)
 
 
 def _layers(model: nn.Module, problems: list[str]) -> LayeredModel | None:
@@ -146,12 +148,18 @@ def _collect(problems: list[str], check: Callable[[], Any]) -> None:
         problems.append(str(error))
 
 
-def _refuse(problems: list[str]) -> None:
+def _refuse(problems: list[str], *, own: bool) -> None:
+    """Raise all problems as one error.
+
+    Args:
+        problems: What does not fit.
+        own: Whether the model or the task is the user's own, so that the guide to these helps.
+    """
     if len(problems) == 1:
-        raise InputError(problems[0] if PAGE in problems[0] else f"{problems[0]} See {PAGE}.")
+        raise InputError(f"{problems[0]} See {PAGE}." if own and PAGE not in problems[0] else problems[0])
     if problems:
         lines = "\n".join(f"- {problem}" for problem in problems)
-        raise InputError(f"{len(problems)} things do not fit together:\n{lines}\nSee {PAGE}.")
+        raise InputError(f"{len(problems)} things do not fit together:\n{lines}" + (f"\nSee {PAGE}." if own else ""))
 
 
 def _known(part: LayeredModel | Task) -> bool:

@@ -3,10 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -118,6 +120,7 @@ class DescentClassifier:
         exit_threshold: float | None = None,
         exit_patience: int | None = None,
         batch_size: int = 32,
+        layer: int | None = None,
     ) -> list[Prediction]:
         """Classify texts, or pairs of them such as premises and hypotheses; the model is put into eval mode.
 
@@ -130,6 +133,7 @@ class DescentClassifier:
             exit_patience: p ≥ 1; a text leaves after the first layer that gives the same class as the p layers before
                 it, counted from layer 1 (PABEE; Zhou et al., 2020).
             batch_size: Texts per batch; a batch holds texts of similar length.
+            layer: l, from 1 to L; all texts leave after it, in place of a threshold or a patience.
 
         Returns:
             One prediction for each text, in the order of the texts.
@@ -138,7 +142,12 @@ class DescentClassifier:
             InputError: If a text is empty or not a string, or a setting is out of range.
         """
         rule = ExitRule(exit_threshold, exit_patience)
-        if not rule.early and self.exit is not None:
+        if layer is not None:
+            if rule.early:
+                raise InputError("expected layer, or exit_threshold and exit_patience; got both. Leave one out.")
+            if isinstance(layer, bool) or not isinstance(layer, int) or not 1 <= layer <= self.model.depth:
+                raise InputError(f"layer must be 1 to {self.model.depth}, the model's layers; got {layer!r}.")
+        elif not rule.early and self.exit is not None:
             rule = ExitRule(self.exit.threshold)
         if not (isinstance(batch_size, int) and batch_size >= 1):
             raise InputError(f"batch_size must be a whole number of at least 1; got {batch_size!r}.")
@@ -159,15 +168,21 @@ class DescentClassifier:
             places = order[start : start + batch_size]
             padded = collate([samples[place] for place in places])
             inputs = {name: value.to(network.device) for name, value in padded.items()}
-            if rule.early:
-                logits, left = self.model.exits(inputs, rule.leave())
+            if rule.early or layer is not None:
+                leave = rule.leave() if layer is None else partial(_leave_after, layer)
+                logits, left = self.model.exits(inputs, leave)
                 layers = left.tolist()
             else:
                 logits, layers = self.model(**inputs).logits, [self.model.depth] * len(places)
             classes, sure = decide(logits)
-            for place, index, confidence, layer in zip(places, classes.tolist(), sure.tolist(), layers, strict=True):
-                predictions[place] = Prediction(network.config.id2label[index], index, confidence, layer)
+            for place, index, confidence, last in zip(places, classes.tolist(), sure.tolist(), layers, strict=True):
+                predictions[place] = Prediction(network.config.id2label[index], index, confidence, last)
         return [predictions[place] for place in range(len(samples))]
+
+
+def _leave_after(last: int, layer: int, logits: Tensor, rows: Tensor) -> Tensor:
+    """The rule by which all rows leave after one layer, see `LayeredClassifier.exits`."""
+    return torch.full_like(rows, layer == last, dtype=torch.bool)
 
 
 def _columns(texts: Any) -> tuple[list[str], ...]:

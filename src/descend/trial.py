@@ -10,6 +10,7 @@ from accelerate.utils import send_to_device
 from torch import Tensor
 
 from descend.errors import InputError, reason
+from descend.models.hooked import HookedModel
 from descend.models.layered import LayeredModel
 from descend.tasks import Task
 from descend.tasks.base import GROUP, LABELS
@@ -138,7 +139,7 @@ class Trial:
 
     def _predict(self, inputs: Any, noise: bool) -> list[Tensor] | None:
         """The predictions of all layers; None if there are none."""
-        network = type(self.model.saved).__name__
+        network = type(self.model.saved).__name__ + (" or its readout" if isinstance(self.model, HookedModel) else "")
         fields = self.samples[0] if isinstance(self.samples[0], Mapping) else self.batch
         advice = (
             f"A sample has the fields {', '.join(fields)}: name them as forward does, or override {self.name}.inputs."

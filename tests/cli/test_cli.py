@@ -288,6 +288,10 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
         (["evaluate", "RUN/model"], "is a model of a run; give the run: "),
         (["export", "RUN/model", "--layers", "1", "--out", "OUT"], "--model model"),
         (["export", "EXPORT", "--layers", "1", "--out", "OUT"], "give the run that it was exported from"),
+        (["export", "SCRIPT", "--layers", "1", "--out", "OUT"], "descend.run.export_model writes its first layers"),
+        (["evaluate", "SCRIPT"], "SCRIPT was written by a script, and is no run of descend train"),
+        (["export", "SAVED", "--layers", "1", "--out", "OUT"], "SAVED is a saved model of bert, and no run"),
+        (["evaluate", "SAVED"], "Judge it by descend evaluate SAVED --task classification --data PATH"),
         (["evaluate", "RUN", "--shift", "pink"], "invalid choice: 'pink'"),
         (["evaluate", "RUN", "--data", "NOWHERE"], "does not exist"),
         (["compare", "RUN"], "the following arguments are required: --out"),
@@ -316,6 +320,10 @@ def test_wrong_input_is_one_clear_line(capsys, tmp_path, monkeypatch, pair, argv
     (tmp_path / "RUN").symlink_to(pair[1])
     (tmp_path / "EXPORT").mkdir()
     (tmp_path / "EXPORT" / "config.json").write_text('{"model_type": "ut", "descend": {"exported_layers": 1}}')
+    (tmp_path / "SCRIPT" / "checkpoint-5").mkdir(parents=True)
+    (tmp_path / "SAVED").mkdir()
+    kind = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
+    (tmp_path / "SAVED" / "config.json").write_text(json.dumps(kind))
     assert message in one_line(capsys, *argv)
     assert not (tmp_path / "OUT").exists() or not any((tmp_path / "OUT").iterdir())
 

@@ -76,6 +76,8 @@ def test_a_run_keeps_the_tempered_model_and_its_checkpoints_do_not(tmp_path, met
     scale = (plain["classifier.bias"] / kept["classifier.bias"]).mean()
     assert torch.allclose(kept["classifier.weight"] * scale, plain["classifier.weight"], atol=1e-6) and scale != 1
     config = json.loads((tmp_path / "with" / "config.json").read_text())
+    cards = [(tmp_path / name / "model" / "README.md").read_text() for name in ("with", "without")]
+    assert ["divided by the temperature" in card for card in cards] == [True, False]
     assert config["training"]["calibrate"] is True and config["temperature"] == pytest.approx(scale.item(), rel=1e-4)
 
 
@@ -86,7 +88,7 @@ class Stop(TrainerCallback):
         control.should_training_stop |= state.global_step == 2
 
 
-def test_a_drop_in_trainer_calibrates_once_whoever_ended_it(tmp_path):
+def test_a_drop_in_trainer_calibrates_once_whoever_ended_it(tmp_path, capsys):
     torch.manual_seed(0)
     rows = [{"input_ids": torch.randint(5, 40, (7,)).tolist(), "labels": place % 3} for place in range(12)]
     args = networks.QUIET | {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 4, "learning_rate": 3e-3}
@@ -109,8 +111,12 @@ def test_a_drop_in_trainer_calibrates_once_whoever_ended_it(tmp_path):
             before = head.weight.detach().clone()
 
     ours.add_callback(Look())
-    ours.train()
+    metrics = ours.train().metrics
     assert ours.state.global_step == 2 and ours.temperature in TEMPERATURES and ours.temperature != 1
+    assert metrics["temperature"] == ours.temperature
+    assert f"temperature {ours.temperature:.4g}: the head's" in capsys.readouterr().out
+    ours.create_model_card()
+    assert f"divided by the temperature {ours.temperature:.4g}" in (tmp_path / "README.md").read_text()
     assert torch.allclose(head.weight * ours.temperature, before, atol=1e-6)
     ours._best = math.inf
     ours.evaluate()  # the model as it is, whatever it was divided by

@@ -4,12 +4,14 @@ import json
 
 import pytest
 import torch
-from transformers import DataCollatorWithPadding
+from datasets import Dataset
+from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
 
 import descend
 from descend import cli
 from descend.errors import InputError
 from descend.records.schema import read_summary
+from descend.tasks.text import generate_reviews, learn_tokenizer
 from tests.support.networks import QUIET, network
 from tests.support.own import Classes, layers, mlp, samples
 
@@ -105,6 +107,38 @@ def test_a_classifier_of_transformers_needs_no_task(tmp_path):
     summary = descend.evaluate(network("bert"), rows, collate=collate, noise=(0, 0.5), out=tmp_path)
     assert summary.metric == "accuracy" and summary.model == "BertForSequenceClassification-3"
     assert summary.settled_layer is not None
+
+
+@pytest.fixture(scope="module")
+def reviews():
+    """Texts with their tokens, of different lengths, and columns that no model reads."""
+    rows = generate_reviews(12, 0)
+    tokenizer = learn_tokenizer([row["text"] for row in rows])
+    rows = [{**row, "idx": place, **tokenizer(row["text"][: 20 + 5 * place])} for place, row in enumerate(rows)]
+    return tokenizer, rows, network("bert", labels=2, vocab_size=len(tokenizer), max_position_embeddings=80)
+
+
+@pytest.mark.parametrize("kind", [list, Dataset.from_list])
+def test_columns_that_a_model_of_transformers_does_not_read_are_left_out(reviews, kind):
+    tokenizer, rows, model = reviews
+    summary = descend.evaluate(model, kind(rows), collate=DataCollatorWithPadding(tokenizer))
+    tokens = [{name: row[name] for name in ("input_ids", "attention_mask", "label")} for row in rows]
+    alone = descend.evaluate(model, tokens, collate=DataCollatorWithPadding(tokenizer))
+    assert summary.layer_losses == alone.layer_losses
+
+
+def test_a_plain_trainer_lends_its_model_and_collator(reviews, tmp_path):
+    tokenizer, rows, model = reviews
+    trainer = Trainer(model, TrainingArguments(str(tmp_path / "plain"), **QUIET), processing_class=tokenizer)
+    summary = descend.evaluate(trainer, Dataset.from_list(rows))
+    given = descend.evaluate(model, rows, collate=DataCollatorWithPadding(tokenizer))
+    assert summary.layer_losses[0.0] == pytest.approx(given.layer_losses[0.0], rel=1e-5)
+    assert summary.method == "plain" and list((tmp_path / "plain").iterdir()) == []
+
+
+def test_texts_of_different_lengths_need_a_collator(reviews):
+    with pytest.raises(InputError, match=r"don't make a batch.*DataCollatorWithPadding"):
+        descend.evaluate(reviews[2], reviews[1])
 
 
 @pytest.mark.parametrize(

@@ -200,11 +200,13 @@ def test_the_page_on_exits_does_what_it_says(trained):
     assert (guarantee.risk, guarantee.confidence) == (0.01, 0.95)
     names = set(re.findall(r"`(\w+)`", page.split("`exit.guarantee` also has")[1].split("\n\n")[0]))
     assert names == set(guarantee.model_fields_set) - {"risk", "confidence", "noise", "threshold"}
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    block, fixed = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     values = {}
     exec(block.replace("runs/imdb", str(trained)), values)
     assert values["classifier"].exit.risk == 0.01 and values["whole"].exit is None
     assert [each.layer for each in values["whole"].predict(["a film"])] == [3]
+    exec(fixed.replace('"saved"', repr(str(trained / "model"))), values)
+    assert [each.layer for each in values["answers"]] == [2]
 
 
 @pytest.mark.parametrize(

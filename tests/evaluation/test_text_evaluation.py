@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertForMaskedLM, DataCollatorWithPadding
 
-from descend import GaussianNoise, run
+from descend import DescentClassifier, GaussianNoise, run
 from descend.errors import InputError
 from descend.evaluation.exits import COST, exit_layers, exits
 from descend.evaluation.layers import LayerLosses, measure
@@ -187,6 +187,12 @@ def test_a_plain_classifier_is_judged_probed_and_left_early(plain):
     words = AutoModelForSequenceClassification.from_pretrained(folder).get_input_embeddings().weight[ids]
     # Of all training texts less those kept for validation.
     assert summary.sigma == pytest.approx(words.std().item(), rel=0.02)
+
+
+def test_the_exits_of_a_plain_classifier_are_certified(plain):
+    folder, data = plain
+    run.evaluate(folder, task="classification", data=str(data), noise=[0.0], exit=True, risk=0.5, confidence=0.5)
+    assert DescentClassifier.from_pretrained(folder).exit.risk == 0.5
 
 
 def test_what_a_plain_model_needs_is_said(plain, tmp_path, tokenizer):

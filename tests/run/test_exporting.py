@@ -9,11 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from descend.cli import main
-from descend.models import UT, LayeredCausalLM, ViTDenoiser
+from descend.errors import InputError
+from descend.models import UT, LayeredCausalLM, LayeredClassifier, ViTDenoiser
+from descend.run import export_model
 from descend.run.exporting import LayerChoice
+from tests.support import own
+from tests.support.networks import network
 from tests.support.texts import review_folder
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "export.md").read_text(encoding="utf-8")
@@ -152,6 +157,7 @@ def test_the_code_of_the_page_runs(language, classifier, tmp_path, capsys, monke
     monkeypatch.chdir(tmp_path)
     shutil.copytree(language, tmp_path / "runs" / "llm")
     shutil.copytree(classifier, tmp_path / "runs" / "imdb")
+    shutil.copytree(classifier / "model", tmp_path / "saved")
     words(capsys, "export", "runs/llm", "--layers", "2", "--out", "draft")
     commands = re.findall(r"^    (descend export .*)$", PAGE, re.MULTILINE)
     assert len(commands) == 2
@@ -170,6 +176,41 @@ def refused(capsys, run, out, *flags):
     assert err.count("\n") == 1
     assert not Path(out).exists() or Path(out).is_file() or any(Path(out).iterdir())
     return err
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_model_of_a_script_is_exported_and_stays_whole(tmp_path, lora):
+    model = network("distilbert").eval()
+    if lora:
+        model = get_peft_model(
+            model, LoraConfig(task_type="SEQ_CLS", target_modules=["q_lin"], init_lora_weights=False)
+        )
+    inputs = {"input_ids": torch.arange(5, 11)[None]}
+    with torch.no_grad():
+        exits = list(LayeredClassifier(model.eval()).predictions(inputs))
+        export_model(model, 2, tmp_path / "two")
+        cut = AutoModelForSequenceClassification.from_pretrained(tmp_path / "two").eval()
+        torch.testing.assert_close(cut(**inputs).logits, exits[2], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(model(**inputs).logits, exits[3])
+    assert cut.config.n_layers == 2 and cut.config.descend == {"exported_layers": 2, "of_layers": 3}
+    assert "first 2 of 3 layers of a " in (tmp_path / "two" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("model", "layers", "message"),
+    [
+        (network("distilbert"), 4, "1 to 3, the layers of the model; got 4"),
+        (network("distilbert"), 0, "got 0"),
+        (own.layers(), 1, "one of your own"),
+    ],
+)
+def test_what_export_model_refuses(tmp_path, model, layers, message):
+    with pytest.raises(InputError, match=message):
+        export_model(model, layers, tmp_path / "out")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="new or an empty folder"):
+        export_model(network("distilbert"), 1, tmp_path)
+    assert not (tmp_path / "out").exists()
 
 
 def test_wrong_input_is_one_line(language, tmp_path, capsys, monkeypatch):

@@ -317,6 +317,17 @@ def test_trls_own_metrics_are_logged(tmp_path, tokenizer, data, share):
         assert evaluated[method] == pytest.approx(evaluated[None], rel=0.05, abs=0.02)
 
 
+@pytest.mark.parametrize("logging", [{"logging_strategy": "no"}, {"logging_steps": 2}])
+def test_an_evaluation_counts_the_tokens_up_to_it_whatever_was_logged(tmp_path, tokenizer, data, logging):
+    settings = logging | {"eval_strategy": "steps", "eval_steps": 1}
+    counted = {}
+    for kind in (SFTTrainer, DescentSFTTrainer):
+        one = trainer(tmp_path / kind.__name__, tokenizer, data, kind, **settings)
+        one.train()
+        counted[kind] = [log["eval_num_tokens"] for log in one.state.log_history if "eval_num_tokens" in log]
+    assert counted[DescentSFTTrainer] == counted[SFTTrainer] and len(set(counted[SFTTrainer])) == 3
+
+
 def test_a_resumed_run_counts_its_tokens_on(tmp_path, tokenizer, data):
     settings = {"save_strategy": "steps", "save_steps": 2, "logging_steps": 3}
     whole, half = (trainer(tmp_path / name, tokenizer, data, **settings) for name in ("whole", "half"))

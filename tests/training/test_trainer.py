@@ -6,6 +6,7 @@ Interruption and resuming are tested through the command line, in `test_run`.
 import json
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -439,6 +440,18 @@ def test_logs_name_every_layer(tmp_path, data, method):
         names |= {f"multiplier/{layer}" for layer in (0, 1, 2)}
     for log in logs:
         assert names == {name for name in log if "/" in name}
+
+
+def test_the_page_of_logs_has_every_key_of_ours(tmp_path, data):
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "logs.md").read_text("utf-8")
+    trainer = build(tmp_path, data, logging_steps=2, max_steps=2, eval_strategy="steps", eval_steps=2)
+    trainer.train()
+    logged = {re.sub(r"/\d+$", "/l", name) for log in trainer.state.log_history for name in log}
+    named = set(re.findall(r"`([\w/]+)`", "".join(line.split("|")[1] for line in page.splitlines() if line[:1] == "|")))
+    theirs = {"loss", "grad_norm", "learning_rate", "epoch", "step", "total_flos", "train_loss", "train_runtime"}
+    theirs |= {"train_samples_per_second", "train_steps_per_second"}
+    assert logged - theirs <= named
+    assert {name for name in named if "/" in name} <= logged
 
 
 def test_logged_losses_are_means_since_the_last_log(tmp_path, data):

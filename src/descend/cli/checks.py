@@ -45,15 +45,17 @@ def check_run(folder: Path, model: str | None = None) -> str | None:
         The name of its recipe; None if its ``config.json`` names none, as that of a model of Transformers.
 
     Raises:
-        InputError: If it has no ``config.json``, or one that is not JSON; or if it has no such model.
+        InputError: If it has no ``config.json``, one that is not JSON, or one of a saved model; or if it has no such
+            model.
     """
     from descend.records import read_json
     from descend.records.schema import MODELS, check_model
 
-    if (folder / "summary.json").is_file() and not (folder / "config.json").exists():
+    if not (folder / "config.json").exists() and _is_of_a_script(folder):
+        page = f" Its page: descend report {folder}." if (folder / "summary.json").is_file() else ""
         raise InputError(
-            f"{folder} holds what descend.evaluate wrote, and no run that names its data. Evaluate again from Python, "
-            f"or write its page by descend report {folder}."
+            f"{folder} was written by a script, and is no run of descend train, which names its data and model. In "
+            f"Python descend.evaluate judges the model, and descend.run.export_model writes its first layers.{page}"
         )
     config = read_json(folder / "config.json")
     entries = config if isinstance(config, dict) else {}
@@ -72,4 +74,18 @@ def check_run(folder: Path, model: str | None = None) -> str | None:
             f"{folder} is an export, and no run; give the run that it was exported from. An exported classifier is "
             f"judged by descend evaluate {folder} --task classification --data PATH."
         )
+    if (kind := entries.get("model_type")) is not None:
+        classifier = "ForSequenceClassification" in str(entries.get("architectures"))
+        judge = f"descend evaluate {folder} --task classification --data PATH" if classifier else "descend.evaluate"
+        raise InputError(
+            f"{folder} is a saved model of {kind}, and no run of descend train, which names its data. Judge it by "
+            f"{judge}{'' if classifier else ' in Python'}; in Python descend.run.export_model writes its first layers."
+        )
     return None
+
+
+def _is_of_a_script(folder: Path) -> bool:
+    """Whether a trainer without a recipe, or `descend.evaluate`, wrote a folder."""
+    return any((folder / name).is_file() for name in ("records.jsonl", "groups.json")) or any(
+        folder.glob("checkpoint-*")
+    )

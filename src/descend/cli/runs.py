@@ -35,17 +35,18 @@ def train(words: Sequence[str]) -> None:
 def evaluate(words: Sequence[str]) -> None:
     """Evaluate a trained run."""
     folder, options = _judge_options(words)
-    from descend import run
-    from descend.report import write_page
-
     summary = _judge(folder, options)
-    folder = run.results_folder(folder, options["data"], options["task"])
+    from descend.run import results_folder
+    from descend.run.evaluating import draw_page
+
+    folder = results_folder(folder, options["data"], options["task"])
     print(line_of(summary))
     if summary.exit is not None:
         print(summary.exit.sentence(summary.metric))
     if summary.speculation is not None:
         print(summary.speculation.sentence(summary.depth))
-    print(write_page([folder], folder))
+    if (page := draw_page(folder)) is not None:
+        print(page)
 
 
 def judged(words: Sequence[str]) -> tuple[Path, "Summary"]:

@@ -104,7 +104,7 @@ class PrimalDual:
 
     @property
     def multipliers(self) -> Tensor:
-        """λ ≥ 0, shape (L+1,): entry 0 is the cap's, entry l layer l's; 0 where a constraint is not in force."""
+        """λ ≥ 0, shape (L+1,). Entry 0 is the cap's, entry l layer l's; 0 where a constraint is not in force."""
         return self._multipliers.values.clone()
 
     @property
@@ -134,7 +134,7 @@ class PrimalDual:
 
     @property
     def weights(self) -> Tensor:
-        """w_0 … w_L, shape (L+1,): the next primal step's weight of each loss, known before the forward pass.
+        """w_0 … w_L, shape (L+1,), the next primal step's weight of each loss, known before the forward pass.
 
         The ratio form is linearized at the last losses, and a `GeometricTarget` at their running mean.
         """

@@ -116,7 +116,7 @@ class LayeredCausalLM(LibraryModel):
 
     @property
     def head(self) -> nn.ModuleList:
-        """The parts of the readout: the final norm and the head."""
+        """The parts of the readout, which are the final norm and the head."""
         return nn.ModuleList([self._norm, self.library.get_output_embeddings()])
 
     def probe(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:

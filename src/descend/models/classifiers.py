@@ -133,7 +133,7 @@ class LayeredClassifier(LayeredEncoder):
 
     @property
     def _first_output(self) -> nn.Module:
-        """The module whose output is h_1: block 1, or what follows it."""
+        """The module whose output is h_1, which is block 1 or what follows it."""
         name = self.family.after_first
         follows: nn.Module | None = None if name is None else attrgetter(name)(self.library.base_model)
         return next(iter(self.layer_modules)) if follows is None else follows

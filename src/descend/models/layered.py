@@ -44,7 +44,7 @@ class LayeredModel(nn.Module, ABC):
     """
 
     first_layer: int = 0
-    """Where the default chain of constraints starts: 0, or 1 for a model whose exit 0 is the noisy input itself."""
+    """Where the default chain of constraints starts; 1 for a model whose exit 0 is the noisy input itself, else 0."""
 
     if TYPE_CHECKING:
         # Not defined at run time, so that `self.depth = 6` and `self.readout = nn.Linear(…)` fulfil the contract.
@@ -67,17 +67,17 @@ class LayeredModel(nn.Module, ABC):
 
     @property
     def saved(self) -> Any:
-        """The module that is trained and saved: the model itself, or the user's model inside it."""
+        """The module that is trained and saved, which is the model itself or the user's model inside it."""
         return self
 
     @property
     def library(self) -> Any:
-        """The module whose ``forward`` names the fields of a batch: the model itself, or the user's inside it."""
+        """The module whose ``forward`` names the fields of a batch, the model itself or the user's inside it."""
         return self
 
     @property
     def limits(self) -> dict[str, int]:
-        """Bounds on a sample, where they are known: ``labels``, ``vocabulary``, ``length``."""
+        """Bounds on a sample by name, where they are known (``labels``, ``vocabulary``, ``length``)."""
         return {}
 
     @property
@@ -111,7 +111,7 @@ class LayeredModel(nn.Module, ABC):
         return (self.readout(hidden) for hidden in self.layer_outputs(inputs))
 
     reads_together: bool = False
-    """Whether `read_together` is implemented: whether outputs of several layers can be read in one batch."""
+    """Whether `read_together` is implemented, so that outputs of several layers can be read in one batch."""
 
     def read_together(self, states: Sequence[Tensor], inputs: Any) -> Tensor:
         """The predictions (E, B, …) read from E layers' outputs in one batch."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from descend.errors import InputError
 from descend.models.modules import close
 
-PAGE = "docs/guides/own_model.md"
+PAGE = "the guide 'Your own model' of the documentation"
 
 STACKED = "return them as one tensor, such as torch.stack((mean, variance), -1), from readout and from forward"
 """What to do about a prediction of several tensors."""

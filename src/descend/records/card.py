@@ -181,6 +181,13 @@ class Card:
         return -1 if self.layer is None else self.layer
 
 
+def temperature_note(temperature: float | None) -> str:
+    """A sentence on what a classifier's logits were divided by; empty if they were not."""
+    if temperature is None or temperature == 1:
+        return ""
+    return f" The head's last weights are divided by the temperature {temperature:.4g}, fitted to the evaluation data."
+
+
 def edited_card(folder: Path) -> bytes | None:
     """A folder's README.md if a user wrote or edited it; None for none, or one of descend's.
 

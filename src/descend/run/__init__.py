@@ -2,7 +2,7 @@
 
 from descend.run.completing import complete
 from descend.run.evaluation_files import results_folder
-from descend.run.exporting import export
+from descend.run.exporting import export, export_model
 from descend.run.judging import evaluate, mean_metric, usual_levels
 from descend.run.training import check_method, differences, finished, stored, train
 
@@ -12,6 +12,7 @@ __all__ = [
     "differences",
     "evaluate",
     "export",
+    "export_model",
     "finished",
     "mean_metric",
     "results_folder",

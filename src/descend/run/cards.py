@@ -10,8 +10,8 @@ from descend.errors import InputError
 from descend.recipes import RECIPES
 from descend.recipes.options import options
 from descend.recipes.pretrained import SMALL
-from descend.records.card import Card
-from descend.records.schema import SUMMARY_FILE, RunConfig, Summary, read_config, read_summary
+from descend.records.card import Card, temperature_note
+from descend.records.schema import MODELS, SUMMARY_FILE, RunConfig, Summary, read_config, read_summary
 from descend.training.preset import Preset, paper
 
 _DERIVED = {"disable_tqdm", "dataloader_pin_memory", "gradient_checkpointing", "do_eval", "greater_is_better"}
@@ -48,6 +48,7 @@ def run_card(
     about = [
         f"{config.model}, trained on {config.dataset}{begin}, with the method `{config.method}`, noise γ = {noise:g} "
         f"on the input embedding and seed {config.seed}. The same head reads a prediction after every layer."
+        + (temperature_note(config.temperature) if checkpoint == MODELS[0] else "")
     ]
     if layers is not None:
         about.append(

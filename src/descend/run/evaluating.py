@@ -1,32 +1,41 @@
 """Judge any model from Python, as ``descend evaluate`` judges a run."""
 
+import logging
+import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from transformers import default_data_collator
+from transformers import Trainer, default_data_collator
+from transformers.trainer_utils import RemoveColumnsCollator
 
 from descend.core import DescentProblem
-from descend.errors import InputError
+from descend.errors import InputError, reason
 from descend.evaluation.judgement import PLAIN_ALPHA, judge
 from descend.evaluation.latency import latency
 from descend.evaluation.layers import embedding_std
+from descend.extras import missing
+from descend.models.library import LibraryModel
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective, Task
 from descend.records.card import CARD_FILE
-from descend.records.schema import RECORDS_FILE, Provenance, Summary
-from descend.report import write_page
+from descend.records.schema import RECORDS_FILE, SUMMARY_FILE, Provenance, Summary
 from descend.run.judging import settings_of
 from descend.run.training import stored
 from descend.training import DescentMixin
 
+PACKED = "seq_lengths"
+"""The field of several texts in one row, which TRL's collator reads."""
+
+logger = logging.getLogger(__name__)
+
 
 def evaluate(
-    model: DescentMixin | nn.Module,
+    model: Trainer | nn.Module,
     dataset: Any,
     *,
     task: Task | None = None,
@@ -43,17 +52,22 @@ def evaluate(
     A trainer's model is held to the constraints of its training, any other model to 1 % less loss at every layer.
 
     Args:
-        model: A `DescentTrainer`, or a model: of Transformers, of this package, or made by `descend.layered`.
+        model: A `DescentTrainer`, or a model: of Transformers, of this package, or made by `descend.layered`. Of
+            Transformers' own `Trainer` the model, batch size and collator are taken.
         dataset: Samples that training did not see. Judge models to be compared on the same samples in the same order.
+            A `DescentSFTTrainer` takes rows as those it was trained on. Of tokens for a model of Transformers, columns
+            that its ``forward`` does not name are left out.
         task: The loss and metric; needed for a model without a trainer, unless it is one of Transformers.
         noise: Levels γ of the robustness curve; by default eight from 0 to 3.5 times the training noise, or 0 alone.
         out: The folder for ``summary.json``, ``groups.json`` and ``report.html``; by default the trainer's folder. A
-            model without a trainer writes files only if it is given. ``descend compare`` takes such folders.
+            model without a trainer writes files only if it is given. ``descend compare`` takes such folders. The page
+            needs the extra ``report``; without it a warning says so.
         name: The data set's name.
         split: Which data these are: ``test``, ``validation`` or ``train``.
         seed: Of the noise, the same for models to be compared.
         batch_size: Samples at a time; by default the trainer's, or 16.
-        collate: Makes a batch of samples; by default the trainer's, or Transformers' ``default_data_collator``.
+        collate: Makes a batch of samples; by default the trainer's, or Transformers' ``default_data_collator``, which
+            does not pad: for texts give ``DataCollatorWithPadding(tokenizer)``.
 
     Returns:
         The summary, as in ``summary.json``: ``feasible``, ``verdict``, ``layer_losses``, ``values`` …
@@ -65,15 +79,22 @@ def evaluate(
     if split not in ("test", "validation", "train"):
         raise InputError(f"split must be test, validation or train; got {split!r}.")
     trainer = model if isinstance(model, DescentMixin) else None
+    if trainer is None and isinstance(model, Trainer):
+        batch_size = batch_size or model.args.eval_batch_size
+        collate = collate or model.data_collator
+        model = _module(model.model)
     if trainer is not None and task is not None:
         raise InputError("expected no task: the trainer has one. Leave it out, or give the model without the trainer.")
-    objective = trainer.objective if trainer is not None else Objective(_module(model), task)
+    objective: Objective = trainer.objective if trainer is not None else Objective(_module(model), task)
     network = objective.model
     if trainer is not None:
         batch_size = batch_size or trainer.args.eval_batch_size
         collate = collate or trainer.evaluation_collator()
         dataset = trainer.evaluation_columns(dataset) if hasattr(dataset, "column_names") else dataset
-    collate = collate or default_data_collator
+    collate = collate or _stacked
+    reads = objective.sample_fields
+    if trainer is None and reads is not None and isinstance(network, LibraryModel) and _has_tokens(dataset):
+        collate = RemoveColumnsCollator(collate, [*reads, PACKED])
     batch_size = batch_size or 16
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
     trained = objective.noise or GaussianNoise(0.0)
@@ -119,14 +140,55 @@ def evaluate(
             trainer.summary = summary
             if (trainer.args.folder / CARD_FILE).is_file():
                 trainer.create_model_card()
-        write_page([folder], folder, f"Descend: {folder.absolute().name}")
+        draw_page(folder)
     return summary
+
+
+def draw_page(folder: Path) -> Path | None:
+    """Write ``report.html`` beside a folder's ``summary.json``.
+
+    Args:
+        folder: The folder of an evaluated model.
+
+    Returns:
+        The page; None if the packages that draw it are not installed, which one warning says.
+    """
+    try:
+        from descend.report import write_page
+    except ModuleNotFoundError as error:
+        if missing("report.html", error) is None:
+            raise
+        logger.warning(
+            "%s has the verdict, without a page: report.html needs packages that are not installed. Run: pip install "
+            "'descend[report]', then: descend report %s",
+            folder / SUMMARY_FILE,
+            shlex.quote(str(folder)),
+        )
+        return None
+    return write_page([folder], folder)
 
 
 def _module(model: Any) -> nn.Module:
     if not isinstance(model, nn.Module):
-        raise InputError(f"expected a DescentTrainer or a model; got {type(model).__name__}.")
+        raise InputError(f"expected a trainer or a model; got {type(model).__name__}.")
     return model
+
+
+def _stacked(samples: list[Any]) -> dict[str, Any]:
+    """A batch by Transformers' default collator, which can't pad."""
+    try:
+        return default_data_collator(samples)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(
+            f"these samples don't make a batch: {reason(error)}. Give collate; for texts of different lengths "
+            "transformers.DataCollatorWithPadding(tokenizer)."
+        ) from error
+
+
+def _has_tokens(dataset: Any) -> bool:
+    """Whether samples are dictionaries with a text's tokens."""
+    sample = dataset[0] if hasattr(dataset, "__getitem__") and len(dataset) else None
+    return isinstance(sample, Mapping) and "input_ids" in sample
 
 
 def _levels(noise: Sequence[float] | None, level: float) -> list[float]:

@@ -2,19 +2,24 @@
 
 import json
 import shlex
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from descend.contract import resolve
 from descend.errors import InputError
-from descend.models import LayeredCausalLM
+from descend.models import LayeredCausalLM, LayeredModel
 from descend.models.first_layers import keep_first, merged, own_output, probe_inputs
+from descend.models.hooked import HookedModel
 from descend.models.loading import load_config, load_model
 from descend.models.modules import close
 from descend.records import aside
-from descend.records.card import write_card
+from descend.records.card import Card, write_card
 from descend.records.schema import read_config
 from descend.run.cards import run_card
 from descend.run.judging import layer_metrics, of_run
@@ -181,39 +186,19 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> Export
     """
     check_export(folder, layers, out)
     subject, source = of_run(folder, model), folder / model
-    network = subject.restored.model.eval()
+    network = subject.restored.model
     depth = network.depth
-    inputs = probe_inputs(network)
-    with torch.no_grad():
-        expected = list(network.predictions(inputs))[layers]
-    adapters = hasattr(network.saved, "peft_config")
-    if adapters:
-        network = type(network)(merged(network.saved))
-    keep_first(network, layers)
-    plain: Any = network.saved
     config = read_config(folder)
-    # Kept by from_pretrained and save_pretrained, so that a copy still says where it comes from.
-    plain.config.descend = {
-        "exported_layers": layers,
-        "of_layers": depth,
-        "model": config.model,
-        "recipe": config.recipe,
-        "method": config.method,
-    }
-    stored = None if adapters else load_config(type(plain.config), source, _EXPECTED).dtype
-    plain.to(stored or torch.float32)
-    card = run_card(folder, plain, checkpoint=model, layers=layers)
-    with aside(out.absolute(), alone=False) as part:
-        plain.save_pretrained(part)
-        if subject.restored.tokenizer is not None:
-            subject.restored.tokenizer.save_pretrained(part)
-        write_card(part, card.text())
-        again = load_model(type(plain), part, "the export", _EXPECTED, dtype=torch.float32).eval()
-        if not close(own_output(again, inputs), expected):
-            raise InputError(
-                f"{type(plain).__name__} can't be exported: its first {layers} layers alone do not give the output of "
-                f"exit {layers}. Nothing was written."
-            )
+    adapters = hasattr(network.saved, "peft_config")
+    again = _write(
+        network,
+        layers,
+        out,
+        origin={"model": config.model, "recipe": config.recipe, "method": config.method},
+        dtype=None if adapters else load_config(type(network.saved.config), source, _EXPECTED).dtype,
+        tokenizer=subject.restored.tokenizer,
+        card=lambda plain: run_card(folder, plain, checkpoint=model, layers=layers),
+    )
     return Export(
         folder=out,
         source=source,
@@ -222,9 +207,95 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> Export
         parameters=sum(each.numel() for each in again.parameters()),
         causal=isinstance(network, LayeredCausalLM),
         drafts=isinstance(network, LayeredCausalLM) and network.family.drafts,
-        shared=bool(getattr(plain.config, "tied", False)),
+        shared=bool(getattr(again.config, "tied", False)),
         adapters=adapters,
     )
+
+
+def export_model(model: nn.Module, layers: int, out: str | Path, tokenizer: Any = None) -> None:
+    """Write the first K layers of a model as a checkpoint of Transformers, as `export` does for a run.
+
+    Args:
+        model: A model of Transformers whose layers can be read, such as ``trainer.model``, with adapters or without. It
+            is not changed.
+        layers: K, from 1 to the number of layers.
+        out: The folder to write; it must be empty or not exist.
+        tokenizer: The model's tokenizer, to save beside it.
+
+    Raises:
+        InputError: If it is another kind of model, K is out of range, ``out`` is not empty, or the family can't be cut
+            this way.
+        SaveError: If the checkpoint can't be written.
+    """
+    network = model if isinstance(model, LayeredModel) else resolve(model, None, None)[0]
+    if isinstance(network, HookedModel):
+        raise InputError("expected a model of Transformers; got one of your own. Cut its list of blocks: blocks[:K].")
+    depth, kind = network.depth, type(network.saved).__name__
+    if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= depth:
+        raise InputError(f"layers must be 1 to {depth}, the layers of the model; got {layers!r}.")
+    _check_empty(Path(out), "another folder")
+    about = (
+        f"The first {layers} of {depth} layers of a {kind}, with its embedding and head. The output is that of exit "
+        f"{layers} of the whole model."
+    )
+    _write(
+        deepcopy(network).cpu(),
+        layers,
+        Path(out),
+        origin={},
+        dtype=None if hasattr(network.saved, "peft_config") else network.saved.dtype,
+        tokenizer=tokenizer,
+        card=lambda plain: Card(f"{type(plain).__name__}-first-{layers}", [about], type(plain).__name__),
+    )
+
+
+def _write(
+    network: LayeredModel,
+    layers: int,
+    out: Path,
+    *,
+    origin: dict[str, Any],
+    dtype: torch.dtype | None,
+    tokenizer: Any,
+    card: Callable[[Any], Card],
+) -> Any:
+    """Cut a model, write it with its card, and load it again to compare its output with that of exit K.
+
+    Args:
+        network: The whole model; it is cut in place.
+        layers: K.
+        out: The folder.
+        origin: More about where the checkpoint comes from, for its configuration.
+        dtype: The type of the weights; None for float32.
+        tokenizer: The tokenizer, or None.
+        card: Makes the card of the cut model.
+
+    Returns:
+        The checkpoint, loaded in float32.
+    """
+    depth, inputs = network.eval().depth, probe_inputs(network)
+    with torch.no_grad():
+        expected = list(network.predictions(inputs))[layers]
+    if hasattr(network.saved, "peft_config"):
+        network = type(network)(merged(network.saved))
+    keep_first(network, layers)
+    plain: Any = network.saved
+    # Kept by from_pretrained and save_pretrained, so that a copy still says where it comes from.
+    plain.config.descend = {"exported_layers": layers, "of_layers": depth, **origin}
+    plain.to(dtype or torch.float32)
+    text = card(plain).text()
+    with aside(out.absolute(), alone=False) as part:
+        plain.save_pretrained(part)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(part)
+        write_card(part, text)
+        again = load_model(type(plain), part, "the export", _EXPECTED, dtype=torch.float32).eval()
+        if not close(own_output(again, inputs), expected):
+            raise InputError(
+                f"{type(plain).__name__} can't be exported: its first {layers} layers alone do not give the output of "
+                f"exit {layers}. Nothing was written."
+            )
+    return again
 
 
 def check_export(folder: Path, layers: int | None, out: Path) -> None:
@@ -244,5 +315,9 @@ def check_export(folder: Path, layers: int | None, out: Path) -> None:
     depth = config.settings.get("depth")
     if layers is not None and isinstance(depth, int) and not 1 <= layers <= depth:
         raise InputError(f"layers must be 1 to {depth}, the layers of {folder}, or {AUTO}; got {layers}.")
+    _check_empty(out, "another with --out")
+
+
+def _check_empty(out: Path, choice: str) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out} must be a new or an empty folder; it is not. Choose another with --out.")
+        raise InputError(f"{out} must be a new or an empty folder; it is not. Choose {choice}.")

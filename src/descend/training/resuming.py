@@ -9,6 +9,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
+from tqdm import tqdm
 from transformers.trainer import TRAINER_STATE_NAME
 
 from descend.errors import InputError
@@ -40,6 +41,9 @@ class Resumable(Saving):
             calibrate: Whether to call `calibrate` at the end.
             **kwargs: Further arguments of Transformers' ``train``.
 
+        Returns:
+            Transformers' ``TrainOutput``; its ``metrics`` also have the ``temperature`` of a calibrated classifier.
+
         Raises:
             InputError: If the checkpoint is damaged, or there is none.
             SaveError: If a checkpoint or the records can't be written; earlier checkpoints are not affected.
@@ -60,6 +64,13 @@ class Resumable(Saving):
             rotate(self.args.folder, self.args.save_total_limit, self.state.best_model_checkpoint)
         if calibrate:
             self.calibrate()
+            if self.temperature != 1:
+                output.metrics["temperature"] = self.temperature
+                if self.args.should_log:
+                    tqdm.write(
+                        f"temperature {self.temperature:.4g}: the head's last weights are divided by it, to fit the "
+                        "evaluation data. calibrate=False leaves them."
+                    )
         return output
 
     def last_checkpoint(self) -> str | None:

@@ -119,7 +119,7 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
         self, layers: LayerLosses, judged: Verdict, prefix: str, predictions: Predictions | None
     ) -> dict[str, float]:
         entropy = torch.cat(self._entropy).mean().item()
-        theirs = _of_trl(layers.metrics[-1], entropy, self.sums.logged[3].item())
+        theirs = _of_trl(layers.metrics[-1], entropy, self.sums.others_so_far(self._over_ranks)[3].item())
         metrics = {f"{prefix}_{name}": value for name, value in theirs.items()}
         return metrics | super()._named_metrics(layers, judged, prefix, predictions)
 
@@ -166,6 +166,11 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
             prepared = {name: self.prepared(data, name) for name, data in self._evaluated(eval_dataset).items()}
             eval_dataset = prepared if isinstance(eval_dataset, dict) else prepared[""]
         return DescentMixin.evaluate(self, eval_dataset, ignore_keys, metric_key_prefix)
+
+    def evaluation_columns(self, dataset: Any) -> Any:
+        """An evaluation set without unused columns; rows without tokens, such as prompts, are prepared by TRL first."""
+        prepared = dataset if "input_ids" in dataset.column_names else self.prepared(dataset, "")
+        return super().evaluation_columns(prepared)
 
     def evaluation_collator(self) -> Any:
         """As in training, but padded if training is padding-free, so that each text is a row with its own noise."""

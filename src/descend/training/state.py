@@ -127,6 +127,14 @@ class StepSums:
         self.logged += sums.others
         return sums
 
+    def others_so_far(self, reduce: Callable[[Tensor], Tensor]) -> Tensor:
+        """The other sums since training began, over all ranks, (K,); nothing is reset.
+
+        Args:
+            reduce: Sums a tensor over the ranks.
+        """
+        return self.logged + reduce(self.since_log.others)
+
     def begin(self) -> None:
         """Reset for a new run."""
         self._clear()

@@ -278,10 +278,14 @@ class DescentMixin(Guarded):
         """Log entries from the sums of `_others` since the last log, (K,)."""
         return {}
 
+    def _over_ranks(self, local: Tensor) -> Tensor:
+        """A tensor summed over the ranks, on the host."""
+        return self.accelerator.reduce(local.to(self.args.device)).cpu()
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the dual's state and the layer losses to a training log."""
         if "loss" in logs:
-            sums = self.sums.log(lambda local: self.accelerator.reduce(local.to(self.args.device)).cpu())
+            sums = self.sums.log(self._over_ranks)
             first, losses = sums.first, sums.means
             logs |= self._other_logs(sums.others)
             rows: dict[str, tuple[int, list[float]]] = {
@@ -309,7 +313,8 @@ class DescentTrainer(DescentMixin):
 
     λ, slack, weights, layer losses and violations are logged, and written to ``records.jsonl`` in the output folder.
     `evaluate` measures every layer on the evaluation set at the training noise, and saves the best model that meets
-    the constraints there in ``best_feasible``.
+    the constraints there in ``best_feasible``. So ``compute_metrics`` in it, and the choice of the best model, see
+    noisy inputs. ``predict`` runs the last layer without noise.
 
     Args:
         model: A classifier or causal language model of Transformers, with or without adapters, or a `LayeredModel`.

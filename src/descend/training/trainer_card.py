@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from descend.records.card import Card
+from descend.records.card import Card, temperature_note
 
 
 def trainer_card(trainer: Any, name: str | None = None, base_model: str | None = None, **metadata: Any) -> Card:
@@ -25,6 +25,7 @@ def trainer_card(trainer: Any, name: str | None = None, base_model: str | None =
     about = (
         f"{type(library).__name__} with {objective.model.depth} layers, trained by `{type(trainer).__name__}` with the "
         f"method `{args.method}`{noise} and seed {args.seed}. The prediction can be read after every layer."
+        + temperature_note(trainer.temperature)
     )
     return Card(
         name=name or args.folder.absolute().name,
