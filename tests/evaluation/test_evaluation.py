@@ -12,9 +12,9 @@ from torch.utils.data import Dataset, Subset
 from descend import UT, DescentProblem, InputError, UTConfig
 from descend.core import GeometricTarget
 from descend.evaluation.layers import LayerLosses, measure
-from descend.evaluation.robustness import pictures, robustness
+from descend.evaluation.robustness import input_metrics, pictures, robustness
 from descend.evaluation.satisfaction import certified_falls, verdict
-from descend.noise import GaussianNoise
+from descend.noise import GaussianNoise, UniformNoise
 from descend.seeds import of_sample
 from descend.tasks.video import VideoDenoising, load_video, unpatchify
 
@@ -401,6 +401,16 @@ def test_robustness_measures_every_level_and_judges_at_the_training_noise(model,
     found = verdict(problem, at[0.8])
     assert (summary["groups"], summary["undecided"]) == (found.groups, found.undecided)
     assert summary["verdict"] == found.sentence()
+
+
+@pytest.mark.parametrize("kind", [GaussianNoise, UniformNoise])
+def test_the_input_itself_is_measured_under_the_same_draws(model, windows, kind):
+    """UT's exit 0 is its noisy input."""
+    noise = kind(0.8, SIGMA, 7)
+    found = input_metrics(TASK, windows, noise, levels=[0.0, 0.8, 1.6])
+    for level, value in found.items():
+        assert value == pytest.approx(measure(model, TASK, windows, noise.at(level)).metrics[0], rel=1e-6)
+    assert found[0.8] == pytest.approx(0.8 * SIGMA * 255, rel=0.01)  # the same spread, whatever the kind
 
 
 def test_pictures_are_what_the_plan_says(model, windows):

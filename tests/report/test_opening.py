@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from descend.report import RunView, group_runs
+from descend.report.frames import Frames, embed
 from descend.report.opening import opening
 from descend.report.sentence import Curve, Scale, sentence
 from tests.support.pages import classifier, fake_run
@@ -104,6 +106,54 @@ def test_a_difference_that_seeds_explain_may_be_chance(arms) -> None:
     assert words([9.0, 10.0, 11.0], [9.0, 9.5, 10.3]).endswith("), which may be chance over seeds.")
     assert words([10.0, 10.1, 10.2], [9.0, 9.1, 9.05]).endswith(").")
     assert words([10.0, 10.0], [9.0, 9.0]).endswith(").") and words([10.0], [9.0]).endswith(").")
+
+
+def test_one_layer_that_is_better_than_all_is_told_as_such(arms) -> None:
+    assert said(arms, [90.0, 12.3, 12.6, 12.7], None) == (
+        "The first of 3 layers already gives RMSE 12.3, within 5% of all 3 (12.7); the layers after it make it worse."
+    )
+
+
+def test_the_noisy_input_is_beside_the_layers(tmp_path: Path) -> None:
+    rows = {"erm": [90.0, 60, 50, 45, 40, 30, 20, 9], "constrained": [90.0, 40, 30, 20, 15, 10, 9, 9]}
+
+    def opened(given: float) -> tuple[str, list[str], list[float]]:
+        runs = [
+            fake_run(
+                tmp_path / method,
+                method,
+                frames=False,
+                layer_metrics={"0.15": row},
+                train_value=row[-1],
+                input_metrics={"0.15": given},
+            )
+            for method, row in rows.items()
+        ]
+        (group,) = group_runs([RunView.read(run) for run in runs])
+        view, figure = opening(0, group, None)
+        lines = {trace.name: list(trace.y) for trace in figure.data if trace.showlegend is not False}
+        return view.sentence, list(lines), lines["Noisy input"]
+
+    words, names, line = opened(36.0)
+    assert words.endswith(
+        "The noisy input itself has RMSE 36.0; worse than doing nothing: constrained training at layer 1 and plain "
+        "training at layers 1 to 4."
+    ) or words.endswith("plain training at layers 1 to 4 and constrained training at layer 1.")
+    assert names == ["Plain training", "Constrained training", "Noisy input"] and line == [36.0] * 8
+    words, _, _ = opened(95.0)
+    assert words.endswith(" The noisy input itself has RMSE 95.0.")
+    words, _, _ = opened(5.0)
+    assert "plain training at every layer" in words
+
+
+def test_a_picture_that_is_worse_than_its_input_says_so(tmp_path: Path) -> None:
+    clean = np.full((1, 16, 16), 100, np.uint8)
+    noisy = clean[None] + np.uint8(20)
+    layers = np.stack([noisy[:, 0] + np.uint8(add) for add in (30, 30, 0, 0, 0, 0, 0, 0)], axis=1)[:, :, None]
+    (group,) = group_runs([RunView.read(fake_run(tmp_path / "run", "constrained", frames=False))])
+    pictures = embed({"Constrained": Frames([0.15], clean, noisy, layers)}, 10**6)
+    words = [still.words for layer in opening(0, group, pictures)[0].strip for still in layer.stills]
+    assert words[:3] == ["RMSE 50.0", "RMSE 50.0, worse than the input", "RMSE 20.0"]
 
 
 def test_the_plot_has_the_sentences_numbers(tmp_path: Path) -> None:

@@ -23,8 +23,9 @@ def _term(name: str, meaning: str, pattern: str) -> Term:
 _TERMS = (
     _term(
         "Layer <i>l</i>, <i>L</i>",
-        "Layer <i>l</i> is the network’s answer if it is read after block <i>l</i>; layer 0 is its input, read the same"
-        " way. <i>L</i> is the number of layers.",
+        "Layer <i>l</i> is the network’s answer if it is read after block <i>l</i>. Layer 0 is what the first block"
+        " gets, read the same way: the head is made for later layers, so its error there may lie above that of the"
+        " input itself, and even fall as the noise grows. <i>L</i> is the number of layers.",
         r"\b[Ll]ayers?\b",
     ),
     _term("Full depth", "All layers are used.", r"\b[Ff]ull depth\b"),

@@ -108,7 +108,11 @@ def _alone(curve: Curve, scale: Scale) -> str:
         return f"This model needs all of its {depth} layers:{inner} all of them {short(full)}."
     words = f"give {noun} {short(values[near])}, within {_gap(scale.near, scale)} of all {depth} ({short(full)})"
     if near <= half:
-        return f"The first {near} of {depth} layers already {words}."
+        layers = f"The first {near} of {depth} layers already {words}"
+        if near == 1:
+            layers = f"The first of {depth} layers already {words.replace('give', 'gives', 1)}"
+        falls = not scale.reaches(full, values[near])
+        return f"{layers}{'; the layers after it make it worse' if falls else ''}."
     return f"{near} of {depth} layers {words}; {half_words(half, depth).lower()} give {short(values[half])}."
 
 

@@ -165,7 +165,7 @@ def draw_page(folder: Path) -> Path | None:
             shlex.quote(str(folder)),
         )
         return None
-    return write_page([folder], folder, f"Descend: {folder.absolute().name}")
+    return write_page([folder], folder)
 
 
 def _module(model: Any) -> nn.Module:

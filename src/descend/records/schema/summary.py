@@ -57,6 +57,8 @@ class Measured(File):
         train_value: The last layer's metric there.
         layer_losses: γ → the losses f_0 … f_L.
         layer_metrics: γ → the metric at each layer.
+        input_metrics: γ → the metric of the input itself, with its noise: what doing nothing gives. Of tasks whose
+            inputs and predictions are of one form, such as video denoising.
         anytime: For each γ of ``layer_metrics`` quality against depth; computed from them where a file has none.
         violations: Each descent constraint's, L numbers, ≤ 0 where it holds.
         violation_intervals: A (low, high) of each.
@@ -87,6 +89,7 @@ class Measured(File):
     train_value: Annotated[float | None, BeforeValidator(nan_for_null)] = None
     layer_losses: ByLevel
     layer_metrics: Annotated[ByLevel, BeforeValidator(lambda rows: rows or {})] = {}
+    input_metrics: dict[float, Number] = {}
     anytime: Annotated[list[AnytimeCurve], BeforeValidator(empty_for_null)] = Field(
         default_factory=lambda known: anytime_curves(known["layer_metrics"], known["higher_is_better"])
     )
@@ -125,11 +128,26 @@ class Measured(File):
             raise ValueError(
                 f"expected one value per noise level; got {len(self.noise)} noise levels but {len(self.values)} values"
             )
-        levels = [self.train_noise, *self.noise, *(level for rows in self._rows().values() for level in rows)]
+        levels = [
+            self.train_noise,
+            *self.noise,
+            *self.input_metrics,
+            *(level for rows in self._rows().values() for level in rows),
+        ]
         if not all(map(math.isfinite, levels)) or len(set(levels)) > MOST_LEVELS:
             raise ValueError(f"noise levels must be finite, at most {MOST_LEVELS}; got {str(levels)[:MOST_SHOWN]}")
         if self.train_noise not in self.layer_losses:
             raise ValueError(f"layer_losses must contain the training noise {self.train_noise}")
+
+    @property
+    def worse_than_input(self) -> list[int]:
+        """The layers 1 … L whose metric at the training noise is worse than that of the input itself."""
+        given = self.input_metrics.get(self.train_noise)
+        if given is None or not self.train_noise:
+            return []
+        sign = 1 if self.higher_is_better else -1
+        rows = self.layer_metrics.get(self.train_noise, [])
+        return [layer for layer, value in enumerate(rows) if layer and not sign * value >= sign * given]
 
     def _rows(self) -> dict[str, ByLevel]:
         return {"layer_losses": self.layer_losses, "layer_metrics": self.layer_metrics}
@@ -331,7 +349,7 @@ def read_summary(folder: Path) -> Summary:
     path = folder / SUMMARY_FILE
     if not path.is_file():
         state = f"has no {SUMMARY_FILE}" if folder.is_dir() else "is not a run folder"
-        raise InputError(f"{folder} {state}; run `descend evaluate {folder} --data PATH` first.")
+        raise InputError(f"{folder} {state}; run `descend evaluate {folder}` first.")
     return parse_summary(read_json(path), str(path))
 
 
