@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -149,9 +150,18 @@ def test_groups_of_one_size_count_as_their_means(form):
         assert one == pytest.approx(other)
 
 
-def test_the_samples_of_a_single_group_stand_alone():
+def test_the_samples_of_a_single_group_stand_alone_and_speak_for_no_other():
     losses, problem = samples([2.0, 1.7, 1.4], count=60), DescentProblem(2, alpha=0.1)
-    assert verdict(problem, layers(losses, [4] * 60)) == verdict(problem, layers(losses))
+    several, single = verdict(problem, layers(losses)), verdict(problem, layers(losses, [4] * 60))
+    assert several.certain and not several.single
+    assert single == replace(several, certain=False, single=True)
+    assert single.sentence().startswith(
+        "Feasible as far as the data can tell: every constraint holds on held-out data."
+    )
+    broken = verdict(DescentProblem(2, alpha=0.5), layers(losses, [4] * 60))
+    for each in (single, broken):
+        assert each.sentence().endswith("All of them are of one group, such as one clip: nothing is known of others.")
+    assert "one group" not in several.sentence()
 
 
 def test_the_intervals_are_simultaneous():

@@ -44,8 +44,9 @@ class Verdict:
             they are missed by more than 1 % of their bound.
         undecided: Constraints that are not broken, but whose interval reaches above 0.
         feasible: No constraint is broken.
-        certain: No constraint is broken or undecided: every interval lies at or below 0.
-        groups: How many independent groups of samples the intervals rest on.
+        certain: No constraint is broken or undecided: every interval lies at or below 0, and rests on several groups.
+        groups: How many independent groups of samples the intervals rest on; of a single one its samples.
+        single: Whether all samples are of one group: then the intervals say nothing of others.
         worst: The largest violation of a constraint in force, the cap's among them; −∞ if none is.
         bounds: What each layer's loss had to reach, L numbers; None where no constraint is in force.
         certified: By which share each layer lowers the loss of the one before at least, 1 − f_l / f_{l−1}, with 95 %
@@ -61,6 +62,7 @@ class Verdict:
     feasible: bool
     certain: bool
     groups: int
+    single: bool
     worst: float
     bounds: list[float | None]
     certified: list[float]
@@ -74,10 +76,19 @@ class Verdict:
 
     def sentence(self, data: str = "held-out data") -> str:
         """The verdict in words; ``data`` are what it was measured on."""
-        if self.violated:
-            return self._broken(data)
+        words = self._broken(data) if self.violated else self._feasible(data)
+        return (
+            f"{words} All of them are of one group, such as one clip: nothing is known of others."
+            if self.single
+            else words
+        )
+
+    def _feasible(self, data: str) -> str:
+        """What is known of constraints that are not broken."""
         if self.certain:
             return f"Feasible: every constraint holds on {data}."
+        if not self.undecided:
+            return f"Feasible as far as the data can tell: every constraint holds on {data}."
         return (
             f"Feasible as far as the data can tell: no constraint is broken on {data}, but it can't be excluded "
             f"for {_names(self.undecided)}."
@@ -111,7 +122,7 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
     The violations are those of the mean losses, as in training. Their intervals come from the spread over groups of
     samples (the windows of a clip are alike, and count together) to first order (the delta method, exact in the
     difference form), with Student's t at 95 % simultaneously over the constraints (Bonferroni). With a single group
-    each sample is its own.
+    each sample is its own, and nothing is certain.
 
     Args:
         problem: The constraints.
@@ -145,8 +156,9 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
         violated=violated.nonzero().flatten().tolist(),
         undecided=undecided.nonzero().flatten().tolist(),
         feasible=not violated.any().item(),
-        certain=not (violated | undecided).any().item(),
+        certain=not (violated | undecided).any().item() and not layers.single,
         groups=groups,
+        single=layers.single,
         worst=estimate[problem.in_force].max().item() if problem.constrained else -math.inf,
         bounds=[
             bound if on else None

@@ -67,7 +67,7 @@ class Measured(File):
         bounds: The loss that each layer had to reach, L numbers; None where no constraint is in force.
         certified: The share by which each layer lowers the loss at least, L numbers.
         feasible: No constraint is broken.
-        certain: No constraint is broken or undecided.
+        certain: No constraint is broken or undecided, and the samples are of several groups.
         violated: Broken constraints by layer; 0 stands for the cap.
         undecided: Constraints whose interval reaches above 0.
         verdict: The verdict in a sentence.
