@@ -11,6 +11,7 @@ install: $(READY)
 
 # torch first and by its exact version: a looser wish takes a build with gigabytes of CUDA where a CPU build would do.
 $(DEMO): pyproject.toml constraints.txt
+	@echo "installing into $(VENV), about 2 GB with the CPU build of torch: a minute or two"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[video,report]'
@@ -35,7 +36,8 @@ lint: install
 
 # Tutorials run while the site is built, on one thread: more only wait for each other where the machine is busy.
 docs: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/build/html
+	@echo "building the site; its tutorials train small models, which takes a few minutes"
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -b html docs docs/build/html
 	@echo "open docs/build/html/index.html"
 
 # In an environment of their own: they look at the project's, and are no part of it.

@@ -20,14 +20,17 @@ from PIL import Image
 from descend import UT, GeometricTarget, InputError
 from descend.cli import COMMANDS, main
 from descend.cli.parsing import levels
+from descend.cli.runs import line_of
 from descend.cli.settings import read_recipe
 from descend.recipes import RECIPES
-from descend.records.schema import read_config
+from descend.records.schema import read_config, read_summary
 from tests.support.sources import write_frames, write_video
 
 # Two steps on a handful of windows: what is tested is the command line.
 SHORT = ["--data", "generated", "--depth", "2", "--max-steps", "2", "--use-cpu"]
 BRIEF = [*SHORT, "--window", "2", "--stride", "40"]
+# What a line of an evaluation says of the input of video models.
+INPUT = r", where the noisy input itself has [\d.]+(, which is better)?"
 TRAIN = ["train", "video-ut", "--data", "generated", "--out", "OUT"]
 
 
@@ -124,11 +127,24 @@ def test_every_recipe_trains_and_is_judged(capsys, tmp_path, name):
     out, err = words(capsys, "evaluate", str(tmp_path / "run"), "--noise", "0:0.8:0.4")
     assert re.fullmatch(
         rf"{recipe.label} constrained on {data}: mean {recipe.task().metric} [\d.]+ "
-        r"over γ = 0 … 0.8 \([\d.]+, [\d.]+, [\d.]+\)(, area [\d.]+)?, [\d.]+ at the training noise\. .+\n"
+        r"over γ = 0 … 0.8 \([\d.]+, [\d.]+, [\d.]+\)(, area [\d.]+)?, [\d.]+ at the training noise"
+        rf"{INPUT if video else ''}\. .+\n"
         rf"{re.escape(str(tmp_path / 'run' / 'report.html'))}\n",
         out,
     )
     assert err == ""
+
+
+def test_a_single_level_is_told_once(pair):
+    summary = read_summary(pair[0])
+    line = line_of(summary)
+    over = r"mean rmse [\d.]+ over γ = 0 … 0\.8 \([\d.]+, [\d.]+\), [\d.]+ at the training noise"
+    assert re.search(rf"{over}{INPUT}\. ", line)
+    entries = {"noise": [0.8], "values": summary.values[1:], "mean": summary.values[1]}
+    assert re.search(rf": rmse [\d.]+ at γ = 0\.8{INPUT}\. ", line_of(summary.model_copy(update=entries)))
+    entries["noise"] = [1.6]
+    line = line_of(summary.model_copy(update=entries))
+    assert re.search(rf": rmse [\d.]+ at γ = 1\.6, [\d.]+ at the training noise{INPUT}\. ", line)
 
 
 def test_compare_and_report_write_one_page(capsys, tmp_path, pair):
@@ -151,7 +167,11 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
     shutil.copytree(pair[0], tmp_path / "demo" / "erm")  # an earlier demo's: it makes way
     (tmp_path / "demo" / ".descend-demo").touch()
     out, _ = words(capsys, "demo", "--max-steps", "1", "--seed", "5", "--out", str(tmp_path / "demo"))
-    assert out.splitlines()[-1] == f"open {tmp_path / 'demo' / 'report.html'}"
+    page = tmp_path / "demo" / "report.html"
+    assert out.splitlines()[-1] == f"open {page}"
+    # The first page is there before the second training begins.
+    assert out.index("Trains two models") < out.index("training erm") < out.index(f"alone: {page}")
+    assert out.index(f"alone: {page}") < out.index("training constrained")
     folders = [tmp_path / "demo" / method for method in ("erm", "constrained")]
     configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
     assert [config["method"] for config in configs] == ["erm", "constrained"]
@@ -185,12 +205,29 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
         (["trian"], "no command 'trian' (did you mean train?)"),
         (["train"], "no recipe given; expected one of video-ut, "),
         (["train", "video-tu"], "no recipe 'video-tu' (did you mean video-ut?)"),
-        (["train", "video-ut"], "the following arguments are required: --out"),
+        (["train", "--resume", "RUN"], "expected the recipe first, got --resume: descend train RECIPE --data PATH"),
+        (["train", "--recipe", "video-vit"], "expected the recipe first, got --recipe"),
+        (["train", "video-ut", "--data", "generated"], "the following arguments are required: --out"),
         (["train", "video-ut", "--out", "OUT"], "video-ut needs data; expected --data PATH"),
+        (["train", "video-ut"], "come with descend. Also give --out RUN, the folder of the run."),
         (["sweep", "text-ut", "--trials", "1", "--out", "OUT"], "or --data generated"),
         ([*TRAIN, "--depht", "3"], "no setting --depht (did you mean --depth?)"),
         ([*TRAIN, "--learning-rat=3"], "(did you mean --learning-rate?)"),
         ([*TRAIN, "--resum"], "no setting --resum (did you mean --resume?)"),
+        ([*TRAIN, "--lr", "0.1"], "no setting --lr (did you mean --learning-rate?)"),
+        ([*TRAIN, "--epochs=3"], "no setting --epochs (did you mean --num-train-epochs?)"),
+        ([*TRAIN, "--batch_size", "3"], "(did you mean --per-device-train-batch-size?)"),
+        ([*TRAIN, "--layers", "3"], "no setting --layers (did you mean --depth?)"),
+        ([*TRAIN, "--device", "cpu"], "no setting --device (did you mean --use-cpu?)"),
+        ([*TRAIN, "--sigma", "25"], "no setting --sigma (did you mean --noise?)"),
+        ([*TRAIN, "--workers", "2"], "(did you mean --dataloader-num-workers?)"),
+        ([*TRAIN, "--steps", "2"], "(did you mean --max-steps?)"),
+        ([*TRAIN, "--output", "2"], "no setting --output (did you mean --out?)"),
+        ([*TRAIN, "--resolution", "2"], "no setting --resolution; descend train video-ut --help lists them"),
+        (["evaluate", "RUN", "--lr", "0.1"], "no setting --lr; descend evaluate --help lists them"),
+        (["eval", "RUN"], "no command 'eval' (did you mean evaluate?)"),
+        (["predict", "RUN"], "no command 'predict'; descend --help lists them"),
+        (["train", "vit"], "no recipe 'vit' (did you mean video-vit?)"),
         ([*TRAIN, "stray"], "stray"),
         ([*TRAIN, "--depth", "three"], "argument --depth: invalid int value: 'three'"),
         ([*TRAIN, "--depth", "0"], "depth must be at least 1"),

@@ -175,6 +175,30 @@ def test_a_loss_of_zero_is_no_error():
     assert dual.multipliers.isfinite().all() and dual.weights.isfinite().all()
 
 
+@pytest.mark.parametrize("curve", [[2.0, 0.0, 50.0], [0.0, 3.0, 0.0], [2.0, 1.0, 0.0], [2.0, 1.0, -1e-9]])
+def test_a_layer_of_loss_zero_between_others_is_no_error(curve):
+    """The last of rounding: a divergence of two equal distributions may come out just below 0."""
+    problem = DescentProblem(2, target=GeometricTarget())
+    dual = PrimalDual(problem, optimizer="price", horizon=10)
+    for _ in range(3):
+        dual.observe(torch.tensor(curve, dtype=torch.float64))
+        dual.step()
+        assert dual.multipliers.isfinite().all() and dual.weights.isfinite().all()
+    single = torch.tensor(curve)
+    assert problem.merit(single).isfinite() and problem.violations(single).isfinite().all()
+
+
+@pytest.mark.parametrize("curve", [[0.1, -0.1, -0.3], [-1.5, 2.0, 1.0]])
+def test_a_negative_loss_is_refused_by_its_layer_and_moves_nothing(curve):
+    dual = PrimalDual(DescentProblem(2, target=GeometricTarget()), optimizer="price", horizon=10)
+    before = dual.multipliers
+    dual.observe(torch.tensor(curve))
+    lowest = min(range(3), key=curve.__getitem__)
+    with pytest.raises(InputError, match=rf"above 0.*got {curve[lowest]} at layer {lowest}\..*Add a constant"):
+        dual.step()
+    assert torch.equal(dual.multipliers, before)
+
+
 def test_a_resumed_dual_goes_on_bit_equal():
     def fresh():
         return PrimalDual(DescentProblem(3, target=GeometricTarget()), optimizer="price", horizon=30)

@@ -16,14 +16,15 @@ from tests.support.networks import QUIET, network
 from tests.support.own import Classes, layers, mlp, samples
 
 
-def trained(folder, method="constrained", noise=0.5, **settings):
+def trained(folder, method="constrained", noise=0.5, train=True, **settings):
     args = descend.DescentConfig(
         str(folder), method=method, max_steps=6, per_device_train_batch_size=8, **QUIET, **settings
     )
     trainer = descend.DescentTrainer(
         layers(), args, task=Classes(), noise=noise, train_dataset=samples(64), eval_dataset=samples(16, 1)
     )
-    trainer.train()
+    if train:
+        trainer.train()
     return trainer
 
 
@@ -58,6 +59,17 @@ def test_the_losses_are_those_of_a_loop_by_hand(runs):
         state = state if block is None else block(state)
     assert summary.layer_losses[0.0] == pytest.approx(expected, rel=1e-5)
     assert summary.noise == [0.0] and summary.method == "plain" and summary.alpha == [0.01] * 3
+
+
+def test_what_binds_is_known_only_once_a_dual_step_was_taken(tmp_path):
+    """The price rule's multipliers start above 0."""
+    untrained, after = trained(tmp_path / "untrained", train=False), trained(tmp_path / "trained", strength=1.0)
+    assert untrained.dual.multipliers.max() == 1 and not untrained.dual.moved
+    summary = descend.evaluate(untrained, samples(8, 2))
+    assert summary.binding == [] and "Binding" not in summary.verdict
+    summary = descend.evaluate(after, samples(8, 2))
+    names = ", ".join(f"layer {layer}" for layer in summary.binding)
+    assert summary.binding and summary.verdict.endswith(f" Binding (λ > 0 at the last step): {names}.")
 
 
 def test_a_model_without_a_trainer_writes_only_where_it_is_told(runs, tmp_path, monkeypatch):

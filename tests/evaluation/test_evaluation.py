@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,9 +13,9 @@ from torch.utils.data import Dataset, Subset
 from descend import UT, DescentProblem, InputError, UTConfig
 from descend.core import GeometricTarget
 from descend.evaluation.layers import LayerLosses, measure
-from descend.evaluation.robustness import pictures, robustness
+from descend.evaluation.robustness import input_metrics, pictures, robustness
 from descend.evaluation.satisfaction import certified_falls, verdict
-from descend.noise import GaussianNoise
+from descend.noise import GaussianNoise, UniformNoise
 from descend.seeds import of_sample
 from descend.tasks.video import VideoDenoising, load_video, unpatchify
 
@@ -149,9 +150,18 @@ def test_groups_of_one_size_count_as_their_means(form):
         assert one == pytest.approx(other)
 
 
-def test_the_samples_of_a_single_group_stand_alone():
+def test_the_samples_of_a_single_group_stand_alone_and_speak_for_no_other():
     losses, problem = samples([2.0, 1.7, 1.4], count=60), DescentProblem(2, alpha=0.1)
-    assert verdict(problem, layers(losses, [4] * 60)) == verdict(problem, layers(losses))
+    several, single = verdict(problem, layers(losses)), verdict(problem, layers(losses, [4] * 60))
+    assert several.certain and not several.single
+    assert single == replace(several, certain=False, single=True)
+    assert single.sentence().startswith(
+        "Feasible as far as the data can tell: every constraint holds on held-out data."
+    )
+    broken = verdict(DescentProblem(2, alpha=0.5), layers(losses, [4] * 60))
+    for each in (single, broken):
+        assert each.sentence().endswith("All of them are of one group, such as one clip: nothing is known of others.")
+    assert "one group" not in several.sentence()
 
 
 def test_the_intervals_are_simultaneous():
@@ -302,6 +312,14 @@ def test_one_sample_is_no_verdict():
         verdict(DescentProblem(1, alpha=0.1), layers([[2.0, 1.0]]))
 
 
+@pytest.mark.parametrize("problem", [DescentProblem(2, alpha=0.1, form=form) for form in ("difference", "ratio")])
+def test_a_negative_mean_is_refused_and_a_sample_or_a_mean_of_zero_is_not(problem):
+    """(1 − α) f lies above a negative f: a layer might raise the loss and be called feasible."""
+    with pytest.raises(InputError, match=r"got -0\.91 at layer 2\. .*share of a loss.*Add a constant"):
+        verdict(problem, layers([[-0.5, -0.9, -0.92], [-0.5, -0.9, -0.9]]))
+    assert verdict(problem, layers([[2.0, -0.1, 0.0], [2.0, 0.5, 0.0], [2.0, 0.5, 0.0]])).feasible
+
+
 @pytest.mark.parametrize(
     ("mean", "cap", "sentence"),
     [
@@ -336,6 +354,41 @@ def test_the_sentence(mean, cap, sentence):
     assert verdict(DescentProblem(2, alpha=0.1, cap=cap), layers(losses)).sentence() == sentence
 
 
+@pytest.mark.parametrize(
+    ("mean", "spread", "cap", "sentence"),
+    [
+        (
+            [2.0, 1.9, 1.1],
+            0.5,
+            None,
+            "INFEASIBLE, but not proven: layer 1 misses its bound by more than 1% on the test data, which may be "
+            "chance. Judge on more samples.",
+        ),
+        (
+            [2.0, 1.9, 1.8],
+            0.5,
+            1.9,
+            "INFEASIBLE, but not proven: the cap and layers 1, 2 miss their bounds by more than 1% on the test data, "
+            "which may be chance. Judge on more samples.",
+        ),
+        (
+            [2.0, 1.9, 5.0],
+            0.5,
+            None,
+            "INFEASIBLE: layer 2 breaks its constraint on the test data. Layer 1 misses its bound by more than 1%, "
+            "which may be chance: judge on more samples.",
+        ),
+    ],
+)
+def test_a_miss_that_may_be_chance_is_called_so(mean, spread, cap, sentence):
+    losses = samples(mean, count=8, spread=spread)
+    losses += torch.tensor(mean, dtype=torch.float64) - losses.mean(0)
+    found = verdict(DescentProblem(2, alpha=0.1, cap=cap), layers(losses))
+    assert found.sentence("the test data") == sentence
+    ends = [found.cap_interval, *found.intervals]
+    assert found.unproven == [constraint for constraint in found.violated if ends[constraint][0] <= 0]
+
+
 # --- robustness and pictures
 
 
@@ -358,6 +411,16 @@ def test_robustness_measures_every_level_and_judges_at_the_training_noise(model,
     found = verdict(problem, at[0.8])
     assert (summary["groups"], summary["undecided"]) == (found.groups, found.undecided)
     assert summary["verdict"] == found.sentence()
+
+
+@pytest.mark.parametrize("kind", [GaussianNoise, UniformNoise])
+def test_the_input_itself_is_measured_under_the_same_draws(model, windows, kind):
+    """UT's exit 0 is its noisy input."""
+    noise = kind(0.8, SIGMA, 7)
+    found = input_metrics(TASK, windows, noise, levels=[0.0, 0.8, 1.6])
+    for level, value in found.items():
+        assert value == pytest.approx(measure(model, TASK, windows, noise.at(level)).metrics[0], rel=1e-6)
+    assert found[0.8] == pytest.approx(0.8 * SIGMA * 255, rel=0.01)  # the same spread, whatever the kind
 
 
 def test_pictures_are_what_the_plan_says(model, windows):

@@ -13,6 +13,7 @@ from descend.models import LayeredCausalLM, LayeredClassifier, ViTDenoiser, ViTD
 from descend.tasks import Task
 from descend.tasks.text import Classification, NextToken
 from descend.tasks.video import VideoDenoising
+from tests.support import own
 from tests.support.networks import causal, network
 
 
@@ -83,6 +84,23 @@ def test_a_block_and_a_readout_are_what_a_layer_costs():
     assert Slow.calls == 3 * (WARM_UP + REPEATS) and found.batch_size == 3
     # A sleep is never shorter than it was asked to be.
     assert all(3 * value >= 5 + 10 * layer for layer, value in enumerate(found.milliseconds))
+
+
+def test_a_busy_moment_in_every_pass_is_no_slow_layer(monkeypatch):
+    """A clock of 1 ms between two looks at it, and of 50 more at one place of each pass, another every time."""
+    places = 4 + 3  # of a pass: its start and the first block's, the ends of three blocks, the readout's start and end
+    looks, now = 0, 0.0
+
+    def clock(device):
+        nonlocal looks, now
+        turn, place = divmod(looks, places)
+        looks, now = looks + 1, now + 0.001 + 0.05 * (place == 1 + turn % 4)
+        return now
+
+    monkeypatch.setattr("descend.evaluation.latency._now", clock)
+    found = latency(own.layers(), own.Classes(), own.samples(4), batch_size=4)
+    assert looks == places * (WARM_UP + REPEATS)
+    assert [4 * value for value in found.milliseconds] == pytest.approx([2, 3, 4, 5])
 
 
 def test_a_model_that_names_no_layers_is_not_timed():

@@ -73,6 +73,9 @@ def test_the_tables_and_results_of_an_evaluation():
         "| 0 | 2 | 2 | 2 | 0.7 |",
     ):
         assert row in text
+    assert "the input itself" not in text
+    beside = card(summary=parse_summary(SUMMARY | {"input_metrics": {"0": 0.95, "1.0": 0.3}})).text()
+    assert "| the input itself | 0.95 | 0.3 |\n| 0 | 0.5 | 0.4 |" in beside
     cells = [line.count("|") for line in text.splitlines() if line.startswith("|")]
     assert set(cells) == {4, 5, 6}  # no name has broken a table
 

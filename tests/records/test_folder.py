@@ -10,10 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from descend.errors import InputError
 from descend.records import LOCK_FILE, locked
-from descend.records.folder import aside
+from descend.records.folder import aside, put
 
 fork = multiprocessing.get_context("fork")
 
@@ -116,3 +118,19 @@ def test_two_folders_in_one_parent_are_written_at_once(tmp_path):
     assert (tmp_path / "one" / "file").read_text() == "1" and (tmp_path / "two" / "file").read_text() == "2"
     assert precious.is_dir()
     assert sorted(path.name for path in tmp_path.iterdir()) == [".part", "one", "two"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_weights_are_read_by_those_whom_the_umask_allows(tmp_path, umask, mode):
+    def write(path: Path) -> None:
+        save_file({"weight": torch.zeros(1)}, path)
+
+    before = os.umask(umask)
+    try:
+        put(tmp_path / "dual.safetensors", write)
+        with aside(tmp_path / "model") as part:
+            write(part / "model.safetensors")
+    finally:
+        os.umask(before)
+    for file in (tmp_path / "dual.safetensors", tmp_path / "model" / "model.safetensors"):
+        assert file.stat().st_mode & 0o777 == mode

@@ -49,6 +49,25 @@ def test_a_run_that_diverged_is_still_shown(runs: list[Path], tmp_path: Path) ->
         assert "Not feasible" in page and "diverged" in page
 
 
+def test_a_model_that_is_worse_than_its_input_is_not_called_good(tmp_path: Path) -> None:
+    def shown(given: float, **entries):
+        rows = {"layer_metrics": {"0.15": [20.0] * 7 + [18.7]}, "input_metrics": {"0.15": given}}
+        run = fake_run(tmp_path / "run", "constrained", frames=False, **rows, **entries)
+        return verdict(group_runs([RunView.read(run)]))
+
+    good = shown(36.0)
+    assert (good.state, good.mark) == ("holds", "✓") and good.advice.startswith("Nothing: ")
+    bad = shown(15.2)
+    assert bad.state == "open" and bad.headline.endswith("; the output is worse than the noisy input")
+    assert "RMSE 18.70, and the noisy input itself 15.20" in bad.advice and "Nothing" not in bad.advice
+    assert "Train longer" in bad.advice
+    broken = shown(15.2, feasible=False)
+    assert broken.state == "broken" and "worse than the noisy input" in broken.headline
+    assert "best_feasible" in broken.advice and "don’t use this model" in broken.advice
+    runs = [RunView.read(tmp_path / "run"), RunView.read(fake_run(tmp_path / "erm", "erm", train_noise=0.3))]
+    assert "in 1 of 2 runs" in verdict(group_runs(runs)).headline
+
+
 def test_what_does_not_fit_is_thinned_evenly() -> None:
     generator = np.random.default_rng(0)
     noisy = generator.integers(0, 256, (6, 2, 32, 32), dtype=np.uint8)
@@ -149,6 +168,10 @@ def test_quality_against_depth_marks_the_first_layers_close_to_full_depth(tmp_pa
     assert [cell.text for cell in table.bodies[0].rows[0].cells[1:4]] == ["layer 6", "layer 5", "layer 4"]
     assert table.bodies[0].rows[0].cells[1].note == "7 ms"
     assert "on GPU" in anytime.time_words(group) and "do not compare" in anytime.time_words(group)
+    alike = [*folders[:1], fake_run(tmp_path / "alike", "constrained", frames=False, layer_metrics=rows, latency=timed)]
+    (pair,), (alone,) = (group_runs([RunView.read(each) for each in some]) for some in (alike, alike[:1]))
+    assert "the machine was busier with one of them" in anytime.time_words(pair)
+    assert "busier" not in anytime.time_words(alone)
     assert "<figure>" in write_page(folders, tmp_path / "report.html", "Times").read_text()
 
 
@@ -267,6 +290,33 @@ def test_the_headline_claims_no_more_than_the_data(runs: list[Path], states: lis
     ]
     html = shown_verdict(verdict(group_runs(views)))
     assert html.startswith(f'<div class="verdict {state}">') and f"{headline}</h2>" in html
+
+
+@pytest.mark.parametrize(
+    ("lows", "headline"),
+    [
+        ([-0.1], "Not feasible, but not proven: that a bound is missed may be chance"),
+        ([0.1], "Not feasible: the constraints do not hold"),
+        ([0.1, 0.2], "Not feasible in 2 of 2 runs: there the constraints do not hold"),
+        ([-0.1, 0.1], "Not feasible in 2 of 2 runs, proven in 1"),
+        ([-0.1, -0.2], "Not feasible in 2 of 2 runs, proven in none"),
+    ],
+)
+@pytest.mark.parametrize("constraint", [0, 4])
+def test_what_may_be_chance_is_no_proof(runs: list[Path], lows: list[float], headline: str, constraint: int) -> None:
+    summary = json.loads((runs[1] / "summary.json").read_text())
+    views = []
+    for seed, low in enumerate(lows):
+        intervals = [[-1.0, 1.0], *summary["violation_intervals"]]
+        intervals[constraint] = [low, 0.5]
+        known = {"cap_violation": 0.3, "cap_interval": intervals[0], "violation_intervals": intervals[1:]}
+        known |= {"feasible": False, "certain": False, "violated": [constraint], "seed": seed}
+        views.append(RunView(parse_summary(summary | known)))
+    html = shown_verdict(verdict(group_runs(views)))
+    assert f"{headline}</h2>" in html and '<div class="verdict broken">' in html
+    assert ("evaluate on more data first" in html) == (min(lows) < 0)
+    cells = [cell for table in runs_tables(group_runs(views)) for body in table.bodies for cell in body.rows[0].cells]
+    assert any(cell.note == "not proven" for cell in cells) == (min(lows) < 0)
 
 
 def test_each_verdict_is_said_once_and_by_whom(runs: list[Path], tmp_path: Path) -> None:

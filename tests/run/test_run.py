@@ -20,6 +20,8 @@ from descend.cli import main
 from descend.evaluation.energy import MOST_SAMPLES
 from descend.evaluation.layers import evenly, measure
 from descend.recipes import RECIPES
+from descend.records.schema import read_summary
+from descend.run.evaluation_files import RESULTS
 from descend.run.training import stored
 from descend.tasks.video import VideoDenoising, load_test, load_video
 from descend.training.settings import DescentSettings
@@ -78,6 +80,8 @@ def test_the_summary_has_what_the_plan_says(finished):
     assert summary["higher_is_better"] is False
     assert {level: len(found) for level, found in summary["layer_losses"].items()} == {"0.0": 3, "0.8": 3, "1.6": 3}
     assert len(summary["violations"]) == len(summary["multipliers"]) == 2
+    exits = {level: found[0] for level, found in summary["layer_metrics"].items()}  # UT's exit 0 is its input
+    assert summary["input_metrics"] == pytest.approx(exits, rel=1e-6)
     frames = np.load(finished / "frames.npz")
     assert frames["reconstruction"].shape == (3, 3, 2, 160, 160)
     assert (summary["split"], summary["checkpoint"]) == ("test", "model")
@@ -86,7 +90,7 @@ def test_the_summary_has_what_the_plan_says(finished):
     assert not set(summary["undecided"]) & set(summary["violated"])
     assert summary["binding"] == [layer for layer in (1, 2) if summary["multipliers"][layer - 1] > 0] != []
     names = ", ".join(f"layer {layer}" for layer in summary["binding"])
-    assert summary["verdict"].endswith(f"the test data. Binding (λ > 0): {names}.")
+    assert summary["verdict"].endswith(f"the test data. Binding (λ > 0 at the last step): {names}.")
 
 
 def test_the_summary_has_the_energy_along_the_layers(finished):
@@ -112,7 +116,9 @@ def test_what_binds_is_told_by_its_multiplier_the_cap_too(tmp_path):
     summary = run.evaluate(tmp_path / "cap", noise=[0.8])
     assert (summary.cap_multiplier > 0, summary.multipliers) == (True, [0])
     assert summary.binding == summary.violated == [0]
-    assert summary.verdict == ("INFEASIBLE: the cap breaks its constraint on the test data. Binding (λ > 0): the cap.")
+    assert summary.verdict == (
+        "INFEASIBLE: the cap breaks its constraint on the test data. Binding (λ > 0 at the last step): the cap."
+    )
     assert train(tmp_path / "erm", "--method", "erm", steps=2) == 0
     summary = run.evaluate(tmp_path / "erm", noise=[0.8])
     assert summary.binding == [] and "Binding" not in summary.verdict
@@ -290,6 +296,43 @@ def test_other_data_are_judged_with_the_sigma_and_noise_of_the_run(finished, tmp
     assert summary.values == by_hand.metrics[-1:]
     other = run.evaluate(out, data=str(data), noise=[0.8], seed=4)
     assert other.values != summary.values
+
+
+def test_other_data_leave_the_runs_own_evaluation_alone(finished, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DESCEND_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    assert main(["evaluate", str(out), "--noise", "0.8"]) == 0
+    own = {path: path.read_bytes() for path in [*out.glob("*.*"), *out.glob("model/*")] if path.is_file()}
+    assert out / "summary.json" in own and out / "report.html" in own
+    data, page = clips(tmp_path / "flicker", shade=40), out / "on-flicker" / "report.html"
+    assert main(["evaluate", str(out), "--noise", "0.8", "--data", str(data)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(page)
+    assert {path: path.read_bytes() for path in own} == own
+    assert "<h1>Descend: run on flicker</h1>" in page.read_text()
+    assert read_summary(page.parent).dataset == "flicker"
+    assert main(["compare", str(out), str(page.parent), "--out", str(tmp_path / "both")]) == 0
+    assert "<h1>Descend: run, run on flicker</h1>" in (tmp_path / "both" / "report.html").read_text()
+
+
+def test_the_evaluation_of_an_earlier_step_is_removed(finished, tmp_path, capsys):
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    assert main(["evaluate", str(out), "--noise", "0.8"]) == 0
+    shutil.copytree(out, tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").rename(out / "on-elsewhere")
+    (out / "notes.txt").touch()
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.name in RESULTS}
+    assert len(before) == 4
+    assert train(out, "--resume") == 0  # no further step
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.name in RESULTS} == before
+    capsys.readouterr()
+    assert train(out, "--resume", steps=10) == 0
+    assert "its evaluation, of an earlier step, is removed; evaluate again." in capsys.readouterr().err
+    assert not {path.name for place in (out, out / "on-elsewhere") for path in place.iterdir()} & set(RESULTS)
+    assert (out / "notes.txt").exists() and (out / "on-elsewhere" / "config.json").exists()
+    assert main(["compare", str(out), "--out", str(tmp_path / "page")]) == 2
+    assert f"run `descend evaluate {out}` first" in capsys.readouterr().err
 
 
 def test_a_run_is_judged_from_anywhere(tmp_path, monkeypatch):

@@ -224,6 +224,22 @@ def poisoned(folder: Path) -> dict:
     return {"step": trainer.state.global_step, "error": ""}
 
 
+def lowered(folder: Path, by: float) -> dict:
+    """The second process's losses are lowered, so that its own means are negative."""
+
+    class Lowered(VideoDenoising):
+        def losses(self, prediction, target):
+            return super().losses(prediction, target) - by * distributed.get_rank()
+
+    trainer = video(folder, per_device_train_batch_size=4, max_steps=2)
+    trainer.objective.double().task = Lowered()
+    try:
+        trainer.train()
+    except InputError as error:
+        return {"step": trainer.state.global_step, "error": str(error)}
+    return {"step": trainer.state.global_step, "error": ""}
+
+
 def undecided(folder: Path) -> dict:
     """Processes that measure unlike losses, as unlike processors do by rounding: the second's first are the best."""
 
@@ -377,6 +393,7 @@ def main(folder: Path) -> None:
     found["perturbed"] = perturbed(folder / "perturbed", 1e-4)
     found["rounded"] = perturbed(folder / "rounded", 1e-15)
     found["poisoned"] = poisoned(folder / "poisoned")
+    found["lowered"] = [lowered(folder / f"lowered by {by}", by) for by in (1.0, 3.0)]
     found["undecided"] = undecided(folder / "undecided")
     found["unsaved"] = unsaved(folder / "unsaved")
     found["traffic"] = traffic(folder / "traffic", logging_strategy="no")

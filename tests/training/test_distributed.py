@@ -152,6 +152,13 @@ def test_a_step_that_goes_wrong_on_one_rank_is_taken_on_none(two):
     assert damage(two["folder"] / "poisoned" / "stopped-1") is None
 
 
+def test_a_negative_loss_is_that_of_the_mean_over_all_ranks(two):
+    assert two[0]["lowered"] == two[1]["lowered"]
+    still_positive, negative = two[0]["lowered"]
+    assert still_positive == {"step": 2, "error": ""}, "the second process's own mean is negative"
+    assert negative["step"] == 0 and "got -0.8243 at layer 1" in negative["error"]
+
+
 def test_what_is_decided_on_a_measurement_is_the_first_ones(two):
     """The second process finds its loss growing by 2 each time: alone it would stop at 4, and the first wait for it."""
     assert two[0]["undecided"] == two[1]["undecided"]

@@ -6,6 +6,7 @@ Interruption and resuming are tested through the command line, in `test_run`.
 import json
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,19 @@ from torch import nn
 from torch.utils.data import Dataset, Subset
 from transformers import Trainer, TrainingArguments, set_seed
 
-from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, InputError, NonFiniteLossError, UTConfig
+from descend import (
+    UT,
+    DescentConfig,
+    DescentTrainer,
+    GaussianNoise,
+    InputError,
+    NonFiniteLossError,
+    UTConfig,
+    evaluate,
+)
 from descend.tasks.video import VideoData, VideoDenoising, load_video
 from descend.training.checkpoints import damage
-from tests.support import networks
+from tests.support import networks, own
 
 QUIET = networks.QUIET | {"learning_rate": 3e-3}
 
@@ -272,6 +282,60 @@ def test_a_gradient_that_is_not_finite_stops_before_anything_moves(tmp_path, dat
     with pytest.raises(NonFiniteLossError, match=r"step 1: .*gradient.*(nan|inf)"):
         trainer.train()
     assert torch.equal(weights(trainer), start)
+
+
+class Lowered(own.Classes):
+    """Losses lowered by a constant from a step on, as a likelihood's fall below 0 while it is learned."""
+
+    def __init__(self, constant, start=0):
+        self.constant, self.start, self.trainer = constant, start, None
+
+    def losses(self, prediction, target):
+        late = self.trainer is not None and self.trainer.state.global_step >= self.start
+        return super().losses(prediction, target) - self.constant * late
+
+
+def lowered(folder, *task, **args) -> DescentTrainer:
+    settings = QUIET | {"max_steps": 3, "per_device_train_batch_size": 8} | args
+    trainer = DescentTrainer(
+        own.layers(), DescentConfig(str(folder), **settings), task=Lowered(*task), train_dataset=own.samples(32)
+    )
+    trainer.objective.task.trainer = trainer
+    return trainer
+
+
+@pytest.mark.parametrize("args", [{}, {"alpha": 0.1}, {"alpha": 0.1, "form": "ratio"}, {"alpha": 0.1, "cap": 1.0}])
+def test_a_negative_loss_stops_before_anything_moves(tmp_path, args):
+    trainer = lowered(tmp_path, 9.0, **args)
+    start = weights(trainer)
+    with pytest.raises(
+        InputError, match=r"^step 1: .*got -\d.* at layer \d\. .*Add a constant.*No parameter has moved"
+    ):
+        trainer.train()
+    assert torch.equal(weights(trainer), start)
+
+
+def test_losses_that_become_negative_stop_a_run_whose_state_is_kept(tmp_path):
+    trainer = lowered(tmp_path, 9.0, 2, save_strategy="steps", save_steps=100)
+    with pytest.raises(InputError, match=r"^step 3: .*Add a constant.*saved in stopped-2\.$"):
+        trainer.train()
+    assert damage(tmp_path / "stopped-2") is None
+
+
+def test_plain_training_needs_no_positive_losses_but_its_evaluation_does(tmp_path):
+    trainer = lowered(tmp_path, 9.0, method="erm")
+    trainer.train()
+    for judge in (trainer.evaluate, partial(evaluate, trainer)):
+        with pytest.raises(InputError, match=r"above 0 at every layer; got -\d.* at layer \d\."):
+            judge(own.samples(8, 1))
+
+
+@pytest.mark.parametrize("args", [{}, {"alpha": 0.1}])
+def test_a_loss_of_exactly_zero_does_not_stop_a_run(tmp_path, args):
+    trainer = lowered(tmp_path, 0.0, **args)
+    trainer.objective.task.losses = lambda prediction, target: 0.0 * prediction.sum(-1)
+    trainer.train()
+    assert evaluate(trainer, own.samples(8, 1)).feasible and trainer.dual.multipliers.isfinite().all()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from descend import extras
-from descend.cli import denoise, export, privacy, runs, studies, tasks
+from descend.cli import demo, denoise, export, privacy, runs, studies, tasks
 from descend.cli.parsing import COMPLETING, TALK, Parser, command_parser, nearest
 from descend.errors import (
     InputError,
@@ -66,7 +66,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "tasks": tasks.tasks,
     "reproduce": studies.reproduce,
     "sweep": studies.sweep,
-    "demo": runs.demo,
+    "demo": demo.demo,
     "privacy": privacy.privacy,
     "completion": completion,
 }

@@ -25,6 +25,36 @@ METAVARS: dict[Any, str] = {int: "N", float: "X", Path: "PATH"}
 REPLACED = {"--output-dir": "--out", "--resume-from-checkpoint": "--resume", "--disable-tqdm": "--quiet"}
 """Arguments of Transformers → the option that takes their place."""
 
+OTHER_NAMES = {
+    "num-train-epochs": "epochs num-epochs max-epochs n-epochs",
+    "max-steps": "steps num-steps iterations iters max-iters",
+    "learning-rate": "lr",
+    "per-device-train-batch-size": "batch-size batch bs train-batch-size",
+    "gradient-accumulation-steps": "accumulation-steps grad-accum accumulate",
+    "lr-scheduler-type": "scheduler lr-scheduler schedule",
+    "warmup-steps": "warmup",
+    "weight-decay": "wd decay",
+    "max-grad-norm": "clip grad-clip clip-grad",
+    "optim": "optimizer",
+    "depth": "layers num-layers n-layers num-hidden-layers blocks",
+    "hidden-size": "hidden-dim dim width d-model",
+    "heads": "num-heads n-heads num-attention-heads",
+    "noise": "sigma gamma std noise-level noise-std noise-sigma levels",
+    "data": "dataset data-dir data-path path input videos",
+    "out": "output output-folder out-dir save-dir",
+    "use-cpu": "device cpu no-cuda",
+    "dataloader-num-workers": "workers num-workers",
+    "bf16": "amp mixed-precision",
+    "seed": "random-seed",
+    "resume": "checkpoint ckpt resume-from",
+    "quiet": "silent",
+    "log-level": "verbose debug verbosity",
+}
+"""Option → the names that other programs have for it."""
+
+CLOSE = 0.75
+"""The least similarity, of at most 1, by which a name is suggested for a mistyped one."""
+
 COMPLETING = "_ARGCOMPLETE"
 """The environment variable by which a shell asks for completion."""
 
@@ -162,6 +192,14 @@ def levels(text: str) -> list[float]:
 
 
 def nearest(word: str, names: Iterable[str]) -> str:
-    """A suggestion of the most similar name, for the end of a message; empty if none is similar."""
-    close = difflib.get_close_matches(word, list(names), n=1, cutoff=0.5)
-    return f" (did you mean {close[0]}?)" if close else ""
+    """A suggestion for an unknown name, for the end of a message.
+
+    It is the option that other programs call so, else the most similar name, else the only name with this beginning or
+    ending; empty if there is none.
+    """
+    word, by_name = word.strip("-"), {name.strip("-"): name for name in names}
+    meant = [name for name, others in OTHER_NAMES.items() if word in others.split() and name in by_name]
+    close = difflib.get_close_matches(word, by_name, n=1, cutoff=CLOSE)
+    part = [name for name in by_name if name.startswith(word) or name.endswith(f"-{word}")]
+    found = meant or close or (part if len(part) == 1 else [])
+    return f" (did you mean {by_name[found[0]]}?)" if found else ""

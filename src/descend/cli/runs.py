@@ -1,7 +1,6 @@
 """Commands on single runs: train, evaluate, compare, show."""
 
 import os
-import shutil
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
@@ -12,7 +11,6 @@ from descend.cli.checks import check_data, check_run
 from descend.cli.parsing import add_talk, command_parser, levels, talk
 from descend.cli.settings import read_recipe, recipe_list
 from descend.errors import InputError
-from descend.recipes import GENERATED
 
 if TYPE_CHECKING:
     from descend.records.schema import Summary
@@ -38,13 +36,15 @@ def evaluate(words: Sequence[str]) -> None:
     """Evaluate a trained run."""
     folder, options = _judge_options(words)
     summary = _judge(folder, options)
+    from descend.run import results_folder
+    from descend.run.evaluating import draw_page
+
+    folder = results_folder(folder, options["data"], options["task"])
     print(line_of(summary))
     if summary.exit is not None:
         print(summary.exit.sentence(summary.metric))
     if summary.speculation is not None:
         print(summary.speculation.sentence(summary.depth))
-    from descend.run.evaluating import draw_page
-
     if (page := draw_page(folder)) is not None:
         print(page)
 
@@ -62,7 +62,7 @@ def _judge_options(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     )
     parser.add_argument("run", type=Path, help="folder of a trained run, or with --task a model")
     data = parser.add_argument_group("data")
-    data.add_argument("--data", metavar="PATH", help="other data to evaluate it on [the run's own]")
+    data.add_argument("--data", metavar="PATH", help="other data; results go to RUN/on-NAME [the run's own]")
     splits = ("test", "validation", "train")
     data.add_argument("--split", choices=splits, metavar="PART", default="test", help=f"{', '.join(splits)} [test]")
     data.add_argument("--most", type=int, metavar="N", help="only N samples, evenly spaced [all]")
@@ -109,7 +109,7 @@ def compare(words: Sequence[str]) -> None:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of evaluated runs")
     parser.add_argument("--out", type=Path, required=True, help="folder for summary.json and report.html")
     options = parser.parse_args(words)
-    print(_compare(options.runs, options.out))
+    print(compare_runs(options.runs, options.out))
 
 
 def report(words: Sequence[str]) -> None:
@@ -134,7 +134,7 @@ def report(words: Sequence[str]) -> None:
     from descend.report import write_page
 
     runs = [folder / each for each in comparison.folders] if comparison else [folder]
-    print(write_page(runs, folder, f"Descend: {folder.absolute().name}"))
+    print(write_page(runs, folder))
 
 
 def draw(out: Path, figures: Collection[str] | None = None) -> None:
@@ -195,47 +195,6 @@ def complete(words: Sequence[str]) -> None:
     print(f"{options['out']}: {counts['written']} answers{skipped}")
 
 
-def demo(words: Sequence[str]) -> None:
-    """Both methods on one video, and the page."""
-    parser = command_parser(
-        "demo", "Train a ViT with and without constraints on one video, and show the page.", "[options]"
-    )
-    parser.add_argument("--data", metavar="PATH", default=GENERATED, help=f"folder or file of videos [{GENERATED}]")
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder [demo]")
-    parser.add_argument("--seed", type=int, default=0, help="of both runs [0]")
-    parser.add_argument("--max-steps", type=int, help="training steps [the recipe's]")
-    parser.add_argument("--resume", action="store_true", help="go on with a demo that was interrupted")
-    add_talk(parser)
-    options = talk(parser.parse_args(words))
-    check_data(options.data)
-    import descend.report  # noqa: F401  # a missing package shows before the training
-    from descend.records import locked
-
-    folders = [options.out / method for method in ("erm", "constrained")]
-    mark = options.out / ".descend-demo"  # a demo replaces only what an earlier demo wrote
-    if any(folder.exists() for folder in folders) and not mark.is_file():
-        raise InputError(f"{options.out} holds runs that are not a demo's; choose another folder with --out.")
-    _free_for_page(options.out)
-    # Six blocks: plain training leaves their inner exits far behind the last one.
-    flags = ["video-vit", "--data", options.data, "--depth", "6", "--seed", str(options.seed)]
-    flags += ["--max-steps", str(options.max_steps)] if options.max_steps is not None else []
-    built = [read_recipe([*flags, "--method", folder.name, "--out", str(folder)]) for folder in folders]
-    from descend import run
-
-    options.out.mkdir(parents=True, exist_ok=True)
-    mark.touch()
-    for folder, (name, recipe, args, _) in zip(folders, built, strict=True):
-        if not options.resume and folder.is_dir():
-            with locked(folder):
-                shutil.rmtree(folder)
-        print(f"training {folder.name} …", flush=True)
-        finish(run.train(name, recipe, args, resume=options.resume))
-        with locked(folder):
-            summary = run.evaluate(folder)
-        print(line_of(summary), flush=True)
-    print(f"\nopen {_compare(folders, options.out)}")
-
-
 def finish(trainer: Any) -> None:
     """Print how a run ended, with a warning if it is infeasible."""
     verdict, out = trainer.verdict, trainer.args.folder
@@ -247,25 +206,30 @@ def finish(trainer: Any) -> None:
         best = out / "best_feasible"
         offer = f"The best model that met the constraints is kept: descend evaluate {out} --model best_feasible"
         ask = "--strength" if trainer.dual.problem.alpha is None else "--alpha"
-        none = f"No evaluated model met the constraints: lower {ask}, or train longer."
-        print(f"WARNING: {out} ends INFEASIBLE. {offer if best.is_dir() else none}", file=sys.stderr)
+        none = (
+            "No evaluated model met the constraints: train longer, or for fewer steps if only deep layers break; or "
+            f"lower {ask}."
+        )
+        sure = ", but not proven" if verdict.unproven == verdict.violated else ""
+        print(f"WARNING: {out} ends INFEASIBLE{sure}. {offer if best.is_dir() else none}", file=sys.stderr)
 
 
-def _compare(runs: Sequence[Path], out: Path) -> Path:
+def compare_runs(runs: Sequence[Path], out: Path) -> Path:
+    """Write the summary and the page of evaluated runs; returns the page."""
     from descend.records.schema import SUMMARY_FILE, Comparison, read_summary
 
-    _free_for_page(out)
+    check_free_for_page(out)
     summaries = [read_summary(run) for run in runs]
     from descend.report import write_page
 
     out.mkdir(parents=True, exist_ok=True)
     folders = [os.path.relpath(run, out) for run in runs]
-    page = write_page(runs, out, f"Descend: {out.absolute().name}")  # first: it may refuse a run
+    page = write_page(runs, out)  # first: it may refuse a run
     Comparison(runs=summaries, folders=folders).write(out / SUMMARY_FILE)
     return page
 
 
-def _free_for_page(out: Path) -> None:
+def check_free_for_page(out: Path) -> None:
     """Refuse a folder whose summary.json is not a comparison's, since it would be overwritten."""
     from descend.records.schema import CONFIG_FILE, SUMMARY_FILE, read_comparison
 
@@ -283,8 +247,12 @@ def line_of(summary: "Summary") -> str:
     digits = 3 if summary.higher_is_better else 1
     curve = ", ".join(f"{value:.{digits}f}" for value in summary.values)
     area = f", area {summary.auc:.3f}" if summary.higher_is_better and summary.auc is not None else ""
-    return (
-        f"{summary.model} {summary.method} on {summary.dataset}: mean {summary.metric} "
-        f"{summary.mean:.{digits}f} over γ = {summary.noise[0]:g} … {summary.noise[-1]:g} ({curve}){area}, "
-        f"{summary.train_value:.{digits}f} at the training noise. {summary.verdict} {summary.certificate}"
-    )
+    first, last, mean = summary.noise[0], summary.noise[-1], f"{summary.metric} {summary.mean:.{digits}f}"
+    one = first == last
+    value = f"{mean} at γ = {first:g}" if one else f"mean {mean} over γ = {first:g} … {last:g} ({curve}){area}"
+    if summary.noise != [summary.train_noise]:
+        value += f", {summary.train_value:.{digits}f} at the training noise"
+    if summary.train_noise and (given := summary.input_metrics.get(summary.train_noise)) is not None:
+        value += f", where the noisy input itself has {given:.{digits}f}"
+        value += ", which is better" if summary.depth in summary.worse_than_input else ""
+    return f"{summary.model} {summary.method} on {summary.dataset}: {value}. {summary.verdict} {summary.certificate}"

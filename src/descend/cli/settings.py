@@ -126,7 +126,10 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
     parser._actions[0].help = argparse.SUPPRESS  # -h
     add_recipe(parser, recipe, everything="--help-all" in words or COMPLETING in os.environ)
     given = vars(talk(parser.parse_args(list(words))))
-    RECIPES.check_given(given["recipe"], given.get("data"))
+    folder = "" if "out" in given else "Also give --out RUN, the folder of the run."
+    RECIPES.check_given(given["recipe"], given.get("data"), folder)
+    if folder:
+        parser.error("the following arguments are required: --out")
     check_data(given["data"], hub=given["recipe"].startswith("text-"))
     given["output_dir"] = given.pop("out")
     return given
@@ -145,6 +148,8 @@ def check_recipe(words: Sequence[str]) -> None:
     """
     if not words or words[0] not in RECIPES:
         got = f"no recipe {words[0]!r}{nearest(words[0], RECIPES)}" if words else "no recipe given"
+        if words and words[0].startswith("-"):
+            got = f"expected the recipe first, got {words[0]}: descend train RECIPE --data PATH --out RUN [settings]"
         raise InputError(f"{got}; expected one of {', '.join(RECIPES)}.")
 
 
@@ -160,9 +165,7 @@ def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) 
     for title, names in GROUPS.items():
         group = parser.add_argument_group(title)
         if title == "output":
-            group.add_argument(
-                "--out", required=True, metavar="RUN", help="folder of the run; new, or with --resume begun"
-            )
+            group.add_argument("--out", metavar="RUN", help="folder of the run; new, or with --resume begun")
             group.add_argument("--resume", action="store_true", help="go on from the last whole checkpoint")
         for name in names.split():
             if setting := known.pop(name, None):

@@ -3,6 +3,6 @@
 from descend.core.outlook import Outlook
 from descend.core.primal_dual import PrimalDual
 from descend.core.problem import DescentProblem
-from descend.core.targets import GeometricTarget, StepTarget, Target
+from descend.core.targets import GeometricTarget, StepTarget, Target, refuse_negative
 
-__all__ = ["DescentProblem", "GeometricTarget", "Outlook", "PrimalDual", "StepTarget", "Target"]
+__all__ = ["DescentProblem", "GeometricTarget", "Outlook", "PrimalDual", "StepTarget", "Target", "refuse_negative"]

@@ -128,6 +128,11 @@ class PrimalDual:
         return self.steps >= self.warmup
 
     @property
+    def moved(self) -> bool:
+        """Whether a dual step was taken, in this run or in the one that it resumes; until then λ is where it starts."""
+        return self._referred
+
+    @property
     def inner(self) -> bool:
         """Whether the next primal step needs the losses of inner layers."""
         return self.problem.inner or (self.problem.constrained and self.warm)
@@ -191,7 +196,8 @@ class PrimalDual:
         Raises:
             NonFiniteLossError: If a loss is NaN or infinite, or a multiplier would be; the multipliers have not moved.
             RanksDifferError: If the ranks of a process group hold different multipliers or slack; none has moved.
-            InputError: If nothing was observed, or a loss is not positive in the ratio form.
+            InputError: If nothing was observed, or the target can't bound a loss: a negative one, except with α in the
+                difference form, or in the ratio form one of 0.
         """
         warm = self.warm
         self.steps += 1

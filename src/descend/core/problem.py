@@ -18,7 +18,8 @@ class DescentProblem:
         \qquad f_{\text{first}} \le \text{cap}
 
     where :math:`f_0 \dots f_L` are expected losses, one per layer output, :math:`f_0` that of the embedded
-    input. With a ``target`` the right-hand sides :math:`(1-\alpha_l) f_{l-1}` are its bounds instead.
+    input. They should be positive: a share of a negative loss lies above it, so such a bound does not ask for descent.
+    With a ``target`` the right-hand sides :math:`(1-\alpha_l) f_{l-1}` are its bounds instead.
 
     Losses, weights, multipliers, slack, violations and bounds are vectors of shape (L+1,), all aligned: entry l belongs
     to layer l. Layer 0 has no descent constraint; entry 0 of multipliers, slack, violations and bounds is the cap's.
@@ -130,10 +131,11 @@ class DescentProblem:
             Shape (L+1,); positive if violated, 0 if a constraint is not in force.
 
         Raises:
-            InputError: If ``losses`` has another shape, or the ratio form meets negative losses.
+            InputError: If ``losses`` has another shape, or the target can't bound a negative loss: only α in the
+                difference form can.
         """
         self._check(losses)
-        if isinstance(self.target, StepTarget):
+        if self.target is not None:
             self.target.refuse_negative(losses)
         return self._violations(losses, reference)
 

@@ -19,6 +19,10 @@ Steps = float | Sequence[float] | Tensor
 """α: one number for all layers, or one per layer, as Python or numpy numbers or tensors."""
 
 
+ROUNDING = 1e-6
+"""By which share of the largest loss another may be below 0 and still count as 0."""
+
+
 class Target(ABC):
     """The bounds of the descent constraints of a model of L layers.
 
@@ -61,6 +65,10 @@ class Target(ABC):
     @abstractmethod
     def penalties(self, losses: Tensor) -> Tensor:
         """The contribution of each violation to the merit, in units of the losses, shape (L+1,)."""
+
+    def refuse_negative(self, losses: Tensor) -> None:
+        """Raise an `InputError` for losses that this target can't bound; by default for any below 0."""
+        refuse_negative(losses)
 
 
 class StepTarget(Target):
@@ -205,7 +213,7 @@ class GeometricTarget(Target):
         layers = torch.arange(1, count + 1, dtype=losses.dtype, device=losses.device)
         last = reference[-1]
         distance = torch.maximum(reference[self.first] - (1 - self.margin) * last, 2 * self.margin * last)
-        share = self.margin * last / _positive(distance)
+        share = (self.margin * last / _positive(distance)).clamp(min=0.0)  # rounding may take a last loss below 0
         rate = 1 - self.strength / 2 * (1 - share ** (1 / count))  # 1 − b
         floor = (1 - self.margin) * losses[-1]
         step = floor + rate * (losses[self.first : -1] - floor)
@@ -224,8 +232,31 @@ def _before(losses: Tensor) -> Tensor:
 
 
 def _positive(values: Tensor) -> Tensor:
-    """The values, bounded away from 0 so that dividing by them does not overflow."""
-    return values.clamp(min=torch.finfo(values.dtype).tiny)
+    """The values, bounded away from 0 so that neither a quotient by them nor a sum of quotients overflows."""
+    return values.clamp(min=torch.finfo(values.dtype).tiny ** 0.5)
+
+
+def refuse_negative(losses: Tensor, first: int = 0) -> None:
+    """Raise an error for a mean loss below 0, because a bound is a share of a loss: (1−α) f lies above a negative f.
+
+    The loss 0 of a perfect layer is accepted, and so is one that only rounding takes below 0. NaN is not looked at.
+
+    Args:
+        losses: Mean losses of the layers from ``first`` on.
+        first: The first of these layers.
+
+    Raises:
+        InputError: If a loss is negative.
+    """
+    known = losses.detach().nan_to_num(nan=0.0)
+    if not len(known) or known.min() >= -ROUNDING * known.abs().max():
+        return
+    lowest, layer = known.min().item(), first + int(known.argmin())
+    raise InputError(
+        f"expected a mean loss above 0 at every layer; got {lowest:.4g} at layer {layer}. "
+        "What a layer must reach is a share of a loss, so no loss may be negative. Add a constant to the task's loss "
+        "that keeps it above 0."
+    )
 
 
 def step_numbers(alpha: Steps) -> float | list[float]:

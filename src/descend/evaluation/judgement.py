@@ -1,7 +1,7 @@
 """Judging any layered model: measurements over noise, the verdict, and the files that hold them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from descend.core import DescentProblem
 from descend.evaluation.probes import Probed
-from descend.evaluation.robustness import Robustness, robustness
+from descend.evaluation.robustness import Robustness, input_metrics, robustness
 from descend.models.layered import LayeredModel
 from descend.noise import Noise
 from descend.objective import Task
@@ -32,6 +32,7 @@ class Judgement:
         split: ``test``, ``validation`` or ``train``.
         shift: The kind of noise.
         sigma: σ_x of the noise.
+        inputs: The metric of the noisy input itself, by level; empty where the task has none.
     """
 
     measured: Robustness
@@ -41,6 +42,7 @@ class Judgement:
     split: str
     shift: str
     sigma: float | None
+    inputs: dict[float, float] = field(default_factory=dict)
 
     def summary(self, provenance: Provenance, *, asked: bool) -> Summary:
         """The content of ``summary.json``.
@@ -66,6 +68,7 @@ class Judgement:
             cap=problem.cap,
             depth=problem.depth,
             sigma=self.sigma,
+            **({"input_metrics": self.inputs} if self.inputs else {}),
         )
 
     def _sentence(self, asked: bool, binding: list[int]) -> str:
@@ -75,7 +78,7 @@ class Judgement:
             words = f"Held to {PLAIN_ALPHA:.0%} less loss at every layer, which its training did not ask: {words}"
         if binding:
             names = ", ".join("the cap" if layer == 0 else f"layer {layer}" for layer in binding)
-            words += f" Binding (λ > 0): {names}."
+            words += f" Binding (λ > 0 at the last step): {names}."
         return words
 
     def write(self, folder: Path, summary: Summary) -> None:
@@ -130,4 +133,7 @@ def judge(
         collate=collate,
         probed=probed,
     )
-    return Judgement(measured, problem, task, name, split, shift, noise.sigma)
+    inputs = {}
+    if hasattr(task, "picture"):  # its inputs and predictions are frames
+        inputs = input_metrics(task, dataset, noise, levels=list(measured.levels), batch_size=batch_size)
+    return Judgement(measured, problem, task, name, split, shift, noise.sigma, inputs)

@@ -4,7 +4,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from statistics import median
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -20,8 +20,8 @@ from descend.models.unrolled import UnrolledModel
 from descend.objective import Task
 from descend.records.schema import Latency
 
-WARM_UP, REPEATS = 2, 5
-"""Forward passes before those that are timed, and of how many the median is taken."""
+WARM_UP, REPEATS = 2, 9
+"""Forward passes before those that are timed, and of how many the least time of each layer is taken."""
 
 
 @torch.no_grad()
@@ -39,6 +39,9 @@ def latency(
     The time of layer l is that of the embedding, blocks 1 … l and one readout: what a model cut after layer l needs. A
     language model reads its last token alone, as in generation. UT and DUST read every layer they pass.
 
+    Each layer's own part is the least of `REPEATS` passes, and the parts add up: whatever else the machine does can
+    only lengthen a pass, so one busy moment does not show as a slow layer.
+
     Args:
         model: The model; its training mode is left as it was.
         task: Makes the model's inputs of a batch.
@@ -48,7 +51,7 @@ def latency(
         collate: How samples become a batch; torch's way unless given.
 
     Returns:
-        Milliseconds per sample, medians over `REPEATS` passes; None for a model that does not say which modules its
+        Milliseconds per sample; None for a model that does not say which modules its
         layers are.
     """
     blocks = list(dict.fromkeys(model.layer_modules))
@@ -64,11 +67,12 @@ def latency(
         passes = [timed(model, blocks, inputs, torch.device(device)) for _ in range(WARM_UP + REPEATS)][WARM_UP:]
     if any(len(seconds) != model.depth + 1 for seconds in passes):
         return None
+    parts = [[after - before for before, after in pairwise([0.0, *seconds])] for seconds in passes]
     per_sample = 1000 / len(chosen)
     return Latency(
         device=device_name(torch.device(device)),
         batch_size=len(chosen),
-        milliseconds=[per_sample * median(layer) for layer in zip(*passes, strict=True)],
+        milliseconds=[per_sample * least for least in accumulate(map(min, zip(*parts, strict=True)))],
     )
 
 

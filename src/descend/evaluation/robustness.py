@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset, default_collate
 
 from descend.core import DescentProblem
-from descend.evaluation.layers import LayerLosses, evenly, measure_levels
+from descend.evaluation.layers import LayerLosses, evenly, measure_levels, metric_value
 from descend.evaluation.probes import Probed
 from descend.evaluation.satisfaction import Verdict, verdict
 from descend.models.layered import LayeredModel
-from descend.noise import Noise
+from descend.noise import Noise, SampleDraws
 from descend.objective import Task
 from descend.progress import progress
 from descend.records.schema import Groups, Histogram, LayerGroups, Measured, Ratios, SettledLayer, anytime_curves
@@ -65,6 +65,7 @@ class Robustness:
             violations=self.verdict.violations,
             violation_intervals=self.verdict.intervals,
             cap_violation=self.verdict.cap_violation,
+            cap_interval=self.verdict.cap_interval,
             bounds=self.verdict.bounds,
             certified=self.verdict.certified,
             feasible=self.verdict.feasible,
@@ -192,6 +193,29 @@ def _settling(measured: LayerLosses) -> SettledLayer | None:
         return None
     shares = settled.bincount(minlength=measured.losses.shape[1]) / len(settled)
     return SettledLayer(mean=settled.double().mean().item(), shares=shares.tolist())
+
+
+def input_metrics(
+    task: Task, dataset: Dataset, noise: Noise, *, levels: Sequence[float], batch_size: int = 16
+) -> dict[float, float]:
+    """The metric of the noisy input itself, by level: what a model that does nothing would have.
+
+    Args:
+        task: A task whose inputs and predictions are of one form.
+        dataset: Samples.
+        noise: As in `robustness`, with the same draws.
+        levels: Levels γ.
+        batch_size: Samples at a time.
+    """
+    size = len(dataset)  # type: ignore[arg-type]
+    totals = dict.fromkeys(levels, 0.0)
+    for start in range(0, size, batch_size):
+        places = list(range(start, min(start + batch_size, size)))
+        batch = default_collate([dataset[place] for place in places])
+        clean, target, draws = task.inputs(batch), task.target(batch), SampleDraws(places)
+        for level in levels:
+            totals[level] += task.score(noise.at(level)(clean, indices=draws), target).double().sum().item()
+    return {level: metric_value(task, total, size) for level, total in totals.items()}
 
 
 @torch.no_grad()

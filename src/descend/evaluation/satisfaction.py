@@ -8,7 +8,7 @@ import torch
 from scipy.stats import t as student
 from torch import Tensor
 
-from descend.core import DescentProblem
+from descend.core import DescentProblem, refuse_negative
 from descend.errors import InputError
 from descend.evaluation.layers import LayerLosses
 
@@ -40,12 +40,13 @@ class Verdict:
         intervals: A (low, high) of each, simultaneous at 95 % over all constraints in force.
         cap_violation: That of the cap, 0 without one.
         cap_interval: Its interval.
-        violated: Broken constraints, by layer; 0 stands for the cap. Their interval lies above 0, or they are missed
-            by more than 1 % of their bound.
+        violated: Broken constraints, by layer; 0 stands for the cap. Their interval lies above 0, which proves it, or
+            they are missed by more than 1 % of their bound.
         undecided: Constraints that are not broken, but whose interval reaches above 0.
         feasible: No constraint is broken.
-        certain: No constraint is broken or undecided: every interval lies at or below 0.
-        groups: How many independent groups of samples the intervals rest on.
+        certain: No constraint is broken or undecided: every interval lies at or below 0, and rests on several groups.
+        groups: How many independent groups of samples the intervals rest on; of a single one its samples.
+        single: Whether all samples are of one group: then the intervals say nothing of others.
         worst: The largest violation of a constraint in force, the cap's among them; −∞ if none is.
         bounds: What each layer's loss had to reach, L numbers; None where no constraint is in force.
         certified: By which share each layer lowers the loss of the one before at least, 1 − f_l / f_{l−1}, with 95 %
@@ -61,6 +62,7 @@ class Verdict:
     feasible: bool
     certain: bool
     groups: int
+    single: bool
     worst: float
     bounds: list[float | None]
     certified: list[float]
@@ -74,15 +76,44 @@ class Verdict:
 
     def sentence(self, data: str = "held-out data") -> str:
         """The verdict in words; ``data`` are what it was measured on."""
-        if not self.feasible:
-            breaks = "breaks its constraint" if len(self.violated) == 1 else "break their constraints"
-            return f"INFEASIBLE: {_names(self.violated)} {breaks} on {data}."
+        words = self._broken(data) if self.violated else self._feasible(data)
+        return (
+            f"{words} All of them are of one group, such as one clip: nothing is known of others."
+            if self.single
+            else words
+        )
+
+    def _feasible(self, data: str) -> str:
+        """What is known of constraints that are not broken."""
         if self.certain:
             return f"Feasible: every constraint holds on {data}."
+        if not self.undecided:
+            return f"Feasible as far as the data can tell: every constraint holds on {data}."
         return (
             f"Feasible as far as the data can tell: no constraint is broken on {data}, but it can't be excluded "
             f"for {_names(self.undecided)}."
         )
+
+    @property
+    def unproven(self) -> list[int]:
+        """Broken constraints whose interval contains 0, so that the miss of more than 1 % may be chance."""
+        known = zip([self.cap_violation, *self.violations], [self.cap_interval, *self.intervals], strict=True)
+        chance = [math.isfinite(missed) and not low > 0 for missed, (low, _) in known]
+        return [constraint for constraint in self.violated if chance[constraint]]
+
+    def _broken(self, data: str) -> str:
+        """Which constraints are broken, and of which that is not proven."""
+        unproven = self.unproven
+        proven = [constraint for constraint in self.violated if constraint not in unproven]
+        misses = "misses its bound" if len(unproven) == 1 else "miss their bounds"
+        misses = f"{_names(unproven)} {misses} by more than {TOLERANCE:.0%}"
+        if not proven:
+            return f"INFEASIBLE, but not proven: {misses} on {data}, which may be chance. Judge on more samples."
+        breaks = "breaks its constraint" if len(proven) == 1 else "break their constraints"
+        words = f"INFEASIBLE: {_names(proven)} {breaks} on {data}."
+        if not unproven:
+            return words
+        return f"{words} {misses[0].upper()}{misses[1:]}, which may be chance: judge on more samples."
 
 
 def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
@@ -91,20 +122,21 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
     The violations are those of the mean losses, as in training. Their intervals come from the spread over groups of
     samples (the windows of a clip are alike, and count together) to first order (the delta method, exact in the
     difference form), with Student's t at 95 % simultaneously over the constraints (Bonferroni). With a single group
-    each sample is its own.
+    each sample is its own, and nothing is certain.
 
     Args:
         problem: The constraints.
         layers: Losses of every sample.
 
     Raises:
-        InputError: If fewer than two samples leave the interval unknown.
+        InputError: If fewer than two samples leave the interval unknown, or a layer's mean loss is negative.
     """
     losses = layers.losses
     count = len(losses)
     if count < 2:
         raise InputError(f"a verdict needs at least 2 samples to know its confidence interval; got {count}.")
     mean = losses.mean(0)
+    refuse_negative(mean)
     estimate = problem.violations(mean)
     slopes = torch.func.jacrev(_two_sided(problem).violations)(mean)
     errors, groups = _standard_errors(layers, (losses - mean) @ slopes.T)
@@ -124,8 +156,9 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
         violated=violated.nonzero().flatten().tolist(),
         undecided=undecided.nonzero().flatten().tolist(),
         feasible=not violated.any().item(),
-        certain=not (violated | undecided).any().item(),
+        certain=not (violated | undecided).any().item() and not layers.single,
         groups=groups,
+        single=layers.single,
         worst=estimate[problem.in_force].max().item() if problem.constrained else -math.inf,
         bounds=[
             bound if on else None

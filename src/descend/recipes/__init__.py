@@ -113,8 +113,13 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
         arguments = ("sft", "DescentSFTConfig") if entry.module == "language" else ("config", "DescentConfig")
         return (f"descend.recipes.{entry.module}", entry.name), (f"descend.training.{arguments[0]}", arguments[1])
 
-    def check_given(self, name: str, data: str | None) -> None:
+    def check_given(self, name: str, data: str | None, more: str = "") -> None:
         """Refuse a recipe without data: generated data are used only where they are asked for.
+
+        Args:
+            name: The recipe.
+            data: The given data.
+            more: What else is missing, a sentence for the end of the error.
 
         Raises:
             InputError: If no data are given.
@@ -122,7 +127,7 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
         if data is None:
             raise InputError(
                 f"{name} needs data; expected --data {self._entries[name].data}, or --data {GENERATED} for the "
-                "generated ones that come with descend."
+                f"generated ones that come with descend.{more and f' {more}'}"
             )
 
 

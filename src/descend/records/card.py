@@ -135,8 +135,11 @@ class Card:
             _table(
                 ["layer", *(f"γ = {level:g}" for level in summary.layer_metrics)],
                 [
-                    [layer, *(_short(row[layer]) for row in summary.layer_metrics.values())]
-                    for layer in range(summary.depth + 1)
+                    *self._input_row(summary),
+                    *(
+                        [layer, *(_short(row[layer]) for row in summary.layer_metrics.values())]
+                        for layer in range(summary.depth + 1)
+                    ),
                 ],
             ),
             "The first layer from which on every layer is within so many percent of full depth (percentage points of "
@@ -165,6 +168,15 @@ class Card:
             ),
         ]
         return parts
+
+    def _input_row(self, summary: Summary) -> list[list[str]]:
+        """The metric of the input itself, where it was measured."""
+        known = summary.input_metrics
+        return (
+            [["the input itself", *(_short(known.get(level, math.nan)) for level in summary.layer_metrics)]]
+            if known
+            else []
+        )
 
     @property
     def _last(self) -> int:

@@ -113,6 +113,8 @@ def aside(folder: Path, *, alone: bool = True) -> Iterator[Path]:
         part.mkdir(parents=True)
         yield part
         for path in (*part.rglob("*"), part):
+            if path.is_file():
+                _open_to(path, part.stat().st_mode)
             flush(path)
         if folder.exists():
             folder.rename(old := part.parent / "old")
@@ -144,13 +146,26 @@ def put(path: Path, write: Callable[[Path], Any]) -> None:
     """
     part = path.with_name(f"{path.stem}{PART}{path.suffix}")
     try:
+        part.touch()
+        usual = part.stat().st_mode
         write(part)
+        _open_to(part, usual)
         flush(part)
         os.replace(part, path)
     except (OSError, SafetensorError) as error:
         with suppress(OSError):
             part.unlink()
         raise SaveError.at(path, error) from error
+
+
+def _open_to(path: Path, usual: int) -> None:
+    """Let those read and write a file who may do so with others by the umask: safetensors writes for the user alone.
+
+    Args:
+        path: The file.
+        usual: The mode of a file or folder that the umask made.
+    """
+    path.chmod(path.stat().st_mode | usual & 0o666)
 
 
 def of_disk(error: Exception) -> bool:

@@ -68,7 +68,14 @@ def time_words(group: Group) -> str:
         if (timed := run.summary.latency) is not None
     )
     words = f"Measured on {' and on '.join(measured)}."
-    return words if len(measured) == 1 else f"{words} These times do not compare."
+    if len(measured) > 1:
+        return f"{words} These times do not compare."
+    if sum(bool(arm.milliseconds) for arm in group.arms) > 1:
+        words += (
+            " Runs of one network take the same time to a layer, however they were trained: where theirs differ, the "
+            "machine was busier with one of them, so compare by depth."
+        )
+    return words
 
 
 def _share(percent: int, group: Group) -> str:

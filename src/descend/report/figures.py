@@ -15,7 +15,8 @@ from plotly.colors import sample_colorscale
 from descend.records.schema import ByLevel, Summary
 from descend.report.runs import Arm, Group, RunView, Style
 
-INK, GRID, MUTED = "#1d1c1a", "#e4e0d8", "#77726a"
+INK, GRID, MUTED, MUTED_DARK = "#1d1c1a", "#e4e0d8", "#77726a", "#a09b92"
+ALONG_LAYERS = "layer (0: before the first block)"
 MOST_POINTS = 300
 MOST_LEGEND_ENTRIES = 12
 
@@ -83,7 +84,7 @@ def ratios(group: Group) -> go.Figure:
 
 def settled(group: Group) -> go.Figure:
     """The share of samples whose decision has settled by each layer: from there on it does not change."""
-    figure = go.Figure(layout=plain_layout("layer (0 is the input)", "share of samples settled"))
+    figure = go.Figure(layout=plain_layout(ALONG_LAYERS, "share of samples settled"))
     for arm in group.arms:
         settling = [run.summary.settled_layer for run in arm.runs if run.summary.settled_layer]
         rows = [list(accumulate(layers.shares)) for layers in settling if layers.shares]
@@ -253,7 +254,7 @@ def violations(group: Group) -> go.Figure:
 def _along_layers(group: Group, noise: float | None, what: str, traces: Callable[..., list[go.Scatter]]) -> go.Figure:
     level = group.train_noise if noise is None else noise
     frames = [go.Frame(name=str(key), data=traces(group, key)) for key in group.noise_levels]
-    figure = go.Figure(traces(group, level), plain_layout("layer (0 is the input)", what), frames)
+    figure = go.Figure(traces(group, level), plain_layout(ALONG_LAYERS, what), frames)
     figure.update_xaxes(layer_ticks(0, group.depth))
     figure.add_shape(_cursor("layer", group.depth))
     return figure

@@ -23,8 +23,9 @@ def _term(name: str, meaning: str, pattern: str) -> Term:
 _TERMS = (
     _term(
         "Layer <i>l</i>, <i>L</i>",
-        "Layer <i>l</i> is the network’s answer if it is read after block <i>l</i>; layer 0 is its input, read the same"
-        " way. <i>L</i> is the number of layers.",
+        "Layer <i>l</i> is the network’s answer if it is read after block <i>l</i>. Layer 0 is what the first block"
+        " gets, read the same way: the head is made for later layers, so its error there may lie above that of the"
+        " input itself, and even fall as the noise grows. <i>L</i> is the number of layers.",
         r"\b[Ll]ayers?\b",
     ),
     _term("Full depth", "All layers are used.", r"\b[Ff]ull depth\b"),
@@ -93,7 +94,8 @@ _TERMS = (
     ),
     _term(
         "Binding",
-        "A constraint whose multiplier λ is above 0. Without it, the layer’s loss would be higher.",
+        "A constraint whose multiplier λ was above 0 at the last step of training. λ moves at every step: that of"
+        " another may have been above 0 before.",
         r"\b[Bb]ind(s|ing)?\b",
     ),
     _term(
@@ -105,7 +107,8 @@ _TERMS = (
     _term(
         "Feasible, infeasible",
         "Feasible: no constraint is broken on the data judged on. “As far as the data can tell”: some confidence"
-        " interval reaches above 0, so more data could show otherwise. Infeasible: at least one constraint is broken.",
+        " interval reaches above 0, so more data could show otherwise. Infeasible: at least one constraint is broken:"
+        " its interval lies above 0, which proves it, or it is missed by more than 1\u00a0% of its bound.",
         r"\b([Ff]easible|[Ii]nfeasible|INFEASIBLE)\b",
     ),
     _term("Confidence interval", "Where the true value lies in 95 of 100 such evaluations.", r"\binterval"),

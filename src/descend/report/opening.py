@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 
 from descend.records.schema import Decision
 from descend.report import figures
+from descend.report.beside_input import input_line, input_words
 from descend.report.runs import METHOD_NAMES, Group
 from descend.report.sentence import Curve, Scale, capital, half_words, sentence, short
 from descend.report.views import Body, Cell, FigureView, OpeningView, Row, Still, StripLayer, Table
@@ -39,8 +40,12 @@ def opening(index: int, group: Group, pictures: Mapping[str, Any] | None) -> tup
     shown = [curve for curve in (baseline, ours) if curve]
     strip = _strip(shown, group, pictures) if pictures else []
     texts = _texts(shown)
-    view = OpeningView(sentence(ours, baseline, scale), figure, index, strip, texts)
-    return view, _plot(curves, ours, baseline, scale, group.train_noise)
+    given = group.input_value if scale.name == group.metric else None
+    lead = sentence(ours, baseline, scale)
+    if given is not None:
+        lead += f" {input_words(shown, given, scale)}"
+    view = OpeningView(lead, figure, index, strip, texts)
+    return view, _plot(curves, ours, baseline, scale, group.train_noise, given)
 
 
 _IN_WORDS = {"erm": "plain training", "constrained": "constrained training"}
@@ -67,14 +72,24 @@ def _label(curve: Curve) -> str:
 def _curves(group: Group) -> tuple[list[Curve], Scale]:
     """The metric of each arm along the layers; the loss where no arm has the metric at each layer."""
     level, names = group.train_noise, _names(group)
-    measured = [Curve(arm, curve.metric, names[arm.label]) for arm in group.arms if (curve := arm.anytime(level))]
+    measured = [
+        Curve(arm, curve.metric, names[arm.label], [row[-1] for row in arm.metrics(level)])
+        for arm in group.arms
+        if (curve := arm.anytime(level))
+    ]
     if measured:
-        return measured, Scale.of(group.metric, group.higher_is_better, _samples(group))
+        return measured, Scale(group.metric, group.higher_is_better, _samples(group))
     rows = [(arm, [run.summary.layer_losses[level] for run in arm.runs]) for arm in group.arms]
     curves = [
-        Curve(arm, [fmean(column) for column in zip(*losses, strict=False)], names[arm.label]) for arm, losses in rows
+        Curve(
+            arm,
+            [fmean(column) for column in zip(*losses, strict=False)],
+            names[arm.label],
+            [row[-1] for row in losses],
+        )
+        for arm, losses in rows
     ]
-    return curves, Scale.of("Loss", higher=False)
+    return curves, Scale("Loss", higher=False)
 
 
 def _samples(group: Group) -> int | None:
@@ -90,12 +105,14 @@ def _pair(curves: Sequence[Curve]) -> tuple[Curve, Curve | None]:
     return ours, baseline
 
 
-def _plot(curves: Sequence[Curve], ours: Curve, baseline: Curve | None, scale: Scale, level: float) -> go.Figure:
+def _plot(
+    curves: Sequence[Curve], ours: Curve, baseline: Curve | None, scale: Scale, level: float, given: float | None
+) -> go.Figure:
     better = "higher" if scale.higher else "lower"
-    layout = figures.plain_layout("layer (0 is the input)", f"{figures.plain_text(scale.name)} ({better} is better)")
+    layout = figures.plain_layout(figures.ALONG_LAYERS, f"{figures.plain_text(scale.name)} ({better} is better)")
     figure = go.Figure(layout=layout)
     by_metric = scale.name != "Loss"
-    for arm, values, name in curves:
+    for arm, values, name, _ in curves:
         entries = [run.summary.layer_metrics if by_metric else run.summary.layer_losses for run in arm.runs]
         rows = [entry[level] for entry in entries if level in entry]
         columns = [list(column) for column in zip(*rows, strict=False)] or [[value] for value in values]
@@ -104,9 +121,11 @@ def _plot(curves: Sequence[Curve], ours: Curve, baseline: Curve | None, scale: S
         figure.add_traces([*bands, line])
     depth = max(len(curve.values) for curve in curves) - 1
     half = depth // 2
+    if given is not None:
+        figure.add_trace(input_line(given, depth))
     for curve, above in ((ours, scale.higher or baseline is None), (baseline, not scale.higher)):
         if curve and len(curve.values) == depth + 1:
-            once = curve is ours and baseline and scale.alike(ours.values[-1], baseline.values[-1])
+            once = curve is ours and baseline and short(ours.values[-1]) == short(baseline.values[-1])
             layers = [layer for layer in (half, 0 if once else depth) if layer]
             figure.add_trace(_numbers(curve, layers, above=above))
     if half:
@@ -114,7 +133,8 @@ def _plot(curves: Sequence[Curve], ours: Curve, baseline: Curve | None, scale: S
         label |= {"xanchor": "left", "yanchor": "top"}
         figure.add_shape(figures.vertical_line(half, "dash", "half") | {"label": label})
     figure.update_xaxes(figures.layer_ticks(0, depth))
-    known = [value for curve in curves for value in curve.values if isfinite(value)]
+    every = [*(value for curve in curves for value in curve.values), *([] if given is None else [given])]
+    known = [value for value in every if isfinite(value)]
     if known and min(known) > 0 and max(known) / min(known) > LOG_FROM:
         figure.update_yaxes(type="log", tickvals=figures.log_ticks([known]), tickformat=".3~g")
     elif known and not scale.higher and min(known) >= 0:  # from 0, with room for a number below the lowest point
@@ -176,6 +196,8 @@ def _strip(curves: Sequence[Curve], group: Group, pictures: Mapping[str, Any]) -
     levels: list[float] = pictures["noise"]
     noise = min(range(len(levels)), key=lambda place: abs(levels[place] - group.train_noise))
     panels = {panel["label"]: (place, panel) for place, panel in enumerate(pictures["panels"])}
+    (noisy, input_panel), (clean, _) = panels["Noisy input"], panels["Clean"]
+    given_error = input_panel["rmse"][noise][0]
     strip = []
     for layer in _layers(pictures["layers"]):
         stills = []
@@ -184,13 +206,13 @@ def _strip(curves: Sequence[Curve], group: Group, pictures: Mapping[str, Any]) -
             if label not in panels or layer >= len(panels[label][1]["images"][noise]):
                 continue
             place, panel = panels[label]
-            words = f"RMSE {panel['rmse'][noise][layer][0]:.1f}"
+            error = panel["rmse"][noise][layer][0]
+            words = f"RMSE {error:.1f}" + (", worse than the input" if layer and error > given_error else "")
             alt = f"{name}, layer {layer}, {words}"
             stills.append(Still(place, [noise, layer, 0], name, words, alt, curve.arm.style))
         if stills:
             strip.append(StripLayer(f"Layer {layer}", stills))
-    (noisy, panel), (clean, _) = panels["Noisy input"], panels["Clean"]
-    words = f"RMSE {panel['rmse'][noise][0]:.1f}"
+    words = f"RMSE {given_error:.1f}"
     given = [
         Still(noisy, [noise, 0], "Noisy input", words, f"Noisy input, {words}"),
         Still(clean, [0], "Clean", "the goal", "The clean picture"),

@@ -201,6 +201,8 @@ const near = new IntersectionObserver(
   },
   { rootMargin: "50% 0px" },
 );
+// The first pictures need no plotly.js.
+for (const section of [...sections.values()].slice(0, 1)) if (section.frames) section.showFrames();
 const watch = () => [...sections.keys()].forEach((root) => near.observe(root));
 plotly.then(watch);
 dark.addEventListener("change", watch);

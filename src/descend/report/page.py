@@ -23,6 +23,9 @@ FRAMES_BUDGET = 400_000
 LEAST_BUDGET = 200_000
 """What each group may take at least, however many share the page."""
 
+MOST_NAMES = 3
+"""Most runs that a page's title names."""
+
 _DATA = {"test": "held-out data", "validation": "validation data", "train": "training data"}
 
 _LOSSES = """How wrong the answer is if it is read off after each layer. On a log scale a steady descent
@@ -52,7 +55,7 @@ _VIOLATIONS = """The constraints at the training noise, with confidence interval
 a layer lowers the loss by more than asked; a cross marks a constraint that counts as broken."""
 
 
-def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str) -> Path:
+def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str = "") -> Path:
     """Write the report of some runs as one self-contained HTML file.
 
     Runs of the same data set, model and training noise, judged by one metric on the same split at the same checkpoint,
@@ -62,7 +65,7 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str) -> P
     Args:
         runs: Run folders, or runs already read.
         out: The file to write; a folder gets ``report.html``.
-        title: The page's title, plain text.
+        title: The page's title, plain text; by default the names of up to `MOST_NAMES` runs, or how many they are.
 
     Returns:
         The file written.
@@ -74,6 +77,8 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str) -> P
         raise InputError("a report needs at least one run folder; got none.")
     views = [run if isinstance(run, RunView) else RunView.read(Path(run)) for run in runs]
     groups = group_runs(views)
+    names = list(dict.fromkeys(view.name for view in views))
+    title = title or f"Descend: {', '.join(names) if len(names) <= MOST_NAMES else f'{len(views)} runs'}"
     sections, data = [], []
     for index, group in enumerate(groups):
         section, values = _section(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from descend.errors import InputError
 from descend.records.schema import (
     DECISIONS_FILE,
+    ELSEWHERE,
     RECORDS_FILE,
     AnytimeCurve,
     Decisions,
@@ -72,7 +73,7 @@ class RunView:
 
     Attributes:
         summary: Its ``summary.json``.
-        name: Usually its folder's name.
+        name: Its folder's name, as a rule.
         history: Each layer's multiplier over the steps; layer 0 is the cap's.
         frames: The pictures of its evaluation.
         decisions: What its layers decide on a few texts.
@@ -115,11 +116,17 @@ class RunView:
         records, frames, decisions = folder / RECORDS_FILE, folder / FRAMES_FILE, folder / DECISIONS_FILE
         return cls(
             summary,
-            name=folder.name or str(folder),
+            name=_name(folder.absolute()),
             history=multiplier_history(read_records(records), summary.depth) if records.is_file() else {},
             frames=Frames.load(frames) if frames.is_file() else None,
             decisions=read_decisions(decisions) if decisions.is_file() else None,
         )
+
+
+def _name(folder: Path) -> str:
+    """A run's name: its folder's; of an evaluation on other data "RUN on DATA"."""
+    own, elsewhere, data = folder.name.partition(ELSEWHERE)
+    return f"{folder.parent.name} on {data}" if elsewhere and not own else folder.name or str(folder)
 
 
 @dataclass(frozen=True)
@@ -142,10 +149,13 @@ class Arm:
         rows = [run.summary.latency.milliseconds for run in self.runs if run.summary.latency]
         return [fmean(column) for column in zip(*rows, strict=False)]
 
+    def metrics(self, level: float) -> list[list[float]]:
+        """The metric at each layer 0 … L, of each seed that was measured at a noise level."""
+        return [curve.metric for run in self.runs for curve in run.summary.anytime if curve.noise == level]
+
     def anytime(self, level: float) -> AnytimeCurve | None:
         """Quality against depth at a noise level, of the seeds' mean metric; None where it was not measured."""
-        rows = [curve.metric for run in self.runs for curve in run.summary.anytime if curve.noise == level]
-        means = [fmean(column) for column in zip(*rows, strict=False)]
+        means = [fmean(column) for column in zip(*self.metrics(level), strict=False)]
         higher = self.runs[0].summary.higher_is_better
         return AnytimeCurve.of(level, means, higher_is_better=higher) if means else None
 
@@ -203,6 +213,12 @@ class Group:
     def higher_is_better(self) -> bool:
         """Whether more of the metric is better."""
         return self.runs[0].summary.higher_is_better
+
+    @property
+    def input_value(self) -> float | None:
+        """The metric of the noisy input itself at the training noise; None where it was not measured."""
+        known = [run.summary.input_metrics.get(self.train_noise) for run in self.runs if self.train_noise]
+        return next((value for value in known if value is not None), None)
 
     @property
     def noise_levels(self) -> list[float]:

@@ -104,7 +104,9 @@ def _feasible(runs: Sequence[RunView]) -> Cell:
         return Cell("–")
     words = f"{sum(known)} of {len(known)}" if len(known) > 1 else "yes" if known[0] else "no"
     if not all(known):
-        return Cell(words, strong=runs[0].summary.constrained)
+        broken = [run.summary for run in runs if run.summary.feasible is False]
+        note = "not proven" if all(summary.unproven for summary in broken) else ""
+        return Cell(words, note, strong=runs[0].summary.constrained)
     return Cell(words, "" if all(run.summary.certain for run in runs) else "as far as can be told")
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from math import isfinite
 from statistics import fmean
 
+from descend.report.beside_input import harmful, headline_end, warnings
 from descend.report.runs import Arm, Group, RunView, alphas, group_name
 from descend.report.tables import number
 from descend.report.views import GroupLink, Sentence, Span, VerdictView
@@ -14,10 +15,13 @@ _MARKS = {"holds": "✓", "tentative": "≈", "broken": "✕", "open": "–"}
 def verdict(groups: Sequence[Group]) -> VerdictView:
     """Whether the constraints hold in some groups of runs; for a single group with its arms' verdicts and advice."""
     runs = [run for group in groups for run in group.runs if run.summary.constrained]
-    state = _state(runs)
+    state, headline = _shown(groups), _headline(runs) + headline_end(groups)
     if len(groups) > 1:
-        return VerdictView(state, _MARKS[state], _headline(runs), groups=_links(groups))
-    return VerdictView(state, _MARKS[state], _headline(runs), _verdicts(groups[0]), advice=_advice(state, runs))
+        return VerdictView(state, _MARKS[state], headline, groups=_links(groups))
+    advice = warnings(groups[0])
+    better = "Train longer, on more data, or against stronger noise."  # what holds would ask for nothing
+    advice.append(better if advice and _state(runs) == "holds" else _advice(_state(runs), runs))
+    return VerdictView(state, _MARKS[state], headline, _verdicts(groups[0]), advice=" ".join(advice))
 
 
 def findings(group: Group) -> list[Sentence]:
@@ -38,10 +42,18 @@ def _state(runs: Sequence[RunView]) -> str:
     return "holds" if all(run.summary.certain for run in runs) else "tentative"
 
 
+def _shown(groups: Sequence[Group]) -> str:
+    """The state of some groups' runs; open instead of good where a run is worse than doing nothing."""
+    state = _state([run for group in groups for run in group.runs if run.summary.constrained])
+    worse = any(harmful(group) for group in groups)
+    return "open" if worse and state in ("holds", "tentative") else state
+
+
 def _headline(runs: Sequence[RunView]) -> str:
     if not runs:
         return "Trained without constraints: nothing is promised about the layers"
     total, feasible = len(runs), sum(run.summary.feasible is True for run in runs)
+    unproven = sum(run.summary.unproven for run in runs)
     certain = sum(run.summary.certain for run in runs)
     scope = f", in all {total} runs" if total > 1 else ""
     match _state(runs):
@@ -49,10 +61,14 @@ def _headline(runs: Sequence[RunView]) -> str:
             return f"Feasible: every layer lowers the loss as asked{scope}"
         case "tentative":
             return f"Feasible as far as the data can tell{scope}" + (f"; beyond doubt in {certain}" if certain else "")
+        case "broken" if total == 1 and unproven:
+            return "Not feasible, but not proven: that a bound is missed may be chance"
         case "broken" if total == 1:
             return "Not feasible: the constraints do not hold"
         case "broken":
-            return f"Not feasible in {total - feasible} of {total} runs: there the constraints do not hold"
+            where = f"Not feasible in {total - feasible} of {total} runs"
+            proven = f", proven in {total - feasible - unproven or 'none'}" if unproven else ""
+            return f"{where}{proven or ': there the constraints do not hold'}"
         case _:
             return "Not judged: whether the constraints hold was not measured"
 
@@ -61,7 +77,7 @@ def _advice(state: str, runs: Sequence[RunView]) -> str:
     """What to do with a verdict."""
     summaries = [run.summary for run in runs]
     asks = {"--alpha" if summary.alpha and summary.target != "geometric" else "--strength" for summary in summaries}
-    less = f"ask for less by a lower {' or '.join(sorted(asks))}"
+    less = f"ask for less by a lower {' or '.join(sorted(asks))} of descend train"
     match state:
         case "holds":
             return "Nothing: each layer under a constraint lowers the loss as asked, and that is certain."
@@ -71,9 +87,12 @@ def _advice(state: str, runs: Sequence[RunView]) -> str:
                 f"data, or {less}."
             )
         case "broken":
+            chance = any(summary.unproven for summary in summaries)
             return (
-                f"Train longer, or {less}. If the run’s folder holds best_feasible, that model met the constraints: "
-                "evaluate it with --model best_feasible."
+                f"{'What is not proven may be chance: evaluate on more data first. ' if chance else ''}"
+                f"Train longer, or if only deep layers break for fewer steps: then the model overfits. Or {less}. If "
+                "the run’s folder holds best_feasible, that model met the constraints: evaluate it with --model "
+                "best_feasible."
             )
         case _ if not runs:
             return "For a promise about each layer, train with --method constrained."
@@ -194,7 +213,7 @@ def _areas(arm: Arm, plain: Arm) -> str:
 
 
 def _links(groups: Sequence[Group]) -> list[GroupLink]:
-    states = [_state([run for run in group.runs if run.summary.constrained]) for group in groups]
+    states = [_shown([group]) for group in groups]
     return [
         GroupLink(state, _MARKS[state], f"#group-{index}", group_name(group))
         for index, (state, group) in enumerate(zip(states, groups, strict=True))

@@ -73,8 +73,8 @@ def evaluate(
         The summary, as in ``summary.json``: ``feasible``, ``verdict``, ``layer_losses``, ``values`` …
 
     Raises:
-        InputError: If the model, the task, the data and the noise do not fit together, or there are fewer than two
-            samples.
+        InputError: If the model, the task, the data and the noise do not fit together, there are fewer than two
+            samples, or a layer's mean loss is negative.
     """
     if split not in ("test", "validation", "train"):
         raise InputError(f"split must be test, validation or train; got {split!r}.")
@@ -165,7 +165,7 @@ def draw_page(folder: Path) -> Path | None:
             shlex.quote(str(folder)),
         )
         return None
-    return write_page([folder], folder, f"Descend: {folder.absolute().name}")
+    return write_page([folder], folder)
 
 
 def _module(model: Any) -> nn.Module:
@@ -217,7 +217,7 @@ def _trained(trainer: DescentMixin) -> Provenance:
         multipliers=multipliers,
         cap_multiplier=cap,
         slack=dual.slack[1:].tolist(),
-        binding=[layer for layer, value in enumerate([cap, *multipliers]) if value > 0],
+        binding=[layer for layer, value in enumerate([cap, *multipliers]) if value > 0 and dual.moved],
         settings=settings_of(stored(args), args.idle),
         seconds=next((row["train_runtime"] for row in trainer.state.log_history if "train_runtime" in row), None),
     )

@@ -41,12 +41,11 @@ from descend.records.schema import (
     parse,
 )
 from descend.run.cards import run_card
+from descend.run.evaluation_files import FRAMES_FILE, results_folder
 from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED
 from descend.training import DUAL_FILE
 from descend.training.config import DescentConfig
-
-FRAMES_FILE = "frames.npz"
 
 EXECUTION = ("bf16", "fp16", "tf32", "deepspeed", "fsdp", "ddp_", "torch_compile", "accelerator", "parallelism")
 """Prefixes of training arguments that depend on the machine: a run is judged on other machines, too."""
@@ -98,7 +97,7 @@ def evaluate(
     """Judge a run, or a classifier of Transformers.
 
     Writes ``summary.json``, ``groups.json`` (the metric by group of samples) and, for video, ``frames.npz``, or for
-    texts to classify ``decisions.json`` in the folder.
+    texts to classify ``decisions.json`` in the folder that `results_folder` names.
 
     Args:
         folder: The run; or with ``task`` a folder that Transformers' `save_pretrained` wrote.
@@ -193,6 +192,8 @@ def evaluate(
         **settings,
     )
     summary = judgement.summary(subject.provenance, asked=task is None)
+    place = results_folder(folder, data, task)
+    place.mkdir(exist_ok=True)
     more: dict[str, Any] = {}  # by the summary's field
     if (timed := latency(network, objective_task, samples, **settings)) is not None:
         more["latency"] = timed
@@ -225,7 +226,7 @@ def evaluate(
         more["energy"] = energies(network, objective_task, samples, trained, levels=levels_judged, **settings)
     if hasattr(objective_task, "picture"):
         shown = pictures(network, objective_task, samples, trained, levels=levels, count=frames, device=device)
-        put(folder / FRAMES_FILE, lambda part: np.savez_compressed(part, **shown))  # type: ignore[arg-type]
+        put(place / FRAMES_FILE, lambda part: np.savez_compressed(part, **shown))  # type: ignore[arg-type]
     if isinstance(network, LayeredClassifier) and restored.tokenizer is not None:
         texts = decided(
             judgement.measured.levels[judgement.measured.train_noise],
@@ -236,10 +237,10 @@ def evaluate(
             count=frames,
         )
         if texts is not None:
-            texts.write(folder / DECISIONS_FILE)
+            texts.write(place / DECISIONS_FILE)
     summary = summary.model_copy(update=more)
-    judgement.write(folder, summary)
-    if task is None and (folder / model).is_dir():
+    judgement.write(place, summary)
+    if task is None and place == folder and (folder / model).is_dir():
         write_card(folder / model, run_card(folder, network.saved, checkpoint=model).text())
     return summary
 

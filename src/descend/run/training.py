@@ -29,6 +29,7 @@ from descend.records import LOCK_FILE, PART, aside, locked
 from descend.records.card import edited_card, put_card
 from descend.records.schema import CONFIG_FILE, RunConfig, read_config
 from descend.run.cards import run_card
+from descend.run.evaluation_files import forget_results
 from descend.training import DUAL_FILE, FEASIBLE_FOLDER, DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
 from descend.training.config import DescentArguments, DescentConfig
@@ -125,6 +126,7 @@ def _train(
         raise InputError(reason(error)) from error
     trainer.remove_callback(ProgressCallback)
     trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(_ForgetResults(out))
     if not args.disable_tqdm:
         trainer.add_callback(_ShowProgress)
     out.mkdir(parents=True, exist_ok=True)
@@ -318,6 +320,18 @@ class _StopOnSignal(TrainerCallback):
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.stepping = False
+
+
+class _ForgetResults(TrainerCallback):
+    """At a run's next step, removes its evaluation: that is of an earlier model."""
+
+    def __init__(self, out: Path):
+        self._out: Path | None = out
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.is_world_process_zero and self._out is not None and forget_results(self._out):
+            tqdm.write(f"{self._out}: its evaluation, of an earlier step, is removed; evaluate again.", file=sys.stderr)
+        self._out = None
 
 
 class _ShowProgress(TrainerCallback):

@@ -52,7 +52,12 @@ class Task(ABC):
 
     @abstractmethod
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """The loss f of every target, shape (N,), from one layer's prediction. Do not reduce it to a mean."""
+        """The loss f of every target, shape (N,), from one layer's prediction. Do not reduce it to a mean.
+
+        Losses must be positive, because what a layer must reach is a share of a loss; a single one may be 0. If they
+        can be negative, add a constant. Training under constraints and evaluation refuse a layer whose mean loss is
+        negative.
+        """
 
     def inputs(self, batch: dict[str, Any]) -> Any:
         """The model's inputs: the fields of the batch by name, without ``labels`` and ``group``."""

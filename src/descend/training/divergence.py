@@ -1,4 +1,4 @@
-"""Stop training on all ranks, in the state before the step, when a loss or gradient is not finite."""
+"""Stop training on all ranks, in the state before the step, when its losses or its gradient can't be used."""
 
 import math
 from itertools import islice
@@ -8,9 +8,11 @@ import torch
 from torch import nn
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 
-from descend.errors import NonFiniteLossError
+from descend.core import refuse_negative
+from descend.errors import InputError, NonFiniteLossError
 from descend.training.checkpoints import STOPPED
 from descend.training.measuring import Measuring
+from descend.training.state import ExitSums
 
 
 class Guarded(Measuring):
@@ -19,12 +21,13 @@ class Guarded(Measuring):
     def check_step(self, model: nn.Module, norm: Any) -> None:
         """Check losses and gradient before the optimizer step; an error on one rank stops all ranks."""
         of_loss = self.sums.fault()
+        suspect = of_loss is not None or (self.dual.problem.constrained and bool((self.sums.step.losses < 0).any()))
         # A gradient scaler checks the gradients itself and skips the step.
         looked_at = None if self.accelerator.scaler is not None else norm
         if self.accelerator.num_processes == 1:
-            failed = of_loss is not None or not (looked_at is None or math.isfinite(_number(looked_at)))
+            failed = suspect or not (looked_at is None or math.isfinite(_number(looked_at)))
         else:  # one reduction for both checks
-            bad = torch.tensor(float(of_loss is not None)).to(self.args.device, non_blocking=True)
+            bad = torch.tensor(float(suspect)).to(self.args.device, non_blocking=True)
             if looked_at is not None:
                 whole = looked_at.full_tensor() if hasattr(looked_at, "full_tensor") else torch.as_tensor(looked_at)
                 bad = bad + (~whole.to(bad).isfinite()).to(bad)
@@ -33,31 +36,46 @@ class Guarded(Measuring):
             of_gradient = None
             if looked_at is not None and not math.isfinite(_number(looked_at)):
                 of_gradient = f"the gradient is not finite (its norm is {_number(looked_at)})"
-            fault = of_loss or of_gradient
-            self._stop(model, fault, of_loss is not None)
+            self._stop(model, of_loss or of_gradient, of_loss is not None)
 
     def _stop(self, model: nn.Module, fault: str | None, of_loss: bool) -> None:
-        """Save the state before the step, and raise an error on all ranks."""
-        self.sums.skip()
+        """Save the state before the step, and raise an error on all ranks; go on if all means are finite and ≥ 0."""
         samples = ", ".join(map(str, self._samples())) or "unknown"
         faults = self._gather([(of_loss, f"{self._rank}{fault}; samples {samples}")] if fault else [])
+        if not faults:
+            self._refuse_negative(model)
+            return
+        self.sums.skip()
         # A non-finite loss on one rank makes the gradient non-finite on all: report the loss only.
         causes = [cause for of_loss, cause in faults if of_loss] or [cause for _, cause in faults]
-        step = self.state.global_step
-        folder = self.args.folder
+        raise NonFiniteLossError(
+            f"step {self.state.global_step + 1}: {'; '.join(causes)}. {self._keep(model)} Look at these samples. "
+            f"{self._way_on()}"
+        )
+
+    def _refuse_negative(self, model: nn.Module) -> None:
+        """Save the state before the step, and raise an error on all ranks, if a mean over all ranks is negative."""
+        step = ExitSums(self.dual.problem.depth, len(self.sums.step.others))
+        step.values = self.accelerator.reduce(self.sums.step.values.to(self.args.device)).cpu()
+        try:
+            refuse_negative(step.means, step.first)
+        except InputError as error:
+            self.sums.skip()
+            raise InputError(f"step {self.state.global_step + 1}: {error} {self._keep(model)}") from None
+
+    def _keep(self, model: nn.Module) -> str:
+        """Save the state before the step, if it can be of use, and say what was done."""
+        step, folder = self.state.global_step, self.args.folder
         saved = self._from_main((folder / f"{PREFIX_CHECKPOINT_DIR}-{step}").exists)
         if self._broken():
-            state = "; they were not all finite before it."
+            state = "; they were not all finite before it"
         elif step and self.args.save_strategy != "no" and not saved:
             # Not saved as a checkpoint: rotation would delete an earlier one, which is a better start after divergence.
             self._write_checkpoint(folder / f"{STOPPED}{step}", model)
-            state = f", and the state before it is saved in {STOPPED}{step}."
+            state = f", and the state before it is saved in {STOPPED}{step}"
         else:
-            state = "."
-        raise NonFiniteLossError(
-            f"step {step + 1}: {'; '.join(causes)}. No parameter has moved in this step{state} Look at these samples. "
-            f"{self._way_on()}"
-        )
+            state = ""
+        return f"No parameter has moved in this step{state}."
 
     def _samples(self) -> list[int]:
         """The indices of this step's samples on this rank; none for a stream."""

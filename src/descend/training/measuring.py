@@ -93,6 +93,9 @@ class Measuring(Resumable):
             (`DescentProblem.merit`) in the problem that training solves, and the result of ``compute_metrics`` for the
             last layer's predictions. During training a classifier is measured on the trainer's own data at the
             temperature with which it would be saved.
+
+        Raises:
+            InputError: If there are no samples, or a layer's mean loss on them is negative.
         """
         is_own = eval_dataset is None
         if isinstance(eval_dataset, str):

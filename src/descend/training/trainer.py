@@ -327,7 +327,8 @@ class DescentTrainer(DescentMixin):
             ``compute_metrics``, ``callbacks``, ``optimizers`` …
 
     Raises:
-        InputError: If the model, the arguments or a sample can't be used, or one process has several GPUs.
+        InputError: If the model, the arguments or a sample can't be used, or one process has several GPUs. During
+            training under constraints, if a layer's mean loss over a step is negative (before the optimizer step).
         NonFiniteLossError: During training, if a layer's loss or a gradient is NaN or infinite (before the optimizer
             step), or a multiplier would be (before it moves).
     """

@@ -7,6 +7,7 @@ if its entries fit. Keys that this version does not know are kept when a file is
 
 from descend.records.schema.base import (
     CONFIG_FILE,
+    ELSEWHERE,
     GROUPS_FILE,
     RECORDS_FILE,
     SCHEMA,
@@ -55,6 +56,7 @@ from descend.records.schema.tasks import TaskComparison, TaskCurve, TaskResults,
 __all__ = [
     "CONFIG_FILE",
     "DECISIONS_FILE",
+    "ELSEWHERE",
     "GROUPS_FILE",
     "MODELS",
     "RECORDS_FILE",

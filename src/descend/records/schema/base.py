@@ -25,6 +25,9 @@ SUMMARY_FILE = "summary.json"
 GROUPS_FILE = "groups.json"
 RECORDS_FILE = "records.jsonl"
 
+ELSEWHERE = "on-"
+"""How the folder in a run begins that holds its evaluation on other data; the rest is these data's own name."""
+
 MOST_SHOWN = 60
 """Characters of a wrong value in an error."""
 

@@ -95,7 +95,7 @@ class Latency(Part):
     Attributes:
         device: The device's name.
         batch_size: Samples in the batch that was timed.
-        milliseconds: Per sample, up to each layer 0 … L and one readout there; medians.
+        milliseconds: Per sample, up to each layer 0 … L and one readout there: the sum of the least times of its parts.
     """
 
     device: Text

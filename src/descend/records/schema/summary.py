@@ -57,14 +57,17 @@ class Measured(File):
         train_value: The last layer's metric there.
         layer_losses: γ → the losses f_0 … f_L.
         layer_metrics: γ → the metric at each layer.
+        input_metrics: γ → the metric of the input itself, with its noise: what doing nothing gives. Of tasks whose
+            inputs and predictions are of one form, such as video denoising.
         anytime: For each γ of ``layer_metrics`` quality against depth; computed from them where a file has none.
         violations: Each descent constraint's, L numbers, ≤ 0 where it holds.
         violation_intervals: A (low, high) of each.
         cap_violation: The cap's.
+        cap_interval: Its (low, high); None in files that are older than this entry.
         bounds: The loss that each layer had to reach, L numbers; None where no constraint is in force.
         certified: The share by which each layer lowers the loss at least, L numbers.
         feasible: No constraint is broken.
-        certain: No constraint is broken or undecided.
+        certain: No constraint is broken or undecided, and the samples are of several groups.
         violated: Broken constraints by layer; 0 stands for the cap.
         undecided: Constraints whose interval reaches above 0.
         verdict: The verdict in a sentence.
@@ -86,12 +89,14 @@ class Measured(File):
     train_value: Annotated[float | None, BeforeValidator(nan_for_null)] = None
     layer_losses: ByLevel
     layer_metrics: Annotated[ByLevel, BeforeValidator(lambda rows: rows or {})] = {}
+    input_metrics: dict[float, Number] = {}
     anytime: Annotated[list[AnytimeCurve], BeforeValidator(empty_for_null)] = Field(
         default_factory=lambda known: anytime_curves(known["layer_metrics"], known["higher_is_better"])
     )
     violations: Numbers = []
     violation_intervals: Annotated[list[tuple[Number, Number]], BeforeValidator(empty_for_null)] = []
     cap_violation: float | None = None
+    cap_interval: tuple[Number, Number] | None = None
     bounds: OptionalNumbers = []
     certified: Numbers = []
     feasible: bool | None = None
@@ -123,11 +128,26 @@ class Measured(File):
             raise ValueError(
                 f"expected one value per noise level; got {len(self.noise)} noise levels but {len(self.values)} values"
             )
-        levels = [self.train_noise, *self.noise, *(level for rows in self._rows().values() for level in rows)]
+        levels = [
+            self.train_noise,
+            *self.noise,
+            *self.input_metrics,
+            *(level for rows in self._rows().values() for level in rows),
+        ]
         if not all(map(math.isfinite, levels)) or len(set(levels)) > MOST_LEVELS:
             raise ValueError(f"noise levels must be finite, at most {MOST_LEVELS}; got {str(levels)[:MOST_SHOWN]}")
         if self.train_noise not in self.layer_losses:
             raise ValueError(f"layer_losses must contain the training noise {self.train_noise}")
+
+    @property
+    def worse_than_input(self) -> list[int]:
+        """The layers 1 … L whose metric at the training noise is worse than that of the input itself."""
+        given = self.input_metrics.get(self.train_noise)
+        if given is None or not self.train_noise:
+            return []
+        sign = 1 if self.higher_is_better else -1
+        rows = self.layer_metrics.get(self.train_noise, [])
+        return [layer for layer, value in enumerate(rows) if layer and not sign * value >= sign * given]
 
     def _rows(self) -> dict[str, ByLevel]:
         return {"layer_losses": self.layer_losses, "layer_metrics": self.layer_metrics}
@@ -163,7 +183,7 @@ class Provenance(Part):
         multipliers: λ of each layer, L numbers.
         cap_multiplier: The cap's.
         slack: Each layer's slack, L numbers.
-        binding: The constraints with λ > 0, by layer; 0 stands for the cap.
+        binding: The constraints with λ > 0 at the last step of training, by layer; 0 stands for the cap.
         seconds: Training time.
         note: What a reader should know of the run.
     """
@@ -240,6 +260,16 @@ class Summary(Measured, Provenance):
     def constrained(self) -> bool:
         """Whether the run was trained under constraints."""
         return self.method == "constrained"
+
+    @property
+    def unproven(self) -> bool:
+        """Whether constraints are broken and none is proven to be, because the intervals of all of them contain 0."""
+        if not self.violated or len(self.violation_intervals) < max(self.violated):
+            return False
+        missed = [self.cap_violation, *self.violations]
+        intervals = [self.cap_interval, *self.violation_intervals]
+        known = [(missed[constraint], intervals[constraint]) for constraint in self.violated]
+        return all(by is not None and math.isfinite(by) and ends is not None and not ends[0] > 0 for by, ends in known)
 
     def asks(self, layer: int) -> bool:
         """Whether a constraint is in force at a layer 1 … L; at all of them where the summary does not say."""
@@ -319,7 +349,7 @@ def read_summary(folder: Path) -> Summary:
     path = folder / SUMMARY_FILE
     if not path.is_file():
         state = f"has no {SUMMARY_FILE}" if folder.is_dir() else "is not a run folder"
-        raise InputError(f"{folder} {state}; run `descend evaluate {folder} --data PATH` first.")
+        raise InputError(f"{folder} {state}; run `descend evaluate {folder}` first.")
     return parse_summary(read_json(path), str(path))
 
 

@@ -1,0 +1,61 @@
+"""The command ``descend demo``: plain and constrained training of one model, and the page that compares them."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from descend.cli.checks import check_data
+from descend.cli.parsing import add_talk, command_parser, talk
+from descend.cli.runs import check_free_for_page, compare_runs, finish, line_of
+from descend.cli.settings import read_recipe
+from descend.errors import InputError
+from descend.recipes import GENERATED
+
+
+def demo(words: Sequence[str]) -> None:
+    """Both methods on one video, and the page."""
+    parser = command_parser(
+        "demo", "Train a ViT with and without constraints on one video, and show the page.", "[options]"
+    )
+    parser.add_argument("--data", metavar="PATH", default=GENERATED, help=f"folder or file of videos [{GENERATED}]")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder [demo]")
+    parser.add_argument("--seed", type=int, default=0, help="of both runs [0]")
+    parser.add_argument("--max-steps", type=int, help="training steps [the recipe's]")
+    parser.add_argument("--resume", action="store_true", help="go on with a demo that was interrupted")
+    add_talk(parser)
+    options = talk(parser.parse_args(words))
+    check_data(options.data)
+    import descend.report  # noqa: F401  # a missing package shows before the training
+    from descend.records import locked
+
+    folders = [options.out / method for method in ("erm", "constrained")]
+    mark = options.out / ".descend-demo"  # a demo replaces only what an earlier demo wrote
+    if any(folder.exists() for folder in folders) and not mark.is_file():
+        raise InputError(f"{options.out} holds runs that are not a demo's; choose another folder with --out.")
+    check_free_for_page(options.out)
+    # Six blocks: plain training leaves their inner exits far behind the last one.
+    flags = ["video-vit", "--data", options.data, "--depth", "6", "--seed", str(options.seed)]
+    flags += ["--max-steps", str(options.max_steps)] if options.max_steps is not None else []
+    built = [read_recipe([*flags, "--method", folder.name, "--out", str(folder)]) for folder in folders]
+    from descend import run
+
+    options.out.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    usual = options.data == GENERATED and options.max_steps is None
+    takes = " This takes about a minute and a half on two idle cores." if usual else ""
+    print(
+        f"Trains two models and evaluates them: plain training (erm), then constrained.{takes}\n"
+        f"{options.out / 'report.html'} is written after the first, and again after the second.\n",
+        flush=True,
+    )
+    for place, (folder, (name, recipe, args, _)) in enumerate(zip(folders, built, strict=True)):
+        if not options.resume and folder.is_dir():
+            with locked(folder):
+                shutil.rmtree(folder)
+        print(f"training {folder.name} …", flush=True)
+        finish(run.train(name, recipe, args, resume=options.resume))
+        with locked(folder):
+            summary = run.evaluate(folder)
+        print(line_of(summary), flush=True)
+        page = compare_runs(folders[: place + 1], options.out)
+        print(f"\nopen {page}" if place else f"first figures, of plain training alone: {page}\n", flush=True)
