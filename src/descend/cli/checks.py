@@ -86,6 +86,6 @@ def check_run(folder: Path, model: str | None = None) -> str | None:
 
 def _is_of_a_script(folder: Path) -> bool:
     """Whether a trainer without a recipe, or `descend.evaluate`, wrote a folder."""
-    return any((folder / name).is_file() for name in ("records.jsonl", "groups.json")) or any(
+    return any((folder / name).is_file() for name in ("records.jsonl", "groups.json", "summary.json")) or any(
         folder.glob("checkpoint-*")
     )
