@@ -1,25 +1,41 @@
 """Choose a learning rate for every arm of the small study: trials judged on validation data.
 
-    python benchmarks/rates.py run --data DATA --out FOLDER [--only UT-5] [--jobs 2]
-    python benchmarks/rates.py table --out FOLDER
+    python benchmarks/rates.py run --data DATA --out FOLDER [--only video-ut] [--jobs 2]
+    python benchmarks/rates.py choose --out FOLDER
 
-Every arm has the same trials at a setting (a recipe on a data set, at the middle depth and one training noise): the
-recipe's usual rate and a third of it, with seed 0. Nothing else is searched. The rule: the best mean of the metric over
-the noise levels; of a constrained arm, among the trials that meet their constraints, where any does. `run` adds a line
-to ``rates.jsonl`` for each arm; what is in it is not run again.
+There is one search for each recipe, as in the paper: at the middle depth on the first data set, seed 0. Every arm has
+three trials there: the recipe's usual rate, a third and a ninth of it. `erm-noisier` has ERM's chosen rate, and three
+levels of training noise. Nothing else is searched. The rule: the best mean of the metric over the noise levels; of the
+two constrained arms, among the trials that meet their constraints, where any does. `run` adds a line to
+``rates.jsonl`` for each arm, and runs no arm twice; `choose` writes what the rule chooses to the study's settings.
 """
 
 import argparse
+import contextlib
+import io
 import json
+import shutil
 from concurrent.futures import ProcessPoolExecutor
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from default_pass import settings, table_cells, title, trained
+import torch
+
+from descend import run
+from descend.cli.runs import judged
+from descend.cli.settings import read_recipe
+from descend.errors import NonFiniteLossError
 from descend.models.llama2c import convert
+from descend.paper.grid import ARMS, COMPARED, FURTHER, RECIPES, Grid
+from descend.paper.workers import Job
+from descend.recipes.options import options as flags
 from descend.records.studies import Cell, Settings
 
-FACTORS = (1 / 3, 1.0)
+SCALE = "small"
+FACTORS = (1.0, 1 / 3, 1 / 9)
+NOISES = (1.25, 1.5, 2.0)
+"""Factors on the training noise, for `erm-noisier`."""
 USUAL = {
     "video-ut": 0.012,
     "video-dust": 0.004,
@@ -29,125 +45,76 @@ USUAL = {
     "text-roberta": 0.0013,
     "llm-sft": 0.006,
 }
-"""Recipe → a learning rate, rounded from the sweeps of plain training."""
-MIDDLE = {"UT": 5, "DUST": 5}
-"""Model → the depth of the trials, where there are several."""
-VIT = 6
-"""The blocks of ViT in the trials; the study has 6 and 12."""
-
-ARMS: dict[str, Settings] = {
-    "erm": {"method": "erm"},
-    "constrained": {"method": "constrained"},
-    "paper": {"method": "constrained", "preset": "paper"},
-    "linear": {"method": "linear"},
-}
-"""The arms of every setting."""
-MORE: dict[str, Settings] = {
-    "uniform": {"method": "uniform"},
-    "r-drop": {"method": "r-drop"},
-    "neftune": {"method": "neftune"},
-    "layerskip": {"method": "layerskip"},
-}
-"""Further arms, at the first setting of each model of `FURTHER` that can have them."""
-FURTHER = {
-    ("video-ut", "ucsd"): ("uniform",),
-    ("video-vit", "ucsd"): ("uniform", "layerskip"),
-    ("text-ut", "imdb"): ("uniform", "r-drop", "neftune"),
-    ("text-distilbert", "imdb"): ("uniform", "r-drop", "neftune", "layerskip"),
-    ("text-roberta", "imdb"): ("uniform", "r-drop", "neftune", "layerskip"),
-    ("llm-sft", "alpaca"): ("uniform", "neftune", "layerskip"),
-}
-BUDGET: dict[str, Settings] = {
-    "video": {"eval_strategy": "steps", "save_strategy": "steps", "dual_warmup_steps": 0.1},
-    "text": {},
-    "language": {"dual_warmup_steps": 0.5},
-}
-"""What gives the paper's preset the steps of the other arms: it asks for ten epochs of video and two of language, of
-which the first has no constraints."""
+"""Recipe → the largest learning rate, rounded from earlier searches for plain training."""
+NOISIER = "erm-noisier"
 ROWS = "rates.jsonl"
 
 
-class Trial(NamedTuple):
-    """The trials of one arm at one setting."""
-
-    cell: Cell
-    arm: str
-
-    @property
-    def name(self) -> str:
-        """Such as ``UT-5 ucsd γ=0.8 linear``."""
-        return f"{title(self.cell)} {self.arm}"
+def searches() -> list[tuple[str, str]]:
+    """Recipe and arm of each search; ERM's comes before that of its noise."""
+    return [(recipe, arm) for of in RECIPES.values() for recipe in of for arm in (*COMPARED, *FURTHER.get(recipe, ()))]
 
 
-def wanted() -> list[Trial]:
-    """All trials: each arm at each setting, at the middle depth."""
-    found, seen = [], set()
-    for cell in table_cells():
-        if cell.model == "ViT":
-            cell = cell.model_copy(update={"depth": VIT, "settings": {**cell.settings, "depth": VIT}})
-        if cell.depth != MIDDLE.get(cell.model, cell.depth):
-            continue
-        more = FURTHER.get((cell.recipe, cell.data), ()) if (cell.recipe, cell.data) not in seen else ()
-        seen.add((cell.recipe, cell.data))
-        found += [Trial(cell, arm) for arm in (*ARMS, *more)]
-    return found
+def trials(recipe: str, arm: str, rows: list[dict[str, Any]]) -> list[Cell]:
+    """The cells of a search."""
+    grid = Grid(SCALE)
+    data = next(iter(grid.scale.gammas[next(task for task, of in RECIPES.items() if recipe in of)]))
+    plain = grid.cell(recipe, data, arm, 0)
+    if arm == NOISIER:
+        rate = next(row["chosen"]["learning_rate"] for row in rows if (row["recipe"], row["arm"]) == (recipe, "erm"))
+        changed: list[Settings] = [
+            {"learning_rate": rate, "noise": round(factor * plain.gamma, 6)} for factor in NOISES
+        ]
+    else:
+        changed = [{"learning_rate": float(f"{factor * USUAL[recipe]:.2g}")} for factor in FACTORS]
+    return [plain.model_copy(update={"settings": {**plain.settings, **each}}) for each in changed]
 
 
-def given(trial: Trial, data: Path, out: Path) -> Settings:
-    """The settings of an arm at its setting, but for the learning rate."""
-    cell = trial.cell
-    common, _ = settings(cell, data, out)
-    chosen = {"noise_is": "std", **common, **(ARMS | MORE)[trial.arm], "seed": 0}
-    if trial.arm == "paper":
-        for name in ("patience", "warmup_steps"):  # the paper keeps the last model, and its rate is constant
-            chosen.pop(name, None)
-        chosen |= BUDGET[cell.task]
-        if cell.task == "video":
-            chosen |= {"max_steps": _steps(cell, common), "eval_steps": 100, "save_steps": 100}
-        if cell.task == "language":
-            chosen["num_train_epochs"] = common["num_train_epochs"]
-    return chosen
-
-
-def _steps(cell: Cell, common: Settings) -> Any:
-    from descend.recipes import RECIPES as KINDS
-
-    return common.get("max_steps", KINDS[cell.recipe].training.max_steps)
-
-
-def work(trial: Trial, data: Path, out: Path) -> dict[str, Any]:
-    """The row of an arm: its trials, and the rate that the rule chooses."""
-    rows = {row["name"]: row for row in read(out)}
-    if trial.name in rows:
-        return rows[trial.name]
-    cell, common, trials = trial.cell, given(trial, data, out), []
-    for factor in FACTORS:
-        rate = float(f"{USUAL[cell.recipe] * factor:.2g}")
-        folder = out / "runs" / f"{cell.recipe}-{cell.depth}_{cell.data}_{cell.gamma:g}_{trial.arm}_{factor:.2g}"
-        trials.append(trained(cell.recipe, common | {"learning_rate": rate}, cell.judge, folder))
-    row = {
-        **{"name": trial.name, "task": cell.task, "recipe": cell.recipe, "data": cell.data, "regime": cell.regime},
-        **{
-            "depth": cell.depth,
-            "gamma": cell.gamma,
-            "arm": trial.arm,
-            "trials": trials,
-            "rate": chosen_rate(trial.arm, trials),
-        },
-    }
+def work(recipe: str, arm: str, data: Path, out: Path) -> dict[str, Any]:
+    """The row of a search: its trials, and what the rule chooses."""
+    rows = read(out)
+    for row in rows:
+        if (row["recipe"], row["arm"]) == (recipe, arm):
+            return row
+    found = [trial(cell, number, data, out) for number, cell in enumerate(trials(recipe, arm, rows))]
+    row = {"recipe": recipe, "arm": arm, "trials": found, "chosen": chosen(arm, found)}
     with (out / ROWS).open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
     return row
 
 
-def chosen_rate(arm: str, trials: list[dict[str, Any]]) -> float | None:
-    """The rate of an arm's best trial, by the rule above; None if all diverged."""
-    whole = [trial for trial in trials if trial["mean"] is not None]
+def trial(cell: Cell, number: int, data: Path, out: Path) -> dict[str, Any]:
+    """Train a cell and judge it on validation data."""
+    torch.set_num_threads(1)
+    job = Job(cell, out, data)
+    folder = out / "runs" / f"{cell.recipe}_{cell.arm}_{number}"
+    shutil.rmtree(folder, ignore_errors=True)
+    names = ["learning_rate", *(["noise"] if cell.arm == NOISIER else [])]
+    row: dict[str, Any] = {**{name: cell.settings[name] for name in names}, "mean": None, "feasible": None}
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            name, recipe, args, _ = read_recipe(
+                [cell.recipe, *flags(job.resolved(cell.settings)), "--out", str(folder)]
+            )
+            run.train(name, recipe, args)
+            _, summary = judged([str(folder), "--split", "validation", *flags(cell.judge)])
+            row |= {"mean": summary.mean, "higher_is_better": summary.higher_is_better}
+            if ARMS[cell.arm]["method"] == "constrained":
+                row |= {"feasible": summary.feasible, "violated": summary.violated}
+        except NonFiniteLossError as error:  # a run that diverged is a result
+            row["error"] = str(error)
+    shutil.rmtree(folder, ignore_errors=True)
+    return row
+
+
+def chosen(arm: str, found: list[dict[str, Any]]) -> Settings:
+    """The settings of the best trial by the rule; none if all diverged."""
+    whole = [each for each in found if each["mean"] is not None]
     if not whole:
-        return None
-    constrained = (ARMS | MORE)[arm]["method"] == "constrained"
+        return {}
     sign = -1 if whole[0]["higher_is_better"] else 1
-    return min(whole, key=lambda trial: (constrained and not trial["feasible"], sign * trial["mean"]))["rate"]
+    best = min(whole, key=lambda each: (each["feasible"] is False, sign * each["mean"]))
+    return {name: best[name] for name in ("learning_rate", "noise") if name in best}
 
 
 def read(out: Path) -> list[dict[str, Any]]:
@@ -155,40 +122,68 @@ def read(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
 
 
+def choose(out: Path) -> None:
+    """Write the chosen settings of all searches to the study's settings."""
+    path = Path(str(files("descend.paper") / "rates.json"))
+    known = json.loads(path.read_text("utf-8"))
+    rows = {(row["recipe"], row["arm"]): row["chosen"] for row in read(out)}
+    known[SCALE] = {}
+    for recipe, arm in searches():
+        if rows.get((recipe, arm)):
+            known[SCALE].setdefault(recipe, {})[arm] = rows[recipe, arm]
+    path.write_text(written(known), encoding="utf-8")
+    print(path)
+
+
+def written(rates: dict[str, Any]) -> str:
+    """``rates.json``, with a line for each arm."""
+    scales = []
+    for scale, recipes in rates.items():
+        of = []
+        for recipe, arms in recipes.items():
+            rows = ",\n".join(f"      {json.dumps(arm)}: {json.dumps(each)}" for arm, each in arms.items())
+            of.append(f"    {json.dumps(recipe)}: {{\n{rows}\n    }}")
+        scales.append(f"  {json.dumps(scale)}: {{\n" + ",\n".join(of) + "\n  }")
+    return "{\n" + ",\n".join(scales) + "\n}\n"
+
+
 def line(row: dict[str, Any]) -> str:
     """A row as one line of text."""
-    words = [
-        f"{trial['rate']:g}: diverged"
-        if trial["mean"] is None
-        else f"{trial['rate']:g}: {trial['mean']:.4g}{'' if trial['feasible'] else ', not feasible'}"
-        for trial in row["trials"]
-    ]
-    return f"{row['name']}: {row['rate']} of {'; '.join(words)}"
+    words = []
+    for each in row["trials"]:
+        at = " ".join(f"{each[name]:g}" for name in ("learning_rate", "noise") if name in each)
+        missed = ", infeasible" if each["feasible"] is False else ""
+        words.append(f"{at}: " + ("diverged" if each["mean"] is None else f"{each['mean']:.4g}{missed}"))
+    return f"{row['recipe']} {row['arm']}: {row['chosen']} of {'; '.join(words)}"
 
 
 def main() -> None:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("run", "table"))
+    parser.add_argument("command", choices=("run", "choose"))
     parser.add_argument("--data", type=Path, help="folder of the real data sets")
     parser.add_argument("--out", type=Path, required=True, help="folder for runs and rows")
-    parser.add_argument("--only", default="", help="only trials whose name contains this")
+    parser.add_argument("--only", default="", help="only recipes whose name contains this")
     parser.add_argument("--jobs", type=int, default=1, help="processes, one thread each")
     options = parser.parse_args()
-    if options.command == "table":
-        print("\n".join(line(row) for row in read(options.out)))
+    out = options.out.absolute()
+    if options.command == "choose":
+        choose(out)
         return
     if options.data is None:
         parser.error("run needs --data")
-    data, out = options.data.absolute(), options.out.absolute()
-    model = out / "models" / "stories260K"
+    data, model = options.data.absolute(), out / "models" / "stories260K"
     if not model.exists():
         model.parent.mkdir(parents=True, exist_ok=True)
         convert(data / "weights" / "stories260K", model)
-    chosen = [trial for trial in wanted() if options.only.lower() in trial.name.lower()]
-    with ProcessPoolExecutor(options.jobs) as pool:
-        for row in pool.map(work, chosen, *([each] * len(chosen) for each in (data, out))):
-            print(line(row), flush=True)
+    wanted = [(recipe, arm) for recipe, arm in searches() if options.only in recipe]
+    for second in (False, True):  # the noise of ERM needs its rate
+        now = [pair for pair in wanted if (pair[1] == NOISIER) == second]
+        if not now:
+            continue
+        with ProcessPoolExecutor(options.jobs) as pool:
+            for row in pool.map(work, *zip(*now, strict=True), [data] * len(now), [out] * len(now)):
+                print(line(row), flush=True)
 
 
 if __name__ == "__main__":

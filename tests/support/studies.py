@@ -60,7 +60,7 @@ def line(
     name = "_".join(filter(None, [f"{cell['recipe']}-{depth}", data, f"{gamma:g}", regime, arm, variant, f"s{seed}"]))
     cell |= {"name": name, "settings": {"learning_rate": 3e-3}, "judge": {}}
     noise, higher = LEVELS[task], task != "video"
-    constrained = arm == "constrained"
+    constrained = arm in ("paper", "constrained")
     gain = [effect(cell, level) if constrained else 0.0 for level in noise]
     counts = [100] * GROUPS
     hard = 1 + 0.1 * shared.normal(size=GROUPS)
@@ -100,7 +100,12 @@ def line(
     if constrained:
         settings |= {"dual_lr": 0.03, "resilience": 0.05, "dual_optimizer": "adam", "stop_gradient": True}
     summary = {
-        **{"recipe": cell["recipe"], "method": arm.removesuffix("-clean"), "seed": seed, "model": f"{model}-{depth}"},
+        **{
+            "recipe": cell["recipe"],
+            "method": "constrained" if arm == "paper" else arm.removesuffix("-clean"),
+            "seed": seed,
+            "model": f"{model}-{depth}",
+        },
         **{"dataset": data, "metric": metric, "higher_is_better": higher, "noise": noise, "values": values},
         **{"mean": float(np.mean(values)), "auc": float(np.trapezoid(values, noise)), "train_noise": gamma},
         **{"train_value": at_gamma, "layer_losses": {str(level): row for level, row in losses.items()}},
@@ -158,13 +163,13 @@ def _answers(arm: str, noise: Iterable[float]) -> Iterator[dict[str, Any]]:
     for level in noise:
         for prompt in range(6):
             fresh = " ".join(f"word{prompt * 50 + place}" for place in range(12))
-            again = " a monitor a mouse" * (int(2 * level) if arm != "constrained" else int(0.4 * level))
+            again = " a monitor a mouse" * (int(2 * level) if arm not in ("paper", "constrained") else int(0.4 * level))
             yield {"prompt": f"List the parts of number {prompt}.", "noise": level, "text": fresh + again}
 
 
 def small(effect: Effect = BETTER, seeds: int = 3) -> list[dict[str, Any]]:
     """A study with every task, model, data set and ablation once, as the small scale has them."""
-    arms = ("erm-clean", "erm", "constrained", "uniform", "linear")
+    arms = ("erm-clean", "erm", "paper", "constrained", "uniform", "linear")
     found = []
 
     def add(task: str, model: str, data: str, depth: int, gamma: float, names: Iterable[str], **other: Any) -> None:
@@ -173,18 +178,18 @@ def small(effect: Effect = BETTER, seeds: int = 3) -> list[dict[str, Any]]:
             found.append(line(task, model, data, depth, level, arm, seed, effect=effect, **other))
 
     for model, depth in product(("UT", "DUST"), (3, 5)):
-        add("video", model, "ucsd", depth, 0.8, arms if (model, depth) == ("UT", 3) else arms[1:3], regime="strong")
-    add("video", "ViT", "ucsd", 6, 0.8, arms[1:3], regime="strong")
-    add("video", "UT", "avenue", 3, 0.8, arms[1:3], regime="strong")
-    add("video", "UT", "ucsd", 3, 0.15, arms[1:3])
+        add("video", model, "ucsd", depth, 0.8, arms if (model, depth) == ("UT", 3) else arms[1:4], regime="strong")
+    add("video", "ViT", "ucsd", 6, 0.8, arms[1:4], regime="strong")
+    add("video", "UT", "avenue", 3, 0.8, arms[1:4], regime="strong")
+    add("video", "UT", "ucsd", 3, 0.15, arms[1:4])
     broken = {"feasible": False, "verdict": "INFEASIBLE: layers 2 and 3 break theirs.", "violations": [0.0, 0.4, 0.3]}
     broken["violated"] = [2, 3]
-    add("video", "UT", "ucsd", 3, 0.8, ["constrained"], regime="strong", variant="infeasible", **broken)
+    add("video", "UT", "ucsd", 3, 0.8, ["paper"], regime="strong", variant="infeasible", **broken)
     for model, depth in (("UT", 3), ("DistilBERT", 4), ("RoBERTa", 6)):
-        add("text", model, "imdb", depth, 1.0, [*arms, "r-drop"] if model == "UT" else arms[1:3])
-    add("text", "UT", "mnli", 3, 0.2, arms[1:3])
+        add("text", model, "imdb", depth, 1.0, [*arms, "r-drop"] if model == "UT" else arms[1:4])
+    add("text", "UT", "mnli", 3, 0.2, arms[1:4])
     for gamma in (0.0, 0.4):
-        add("text", "DistilBERT", "imdb", 4, gamma, ("erm" if gamma else "erm-clean", "constrained"))
+        add("text", "DistilBERT", "imdb", 4, gamma, ("erm" if gamma else "erm-clean", "paper", "constrained"))
     for alpha in (0.05, 0.3, 0.5):
         add(
             "text",
@@ -192,14 +197,14 @@ def small(effect: Effect = BETTER, seeds: int = 3) -> list[dict[str, Any]]:
             "imdb",
             6,
             1.0,
-            ["constrained"],
+            ["paper"],
             variant=f"alpha={alpha:g}",
             limits=[None, *[1 - alpha] * 6],
         )
     for rate in (0.001, 0.01, 0.1):
-        add("text", "RoBERTa", "imdb", 6, 1.0, ["constrained"], variant=f"dual_lr={rate:g}")
-    add("text", "RoBERTa", "imdb", 6, 1.0, ["constrained"], variant="resilience=0")
-    add("language", "Llama", "alpaca", 5, 1.5, arms[1:3], answers=True)
+        add("text", "RoBERTa", "imdb", 6, 1.0, ["paper"], variant=f"dual_lr={rate:g}")
+    add("text", "RoBERTa", "imdb", 6, 1.0, ["paper"], variant="resilience=0")
+    add("language", "Llama", "alpaca", 5, 1.5, arms[1:4], answers=True)
     return found
 
 

@@ -25,18 +25,51 @@ RECIPES = {
 }
 """Task → recipe → the paper's name of its model; a task's first recipe is that of its baselines."""
 
-COMPARED = ("erm", "constrained")
-BASELINES = {"video": ("erm-clean", "uniform", "linear"), "text": ("erm-clean", "uniform", "linear", "r-drop")}
+COMPARED = ("erm", "paper", "constrained", "linear")
+"""The arms of every cell of the tables."""
+
+ARMS: dict[str, Settings] = {
+    "erm": {"method": "erm"},
+    "paper": {"method": "constrained", "preset": "paper"},
+    "constrained": {"method": "constrained"},
+    "linear": {"method": "linear"},
+    "uniform": {"method": "uniform"},
+    "erm-noisier": {"method": "erm"},
+    "erm-clean": {"method": "erm"},
+    "r-drop": {"method": "r-drop"},
+    "neftune": {"method": "neftune"},
+    "layerskip": {"method": "layerskip"},
+}
+"""Arm → its settings. ``paper`` is the paper's form, ``constrained`` the default, with no constraint setting.
+``erm-noisier`` is ERM at more training noise, which validation data choose; ``erm-clean`` is ERM without any."""
+
+FURTHER = {
+    "video-ut": ("uniform", "erm-noisier"),
+    "video-vit": ("uniform", "erm-noisier", "layerskip"),
+    "text-ut": ("uniform", "erm-noisier", "r-drop", "neftune"),
+    "text-distilbert": ("uniform", "erm-noisier", "r-drop", "neftune", "layerskip"),
+    "llm-sft": ("uniform", "erm-noisier", "neftune", "layerskip"),
+}
+"""Recipe → its other arms, at the middle depth on its task's first data set. Not all methods fit all models: LayerSkip
+drops blocks, NEFTune needs word embeddings, and R-Drop is for classifiers."""
 
 ANYTIME_RECIPES = ("video-vit", "text-distilbert", "text-roberta", "llm-sft")
 """Models whose layers are blocks, which early exits and LayerSkip are for."""
 
-ANYTIME = {
-    "video": (*COMPARED, "uniform", "linear", "layerskip"),
-    "text": (*COMPARED, "uniform", "linear", "neftune", "layerskip"),
-    "language": (*COMPARED, "uniform", "linear", "neftune", "layerskip"),
+NOISE_IS = {"strong": "std", "paper": "variance"}
+"""Regime → what γσ_x is of a video's noise. The paper's γ fits its caps as a variance."""
+
+FORMS: dict[str, dict[str, Settings]] = {
+    "video-ut": {"tied": {"tied": True}, "untied": {"tied": False}},
+    "video-dust": {
+        "tied": {"tied": True},
+        "untied": {"tied": False},
+        "proximal": {"layer": "proximal"},
+    },
 }
-"""The methods of the anytime figure, by task; NEFTune needs word embeddings."""
+"""Recipe → variants of its form. The recipes are tied; the paper's constrained models have weights for each layer."""
+
+FORM_ARMS = ("erm", "paper", "constrained")
 
 
 def named(**fields: Any) -> Cell:
@@ -58,7 +91,7 @@ class Wanted:
     """
 
     about: str
-    cells: Callable[["_Grid"], list[Cell]]
+    cells: Callable[["Grid"], list[Cell]]
 
 
 def names(words: Sequence[str]) -> list[str]:
@@ -79,7 +112,7 @@ def names(words: Sequence[str]) -> list[str]:
 
 def cells(wanted: Sequence[str], scale: str) -> list[Cell]:
     """The runs that figures and tables need at a scale, each once."""
-    grid = _Grid(scale)
+    grid = Grid(scale)
     return list({cell.name: cell for name in wanted for cell in WANTED[name].cells(grid)}.values())
 
 
@@ -89,16 +122,26 @@ def settings() -> dict[str, Any]:
     return json.loads((files("descend.paper") / "settings.json").read_text(encoding="utf-8"))
 
 
+@cache
+def rates() -> dict[str, Any]:
+    """``rates.json``: scale → recipe → arm → its learning rate, and its training noise if trials chose it."""
+    return json.loads((files("descend.paper") / "rates.json").read_text(encoding="utf-8"))
+
+
 def revision() -> int:
     """The revision of ``settings.json``. Raise it when runs change though their settings do not."""
     return settings()["revision"]
 
 
-class _Grid:
-    """The cells of one scale."""
+class Grid:
+    """The cells of one scale.
+
+    Args:
+        name: The scale, a key of `SCALES`.
+    """
 
     def __init__(self, name: str):
-        self.scale, self.settings = SCALES[name], settings()[name]
+        self.name, self.scale, self.settings = name, SCALES[name], settings()[name]
 
     def cell(
         self,
@@ -123,18 +166,14 @@ class _Grid:
             gamma = 0.0
         elif arm == "erm" and not gamma:
             arm = "erm-clean"  # the same run
-        method = "erm" if arm == "erm-clean" else arm
-        rows = self.settings["recipes"][recipe]
-        row = rows[regime]
-        for key in (data, str(depth)):
-            row = row.get(key, row)
+        rows, chosen = self.settings["recipes"][recipe], rates().get(self.name, {}).get(recipe, {})
         settings = {
-            **{"method": method, "depth": depth, "noise": gamma, "seed": seed},
+            **{**ARMS[arm], "depth": depth, "noise": gamma, "seed": seed},
+            **({"noise_is": NOISE_IS[regime]} if task == "video" else {}),
             **self.settings["data"][data],
             **rows["every"],
-            **row.get("both", {}),
-            **row.get(method, row.get("erm", {})),  # falls back to ERM's settings
-            **rows.get("data", {}).get(data, {}),
+            **rows.get("paper" if arm == "paper" else "ours", {}),
+            **chosen.get(arm, chosen.get("erm", {})),  # falls back to ERM's
             **(changes or {}),
         }
         return named(
@@ -158,7 +197,7 @@ class _Grid:
         return [self.cell(recipe, data, arm, seed, **other) for arm in arms for seed in self.scale.seeds]
 
     def table(self, task: str) -> list[Cell]:
-        """ERM and constrained for every data set, regime, recipe, depth and γ."""
+        """All compared arms for every data set, regime, recipe, depth and γ."""
         runs = []
         for data, regimes in self.scale.gammas[task].items():
             for place, (regime, gammas) in enumerate(regimes.items()):
@@ -184,35 +223,55 @@ class _Grid:
         every = [cell for each in RECIPES if task in (None, each) for cell in self.table(each)]
         return [cell for cell in every if not models or cell.model in models]
 
-    def baselines(self, task: str) -> list[Cell]:
-        """The baselines, with the task's first recipe."""
-        recipe = next(iter(RECIPES[task]))
-        return [cell for data in self.scale.baselines[task] for cell in self.seeds(recipe, data, BASELINES[task])]
+    def further(self, *recipes: str) -> list[Cell]:
+        """The arms of `FURTHER` of some recipes, or of all."""
+        tasks = {recipe: task for task, of in RECIPES.items() for recipe in of}
+        return [
+            cell
+            for recipe, arms in FURTHER.items()
+            if not recipes or recipe in recipes
+            for cell in self.seeds(recipe, next(iter(self.scale.gammas[tasks[recipe]])), arms)
+        ]
 
-    def whole(self, task: str) -> list[Cell]:
-        """A task's table with its baselines."""
-        return self.table(task) + self.baselines(task)
+    def whole(self, task: str | None = None) -> list[Cell]:
+        """The tables of one task or all, with all other arms."""
+        return self.tables(task=task) + self.further(*(RECIPES[task] if task else ()))
 
     def anytime(self) -> list[Cell]:
-        """All methods with every model of `ANYTIME_RECIPES`, on its task's first data set."""
+        """All arms of every model of `ANYTIME_RECIPES`, on its task's first data set."""
         runs = []
-        for task, arms in ANYTIME.items():
-            data = next(iter(self.scale.gammas[task]))
-            for recipe in RECIPES[task]:
-                runs += self.seeds(recipe, data, arms) if recipe in ANYTIME_RECIPES else []
+        for task, recipes in RECIPES.items():
+            for recipe in recipes:
+                if recipe in ANYTIME_RECIPES:
+                    runs += self.seeds(recipe, next(iter(self.scale.gammas[task])))
+        return runs + self.further(*ANYTIME_RECIPES)
+
+    def forms(self) -> list[Cell]:
+        """UT and DUST tied and untied, DUST by both layers, and the paper's γ as a standard deviation."""
+        runs, data = [], next(iter(self.scale.gammas["video"]))
+        for recipe, variants in FORMS.items():
+            runs += self.seeds(recipe, data, FORM_ARMS)
+            for variant, changes in variants.items():
+                for arm in FORM_ARMS:
+                    if changes.get("tied") != (arm != "paper"):  # else it is the table's own run
+                        runs += self.seeds(recipe, data, [arm], variant=variant, changes=changes)
+        regimes = self.scale.gammas["video"][data]
+        if "paper" in regimes:
+            for recipe in RECIPES["video"]:
+                runs += self.seeds(recipe, data, FORM_ARMS, regime="paper")
+                changed: Settings = {"noise_is": "std"}
+                runs += self.seeds(recipe, data, FORM_ARMS, regime="paper", variant="noise_is=std", changes=changed)
         return runs
 
     def ablation(self, recipe: str, task: str, variants: Mapping[str, Settings]) -> list[Cell]:
-        """Constrained runs with changed settings, by the variant's name, with the unchanged ERM and constrained runs.
+        """Runs of the paper's form with changed settings, by the variant's name, and the unchanged arms.
 
-        A variant that changes nothing is left out: it is the constrained run itself.
+        A variant that changes nothing is left out: it is the arm's own run.
         """
         data = next(iter(self.scale.gammas[task]))
         compared = self.seeds(recipe, data)
-        settings = compared[-1].settings
         for variant, changes in variants.items():
-            if any(settings.get(name) != value for name, value in changes.items()):
-                compared += self.seeds(recipe, data, ["constrained"], variant=variant, changes=changes)
+            compared += self.seeds(recipe, data, ["paper"], variant=variant, changes=changes)
         return compared
 
     def alphas(self) -> list[Cell]:
@@ -223,8 +282,8 @@ class _Grid:
     def noises(self, *recipes: str) -> list[Cell]:
         """Text recipes at several levels of training noise."""
         data = next(iter(self.scale.gammas["text"]))
-        pairs = product(recipes, self.scale.noises)
-        return [cell for recipe, gamma in pairs for cell in self.seeds(recipe, data, gamma=gamma)]
+        pairs, arms = product(recipes, self.scale.noises), ("erm", "paper", "constrained")
+        return [cell for recipe, gamma in pairs for cell in self.seeds(recipe, data, arms, gamma=gamma)]
 
     def dual_lrs(self) -> list[Cell]:
         """RoBERTa with several dual learning rates."""
@@ -241,9 +300,9 @@ WANTED: dict[str, Wanted] = {
     "figure-2": Wanted("RMSE against test noise, by data set and model", lambda grid: grid.whole("video")),
     "figure-3": Wanted("RMSE against test noise, by depth", lambda grid: grid.tables("UT", "DUST", task="video")),
     "figure-4": Wanted("accuracy against test noise, by data set and model", lambda grid: grid.whole("text")),
-    "figure-5": Wanted("accuracy against α", _Grid.alphas),
+    "figure-5": Wanted("accuracy against α", Grid.alphas),
     "figure-6": Wanted(
-        "a language model: loss by layer, token accuracy under noise", lambda grid: grid.table("language")
+        "a language model: loss by layer, token accuracy under noise", lambda grid: grid.whole("language")
     ),
     "figure-7": Wanted("DUST: descent at each depth", lambda grid: grid.single("video", "DUST")),
     "figure-8": Wanted("video: error at the training noise against error beyond it", lambda grid: grid.table("video")),
@@ -261,8 +320,8 @@ WANTED: dict[str, Wanted] = {
         lambda grid: grid.ablation("text-roberta", "text", {"resilience=0": {"resilience": 0}}),
     ),
     "figure-13": Wanted("loss by layer, all settings of texts", lambda grid: grid.table("text")),
-    "figure-14": Wanted("accuracy against α at three levels of noise", _Grid.alphas),
-    "figure-15": Wanted("accuracy against η_λ at three levels of noise", _Grid.dual_lrs),
+    "figure-14": Wanted("accuracy against α at three levels of noise", Grid.alphas),
+    "figure-15": Wanted("accuracy against η_λ at three levels of noise", Grid.dual_lrs),
     "figure-16": Wanted("completions of a language model under noise", lambda grid: grid.table("language")),
     "table-1": Wanted("settings: video", lambda grid: grid.whole("video")),
     "table-2": Wanted("settings: text", lambda grid: grid.whole("text")),
@@ -272,7 +331,11 @@ WANTED: dict[str, Wanted] = {
     "theory-1": Wanted("the best loss so far against Theorem 2", lambda grid: grid.tables()),
     "theory-2": Wanted("violations under shift against Corollary 3", lambda grid: grid.tables()),
     "theory-3": Wanted("UT's and DUST's energies along the layers", lambda grid: grid.tables("UT", "DUST")),
-    "anytime": Wanted("our own: quality against depth and noise, all methods", _Grid.anytime),
-    "table-anytime": Wanted("our own: layers needed within 1, 2, 5 % of full depth, all methods", _Grid.anytime),
+    "theory-4": Wanted("primal and dual values along training against Theorem 1", lambda grid: grid.tables()),
+    "table-arms": Wanted("our own: what each method gives, over all settings", lambda grid: grid.whole()),
+    "table-cells": Wanted("our own: every setting, constrained against plain training", lambda grid: grid.tables()),
+    "table-forms": Wanted("our own: weights of each layer, DUST's layers, the two readings of γ", Grid.forms),
+    "anytime": Wanted("our own: quality against depth and noise, all methods", Grid.anytime),
+    "table-anytime": Wanted("our own: layers needed within 1, 2, 5 % of full depth, all methods", Grid.anytime),
 }
 """What can be reproduced, in the paper's order; what is our own follows."""

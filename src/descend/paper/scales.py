@@ -14,7 +14,6 @@ class Scale:
         depths: Recipe → L, the smallest first.
         gammas: Task → data set → regime → training noise γ. A data set's first regime has every depth, the others the
             middle one. A task's first data set, its first regime and that one's last γ are those of ablations.
-        baselines: Task → data sets on which the baselines are run too.
         alphas: α of the ablation of Figures 5 and 14.
         dual_lrs: η_λ of Figure 15.
         noises: Training noise of Figures 9 and 10.
@@ -25,7 +24,6 @@ class Scale:
     seeds: tuple[int, ...]
     depths: Mapping[str, tuple[int, ...]]
     gammas: Mapping[str, Mapping[str, Mapping[str, tuple[float, ...]]]]
-    baselines: Mapping[str, tuple[str, ...]]
     alphas: tuple[float, ...]
     dual_lrs: tuple[float, ...]
     noises: tuple[float, ...]
@@ -46,17 +44,16 @@ SCALES = {
             "text": {"generated": {"paper": (1.0,)}},
             "language": {"generated": {"paper": (1.5,)}},
         },
-        baselines={"video": ("scenes",), "text": ("generated",)},
         alphas=(0.05, 0.3),
         dual_lrs=(0.01, 0.1),
         noises=(0.0, 1.0),
         telling=False,
     ),
     "small": Scale(
-        about="every data set, model and depth at one training noise with three seeds; the paper's noise, baselines "
-        "and ablations at one depth",
+        about="every data set, model and depth at one training noise with three seeds; the paper's noise, other "
+        "methods and ablations at one depth",
         seeds=(0, 1, 2),
-        depths=_DEPTHS | {"video-vit": (4,), "text-distilbert": (4,), "text-roberta": (4,), "llm-sft": (5,)},
+        depths=_DEPTHS | {"video-vit": (6, 12), "text-distilbert": (4,), "text-roberta": (4,), "llm-sft": (5,)},
         gammas={
             "video": {
                 "ucsd": {"strong": (0.8,), "paper": (0.15,)},
@@ -66,7 +63,6 @@ SCALES = {
             "text": {"imdb": {"paper": (1.0,)}, "mnli": {"paper": (0.2,)}},
             "language": {"alpaca": {"paper": (1.5,)}},
         },
-        baselines={"video": ("ucsd",), "text": ("imdb",)},
         alphas=(0.05, 0.2, 0.5),
         dual_lrs=(0.003, 0.3),
         noises=(0.0, 0.4, 1.0),
@@ -80,7 +76,6 @@ SCALES = {
             "text": {data: {"paper": _TEXT} for data in ("imdb", "mnli")},
             "language": {"alpaca": {"paper": (1.5,)}},
         },
-        baselines={"video": ("ucsd", "avenue", "shanghaitech"), "text": ("imdb", "mnli")},
         alphas=(0.02, 0.05, 0.1, 0.2, 0.3, 0.5),
         dual_lrs=(0.001, 0.003, 0.01, 0.03, 0.1),
         noises=_TEXT,

@@ -17,6 +17,13 @@ DATA = {
     **{"alpaca": "Alpaca", "scenes": "Generated scenes", "generated": "Generated data"},
 }
 
+ARM_NAMES = METHOD_NAMES | {
+    "erm-noisier": "ERM, more noise",
+    "paper": "Paper's form",
+    "constrained": "Descend's default",
+}
+"""Arm → its name for readers; where arms are listed, in this order."""
+
 Place = tuple[str, str, str, int, float, str]
 """Task, model, data set, depth, training noise and regime: the key of comparable runs."""
 
@@ -164,7 +171,7 @@ def data_name(data: str) -> str:
 
 def arm_name(arm: str) -> str:
     """A method's name for readers."""
-    return METHOD_NAMES.get(arm, arm)
+    return ARM_NAMES.get(arm, arm)
 
 
 def metric_name(run: Run) -> str:

@@ -130,9 +130,15 @@ class Chart:
         return out.getvalue()
 
 
+_ARM_STYLES = STYLES | {
+    "paper": Style("#7d6b00", "#ddc94a", "cross"),
+    "erm-noisier": Style("#8a4a2f", "#c99a7e", "hexagon"),
+}
+
+
 def arm_style(arm: str) -> Style:
     """The colours and the mark of a method."""
-    return STYLES.get(arm, PLAIN)
+    return _ARM_STYLES.get(arm, PLAIN)
 
 
 def shades(count: int) -> list[Style]:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, nan
 from pathlib import Path
@@ -12,11 +12,11 @@ import numpy as np
 
 from descend.errors import InputError
 from descend.paper.published import AREA_REACH
-from descend.paper.report.cells import DATA, Place, Run, data_name, metric_name
+from descend.paper.report.cells import ARM_NAMES, DATA, Place, Run, data_name, metric_name
 from descend.reading import json_lines
 from descend.records.schema import Ratios, Summary
 from descend.records.studies import CELLS_FILE, Cell, FinishedCell, parse_cell
-from descend.report import METHOD_NAMES, Frames
+from descend.report import Frames
 
 _GENERATED = {"imdb": "generated", "ucsd": "scenes"}
 
@@ -35,6 +35,9 @@ _UNKNOWN = Summary(
     train_noise=0.0,
     layer_losses={0.0: [nan, nan]},
 )
+
+FORMS = ("paper", "constrained")
+"""The two arms with constraints: the paper's form, and the default."""
 
 MODELS = ("UT", "DUST", "ViT", "DistilBERT", "RoBERTa", "Llama")
 
@@ -108,6 +111,7 @@ class Results:
     def __init__(self, runs: Iterable[Run], folder: Path | None = None):
         self.runs = list(runs)
         self.folder = folder
+        self._views: dict[str, Results] = {}
 
     @classmethod
     def read(cls, out: Path) -> "Results":
@@ -168,6 +172,20 @@ class Results:
         settings = [Setting(*key, _sorted(arms)) for key, arms in by_place.items()]
         return sorted(settings, key=_order)
 
+    def judging(self, form: str) -> "Results":
+        """The study as a claim about constrained training reads it: with one of the two forms of constraints.
+
+        Args:
+            form: ``paper`` or ``constrained``. Its runs are the arm ``constrained``; those of the other form are left
+                out.
+        """
+        if form not in self._views:
+            runs = [run for run in self.runs if run.arm == form or run.arm not in FORMS]
+            named = [replace(run, cell=run.cell.model_copy(update={"arm": "constrained"})) for run in runs]
+            one = [changed if run.arm == "paper" else run for run, changed in zip(runs, named, strict=True)]
+            self._views[form] = Results(one, self.folder)
+        return self._views[form]
+
     def of_cells(self, cells: Iterable[Cell]) -> "Results":
         """The runs of some cells of the grid, whatever settings they were run with."""
         asked = {_key(cell) for cell in cells}
@@ -211,7 +229,7 @@ def _key(one: Run | Cell) -> tuple[Any, ...]:
 
 
 def _sorted(arms: Mapping[str, list[Run]]) -> dict[str, list[Run]]:
-    order = list(METHOD_NAMES)
+    order = list(ARM_NAMES)
     names = sorted(arms, key=lambda arm: (order.index(arm) if arm in order else len(order), arm))
     return {name: sorted(arms[name], key=lambda run: run.seed) for name in names}
 
