@@ -186,6 +186,11 @@ class Results:
             self._views[form] = Results(one, self.folder)
         return self._views[form]
 
+    @cached_property
+    def forms(self) -> dict[str, "Results"]:
+        """`judging` for each form that was run."""
+        return {form: self.judging(form) for form in FORMS if any(run.arm == form for run in self.runs)}
+
     def of_cells(self, cells: Iterable[Cell]) -> "Results":
         """The runs of some cells of the grid, whatever settings they were run with."""
         asked = {_key(cell) for cell in cells}
