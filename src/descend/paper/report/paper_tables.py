@@ -1,4 +1,4 @@
-"""The paper's tables: 1, 2 and 5 (settings), 3 (mean RMSE) and 4 (area under the accuracy), ours beside theirs."""
+"""The paper's Tables 3 (mean RMSE) and 4 (area under the accuracy), ours beside theirs."""
 
 from collections.abc import Sequence
 from math import inf, isfinite
@@ -9,74 +9,6 @@ from descend.paper.report.cells import Run, arm_name, data_name
 from descend.paper.report.estimates import gain, robust
 from descend.paper.report.results import Results, Setting
 from descend.paper.report.tables import Table
-from descend.report import format_alpha
-
-# The columns of the tables of settings, by their names in a run's settings.
-SETTINGS = {
-    **{"strength": "strength", "learning_rate": "learning rate"},
-    **{"dual_optimizer": "dual optimizer", "dual_lr": "η", "resilience": "ρ"},
-    **{"slack": "slack", "dual_warmup_steps": "dual warm-up", "first_layer": "first layer"},
-    **{"stop_gradient": "stop gradient", "dropout": "dropout", "max_steps": "steps", "num_train_epochs": "epochs"},
-}
-
-
-def table_1(results: Results) -> Table:
-    """The settings of the video models."""
-    return _settings(results, "table-1", "video", "Settings chosen for video")
-
-
-def table_2(results: Results) -> Table:
-    """The settings of the text classifiers."""
-    return _settings(results, "table-2", "text", "Settings chosen for texts")
-
-
-def table_5(results: Results) -> Table:
-    """The settings of the language model."""
-    return _settings(results, "table-5", "language", "Settings chosen for the language model")
-
-
-def _settings(results: Results, name: str, task: str, title: str) -> Table:
-    gathered: dict[tuple[str, ...], list[Setting]] = {}
-    for setting in results.where(task=task):
-        for arm, runs in setting.arms.items():
-            columns = _columns(runs[0])
-            gathered.setdefault((setting.model, arm_name(arm), *columns), []).append(setting)
-    heads = ("Model", "Method", "Data", "L", "γ", "α", "cap", *SETTINGS.values())
-    rows = [(*key[:2], *_where(settings), *key[2:]) for key, settings in gathered.items()]
-    used = [place for place in range(len(heads)) if place < 6 or any(row[place] not in ("", "–") for row in rows)]
-    words = (
-        "One row for each set of settings, and where it is used. The paper's text has lost most columns of its table, "
-        "so its numbers are not shown beside ours."
-        if rows
-        else f"No cell of {task} was run."
-    )
-    return Table(name, title, words, [heads[place] for place in used], [[row[place] for place in used] for row in rows])
-
-
-def _columns(run: Run) -> list[str]:
-    """α, the cap and other settings in words; α and the cap are left out of methods without constraints."""
-    bound = run.arm == "constrained"
-    alpha = format_alpha(run.summary.alpha) if bound and run.summary.alpha else "–"
-    return [
-        alpha,
-        _word(run.summary.cap) if bound else "–",
-        *(_word(run.summary.settings.get(name)) for name in SETTINGS),
-    ]
-
-
-def _word(value: Any) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
-
-
-def _where(settings: Sequence[Setting]) -> tuple[str, str, str]:
-    """The data sets, depths and training noise of some settings."""
-    data = dict.fromkeys(data_name(setting.data) for setting in settings)
-    depths, gammas = ({getattr(setting, name) for setting in settings} for name in ("depth", "gamma"))
-    return ", ".join(data), ", ".join(map(str, sorted(depths))), ", ".join(f"{gamma:g}" for gamma in sorted(gammas))
 
 
 def mean_rmse(results: Results) -> Table:
