@@ -12,6 +12,7 @@ from descend.paper.report import (
     classifier_figures,
     language_figures,
     method_figures,
+    own_tables,
     paper_tables,
     theory_figures,
     video_figures,
@@ -54,6 +55,9 @@ _DRAWN: dict[str, Callable[[Results], Chart | Table]] = {
     "theory-1": theory_figures.theory_1,
     "theory-2": theory_figures.theory_2,
     "theory-3": theory_figures.theory_3,
+    "table-arms": own_tables.table_arms,
+    "table-cells": own_tables.table_cells,
+    "table-forms": own_tables.table_forms,
     "anytime": anytime_figures.anytime,
     "table-anytime": anytime_figures.table_anytime,
 }
