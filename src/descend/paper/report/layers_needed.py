@@ -8,14 +8,14 @@ from descend.paper.report.estimates import Number, rows_along
 from descend.records.schema import AnytimeCurve
 
 
-def curve(run: Run, level: float) -> AnytimeCurve | None:
+def curve_at(run: Run, level: float) -> AnytimeCurve | None:
     """A run's quality by depth at a noise level; None if it was not judged there, or diverged."""
-    return next((one for one in run.summary.anytime if abs(one.noise - level) < 1e-9), None)
+    return next((curve for curve in run.summary.anytime if abs(curve.noise - level) < 1e-9), None)
 
 
 def curves(runs: Sequence[Run], level: float) -> list[AnytimeCurve]:
     """The curves of the runs that have one."""
-    return [known for run in runs if (known := curve(run, level)) is not None]
+    return [known for run in runs if (known := curve_at(run, level)) is not None]
 
 
 def half(depth: int) -> int:
@@ -30,7 +30,7 @@ def metrics(runs: Sequence[Run], level: float) -> list[Number]:
     """
     rows = []
     for run in runs:
-        known = curve(run, level)
+        known = curve_at(run, level)
         worst = -inf if run.higher else inf
         rows.append(known.metric if known else [worst if run.diverged else nan] * (run.depth + 1))
     return rows_along(rows)

@@ -125,7 +125,11 @@ def overview(results: Results) -> dict[str, ArmOverview]:
     settings = [setting for setting in results.settings if setting.plain]
     others = {arm for setting in settings for arm in setting.arms} - {"erm", "erm-clean"}
     arms = ["erm", *sorted(others, key=lambda arm: ([*ARMS].index(arm) if arm in ARMS else len(ARMS), arm))]
-    return {arm: _overview(arm, [one for one in settings if one.runs(arm)]) for arm in arms} if settings else {}
+    return (
+        {arm: _overview(arm, [setting for setting in settings if setting.runs(arm)]) for arm in arms}
+        if settings
+        else {}
+    )
 
 
 def _overview(arm: str, settings: Sequence[Setting]) -> ArmOverview:
@@ -202,7 +206,9 @@ def _costs(arm: str, settings: Sequence[Setting]) -> tuple[Cost, Cost]:
 
     def means(measure: Callable[[Sequence[Run], float], Sequence[float]]) -> tuple[float, float]:
         """The means over settings of the means over runs."""
-        pairs = [(measure(one.runs(arm), one.gamma), measure(one.plain, one.gamma)) for one in settings]
+        pairs = [
+            (measure(setting.runs(arm), setting.gamma), measure(setting.plain, setting.gamma)) for setting in settings
+        ]
         known = [(fmean(ours), fmean(theirs)) for ours, theirs in pairs if ours and theirs]
         return (fmean(ours for ours, _ in known), fmean(theirs for _, theirs in known)) if known else (nan, nan)
 

@@ -1,10 +1,11 @@
-"""Tables of our own: what each method gives over all settings, every setting, and forms of models and noise."""
+"""Tables that are not in the paper: methods over all settings, every setting, and forms of models and noise."""
 
 from collections.abc import Sequence
 from math import isnan
+from typing import Any
 
 from descend.paper.grid import FORM_ARMS, FORMS, NOISE_IS
-from descend.paper.report.cells import Run, arm_name, data_name
+from descend.paper.report.cells import Place, Run, arm_name, data_name
 from descend.paper.report.estimates import Interval, gain, robust
 from descend.paper.report.layers_needed import metrics
 from descend.paper.report.overview import ArmOverview, Gains, certain, falls, feasible, overview, verdict
@@ -72,12 +73,12 @@ def table_cells(results: Results) -> Table:
     for arm in JUDGED:
         shown = ("gain %", "verdict") if arm == "linear" else ("feasible", "falls", "last layer", "gain %", "verdict")
         heads += [f"{arm_name(arm)}: {column}" for column in shown]
-    settings = [setting for setting in results.settings if any(setting.compares(arm) for arm in JUDGED)]
+    settings = [setting for setting in results.settings if any(map(setting.runs, ("erm", *JUDGED)))]
     given = overview(results)
     counts = [_counted(arm, given[arm].over_noise, given[arm].settings) for arm in JUDGED if arm in given]
-    gains = [(one, gain(one, "constrained").interval) for one in settings if one.compares("constrained")]
+    gains = {setting: gain(setting).interval.value for setting in settings if setting.compares("constrained")}
     lost = [
-        f"{one.words} ({with_ends(Interval(gained.value), '+z.2f')} %)" for one, gained in gains if gained.value < 0
+        f"{setting.words} ({with_ends(Interval(gained), '+z.2f')} %)" for setting, gained in gains.items() if gained < 0
     ]
     words = [
         "Last layer: its metric at the training noise, the mean over seeds. Falls: runs whose mean test loss falls at "
@@ -89,8 +90,8 @@ def table_cells(results: Results) -> Table:
     ]
     if lost:
         words.append(f"Settings in which {arm_name('constrained')} is worse: {'; '.join(lost)}.")
-    title = "Every setting, against plain training"
-    return Table("table-cells", title, " ".join(words), heads, [_cell_row(one) for one in settings])
+    title, rows = "Every setting, against plain training", [_cell_row(setting) for setting in settings]
+    return Table("table-cells", title, " ".join(words), heads, rows)
 
 
 def _counted(arm: str, gains: Gains, settings: int) -> str:
@@ -131,8 +132,10 @@ def _verdict(gained: Interval) -> str:
 
 def table_forms(results: Results) -> Table:
     """Weights shared by all layers or not, DUST's two layers, and γσ_x as a variance or a standard deviation."""
-    heads = ("Model", "L", "Data", "γ", "γσ_x is", "Weights", "Layer", "Method", "Runs", "Diverged")
-    heads += ("Feasible", "Falls", "Last layer", "Mean over noise")
+    heads = (
+        *("Model", "L", "Data", "γ", "γσ_x is", "Weights", "Layer", "Method"),
+        *("Runs", "Diverged", "Feasible", "Falls", "Last layer", "Mean over noise"),
+    )
     words = (
         "Tied weights are one layer's, used L times; untied layers have their own. The recipes' default is tied, and "
         "the paper's form is untied. DUST's default layer is alternating. Last layer: its RMSE at the training noise. "
@@ -144,13 +147,11 @@ def table_forms(results: Results) -> Table:
         "nothing of a loss of 1.08, so the variance fits."
     )
     places = {run.place for run in results.runs if run.variant in VARIANTS}
-    groups: dict[tuple[str, ...], list[Run]] = {}
-    runs = [run for run in results.runs if run.place in places and run.arm in FORM_ARMS]
-    for run in sorted(runs, key=_form_order):
-        if not run.variant or run.variant in VARIANTS:
-            where = (run.model, str(run.depth), data_name(run.data), f"{run.gamma:g}")
-            groups.setdefault((*where, *_form(run), arm_name(run.arm)), []).append(run)
-    rows = [[*key, *_form_numbers(members)] for key, members in groups.items()]
+    groups: dict[tuple[Any, ...], list[Run]] = {}
+    for run in results.runs:
+        if run.place in places and run.arm in FORM_ARMS and run.variant in ("", *VARIANTS):
+            groups.setdefault((run.place, _form(run), run.arm), []).append(run)
+    rows = [_form_row(groups[key]) for key in sorted(groups, key=_form_order)]
     title = "Tied and untied weights, DUST's layers, and the two readings of γ"
     return Table("table-forms", title, words, heads, rows)
 
@@ -166,13 +167,17 @@ def _form(run: Run) -> tuple[str, str, str]:
     return reading, weights, layer if run.model == "DUST" else "–"
 
 
-def _form_order(run: Run) -> tuple[object, ...]:
-    model = MODELS.index(run.model) if run.model in MODELS else len(MODELS)
-    return (model, run.place, _form(run), FORM_ARMS.index(run.arm), run.seed)
+def _form_order(key: tuple[Place, tuple[str, ...], str]) -> tuple[Any, ...]:
+    place, form, arm = key
+    return (MODELS.index(place[1]) if place[1] in MODELS else len(MODELS), place, form, FORM_ARMS.index(arm))
 
 
-def _form_numbers(runs: Sequence[Run]) -> list[str]:
+def _form_row(runs: Sequence[Run]) -> list[str]:
+    """A row from the runs of one form and method."""
+    run = runs[0]
     over_noise = robust(tuple(runs)).summary().interval
-    diverged = sum(run.diverged for run in runs)
-    counts = [str(len(runs)), str(diverged), str(feasible(runs)), _falls(runs)]
-    return [*counts, _last_layer(runs, runs[0].gamma), with_ends(over_noise, ".4g")]
+    return [
+        *(run.model, str(run.depth), data_name(run.data), f"{run.gamma:g}", *_form(run), arm_name(run.arm)),
+        *(str(len(runs)), str(sum(run.diverged for run in runs)), str(feasible(runs)), _falls(runs)),
+        *(_last_layer(runs, run.gamma), with_ends(over_noise, ".4g")),
+    ]
