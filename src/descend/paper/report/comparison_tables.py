@@ -148,7 +148,7 @@ def table_forms(results: Results) -> Table:
     )
     places = {run.place for run in results.runs if run.variant in VARIANTS}
     groups: dict[tuple[Any, ...], list[Run]] = {}
-    for run in results.runs:
+    for run in sorted(results.runs, key=lambda run: run.seed):
         if run.place in places and run.arm in FORM_ARMS and run.variant in ("", *VARIANTS):
             groups.setdefault((run.place, _form(run), run.arm), []).append(run)
     rows = [_form_row(groups[key]) for key in sorted(groups, key=_form_order)]
