@@ -10,6 +10,7 @@ from descend.paper.grid import cells
 from descend.paper.report import (
     anytime_figures,
     classifier_figures,
+    comparison_tables,
     language_figures,
     method_figures,
     paper_tables,
@@ -55,6 +56,9 @@ _DRAWN: dict[str, Callable[[Results], Chart | Table]] = {
     "theory-1": theory_figures.theory_1,
     "theory-2": theory_figures.theory_2,
     "theory-3": theory_figures.theory_3,
+    "table-arms": comparison_tables.table_arms,
+    "table-cells": comparison_tables.table_cells,
+    "table-forms": comparison_tables.table_forms,
     "anytime": anytime_figures.anytime,
     "table-anytime": anytime_figures.table_anytime,
 }
