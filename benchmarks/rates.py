@@ -4,10 +4,10 @@
     python benchmarks/rates.py choose --out FOLDER
 
 There is one search for each recipe, as in the paper: at the middle depth on the first data set, seed 0. Every arm has
-three trials there: the recipe's usual rate, a third and a ninth of it. `erm-noisier` has ERM's chosen rate, and three
-levels of training noise. Nothing else is searched. The rule: the best mean of the metric over the noise levels; of the
-two constrained arms, among the trials that meet their constraints, where any does. `run` adds a line to
-``rates.jsonl`` for each arm, and runs no arm twice; `choose` writes what the rule chooses to the study's settings.
+three trials there: the recipe's usual rate, a third of it and three times as much. `erm-noisier` has ERM's chosen rate,
+and three levels of training noise. Nothing else is searched. The rule: the best mean of the metric over the noise
+levels; of the two constrained arms, among the trials that meet their constraints, where any does. `run` adds a line to
+``rates.jsonl`` for each arm, and runs no trial twice; `choose` writes what the rule chooses to the study's settings.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from descend.recipes.options import options as flags
 from descend.records.studies import Cell, Settings
 
 SCALE = "small"
-FACTORS = (1.0, 1 / 3, 1 / 9)
+FACTORS = (1 / 3, 1.0, 3.0)
 NOISES = (1.25, 1.5, 2.0)
 """Factors on the training noise, for `erm-noisier`."""
 USUAL = {
@@ -45,7 +45,7 @@ USUAL = {
     "text-roberta": 0.0013,
     "llm-sft": 0.006,
 }
-"""Recipe → the largest learning rate, rounded from earlier searches for plain training."""
+"""Recipe → the middle learning rate, rounded from earlier searches for plain training."""
 NOISIER = "erm-noisier"
 ROWS = "rates.jsonl"
 
@@ -76,20 +76,22 @@ def work(recipe: str, arm: str, data: Path, out: Path) -> dict[str, Any]:
     for row in rows:
         if (row["recipe"], row["arm"]) == (recipe, arm):
             return row
-    found = [trial(cell, number, data, out) for number, cell in enumerate(trials(recipe, arm, rows))]
+    found = [trial(cell, data, out) for cell in trials(recipe, arm, rows)]
     row = {"recipe": recipe, "arm": arm, "trials": found, "chosen": chosen(arm, found)}
     with (out / ROWS).open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
     return row
 
 
-def trial(cell: Cell, number: int, data: Path, out: Path) -> dict[str, Any]:
-    """Train a cell and judge it on validation data."""
+def trial(cell: Cell, data: Path, out: Path) -> dict[str, Any]:
+    """Train a cell and judge it on validation data, unless that is done."""
     torch.set_num_threads(1)
-    job = Job(cell, out, data)
-    folder = out / "runs" / f"{cell.recipe}_{cell.arm}_{number}"
+    job, names = Job(cell, out, data), ["learning_rate", *(["noise"] if cell.arm == NOISIER else [])]
+    folder = out / "runs" / "_".join([cell.recipe, cell.arm, *(f"{cell.settings[name]:g}" for name in names)])
+    done = folder.with_name(f"{folder.name}.json")
+    if done.is_file():
+        return json.loads(done.read_text("utf-8"))
     shutil.rmtree(folder, ignore_errors=True)
-    names = ["learning_rate", *(["noise"] if cell.arm == NOISIER else [])]
     row: dict[str, Any] = {**{name: cell.settings[name] for name in names}, "mean": None, "feasible": None}
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         try:
@@ -104,6 +106,7 @@ def trial(cell: Cell, number: int, data: Path, out: Path) -> dict[str, Any]:
         except NonFiniteLossError as error:  # a run that diverged is a result
             row["error"] = str(error)
     shutil.rmtree(folder, ignore_errors=True)
+    done.write_text(json.dumps(row), encoding="utf-8")
     return row
 
 

@@ -8,10 +8,13 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from descend.errors import SaveError
 from descend.reading import json_lines
 from descend.records import locked, put
 from descend.records.schema import (
+    Groups,
     Record,
     read_completions,
     read_config,
@@ -33,6 +36,9 @@ MOST_STEPS = 60
 
 DIGITS = 6
 """Significant digits of numbers: more than any figure shows, and a third of the bytes."""
+
+MOST_GROUPS = 200
+"""Groups of samples kept: more would not make an interval more exact, and each has a score at every noise level."""
 
 _TRAINED = ("multiplier", "loss", "violation", "weight", "slack")
 
@@ -143,7 +149,7 @@ def line(cell: Cell, folder: Path, seconds: float, folders: Mapping[str, Path]) 
     finished = FinishedCell(
         cell=cell,
         summary=read_summary(folder),
-        groups=read_groups(folder),
+        groups=_blocks(read_groups(folder)),
         curves={metric: curve for metric in _TRAINED if (curve := _curve(rows, "train", metric))},
         validation=_validation(rows),
         train_losses=None if train_losses is None else train_losses.layer_losses,
@@ -152,6 +158,20 @@ def line(cell: Cell, folder: Path, seconds: float, folders: Mapping[str, Path]) 
         seconds=seconds,
     )
     return parse_cell(_portable(_rounded(finished.content()), folders), str(folder))
+
+
+def _blocks(groups: Groups | None) -> Groups | None:
+    """Put groups together at random, the same ones in every run on the same data, until there are few enough."""
+    if groups is None or len(groups.counts) <= MOST_GROUPS:
+        return groups
+    shuffled = np.random.default_rng(0).permutation(len(groups.counts))
+    parts = np.array_split(shuffled, MOST_GROUPS)
+
+    def sums(values: Sequence[float]) -> list[float]:
+        return [float(np.asarray(values, float)[part].sum()) for part in parts]
+
+    counts = [int(count) for count in sums(groups.counts)]
+    return groups.model_copy(update={"counts": counts, "scores": [sums(row) for row in groups.scores]})
 
 
 def diverged(cell: Cell, reason: str, seconds: float) -> FinishedCell:

@@ -64,7 +64,9 @@ class Study:
         for cell in cells(names(["all"]), scale):
             if cell.name in done:
                 costs.learn(cell, done[cell.name].seconds)
-        return cls(wanted, scale, out, root, needed, [cell for cell in needed if cell.name not in done], costs)
+        missing = [cell for cell in needed if cell.name not in done]
+        missing.sort(key=lambda cell: cell.seed)  # a study that is not finished has all settings, with fewer seeds
+        return cls(wanted, scale, out, root, needed, missing, costs)
 
     def estimate(self, workers: int) -> str:
         """How many cells are left and how long they take, in words."""
