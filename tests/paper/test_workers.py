@@ -186,7 +186,7 @@ def running(process):
 
 def test_a_study_from_the_command_line(out, monkeypatch, capsys):
     """Two cells are trained, one after a kill; one diverges, one can't be run; then there is nothing to do."""
-    erm, constrained = VIDEO[0], VIDEO[2]
+    erm, constrained = VIDEO[0], VIDEO[4]
     assert (erm.arm, constrained.arm) == ("erm", "constrained")
     long = changed(constrained, "", max_steps=40, save_steps=5)
     wild = changed(constrained, "wild", learning_rate=1e30)
@@ -219,6 +219,8 @@ def test_a_study_from_the_command_line(out, monkeypatch, capsys):
     for cell in (long, erm):
         line = lines[cell.name]
         assert line.cell == cell and line.summary.method == cell.arm
+        assert len(line.train_losses) == cell.depth + 1 and all(map(math.isfinite, line.train_losses))
+        assert line.train_losses != line.summary.layer_losses[cell.gamma]
         assert line.curves["loss"].steps[-1] == line.validation["steps"][-1] == (40 if cell is long else 6)
         assert str(out) not in line.model_dump_json()
         assert not (out / "runs" / cell.name / "model").exists() and (out / "runs" / cell.name / "frames.npz").exists()
@@ -325,6 +327,17 @@ def test_a_dry_run_looks_for_the_data_where_it_is_told_to(tmp_path, capsys):
     assert main([*words, "--data-root", str(tmp_path)]) == 2
     told = capsys.readouterr()
     assert "cells: 0 done" in told.out and "must hold" in told.err and "video/ped2" in told.err
+
+
+def test_the_losses_of_training_samples_are_kept_where_they_were_measured(tmp_path):
+    append(tmp_path, "old")
+    append(tmp_path, "new", train_losses=[0.5, None, 0.25])
+    found = cell_store.read(tmp_path)
+    assert found["old"].train_losses is None
+    first, between, last = found["new"].train_losses
+    assert (first, last) == (0.5, 0.25) and math.isnan(between)
+    with pytest.raises(InputError, match="train_losses must be L"):
+        append(tmp_path, "wrong", train_losses=[0.5])
 
 
 def test_half_a_line_alone_and_a_long_one_are_dropped(tmp_path):

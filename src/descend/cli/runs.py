@@ -49,10 +49,15 @@ def evaluate(words: Sequence[str]) -> None:
         print(page)
 
 
-def judged(words: Sequence[str]) -> tuple[Path, "Summary"]:
-    """Evaluate a run without its page; returns its folder and its summary."""
+def judged(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
+    """Evaluate a run without its page; returns its folder and its summary.
+
+    Args:
+        words: The arguments of ``descend evaluate``.
+        more: Further arguments of `descend.run.evaluate`.
+    """
     folder, options = _judge_options(words)
-    return folder, _judge(folder, options)
+    return folder, _judge(folder, options | more)
 
 
 def _judge_options(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:

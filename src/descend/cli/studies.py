@@ -19,6 +19,9 @@ from descend.recipes.options import options as flags
 if TYPE_CHECKING:
     from descend.paper.workers import Job
 
+MOST_TRAIN_SAMPLES = 200
+"""Training samples that a cell is also measured on, at most: the theory needs their losses in test mode."""
+
 
 def reproduce(words: Sequence[str]) -> None:
     """Run what figures and tables of the paper need, and draw them."""
@@ -84,7 +87,9 @@ def _carry_out(threads: int | None, job: "Job") -> None:
     if not finished(job.folder):
         train([job.cell.recipe, *flags(settings), "--out", folder, *(["--resume"] if begun else [])])
     if not (job.folder / "summary.json").is_file():
-        print(line_of(judged([folder, *flags(judge)])[1]))
+        most = judge.get("most")
+        train_samples = min(most, MOST_TRAIN_SAMPLES) if isinstance(most, int) else MOST_TRAIN_SAMPLES
+        print(line_of(judged([folder, *flags(judge)], train_samples=train_samples)[1]))
     for gamma in answered(job.cell):
         file = job.folder / ANSWERS_FILE.format(gamma=gamma)
         if not file.is_file():

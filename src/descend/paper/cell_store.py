@@ -21,6 +21,7 @@ from descend.records.schema import (
     read_groups,
     read_records,
     read_summary,
+    read_train_losses,
 )
 from descend.records.studies import CELLS_FILE, Answer, Cell, Curve, FinishedCell, Settings, parse_cell
 
@@ -144,12 +145,14 @@ def line(cell: Cell, folder: Path, seconds: float, folders: Mapping[str, Path]) 
     """
     records = folder / "records.jsonl"
     rows = list(read_records(records)) if records.exists() else []
+    train_losses = read_train_losses(folder)
     finished = FinishedCell(
         cell=cell,
         summary=read_summary(folder),
         groups=_blocks(read_groups(folder)),
         curves={metric: curve for metric in _TRAINED if (curve := _curve(rows, "train", metric))},
         validation=_validation(rows),
+        train_losses=None if train_losses is None else train_losses.layer_losses,
         kept=read_config(folder).step,
         completions=_completions(cell, folder),
         seconds=seconds,

@@ -91,6 +91,7 @@ class FinishedCell(File):
         groups: Its metric by group of samples.
         curves: Quantities of training.
         validation: Metric → a row of layers for each entry of ``steps``.
+        train_losses: f_0 … f_L of training samples in test mode, at the training noise; None if not measured.
         kept: The step of the model that was kept.
         completions: Its answers.
         seconds: The time it took.
@@ -102,6 +103,7 @@ class FinishedCell(File):
     groups: Groups | None = None
     curves: Annotated[dict[str, Curve], _OrEmptyDict] = Field(default_factory=dict)
     validation: Annotated[dict[str, list[list[Number] | Number]], _OrEmptyDict] = Field(default_factory=dict)
+    train_losses: list[Number] | None = None
     kept: float | None = None
     completions: Annotated[list[Answer], _OrEmptyList] = Field(default_factory=list)
     seconds: float
@@ -116,6 +118,8 @@ class FinishedCell(File):
             return self
         if self.summary.depth != depth or gamma not in self.summary.layer_losses:
             raise ValueError(f"its summary must be of depth {depth} and have losses at γ = {gamma:g}")
+        if self.train_losses is not None and len(self.train_losses) != depth + 1:
+            raise ValueError(f"train_losses must be L+1 = {depth + 1} numbers; got {len(self.train_losses)}")
         if any(len(curve.values[0]) > depth + 1 for curve in self.curves.values() if curve.values):
             raise ValueError(f"a curve's rows must have one number per layer, of {depth} layers")
         for value in self.summary.settings.values():

@@ -4,11 +4,11 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from descend.records.schema import DECISIONS_FILE, ELSEWHERE, GROUPS_FILE, SUMMARY_FILE
+from descend.records.schema import DECISIONS_FILE, ELSEWHERE, GROUPS_FILE, SUMMARY_FILE, TRAIN_LOSSES_FILE
 
 FRAMES_FILE = "frames.npz"
 PAGE_FILE = "report.html"
-RESULTS = (SUMMARY_FILE, GROUPS_FILE, DECISIONS_FILE, FRAMES_FILE, PAGE_FILE)
+RESULTS = (SUMMARY_FILE, GROUPS_FILE, DECISIONS_FILE, FRAMES_FILE, PAGE_FILE, TRAIN_LOSSES_FILE)
 """What an evaluation writes."""
 
 

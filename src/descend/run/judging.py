@@ -33,10 +33,12 @@ from descend.records.card import write_card
 from descend.records.schema import (
     CONFIG_FILE,
     DECISIONS_FILE,
+    TRAIN_LOSSES_FILE,
     Probes,
     Provenance,
     RunConfig,
     Summary,
+    TrainLosses,
     check_model,
     parse,
 )
@@ -92,6 +94,7 @@ def evaluate(
     seed: int = 0,
     frames: int = 2,
     most: int | None = None,
+    train_samples: int | None = None,
     loaded: Data | None = None,
 ) -> Summary:
     """Judge a run, or a classifier of Transformers.
@@ -116,6 +119,8 @@ def evaluate(
         seed: The seed of the noise, the same for runs to be compared.
         frames: How many frames to keep for the page, or beginnings of texts.
         most: Judge on so many samples, taken evenly; by default on all.
+        train_samples: Also measure the layers' losses on so many training samples, at the training noise, for
+            ``train_losses.json``; by default on none.
         loaded: The run's own data, if they are loaded already.
 
     Raises:
@@ -238,6 +243,11 @@ def evaluate(
         )
         if texts is not None:
             texts.write(place / DECISIONS_FILE)
+    if train_samples is not None:
+        few = _few(splits().train, train_samples)
+        losses = measure(network, objective_task, few, trained, **settings).losses
+        row = TrainLosses(noise=trained.level, samples=len(few), layer_losses=losses.mean(0).tolist())
+        row.write(place / TRAIN_LOSSES_FILE)
     summary = summary.model_copy(update=more)
     judgement.write(place, summary)
     if task is None and place == folder and (folder / model).is_dir():

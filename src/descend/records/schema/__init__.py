@@ -52,6 +52,7 @@ from descend.records.schema.summary import (
     read_summary,
 )
 from descend.records.schema.tasks import TaskComparison, TaskCurve, TaskResults, TaskRun, read_task_results
+from descend.records.schema.train_losses import TRAIN_LOSSES_FILE, TrainLosses, read_train_losses
 
 __all__ = [
     "CONFIG_FILE",
@@ -63,6 +64,7 @@ __all__ = [
     "REQUIRED",
     "SCHEMA",
     "SUMMARY_FILE",
+    "TRAIN_LOSSES_FILE",
     "WITHIN",
     "AnytimeCurve",
     "ByLevel",
@@ -98,6 +100,7 @@ __all__ = [
     "TaskCurve",
     "TaskResults",
     "TaskRun",
+    "TrainLosses",
     "anytime_curves",
     "check_model",
     "parse",
@@ -110,4 +113,5 @@ __all__ = [
     "read_records",
     "read_summary",
     "read_task_results",
+    "read_train_losses",
 ]
