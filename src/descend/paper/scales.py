@@ -74,8 +74,8 @@ SCALES = {
         noises=(0.0, 0.4, 1.0),
     ),
     "paper": Scale(
-        about="every cell of Tables 3 and 4 and a strong regime beside, with the paper's models, three seeds of video and "
-        "language and five of text: for a cluster",
+        about="every cell of Tables 3 and 4 and a strong regime beside, with the paper's models, and three seeds "
+        "(texts: five): for a cluster",
         seeds=(0, 1, 2),
         depths=_DEPTHS | {"video-vit": (12,), "text-distilbert": (6,), "text-roberta": (24,), "llm-sft": (32,)},
         gammas={

@@ -103,11 +103,12 @@ class Study:
             InputError: If some are missing; it names them and the data sets they belong to.
         """
         needed = self.needed_paths()
-        if needed and self.root is None:
+        if not needed:
+            return
+        if self.root is None:
             words = ", ".join(each.words() for each in needed)
             raise InputError(f"expected --data-root, a folder with {words}; got none.")
-        assert self.root is not None or not needed
-        lacking = [(each, each.missing(self.root)) for each in needed if self.root]
+        lacking = [(each, each.missing(self.root)) for each in needed]
         words = ", ".join(each.words(sides or ()) for each, sides in lacking if sides is None or sides)
         if words:
             raise InputError(f"{self.root} must hold {words}; it does not. Put them there, or link to them.")
@@ -142,8 +143,8 @@ class Study:
         """
         (self.out / RUNS).mkdir(parents=True, exist_ok=True)
         with _Progress(self, workers) as progress:
-            names = {job.cell.name for job in left_out}
-            jobs = [Job(cell, self.out, self.root) for cell in self.missing if cell.name not in names]
+            skipped = {job.cell.name for job in left_out}
+            jobs = [Job(cell, self.out, self.root) for cell in self.missing if cell.name not in skipped]
             return carry_out(jobs, work, workers=workers, preload=preload, tell=progress.tell)
 
     def write(self) -> None:
