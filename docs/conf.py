@@ -32,7 +32,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "schema_tables",
 ]
-exclude_patterns = ["build", "tutorials", "pictures", "results/small", "results/default", "results/sweeps"]
+exclude_patterns = ["build", "tutorials", "pictures", "results/small"]
 root_doc = "index"
 
 html_theme = "furo"

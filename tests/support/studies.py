@@ -185,6 +185,9 @@ def small(effect: Effect = BETTER, seeds: int = 3) -> list[dict[str, Any]]:
     broken = {"feasible": False, "verdict": "INFEASIBLE: layers 2 and 3 break theirs.", "violations": [0.0, 0.4, 0.3]}
     broken["violated"] = [2, 3]
     add("video", "UT", "ucsd", 3, 0.8, ["paper"], regime="strong", variant="infeasible", **broken)
+    for variant, names in {"untied": ("erm", "constrained"), "tied": ("paper",)}.items():
+        add("video", "UT", "ucsd", 3, 0.8, names, regime="strong", variant=variant)
+    add("video", "UT", "ucsd", 3, 0.15, arms[1:4], variant="noise_is=std")
     for model, depth in (("UT", 3), ("DistilBERT", 4), ("RoBERTa", 6)):
         add("text", model, "imdb", depth, 1.0, [*arms, "r-drop"] if model == "UT" else arms[1:4])
     add("text", "UT", "mnli", 3, 0.2, arms[1:4])

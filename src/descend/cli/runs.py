@@ -151,13 +151,15 @@ def draw(out: Path, figures: Collection[str] | None = None) -> None:
     """
     from descend.paper.cell_store import mixed
     from descend.paper.report import write_study
+    from descend.paper.report.cells import arm_name
 
     for warning in mixed(out):
         print(f"WARNING: {warning}", file=sys.stderr, flush=True)
     claims, page = write_study(out)
     for claim in claims:
         if figures is None or claim.figure in figures:
-            print(f"{claim.figure}: {claim.held}. {claim.claim} {claim.sentence}")
+            form = f", {arm_name(claim.form)}" if claim.form else ""
+            print(f"{claim.figure}{form}: {claim.held}. {claim.claim} {claim.sentence}")
     print(page)
 
 

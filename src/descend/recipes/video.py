@@ -25,7 +25,7 @@ class VideoRecipe(Recipe):
 
     usual_noise = 0.8
     architecture: ClassVar[type[PreTrainedModel]]
-    # Settings of UT and DUST were chosen on validation clips of UCSD Ped2 at γ = 0.8: docs/results/video.md.
+    # Settings of UT and DUST were chosen on validation clips of UCSD Ped2 at γ = 0.8: docs/results/lessons.md.
     training = TrainingDefaults(
         max_steps=400,
         per_device_train_batch_size=4,

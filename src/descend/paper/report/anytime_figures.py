@@ -5,14 +5,17 @@ from dataclasses import replace
 from math import isfinite
 from statistics import fmean
 
+from descend.paper.grid import ANYTIME_RECIPES, COMPARED, FURTHER, RECIPES
 from descend.paper.report.cells import Run, arm_name, data_name
 from descend.paper.report.chart import Chart, Panel
+from descend.paper.report.layers_needed import curves, half, layers_within, milliseconds
 from descend.paper.report.parts import BANDS, SEEDS, Runs, layer_series, noise_panel
 from descend.paper.report.results import Results, Setting
 from descend.paper.report.tables import Table
-from descend.records.schema import WITHIN, AnytimeCurve
+from descend.records.schema import WITHIN
 
-MODELS = ("ViT", "DistilBERT", "RoBERTa", "Llama")
+MODELS = {name: recipe for of in RECIPES.values() for recipe, name in of.items() if recipe in ANYTIME_RECIPES}
+"""Model → its recipe."""
 
 
 def anytime(results: Results) -> Chart:
@@ -31,9 +34,11 @@ def anytime(results: Results) -> Chart:
 def table_anytime(results: Results) -> Table:
     """How many layers each method needs at the training noise."""
     heads = ("Model", "Data", "Method", "Seeds", "L", "Layer L", "Half", *(f"{each} %" for each in WITHIN), "Area")
+    heads += ("ms: all layers", "ms: 5 %")
     words = (
-        "At the training noise, the mean over seeds. Half: the metric at layer L/2. p %: the first layer from which on "
-        "all are within p points of the same run's last layer (p per cent of an error). Area: the mean over depth."
+        "At the setting's training noise, the mean over seeds. Half: the metric at layer L/2, rounded up. p %: the "
+        "first layer from which on all are within p points of the same run's last layer (p per cent of an error). "
+        "Area: the mean over depth. ms: milliseconds per sample, up to the last layer and up to the layer for 5 %."
     )
     rows = [_row(setting, arm, runs) for setting in _settings(results) for arm, runs in _arms(setting).items()]
     missing = _missing(results)
@@ -55,28 +60,19 @@ def _arms(setting: Setting) -> dict[str, list[Run]]:
 
 
 def _missing(results: Results) -> str:
+    """Names the models and methods of the grid that were not run."""
     settings = {setting.model: setting for setting in _settings(results)}
-    known = {arm for setting in settings.values() for arm in _arms(setting)}
     lacking = [model for model in MODELS if model not in settings]
     for model, setting in settings.items():
-        wanted = known - {"neftune", "r-drop"} if setting.task == "video" else known - {"r-drop"}
-        lacking += [f"{arm_name(arm)} of {model}" for arm in sorted(wanted - _arms(setting).keys())]
+        wanted = (*COMPARED, *FURTHER.get(MODELS[model], ()))
+        lacking += [f"{arm_name(arm)} of {model}" for arm in wanted if not setting.runs(arm)]
     return f"Not run: {', '.join(lacking)}." if lacking else ""
-
-
-def _curve(run: Run, level: float) -> AnytimeCurve | None:
-    """A run's quality by depth at a noise level; None if it was not judged there, or diverged."""
-    return next((curve for curve in run.summary.anytime if abs(curve.noise - level) < 1e-9), None)
-
-
-def _curves(runs: Runs, level: float) -> list[AnytimeCurve]:
-    return [curve for run in runs if (curve := _curve(run, level)) is not None]
 
 
 def _by_layer(setting: Setting) -> Panel:
     series = []
     for arm, runs in _arms(setting).items():
-        if rows := [curve.metric for curve in _curves(runs, setting.gamma)]:
+        if rows := [curve.metric for curve in curves(runs, setting.gamma)]:
             series.append(layer_series(arm_name(arm), arm, rows))
     return Panel(setting.words, "layer (0 is the input)", setting.metric, series, log_y=_log(setting))
 
@@ -84,9 +80,10 @@ def _by_layer(setting: Setting) -> Panel:
 def _by_noise(setting: Setting) -> Panel:
     series = []
     for arm, runs in _arms(setting).items():
-        levels = sorted({curve.noise for run in runs for curve in run.summary.anytime})
-        rows = [[curve.area for curve in run.summary.anytime] for run in runs if run.summary.anytime]
-        if rows:
+        areas = [{curve.noise: curve.area for curve in run.summary.anytime} for run in runs if run.summary.anytime]
+        if areas:
+            levels = sorted(set.intersection(*map(set, areas)))
+            rows = [[by_level[level] for level in levels] for by_level in areas]
             series.append(replace(layer_series(arm_name(arm), arm, rows), x=levels))
     title = f"{setting.model}-{setting.depth}, mean over depth"
     return Panel(title, "test noise γ", setting.metric, series, log_y=_log(setting))
@@ -98,18 +95,19 @@ def _log(setting: Setting) -> bool:
 
 
 def _row(setting: Setting, arm: str, runs: Runs) -> list[str]:
-    curves = _curves(runs, setting.gamma)
-    depth = setting.depth
-    needed = [[layer for curve in curves if (layer := curve.first_within[each]) is not None] for each in WITHIN]
+    known, level = curves(runs, setting.gamma), setting.gamma
+    needed = [layers_within(runs, level, percent) for percent in WITHIN]
     numbers = [
-        _mean([curve.metric[-1] for curve in curves]),
-        _mean([curve.metric[(depth + 1) // 2] for curve in curves]),
+        _mean([curve.metric[-1] for curve in known]),
+        _mean([curve.metric[half(setting.depth)] for curve in known]),
         *(f"{fmean(layers):.1f}" if layers else "–" for layers in needed),
-        _mean([curve.area for curve in curves]),
+        _mean([curve.area for curve in known]),
+        *(_mean(times, ".3g") for times in (milliseconds(runs, level), milliseconds(runs, level, 5))),
     ]
-    seeds = f"{len(curves)}" if len(curves) == len(runs) else f"{len(curves)}, {len(runs) - len(curves)} diverged"
-    return [setting.model, data_name(setting.data), arm_name(arm), seeds, str(depth), *numbers]
+    diverged = sum(run.diverged for run in runs)
+    seeds = f"{len(known)}, {diverged} diverged" if diverged else f"{len(known)}"
+    return [setting.model, data_name(setting.data), arm_name(arm), seeds, str(setting.depth), *numbers]
 
 
-def _mean(values: Sequence[float]) -> str:
-    return f"{fmean(values):.4g}" if values and all(map(isfinite, values)) else "–"
+def _mean(values: Sequence[float], digits: str = ".4g") -> str:
+    return f"{fmean(values):{digits}}" if values and all(map(isfinite, values)) else "–"

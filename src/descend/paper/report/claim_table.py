@@ -214,6 +214,7 @@ ROWS = (
         layers.erm_rise,
         "ERM's worst step is {worst}, where the loss changes by {found}.",
         above,
+        once=True,
     ),
     Row(
         "figure-8",
@@ -410,6 +411,7 @@ ROWS = (
         counts.none_diverges,
         "{count} of {runs} runs have a mean RMSE above {most} or none (95 % interval {low} to {high}){named}.",
         above,
+        once=True,
     ),
     Row(
         "theory-1",
@@ -464,11 +466,12 @@ ROWS = (
         "The energy falls at every layer in {falling} of {pairs} (setting, method) pairs. "
         "Strongest counter-evidence: {worst}, where the energy changes by {end}.",
         below,
+        once=True,
     ),
 )
 """In the paper's order."""
 
 
 def judge(figure: str, results: Results) -> list[Claim]:
-    """The claims of one figure or table."""
-    return [row.judge(results) for row in ROWS if row.figure == figure]
+    """The claims of one figure or table, each for the paper's form of the constraints and for the default."""
+    return [claim for row in ROWS if row.figure == figure for claim in row.judge(results)]

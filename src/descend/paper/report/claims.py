@@ -23,6 +23,7 @@ class Claim:
     Attributes:
         figure: The figure or table it belongs to.
         claim: The claim.
+        form: The arm that it is judged for: ``paper`` or ``constrained``. Empty if it is judged once, or was not run.
         held: ``held`` if the whole 95 % interval lies on the claim's side, ``not held`` if it lies on the other side,
             ``undecided`` between, ``not run`` without the cells.
         sentence: The number and its interval, and what they describe.
@@ -30,6 +31,7 @@ class Claim:
 
     figure: str
     claim: str
+    form: str
     held: Held
     sentence: str
 
@@ -74,6 +76,7 @@ class Row:
             counter-evidence, ``{end}`` is its interval and ``{ends}`` lists all of them.
         test: The test of each interval.
         bound: The bound or margin of the test.
+        once: Judge it once, from the runs of all methods: it does not compare one form of constraints with ERM.
     """
 
     figure: str
@@ -84,15 +87,23 @@ class Row:
     sentence: str
     test: Test
     bound: float = 0.0
+    once: bool = False
 
-    def judge(self, results: Results) -> Claim:
-        """The verdict on this claim."""
+    def judge(self, results: Results) -> list[Claim]:
+        """The verdict on this claim for each form that has the cells it needs; one verdict if none has."""
+        if self.once or not results.forms:
+            return [self._verdict(results)]
+        verdicts = [self._verdict(view, form) for form, view in results.forms.items()]
+        return [claim for claim in verdicts if claim.held != "not run"] or [replace(verdicts[0], form="")]
+
+    def _verdict(self, results: Results, form: str = "") -> Claim:
+        """The verdict from the cells of one form, or of all runs."""
         names = {data: data_name(results.known(data)) for data in ("imdb", "ucsd")}
         claim, needs = self.claim.format(**names), self.needs.format(**names)
         cells = self.cells(results)
         evidence = self.statistic(cells) if cells else None
         if evidence is None:
-            return Claim(self.figure, claim, "not run", f"Not run: it needs {needs}.")
+            return Claim(self.figure, claim, form, "not run", f"Not run: it needs {needs}.")
         verdict, words = _judge(evidence, self.test, self.bound)
         if evidence.partial and verdict == "held":
             verdict = "undecided"
@@ -101,7 +112,7 @@ class Row:
         diverged = gone(evidence.constrained)
         if diverged:
             verdict, sentence = "not held", f"{diverged} {sentence}"
-        return Claim(self.figure, claim, verdict, sentence)
+        return Claim(self.figure, claim, form, verdict, sentence)
 
 
 def _judge(evidence: Evidence, test: Test, bound: float) -> tuple[Held, dict[str, str]]:

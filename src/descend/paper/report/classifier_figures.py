@@ -18,7 +18,7 @@ from descend.paper.report.parts import (
     noise_panel,
     noise_series,
 )
-from descend.paper.report.results import Results, Setting
+from descend.paper.report.results import FORMS, Results, Setting
 from descend.paper.report.selections import by_training_noise, classifiers, roberta
 
 CELLS = (("RoBERTa", "imdb"), ("DistilBERT", "imdb"), ("UT", "imdb"), ("DistilBERT", "mnli"), ("UT", "mnli"))
@@ -57,20 +57,19 @@ def figure_9(results: Results) -> Chart:
     data = results.known("imdb")
     settings = by_training_noise(results, "DistilBERT", data)
     styles = shades(len(settings))
-    panels = [
-        *(_by_training(settings, styles, arm) for arm in ("constrained", "erm")),
-        *(_errors(settings, styles, arm) for arm in ("constrained", "erm")),
-    ]
+    arms = [arm for arm in (*FORMS, "erm") if any(setting.runs(arm) for setting in settings)]
+    panels = [draw(settings, styles, arm) for draw in (_by_training, _errors) for arm in arms]
     missing = "" if len(settings) > 1 else f"Not run: DistilBERT on {data_name(data)} at several training noise levels."
-    return Chart("figure-9", "The noise of training", BANDS, panels if settings else [], 2, missing)
+    return Chart("figure-9", "The noise of training", BANDS, panels, max(2, len(arms)), missing)
 
 
 def _by_training(settings: Sequence[Setting], styles: Sequence[Style], arm: str) -> Panel:
     series = [
         replace(noise_series(f"trained at γ = {setting.gamma:g}", arm, setting.runs(arm)), style=style)
         for setting, style in zip(settings, styles, strict=True)
+        if setting.runs(arm)
     ]
-    return Panel(arm_name(arm), "test noise γ", settings[0].metric if settings else "", series)
+    return Panel(arm_name(arm), "test noise γ", settings[0].metric, series)
 
 
 def _errors(settings: Sequence[Setting], styles: Sequence[Style], arm: str) -> Panel:
@@ -83,22 +82,22 @@ def _errors(settings: Sequence[Setting], styles: Sequence[Style], arm: str) -> P
 
 
 def figure_10(results: Results) -> Chart:
-    """What constraints gain at each training noise, of UT and DistilBERT."""
+    """What each form of the constraints gains at each training noise, of UT and DistilBERT."""
     wanted = list(product(("UT", "DistilBERT"), ("mnli", results.known("imdb"))))
     levels = sorted({setting.gamma for setting in results.where(task="text", paired=True)})
     styles = dict(zip(levels, shades(len(levels)), strict=True))
     panels, have = [], []
-    for model, data in wanted:
-        settings = by_training_noise(results, model, data)
+    for (model, data), form in product(wanted, FORMS):
+        settings = [one for one in by_training_noise(results, model, data) if one.compares(form)]
         series = []
         for setting in settings:
-            gains = by_level(setting.constrained, setting.plain)
+            gains = by_level(setting.runs(form), setting.plain)
             ends = [gained.interval for gained in gains.values()]
             series.append(banded(f"trained at γ = {setting.gamma:g}", styles[setting.gamma], list(gains), ends))
         if series:
             have.append((model, data))
-            title = f"{model}-{settings[0].depth}, {data_name(data)}"
+            title = f"{model}-{settings[0].depth}, {data_name(data)}, {arm_name(form)}"
             panels.append(Panel(title, "test noise γ", "gain over ERM, points", series, lines=[Line(0, "ERM", "y")]))
-    return Chart(
-        "figure-10", "What constraints gain, by the noise of training", BANDS, panels, 2, lacking(wanted, have)
-    )
+    words = f"A panel for each form of the constraints. {BANDS}"
+    missing = lacking(wanted, have)
+    return Chart("figure-10", "What constraints gain, by the noise of training", words, panels, 2, missing)

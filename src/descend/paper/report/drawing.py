@@ -10,6 +10,7 @@ from descend.paper.grid import cells
 from descend.paper.report import (
     anytime_figures,
     classifier_figures,
+    comparison_tables,
     language_figures,
     method_figures,
     paper_tables,
@@ -55,6 +56,9 @@ _DRAWN: dict[str, Callable[[Results], Chart | Table]] = {
     "theory-1": theory_figures.theory_1,
     "theory-2": theory_figures.theory_2,
     "theory-3": theory_figures.theory_3,
+    "table-arms": comparison_tables.table_arms,
+    "table-cells": comparison_tables.table_cells,
+    "table-forms": comparison_tables.table_forms,
     "anytime": anytime_figures.anytime,
     "table-anytime": anytime_figures.table_anytime,
 }
@@ -94,20 +98,32 @@ def _drawn(name: str, results: Results, scale: str) -> Shown:
     wanted = cells([name], scale) if scale else []
     chosen = results.of_cells(wanted) if scale else results
     figure = FIGURES[name](chosen)
-    more = " ".join(_besides(chosen, wanted, scale))
-    return replace(figure, claims=[with_note(claim, more) for claim in figure.claims])
+    unfinished = list(_unfinished(chosen, wanted, scale))
+    notes = {
+        form: " ".join([*unfinished, *_unbound(view), *_untelling(scale)])
+        for form, view in {"": Results([]), **chosen.forms}.items()
+    }
+    return replace(figure, claims=[with_note(claim, notes[claim.form]) for claim in figure.claims])
 
 
-def _besides(chosen: Results, wanted: Sized, scale: str) -> Iterator[str]:
-    """Notes on a figure's cells that apply to all of its claims."""
+def _unfinished(chosen: Results, wanted: Sized, scale: str) -> Iterator[str]:
+    """A note if cells of a figure are not run yet."""
     if scale and (left := len(wanted) - len(chosen.runs)):
         yield f"{left} of {len(wanted)} cells are not run yet."
+
+
+def _unbound(view: Results) -> Iterator[str]:
+    """A note on the settings of one form in which its constraints changed nothing."""
     if free := [
         f"{setting.model}-{setting.depth} on {data_name(setting.data)} at γ = {setting.gamma:g}"
-        for setting in chosen.settings
+        for setting in view.settings
         if setting.unbound
     ]:
         yield f"In {few(free)} no multiplier ever left 0, so that constrained training was plain training."
+
+
+def _untelling(scale: str) -> Iterator[str]:
+    """A note if the runs of a scale say nothing."""
     if scale and not SCALES[scale].telling:
         yield f"Scale {scale} says nothing about the method."
 

@@ -260,9 +260,9 @@ def outside(ours: Sequence[Run], theirs: Sequence[Run], beyond: float) -> Number
     return advantage(mine.mean(above=beyond), base.mean(above=beyond), mine.higher)
 
 
-def gain(setting: Setting) -> Number:
-    """How much better constrained is than ERM, in per cent of ERM's number in the paper's tables."""
-    ours, theirs = together(setting.constrained, setting.plain)
+def gain(setting: Setting, arm: str = "constrained", over: str = "erm") -> Number:
+    """How much better an arm is than another, in per cent of the other's number in the paper's tables."""
+    ours, theirs = together(setting.runs(arm), setting.runs(over))
     return ahead(ours.summary(setting.reach), theirs.summary(setting.reach), ours.higher)
 
 

@@ -1,8 +1,8 @@
-"""The grid of a study as a heat map, and the runs that a cell opens."""
+"""The grids of a study as heat maps, one for each form of constraints, and the runs that a cell opens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite, isnan
+from math import isfinite, isnan, nan
 from typing import Any
 
 from descend.paper.report.cells import DATA, Run, arm_name, data_name
@@ -17,8 +17,8 @@ BUDGET = 4_000_000
 
 _MARKS = {"better": "✔", "worse": "✘", "alike": "≈", "alone": "–"}
 _MEANING = {
-    "better": "constrained is better beyond doubt",
-    "worse": "constrained is worse beyond doubt",
+    "better": "better beyond doubt",
+    "worse": "worse beyond doubt",
     "alike": "not decided",
     "alone": "nothing to compare",
 }
@@ -30,10 +30,10 @@ class GridCell:
 
     Attributes:
         index: The setting's place in `Results.settings`.
-        mark: Whether constrained training is better.
+        mark: Whether the grid's form of constraints is better than ERM.
         text: The gain.
         words: The setting and its gain, in words.
-        tone: ``up`` if constrained training gains, else ``down``.
+        tone: ``up`` if the form gains, else ``down``.
         share: How strong the colour is, in per cent.
     """
 
@@ -47,48 +47,63 @@ class GridCell:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Rows of models and depths, columns of data sets and training noise γ; None where nothing was run."""
+    """Rows of models and depths, columns of data sets and training noise γ; None where nothing was run.
 
+    ``name`` is the form of constraints whose gains over ERM it has.
+    """
+
+    name: str
     columns: Sequence[tuple[str, float]]
     rows: Sequence[tuple[str, Sequence[GridCell | None]]]
 
 
-def heat_map(results: Results) -> HeatMap:
-    """The grid of a study: what constraints gain in each setting."""
+def heat_maps(results: Results) -> list[HeatMap]:
+    """For each form that was run what it gains in each setting; the maps share rows, columns and scale of colours."""
     settings = results.settings
-    tasks, sets = (
-        list(dict.fromkeys(setting.task for setting in settings)),
-        [*DATA, *(setting.data for setting in settings)],
-    )
+    tasks = list(dict.fromkeys(setting.task for setting in settings))
+    sets = [*DATA, *(setting.data for setting in settings)]
     ordered = sorted(settings, key=lambda setting: (tasks.index(setting.task), sets.index(setting.data), setting.gamma))
     columns = list(dict.fromkeys((setting.data, setting.gamma) for setting in ordered))
     models = [*MODELS, *(setting.model for setting in settings)]
     rows = sorted(
         {(setting.model, setting.depth) for setting in settings}, key=lambda row: (models.index(row[0]), row[1])
     )
-    gains = [gain(setting).interval if setting.paired else Interval(float("nan")) for setting in settings]
-    most = max((abs(gained.value) for gained in gains if isfinite(gained.value)), default=1) or 1
+    gains = {form: [_gained(setting, form) for setting in settings] for form in results.forms or ("constrained",)}
+    most = max((abs(one.value) for row in gains.values() for one in row if isfinite(one.value)), default=1) or 1
     places = {
         (setting.model, setting.depth, setting.data, setting.gamma): index for index, setting in enumerate(settings)
     }
 
-    def cell(place: tuple[str, int, str, float]) -> GridCell | None:
+    def cell(form: str, place: tuple[str, int, str, float]) -> GridCell | None:
         index = places.get(place)
-        return None if index is None else _grid_cell(index, settings[index], gains[index], most)
+        return None if index is None else _grid_cell(index, settings[index], form, gains[form][index], most)
 
-    return HeatMap(
-        [(data_name(data), gamma) for data, gamma in columns],
-        [(f"{model}-{depth}", [cell((model, depth, *column)) for column in columns]) for model, depth in rows],
-    )
+    names = [(data_name(data), gamma) for data, gamma in columns]
+    return [
+        HeatMap(
+            arm_name(form),
+            names,
+            [
+                (f"{model}-{depth}", [cell(form, (model, depth, *column)) for column in columns])
+                for model, depth in rows
+            ],
+        )
+        for form in gains
+    ]
 
 
-def _grid_cell(index: int, setting: Setting, gained: Interval, most: float) -> GridCell:
+def _gained(setting: Setting, arm: str) -> Interval:
+    return gain(setting, arm).interval if setting.compares(arm) else Interval(nan)
+
+
+def _grid_cell(index: int, setting: Setting, form: str, gained: Interval, most: float) -> GridCell:
     kind = _kind(gained)
     share = round(45 * min(1.0, abs(gained.value) / most)) if isfinite(gained.value) else 0
     text = f"{gained.value:+.1f}".replace("-", "−") + " %" if isfinite(gained.value) else "diverged"
-    words = f"{setting.words}: gain {ranged(gained, ' %')}, {_MEANING[kind]}" if setting.paired else setting.words
+    compared, words = setting.compares(form), f"{setting.words}, {arm_name(form)}: "
+    words += f"gain {ranged(gained, ' %')}, {_MEANING[kind]}" if compared else _MEANING["alone"]
     tone = "up" if gained.value > 0 else "down"
-    return GridCell(index, _MARKS[kind], text if setting.paired else "alone", words, tone, share)
+    return GridCell(index, _MARKS[kind], text if compared else "alone", words, tone, share)
 
 
 def _kind(gained: Interval) -> str:
@@ -118,11 +133,14 @@ def _cell(setting: Setting, steps: int, seeds: int) -> dict[str, Any]:
         }
         for arm, runs in setting.arms.items()
     ]
-    gained = gain(setting).interval if setting.paired else None
-    over = "area" if setting.constrained and setting.constrained[0].higher else "mean"
-    words = f"{setting.metric}, {over} over test noise: constrained gains {ranged(gained, ' %')}." if gained else ""
-    start = max(range(len(arms)), key=lambda place: arms[place]["name"] == arm_name("constrained"))
-    return {"title": setting.words, "words": words, "depth": setting.depth, "arms": arms, "start": start}
+    gains = [
+        f"{arm_name(arm)} {ranged(_gained(setting, arm), ' %')}"
+        for arm in setting.arms
+        if arm not in ("erm", "erm-clean") and setting.compares(arm)
+    ]
+    over = "area" if next(iter(setting.arms.values()))[0].higher else "mean"
+    words = f"{setting.metric}, {over} over test noise. Gains over ERM: {'; '.join(gains)}." if gains else ""
+    return {"title": setting.words, "words": words, "depth": setting.depth, "arms": arms}
 
 
 def _run(run: Run, most: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from descend.paper.report.chart import Chart, Panel, arm_style
 from descend.paper.report.estimates import over_seeds
 from descend.paper.report.evidence.answers import GRAM, repeated
 from descend.paper.report.parts import BANDS, SEEDS, banded, layer_panel, noise_panel
-from descend.paper.report.results import Results
+from descend.paper.report.results import FORMS, Results
 from descend.paper.report.selections import answered
 
 
@@ -33,7 +33,7 @@ def figure_16(results: Results) -> Chart:
             levels = repeated(given)
             ends = [over_seeds(list(levels[level].values()), "over prompts") for level in sorted(levels)]
             series.append(banded(arm_name(arm), arm_style(arm), sorted(levels), ends))
-        both = both or {"erm", "constrained"} <= answers.keys()
+        both = both or ("erm" in answers and not answers.keys().isdisjoint(FORMS))
         panels.append(Panel(setting.words, "noise γ on every token", "share repeated", series))
     missing = "" if both else "Not run: answers of ERM and constrained to the same prompts."
     return Chart("figure-16", "How much answers repeat themselves", words, panels, 1, missing)

@@ -1,17 +1,20 @@
 """The figures on the method's own settings (5, 14, 15), on infeasible runs (11) and on single samples (12)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
-from descend.paper.report.cells import Run, arm_name, data_name, metric_name
+from descend.paper.report.cells import Place, Run, arm_name, data_name, metric_name
 from descend.paper.report.chart import Chart, Line, Panel, Series, Style, arm_style, shades
 from descend.paper.report.estimates import robust
 from descend.paper.report.evidence.method import three_levels
 from descend.paper.report.parts import BANDS, SEEDS, banded, layer_series, noise_series
-from descend.paper.report.results import Results
+from descend.paper.report.results import FORMS, Results
 from descend.paper.report.selections import Ablation, alphas, dual_lrs, made_infeasible, with_ratios
 
 RED = Style("#9c1633", "#ff8095", "triangle-down")
+
+Selected = TypeVar("Selected")
 
 Histogram = tuple[list[float], list[float]]
 """Edges of the bins, and the share of samples in each."""
@@ -19,29 +22,42 @@ Histogram = tuple[list[float], list[float]]
 
 def figure_5(results: Results) -> Chart:
     """What a larger α does, in and out of distribution."""
-    name, title, ablation = "figure-5", "The step α: in and out of distribution", alphas(results)
-    if ablation is None:
+    name, title, varied = "figure-5", "The step α: in and out of distribution", _of_form(results, alphas)
+    if varied is None:
         return Chart(name, title, BANDS, missing="Not run: constrained cells at two values of α or more.")
+    form, ablation = varied
     levels = {"in distribution": ablation.first.gamma, "out of distribution": three_levels(ablation)[-1]}
-    return Chart(name, title, BANDS, [_against(ablation, "α", levels)], 1)
+    return Chart(name, title, _words(form), [_against(ablation, "α", levels)], 1)
 
 
 def figure_14(results: Results) -> Chart:
     """What a larger α does at three noise levels."""
-    return _three_levels("figure-14", "The step α at three noise levels", "α", alphas(results))
+    return _three_levels("figure-14", "The step α at three noise levels", "α", _of_form(results, alphas))
 
 
 def figure_15(results: Results) -> Chart:
     """What the dual learning rate does at three noise levels."""
-    return _three_levels("figure-15", "The dual learning rate η at three noise levels", "η", dual_lrs(results))
+    varied = _of_form(results, dual_lrs)
+    return _three_levels("figure-15", "The dual learning rate η at three noise levels", "η", varied)
 
 
-def _three_levels(name: str, title: str, axis: str, ablation: Ablation | None) -> Chart:
-    if ablation is None:
+def _of_form(results: Results, select: Callable[[Results], Selected | None]) -> tuple[str, Selected] | None:
+    """The first form of the constraints of which a selection has runs, and what it selects."""
+    chosen = ((form, select(view)) for form, view in results.forms.items())
+    return next(((form, selected) for form, selected in chosen if selected is not None), None)
+
+
+def _words(form: str) -> str:
+    return f"Constraints: {arm_name(form)}. {BANDS}"
+
+
+def _three_levels(name: str, title: str, axis: str, varied: tuple[str, Ablation] | None) -> Chart:
+    if varied is None:
         return Chart(name, title, BANDS, missing=f"Not run: constrained cells at two values of {axis} or more.")
+    form, ablation = varied
     panel = _against(ablation, axis, {f"test γ = {level:g}": level for level in three_levels(ablation)})
     panel = replace(panel, log_x=axis == "η" and min(ablation.family) > 0)
-    return Chart(name, title, BANDS, [panel], 1)
+    return Chart(name, title, _words(form), [panel], 1)
 
 
 def _against(ablation: Ablation, axis: str, levels: Mapping[str, float]) -> Panel:
@@ -55,19 +71,26 @@ def _against(ablation: Ablation, axis: str, levels: Mapping[str, float]) -> Pane
     return Panel(title, axis, metric_name(first), series)
 
 
+def _usual_arms(results: Results, place: Place) -> dict[str, list[Run]]:
+    """ERM and both forms of the constraints in one setting, without ablations."""
+    setting = next((setting for setting in results.settings if setting.place == place), None)
+    arms = {arm: setting.runs(arm) for arm in ("erm", *FORMS)} if setting else {}
+    return {arm: runs for arm, runs in arms.items() if runs}
+
+
 def figure_11(results: Results) -> Chart:
     """Constrained runs that were made infeasible, beside those that were not."""
-    infeasible = made_infeasible(results)
+    infeasible = _of_form(results, made_infeasible)
     if infeasible is None:
         return Chart("figure-11", "An infeasible run", BANDS, missing="Not run: an infeasible constrained cell.")
-    runs, setting = infeasible
-    arms = {"erm": setting.plain, "constrained": setting.constrained}
-    metric = [noise_series(arm_name(arm), arm, rivals) for arm, rivals in arms.items() if rivals]
-    metric.append(replace(noise_series("Infeasible", "", runs), style=RED))
+    form, (runs, setting) = infeasible
+    name, arms = f"{arm_name(form)}, infeasible", _usual_arms(results, setting.place)
+    metric = [noise_series(arm_name(arm), arm, rivals) for arm, rivals in arms.items()]
+    metric.append(replace(noise_series(name, "", runs), style=RED))
     rows = {arm: [row for run in rivals if (row := run.losses(setting.gamma))] for arm, rivals in arms.items()}
     losses = [layer_series(arm_name(arm), arm, found_rows) for arm, found_rows in rows.items() if found_rows]
     broken = [row for run in runs if (row := run.losses(setting.gamma))]
-    losses += [replace(layer_series("Infeasible", "", broken), style=RED), *_bounds(runs[0], broken)]
+    losses += [replace(layer_series(name, "", broken), style=RED), *_bounds(runs[0], broken)]
     panels = [
         Panel("Loss, with what the constraints ask", "layer (0 is the input)", "loss", losses, log_y=True),
         Panel(setting.metric, "test noise γ", setting.metric, metric, lines=[Line(setting.gamma, "trained")]),
@@ -87,19 +110,18 @@ def figure_12(results: Results) -> Chart:
     """How f_l / f_{l−1} spreads over single samples, with and without relaxation."""
     title = "Single samples: how a layer changes the loss"
     words = "All layers and seeds together, at the training noise. Left of 1 a layer lowers the loss."
-    cells = with_ratios(results)
+    cells = _of_form(results, with_ratios)
     if cells is None:
         return Chart("figure-12", title, words, missing="Not run: constrained cells with a histogram of ratios.")
-    setting, bare = cells
-    kinds = (
-        ("Constrained", "constrained", setting.constrained),
-        ("Constrained, no relaxation", "constrained", bare),
-        ("ERM", "erm", setting.plain),
-    )
-    pooled = {(name, arm): histogram for name, arm, runs in kinds if (histogram := _pooled(runs))}
+    form, (setting, bare) = cells
+    histograms = {arm: _pooled(runs) for arm, runs in _usual_arms(results, setting.place).items()}
+    drawn = [(arm_name(arm), arm, histogram, False) for arm, histogram in histograms.items() if histogram]
+    if without := _pooled(bare):
+        drawn.append((f"{arm_name(form)}, no relaxation", form, without, True))
+    every = [histogram for _, _, histogram, _ in drawn]
     series = [
-        Series(name, arm_style(arm), *_visible(histogram, pooled.values()), kind="steps", dashed="no" in name)
-        for (name, arm), histogram in pooled.items()
+        Series(name, arm_style(arm), *_visible(histogram, every), kind="steps", dashed=dashed)
+        for name, arm, histogram, dashed in drawn
     ]
     rate = next((run.rate for run in setting.constrained if run.rate), None)
     lines = [Line(1, "no change")] + ([Line(rate, "1 − α")] if rate is not None else [])

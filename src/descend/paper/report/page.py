@@ -1,6 +1,7 @@
 """The page of a study: one file, no network.
 
-It opens with a few sentences and the grid of gains. Folded claims, figures, tables, pictures and answers follow.
+It opens with a few sentences, a picture and the grids of gains. Folded claims, figures, tables, pictures and answers
+follow.
 """
 
 from collections import Counter
@@ -11,19 +12,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from descend.errors import InputError
-from descend.paper.grid import cells
 from descend.paper.report.cells import arm_name
 from descend.paper.report.chart import Series
 from descend.paper.report.claims import Claim, Held
 from descend.paper.report.drawing import put_figures, requested, shown
-from descend.paper.report.estimates import gain
-from descend.paper.report.evidence.counts import win_counts
-from descend.paper.report.evidence.noise import mean_gain
-from descend.paper.report.heat_map import HeatMap, heat_map, opened
+from descend.paper.report.heat_map import HeatMap, heat_maps, opened
+from descend.paper.report.opening import SETTING_WORDS, plots, sentences
 from descend.paper.report.parts import Shown
 from descend.paper.report.plotly_charts import plot_panel
-from descend.paper.report.results import Results, Setting
-from descend.paper.report.selections import answered, table_regimes
+from descend.paper.report.results import FORMS, Results, Setting
+from descend.paper.report.selections import answered
 from descend.paper.scales import SCALES
 from descend.records.studies import Answer
 from descend.report import Frames, PicturesView, Slider, pictures_view, plain_layout, write_interactive
@@ -41,7 +39,6 @@ class Mark(NamedTuple):
     word: str
 
 
-_TABLES = {"video": "table-3", "text": "table-4", "language": "table-5"}
 _MARKS: dict[Held, Mark] = {
     "held": Mark("✔", "Held"),
     "not held": Mark("✘", "Not held"),
@@ -51,14 +48,15 @@ _MARKS: dict[Held, Mark] = {
 _SIGNS = {
     **{"circle": "●○", "diamond": "◆◇", "square": "■□", "triangle-up": "▲△"},
     **{"triangle-down": "▼▽", "star": "★☆", "x": "✕✕", "pentagon": "⬟⬠"},
+    **{"cross": "✚✛", "hexagon": "⬢⬡"},
 }
 _CURVES = {
     **{"loss": "Loss", "multiplier": "Multipliers λ", "weight": "Weights, negative ones too"},
     **{"violation": "Violations (above 0: broken)", "slack": "Slack", "ratios": "Ratios of single samples"},
 }
-_GRID = """How much better constrained training is than ERM, in per cent of ERM’s number: the mean error over test
-noise, or the area under the accuracy. ✔ better and ✘ worse beyond doubt (the 95 % interval does not hold 0), ≈ not
-decided. A cell opens its runs."""
+_GRID = """How much better each form of the constraints is than ERM, in per cent of ERM’s number: the mean error over
+test noise, or the area under the accuracy. All grids share one scale of colours. ✔ better and ✘ worse beyond doubt (the
+95 % interval does not hold 0), ≈ not decided. A cell opens the runs of all methods."""
 _ANSWERS = """The models’ answers with noise on every token, the answer’s own tokens too. Move the slider from clean
 inputs to noisy ones."""
 _FIRST_SEED = " Shown is the first seed of each method."
@@ -75,12 +73,21 @@ class AnswersView:
 
 
 @dataclass(frozen=True)
+class JudgedClaim:
+    """A claim of the paper with its verdicts: one for each form of the constraints, or one alone."""
+
+    figure: str
+    claim: str
+    verdicts: Sequence[Claim]
+
+
+@dataclass(frozen=True)
 class Section:
     """A section of the page; one of its last four fields is its content."""
 
     ident: str
     heading: str
-    grid: HeatMap | None = None
+    grids: Sequence[HeatMap] = ()
     figure: Shown | None = None
     pictures: PicturesView | None = None
     answers: AnswersView | None = None
@@ -112,14 +119,19 @@ def put_study_page(out: Path, results: Results, drawn: Mapping[str, Shown], scal
 
     def add(section: Section, **values: Any) -> None:
         sections.append(section)
+        add_data(**values)
+
+    def add_data(**values: Any) -> None:
         data.append({"state": {"log": True}, "plots": {}, "frames": None, **values})
 
-    add(Section("grid", "What constraints gain", grid=heat_map(results)))
+    picture = plots(results)
+    add_data(plots={str(place): figure.to_plotly_json() for place, figure in enumerate(picture.values())})
+    add(Section("grid", "What constraints gain", grids=heat_maps(results)))
     for name, figure in drawn.items():
         title = next(part.title for part in (figure.chart, figure.table) if part)
         panels = figure.chart.panels if figure.chart else ()
-        plots = {str(place): plot_panel(panel).to_plotly_json() for place, panel in enumerate(panels)}
-        add(Section(name, f"{_title(name)}: {title}", figure=figure), plots=plots)
+        drawn_panels = {str(place): plot_panel(panel).to_plotly_json() for place, panel in enumerate(panels)}
+        add(Section(name, f"{_title(name)}: {title}", figure=figure), plots=drawn_panels)
     for place, (setting, frames) in enumerate(_pictured(results)):
         pictures, view = pictures_view(len(data), frames, setting.gamma, FRAMES_BUDGET // 3, note=_FIRST_SEED)
         state = {"noise": setting.gamma, "layer": setting.depth, "clip": 0, "log": True}
@@ -140,10 +152,14 @@ def put_study_page(out: Path, results: Results, drawn: Mapping[str, Shown], scal
         js=_asset("study.js"),
         title="The paper, reproduced" + (f" at scale {scale}" if scale else ""),
         subtitle=_extent(results, scale),
-        headline=_counts(claims),
-        opening=_opening(results, drawn, scale),
+        counts=_counts(claims),
+        opening=_opening(results, scale),
+        picture=list(picture),
+        setting_words=SETTING_WORDS,
         sections=sections,
-        all_claims=claims,
+        all_claims=_judged(claims),
+        judged=_judged,
+        arm_name=arm_name,
         marks=_MARKS,
         curves=_CURVES,
         grid_words=_GRID,
@@ -171,41 +187,29 @@ def _extent(results: Results, scale: str) -> str:
     return f"{words}in ablations; {seconds / 3600:.1f} hours of computing{about}"
 
 
-def _opening(results: Results, drawn: Mapping[str, Shown], scale: str) -> str:
-    """The main results, in at most five sentences."""
-    tables = {
-        task: results.of_cells(cells([name], scale)) if scale else results
-        for task, name in _TABLES.items()
-        if name in drawn
-    }
+def _opening(results: Results, scale: str) -> list[str]:
+    """The answers at the top, after a warning if a scale's runs say nothing."""
     warning = "" if not scale or SCALES[scale].telling else f"Scale {scale} says nothing about the method."
-    sentences = [warning, *(_gains(task, table) for task, table in tables.items()), _feasible(tables.values())]
-    return " ".join(filter(None, sentences))
+    return [*filter(None, [warning]), *sentences(results)]
 
 
-def _counts(claims: Sequence[Claim]) -> str:
-    counts = Counter(claim.held for claim in claims)
-    words = ", ".join(f"{counts[held]} {mark.word.lower()}" for held, mark in _MARKS.items() if counts[held])
-    return f"The paper’s claims: {words}" if claims else "No claim of the paper was asked for"
+def _counts(claims: Sequence[Claim]) -> list[str]:
+    """How many claims got which verdict, for each form and for those that are judged once."""
+    lines = []
+    for form in (*FORMS, ""):
+        counts = Counter(claim.held for claim in claims if claim.form == form)
+        words = ", ".join(f"{counts[held]} {mark.word.lower()}" for held, mark in _MARKS.items() if counts[held])
+        if words:
+            lines.append(f"{arm_name(form) if form else 'Whatever the form'}: {words}.")
+    return lines
 
 
-def _gains(task: str, table: Results) -> str:
-    """In how many of a table's settings constrained training is better than ERM, and by how much on average."""
-    settings = next(iter(table_regimes(table, task).values()), [])
-    if not settings:
-        return ""
-    wins = win_counts(settings)
-    return (
-        f"On {task}, constrained training beats ERM over test noise in {wins.wins} of {len(settings)} settings and "
-        f"loses in {wins.losses}; {mean_gain([gain(setting) for setting in settings])}."
-    )
-
-
-def _feasible(tables: Iterable[Results]) -> str:
-    by_name = {run.name: run for table in tables for run in table.runs}
-    runs = [run for run in by_name.values() if run.arm == "constrained" and not run.variant]
-    met = sum(run.summary.feasible is True for run in runs)
-    return f"{met} of {len(runs)} constrained runs of the tables meet their constraints on test data." if runs else ""
+def _judged(claims: Iterable[Claim]) -> list[JudgedClaim]:
+    """The claims with their verdicts on both forms together."""
+    together: dict[tuple[str, str], list[Claim]] = {}
+    for claim in claims:
+        together.setdefault((claim.figure, claim.claim), []).append(claim)
+    return [JudgedClaim(*key, verdicts) for key, verdicts in together.items()]
 
 
 def _sign(series: Series) -> str:

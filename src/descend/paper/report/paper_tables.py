@@ -7,7 +7,7 @@ from typing import Any
 from descend.paper.published import AREA_REACH, Row, table_3, table_4
 from descend.paper.report.cells import Run, arm_name, data_name
 from descend.paper.report.estimates import gain, robust
-from descend.paper.report.results import Results, Setting
+from descend.paper.report.results import FORMS, Results, Setting
 from descend.paper.report.tables import Table
 
 
@@ -26,31 +26,35 @@ def areas(results: Results) -> Table:
 def _beside(results: Results, name: str, task: str, title: str, paper: Sequence[Row], depths: Sequence[str]) -> Table:
     settings = results.where(task=task)
     known = {_row_key(row, depths): row for row in paper}
-    others = dict.fromkeys(arm for setting in settings for arm in setting.arms if arm not in ("erm", "constrained"))
-    ours = ("ERM", "Constrained", "Gain %")
-    theirs = ("Paper: ERM", "Paper: constrained", "Paper: gain %")
+    compared = ("erm", *FORMS)
+    others = dict.fromkeys(arm for setting in settings for arm in setting.arms if arm not in compared)
+    columns = [column for form in FORMS for column in (arm_name(form), f"Gain %: {arm_name(form)}")]
+    printed = ("Printed: ERM", "Printed: constrained", "Printed: gain %")
     # An area to the paper's reach, and beside it one over all that was judged.
-    wide = [f"{each}, all noise" for each in ours[:2]] if any(isfinite(each.reach) for each in settings) else []
-    heads = ("Model", "L", "Data", "γ", "Noise", *ours, *theirs, *map(arm_name, others), *wide)
+    wide = [f"{arm_name(arm)}, all noise" for arm in compared] if any(isfinite(one.reach) for one in settings) else []
+    ours = (arm_name("erm"), *columns[:2], *printed, *columns[2:])
+    heads = ("Model", "L", "Data", "γ", "Noise", *ours, *map(arm_name, others), *wide)
     rows, met = [], set()
     for setting in settings:
         # The strong regime is ours: the paper has no number for it.
         row = known.get(_key(setting, depths)) if setting.regime in ("", "paper") else None
         met |= {_key(setting, depths)} if row else set()
         most = setting.reach
-        values = [_value(setting.plain, most), _value(setting.constrained, most), _gained(setting)]
-        beside = [_value(setting.arms.get(arm), most) for arm in others]
-        whole = [_value(setting.plain), _value(setting.constrained)] if wide else []
-        rows.append([*_named(setting), *values, *_printed(row), *beside, *whole])
+        by_form = [part for form in FORMS for part in (_value(setting.runs(form), most), _gained(setting, form))]
+        values = [_value(setting.plain, most), *by_form[:2], *_printed(row), *by_form[2:]]
+        beside = [_value(setting.runs(arm), most) for arm in others]
+        whole = [_value(setting.runs(arm)) for arm in compared] if wide else []
+        rows.append([*_named(setting), *values, *beside, *whole])
     words = (
         "Mean over seeds, and its 95 % interval over seeds and test samples. Gain: how much better constrained is than "
-        "ERM, in per cent of ERM's number. Models and noise are not the paper's, so what compares is the gain. "
-        f"{len(met)} of the paper's {len(paper)} cells have one of ours beside them."
+        "ERM, in per cent of ERM's number. Printed: the paper's numbers, for its own form. Models and noise are not "
+        f"the paper's, so what compares is the gain. {len(met)} of the paper's {len(paper)} cells have one of ours "
+        "beside them."
     )
     if wide:
         words += (
             f" Areas go up to γ = {AREA_REACH:g}. The paper's range is lost in its text; over 4 its areas on IMDb "
-            "would be accuracies below chance. The last two columns are over all noise that was judged."
+            f"would be accuracies below chance. The last {len(wide)} columns are over all noise that was judged."
         )
     return Table(name, title, words, heads, rows)
 
@@ -79,10 +83,10 @@ def _value(runs: Sequence[Run] | None, most: float = inf) -> str:
     return f"{end.value:.{digits}f} ({end.low:.{digits}f}–{end.high:.{digits}f})"
 
 
-def _gained(setting: Setting) -> str:
-    if not setting.paired:
+def _gained(setting: Setting, arm: str) -> str:
+    if not setting.compares(arm):
         return "–"
-    end = gain(setting).interval
+    end = gain(setting, arm).interval
     if not isfinite(end.value):
         return "diverged"
     return f"{end.value:+.2f}" + (f" ({end.low:+.2f} to {end.high:+.2f})" if end.known else "")

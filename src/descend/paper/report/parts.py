@@ -8,6 +8,7 @@ from descend.paper.report.cells import Run, arm_name, data_name, metric_name
 from descend.paper.report.chart import Chart, Line, Panel, Series, Style, arm_style
 from descend.paper.report.claims import Claim
 from descend.paper.report.estimates import Interval, robust
+from descend.paper.report.results import FORMS
 from descend.paper.report.tables import Table
 
 BANDS = """Bands and bars: 95 % intervals over seeds and test samples; where more than four lines cross, they are in the
@@ -28,7 +29,7 @@ class Shown:
 
 def noise_panel(arms: Mapping[str, Runs], title: str, trained: float | None) -> Panel:
     """The last layer's metric against test noise, a line for each method, with its depth if depths differ."""
-    depth = next((run.depth for run in arms.get("constrained", [])), None)
+    depth = usual_depth(arms)
     names = {
         arm: arm_name(arm) + ("" if depth is None or runs[0].depth == depth else f", L = {runs[0].depth}")
         for arm, runs in arms.items()
@@ -38,6 +39,11 @@ def noise_panel(arms: Mapping[str, Runs], title: str, trained: float | None) -> 
     first = next(run for runs in arms.values() for run in runs)
     lines = [] if trained is None else [Line(trained, "trained")]
     return Panel(title, "test noise γ", metric_name(first), series, lines=lines)
+
+
+def usual_depth(arms: Mapping[str, Runs]) -> int | None:
+    """The depth of the first form of constraints among some methods, which a panel's title names."""
+    return next((run.depth for form in FORMS for run in arms.get(form, ())), None)
 
 
 def noise_series(name: str, arm: str, runs: Runs) -> Series:

@@ -70,13 +70,17 @@ class Setting:
         return self.arms.get("constrained", [])
 
     def runs(self, arm: str) -> list[Run]:
-        """The constrained runs for ``constrained``, else the ERM runs."""
-        return self.constrained if arm == "constrained" else self.plain
+        """The runs of an arm; `plain` for ``erm``."""
+        return self.plain if arm == "erm" else self.arms.get(arm, [])
+
+    def compares(self, arm: str, over: str = "erm") -> bool:
+        """Whether there are runs of an arm and of another."""
+        return bool(self.runs(arm) and self.runs(over))
 
     @property
     def paired(self) -> bool:
-        """Whether there are both ERM and constrained runs."""
-        return bool(self.plain and self.constrained)
+        """Whether there are both ERM runs and runs of a form of constraints."""
+        return any(self.compares(form) for form in FORMS)
 
     @property
     def reach(self) -> float:
@@ -185,6 +189,11 @@ class Results:
             one = [changed if run.arm == "paper" else run for run, changed in zip(runs, named, strict=True)]
             self._views[form] = Results(one, self.folder)
         return self._views[form]
+
+    @cached_property
+    def forms(self) -> dict[str, "Results"]:
+        """`judging` for each form that was run."""
+        return {form: self.judging(form) for form in FORMS if any(run.arm == form for run in self.runs)}
 
     def of_cells(self, cells: Iterable[Cell]) -> "Results":
         """The runs of some cells of the grid, whatever settings they were run with."""

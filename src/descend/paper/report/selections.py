@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from descend.paper.report.cells import Place, Run, rates_of
-from descend.paper.report.results import Results, Setting
+from descend.paper.report.results import FORMS, Results, Setting
 from descend.records.studies import Answer
 
 Arms = dict[str, list[Run]]
@@ -40,8 +40,8 @@ def deepest(settings: Iterable[Setting]) -> list[Setting]:
 
 
 def constrained(settings: Iterable[Setting]) -> list[Run]:
-    """The constrained runs of some settings."""
-    return [run for setting in settings for run in setting.constrained]
+    """The constrained runs of some settings, of every form."""
+    return [run for setting in settings for form in FORMS for run in setting.runs(form)]
 
 
 def roberta(results: Results) -> list[Setting]:
@@ -116,7 +116,7 @@ def by_depth(results: Results, models: Sequence[str] = (), least: int = 2) -> di
 def best_depths(results: Results) -> dict[Panel, Arms]:
     """Each method's video runs at its best depth on validation data, at the strongest training noise."""
     cells = {panel: by_validation(settings) for panel, settings in by_depth(results, least=1).items()}
-    return {panel: arms for panel, arms in cells.items() if arms.get("erm") and arms.get("constrained")}
+    return {panel: arms for panel, arms in cells.items() if arms.get("erm") and any(map(arms.get, FORMS))}
 
 
 def main_regime(results: Results, *models: str, data: str = "") -> dict[Panel, Arms]:

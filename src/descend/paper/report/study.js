@@ -8,15 +8,15 @@ class Runs {
     this.arm.addEventListener("change", () => this.chooseArm());
     this.seed.addEventListener("change", () => this.draw());
     for (const button of document.querySelectorAll("[data-cell]"))
-      button.addEventListener("click", () => this.open(cells[button.dataset.cell]));
+      button.addEventListener("click", () => this.open(cells[button.dataset.cell], button.dataset.arm));
   }
 
-  open(cell) {
+  open(cell, name) {
     this.cell = cell;
     this.dialog.querySelector("#cell-title").textContent = cell.title;
     this.dialog.querySelector("#cell-words").textContent = cell.words;
     fill(this.arm, cell.arms.map((arm) => arm.name));
-    this.arm.value = cell.start;
+    this.arm.value = Math.max(0, cell.arms.findIndex((arm) => arm.name === name));
     this.dialog.showModal();
     this.chooseArm();
   }

@@ -5,6 +5,9 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from math import isfinite, isnan
+
+from descend.paper.report.estimates import Interval
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,19 @@ class Table:
         """The table as Markdown, with its title and words."""
         lines = [_line(self.heads), _line(["---"] * len(self.heads)), *map(_line, self.rows)]
         return f"# {self.title}\n\n{self.words}\n\n" + "\n".join(lines) + "\n"
+
+
+def with_ends(number: Interval, digits: str) -> str:
+    """A number and its 95 % interval for a cell of a table.
+
+    Args:
+        number: The number; NaN is unknown, infinite is that of a diverged run.
+        digits: How numbers are formatted, such as ``.4g``.
+    """
+    if not isfinite(number.value):
+        return "–" if isnan(number.value) else "diverged"
+    ends = f" ({number.low:{digits}} to {number.high:{digits}})" if number.known else ""
+    return f"{number.value:{digits}}{ends}"
 
 
 def spreadsheet(words: str) -> str:
