@@ -190,7 +190,7 @@ def test_a_study_from_the_command_line(out, monkeypatch, capsys):
     assert (erm.arm, constrained.arm) == ("erm", "constrained")
     long = changed(constrained, "", max_steps=40, save_steps=5)
     wild = changed(constrained, "wild", learning_rate=1e30)
-    bad = changed(erm, "bad", window=9999)
+    bad = changed(erm, "bad", window=999)
     study = {"figure-1": Wanted("some", lambda _: [long, erm, wild, bad])}
     monkeypatch.setattr(grid, "WANTED", study)
     words = ["reproduce", "figure-1", "--scale", "smoke", "--out", str(out), "--workers", "2"]
@@ -247,7 +247,7 @@ def test_a_study_from_the_command_line(out, monkeypatch, capsys):
 
 
 def test_where_every_cell_fails_each_is_told_and_nothing_is_drawn(out, monkeypatch, capsys):
-    bad = changed(VIDEO[0], "bad", window=9999)
+    bad = changed(VIDEO[0], "bad", window=999)
     monkeypatch.setattr(grid, "WANTED", {"figure-1": Wanted("some", lambda _: [bad])})
     assert main(["reproduce", "figure-1", "--scale", "smoke", "--out", str(out), "--workers", "1"]) == 1
     said = capsys.readouterr().err
