@@ -188,7 +188,7 @@ def picture(results: Results) -> dict[str, go.Figure]:
 
 def _shares(counts: Mapping[str, RunCount]) -> go.Figure:
     bars = {arm: (count.number / count.total, f"{count} runs") for arm, count in counts.items() if count.total}
-    return _bars(bars, "share of runs").update_xaxes(range=[0, 1], tickformat=".0%")
+    return _bars(bars, "share of runs").update_xaxes(range=[0, 1.05], tickvals=[0, 0.5, 1], tickformat=".0%")
 
 
 def _bars(bars: Mapping[str, tuple[float, str]], title: str) -> go.Figure:
