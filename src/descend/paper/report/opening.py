@@ -154,13 +154,14 @@ def _simpler(results: Results, ours: str) -> str:
     """By task, in how many settings each simpler method is not surely worse than the constraints."""
     parts = []
     for simple in ("erm", "linear"):
-        counts = []
+        counts, runs = [], 0
         for task in dict.fromkeys(setting.task for setting in results.settings):
             one = compare(results.where(task=task), simple, ours)
             if one.known:
+                runs += one.runs
                 counts.append(f"{one.known - one.gains.surely_worse} of {one.known} on {task}")
         if counts:
-            parts.append(f"{_NAMES[simple]} in {listed(counts)}")
+            parts.append(f"{_NAMES[simple]} in {listed(counts)} ({runs} runs)")
     if not parts:
         return "No setting has enough seeds to tell where a simpler method is as good."
     return f"Settings in which a simpler method is not surely worse than {_NAMES[ours]}: {'; '.join(parts)}."
