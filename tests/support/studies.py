@@ -98,7 +98,8 @@ def line(
     at_gamma = values[min(range(len(noise)), key=lambda place: abs(noise[place] - gamma))]
     settings = {"learning_rate": 3e-3, "max_steps": 400}
     if constrained:
-        settings |= {"dual_lr": 0.03, "resilience": 0.05, "dual_optimizer": "adam", "stop_gradient": True}
+        settings |= {"dual_lr": 0.03, "resilience": 0.05, "dual_optimizer": "adam"}
+        settings["stop_gradient"] = arm != "paper"  # the paper's form descends its Lagrangian
     summary = {
         **{
             "recipe": cell["recipe"],
@@ -151,6 +152,7 @@ def line(
         "summary": summary,
         "groups": {"noise": noise, "root": not higher, "counts": counts, "scores": scores, "layers": by_block},
         "curves": {quantity: {"steps": steps, "values": rows} for quantity, rows in curves.items()},
+        "train_losses": [0.98 * loss for loss in trained],
         "validation": {"steps": [200, 400], "loss": [trained, [value - 0.01 for value in trained]]},
         "seconds": 30.0,
     }

@@ -38,6 +38,7 @@ class Run:
         groups: The metric by group of samples.
         layers: γ → losses by blocks of groups, where the layers 0 … L take the place of noise levels.
         curves: Quantity → its curve over training.
+        train_losses: f_0 … f_L of training samples in test mode, at the training noise; None if not measured.
         validation: Metric → rows over training.
         kept: The index in these rows of the model that was kept.
         kept_step: Its training step; infinite for the last.
@@ -50,6 +51,7 @@ class Run:
     groups: GroupScores | None = None
     layers: dict[float, GroupScores] = field(default_factory=dict)
     curves: Mapping[str, Curve] = field(default_factory=dict)
+    train_losses: Sequence[float] | None = None
     validation: Mapping[str, list[list[float]]] = field(default_factory=dict)
     kept: int = -1
     kept_step: float = inf
@@ -72,6 +74,7 @@ class Run:
             groups=GroupScores.of(line.groups) if line.groups and line.groups.scores else None,
             layers=_layers(line.groups),
             curves={name: _from_first(curve, depth) for name, curve in line.curves.items()},
+            train_losses=line.train_losses,
             validation={name: rows for name, rows in line.validation.items() if name != "steps"},  # type: ignore[misc]
             kept=kept_place,
             kept_step=kept_step,

@@ -2,12 +2,9 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite, nan
-from typing import Any
+from math import inf, isfinite
 
-import numpy as np
-
-from descend.paper.report.cells import Place, Run, rates_of
+from descend.paper.report.cells import Place, Run
 from descend.paper.report.results import FORMS, Results, Setting
 from descend.records.studies import Answer
 
@@ -254,102 +251,6 @@ def with_energy(results: Results) -> list[Setting]:
     """The deepest settings of UT and DUST whose energies were measured."""
     settings = results.where(model=("UT", "DUST"))
     return deepest(one for one in settings if any(run.summary.energy for runs in one.arms.values() for run in runs))
-
-
-@dataclass(frozen=True)
-class GapBound:
-    """What is known of Theorem 2's bound in one setting.
-
-    Attributes:
-        setting: The setting.
-        bound: ζ/α, averaged over seeds; NaN if unknown.
-        bounds: ζ/α of each constrained run.
-        telling: Whether it lies below the input's own gap; above it, it says nothing.
-    """
-
-    setting: Setting
-    bound: float
-    bounds: list[float]
-    telling: bool
-
-
-def gap_bounds(results: Results) -> list[GapBound]:
-    """Theorem 2's bound in each deepest constrained setting."""
-    checked = []
-    for setting in deepest_constrained(results):
-        runs, best = finite_runs(setting, "constrained"), lowest_loss(results, setting)
-        bounds = [_bound(run, setting.gamma) for run in runs]
-        bound = sum(bounds) / len(bounds) if bounds else nan
-        largest = max((gaps(run, setting.gamma, best)[0] for run in runs), default=nan)
-        checked.append(GapBound(setting, bound, bounds, bound < largest))
-    return checked
-
-
-def lowest_loss(results: Results, setting: Setting) -> float:
-    """f*: the lowest loss that this model reached on this data under this noise, at any depth by any method."""
-    losses = [
-        value
-        for other in results.where(model=setting.model, data=setting.data, regime=setting.regime)
-        for runs in other.arms.values()
-        for run in runs
-        for value in run.losses(setting.gamma) or []
-        if isfinite(value)
-    ]
-    return min(losses, default=nan)
-
-
-def gaps(run: Run, level: float, best: float) -> list[float]:
-    """min over k ≤ l of f_k, less f*."""
-    return (np.minimum.accumulate(np.array(run.losses(level))) - best).tolist()
-
-
-def _bound(run: Run, level: float) -> float:
-    """ζ/α; NaN if one of them is unknown."""
-    trained = run.trained("loss")
-    alpha = min((1 - rate for rate in run.rates.values()), default=nan)
-    if trained is None or not alpha > 0:
-        return nan
-    test = np.array(run.losses(level))[-len(trained) :]
-    gap = np.abs(trained - test)
-    return float(gap[np.isfinite(gap)].max() / alpha) if np.isfinite(gap).any() else nan
-
-
-@dataclass(frozen=True)
-class Shift:
-    """A setting whose constraints are judged under stronger noise than in training.
-
-    Attributes:
-        setting: The setting.
-        arms: Runs of ``erm`` and ``constrained`` that did not diverge.
-        rates: `Run.rates` of the constrained runs; ERM is judged by the same.
-        levels: The noise levels from that of training on at which all of them were judged.
-    """
-
-    setting: Setting
-    arms: dict[str, list[Run]]
-    rates: dict[int, float]
-    levels: list[float]
-
-
-def shifts(results: Results) -> list[Shift]:
-    """The deepest constrained settings, for Corollary 3."""
-    shifted = []
-    for setting in deepest_constrained(results):
-        arms = {arm: finite_runs(setting, arm) for arm in ("erm", "constrained")}
-        rates = rates_of(arms["constrained"])
-        if rates:
-            judged = [
-                {level for level in run.summary.layer_losses if level >= setting.gamma}
-                for runs in arms.values()
-                for run in runs
-            ]
-            shifted.append(Shift(setting, arms, rates, sorted(set.intersection(*judged)) if judged else []))
-    return shifted
-
-
-def missed(rates: dict[int, float], losses: Sequence[Any]) -> np.ndarray:
-    """f_l − (1 − α_l) f_{l−1} of each constrained layer."""
-    return np.array([losses[layer] - rate * losses[layer - 1] for layer, rate in rates.items() if layer < len(losses)])
 
 
 def table_regimes(results: Results, task: str) -> dict[str, list[Setting]]:
