@@ -2,6 +2,7 @@
 
     python benchmarks/rates.py run --data DATA --out FOLDER [--only video-ut] [--jobs 2]
     python benchmarks/rates.py choose --out FOLDER
+    python benchmarks/rates.py table --out FOLDER
 
 There is one search for each recipe, as in the paper: at the middle depth on the first data set, seed 0. Every arm has
 three trials there: the recipe's usual rate, a third of it and three times as much. `erm-noisier` has ERM's chosen rate,
@@ -160,10 +161,27 @@ def line(row: dict[str, Any]) -> str:
     return f"{row['recipe']} {row['arm']}: {row['chosen']} of {'; '.join(words)}"
 
 
+def table(rows: list[dict[str, Any]]) -> str:
+    """All searches as a Markdown table: the chosen trial in bold, an infeasible one with a dagger."""
+    by_search = {(row["recipe"], row["arm"]): row for row in rows}
+    lines = ["| recipe | arm | trials |", "|---|---|---|"]
+    for recipe, arm in filter(by_search.__contains__, searches()):
+        row = by_search[recipe, arm]
+        searched = "noise" if arm == NOISIER else "learning_rate"
+        words = []
+        for each in row["trials"]:
+            value = "diverged" if each["mean"] is None else f"{each['mean']:.{'3f' if each['mean'] < 1 else '4g'}}"
+            value += " †" if each["feasible"] is False else ""
+            chosen_one = all(each[name] == best for name, best in row["chosen"].items())
+            words.append(f"{each[searched]:g}: " + (f"**{value}**" if chosen_one else value))
+        lines.append(f"| {recipe} | {arm} | {', '.join(words)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("run", "choose"))
+    parser.add_argument("command", choices=("run", "choose", "table"))
     parser.add_argument("--data", type=Path, help="folder of the real data sets")
     parser.add_argument("--out", type=Path, required=True, help="folder for runs and rows")
     parser.add_argument("--only", default="", help="only recipes whose name contains this")
@@ -172,6 +190,9 @@ def main() -> None:
     out = options.out.absolute()
     if options.command == "choose":
         choose(out)
+        return
+    if options.command == "table":
+        print(table(read(out)))
         return
     if options.data is None:
         parser.error("run needs --data")

@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import t as student
 
 from descend.paper.report import FIGURES
-from descend.paper.report.overview import Part, overview
+from descend.paper.report.overview import RunCount, overview
 from descend.paper.report.results import Results
 from descend.records.studies import parse_cell
 from tests.support.studies import line, small
@@ -102,6 +102,17 @@ def test_a_method_of_few_settings_says_so_and_has_erms_cost_there_alone(study):
     assert "not all methods were run in all" in words
 
 
+def test_a_cost_that_is_known_of_one_method_alone_is_left_out(study):
+    """Of the default's three settings one was timed for both methods, and another for the default alone."""
+    for each in study:
+        place, arm = each["cell"]["data"], each["cell"]["arm"]
+        if place == "ucsd" or (place, arm) == ("avenue", "constrained"):
+            time = 3.0 if place == "ucsd" else 50.0
+            each["summary"]["latency"] = {"device": "CPU", "batch_size": 1, "milliseconds": [1.0, 2.0, time]}
+    ours = overview(results(study))["constrained"]
+    assert (ours.cost.full, ours.erm_cost.full) == (3.0, 3.0)
+
+
 def test_half_depth_is_held_against_erms_half_depth():
     lines = seeds([10, 10], "erm", half=16) + seeds([10, 10], "constrained", half=12)
     lines += [text("erm", seed, 0.8, 0.6) for seed in (0, 1)] + [
@@ -131,9 +142,9 @@ def test_falls_are_strict_and_certain_if_every_layer_is():
         *seeds([10] * 4, "erm"),
     ]
     ours = overview(results(lines))["constrained"]
-    assert (ours.falls, ours.certain) == (Part(3, 4), Part(1, 2))
+    assert (ours.falls, ours.certain) == (RunCount(3, 4), RunCount(1, 2))
     lines[0]["groups"]["single"] = True  # samples of one clip say nothing of other clips
-    assert overview(results(lines))["constrained"].certain == Part(0, 2)
+    assert overview(results(lines))["constrained"].certain == RunCount(0, 2)
 
 
 def test_a_method_without_constraints_is_feasible_by_the_defaults_target_alone():
@@ -157,13 +168,13 @@ def test_verdicts_are_taken_at_the_noise_of_training_and_quality_at_that_of_the_
         rows = {"layer_losses": {"0.8": FLAT, "1.2": FALLING}, "train_noise": 1.2}
         lines.append(ut("erm-noisier", seed, 9.5, **rows))
     noisier = overview(results(lines))["erm-noisier"]
-    assert noisier.falls == Part(2, 2) and noisier.error == pytest.approx(5)
+    assert noisier.falls == RunCount(2, 2) and noisier.error == pytest.approx(5)
 
 
 def test_a_diverged_run_counts_as_worst(study):
     gone = [diverged(each) if each["cell"]["arm"] == "linear" and not each["cell"]["seed"] else each for each in study]
     linear = overview(results(gone))["linear"]
-    assert (linear.runs, linear.diverged, linear.falls) == (3, 1, Part(2, 3))
+    assert (linear.runs, linear.diverged, linear.falls) == (3, 1, RunCount(2, 3))
     assert linear.error == float("-inf") and linear.over_noise.surely_worse == 1
     rows, _ = table("table-arms", gone)
     assert (rows["Linear weights"]["Layer L: error, %"], rows["Linear weights"]["Worse"]) == ("diverged", "1 (1)")
@@ -228,7 +239,7 @@ def test_one_seed_decides_nothing_and_equal_runs_are_neither_better_nor_worse():
     assert rows["UCSD"]["Paper's form: gain %"] == "+10.00"
     assert rows["UCSD"]["Paper's form: verdict"] == "undecided"
     assert "Descend's default: better than ERM in 0 of 1 settings (0 decided), worse in 0 (0 decided), and neither in 1"
-    assert "worse in 0 (0 decided), and neither in 1." in words
+    assert "worse in 0 (0 decided), and neither in 1." in words and "is worse:" not in words
 
 
 def interval(cell):
@@ -245,6 +256,7 @@ def test_a_form_is_that_of_a_variant_or_of_the_arm_itself():
     lines += [ut("paper", 0, 8, variant="infeasible"), *seeds([10, 10], "erm", data="avenue")]
     lines += [ut(arm, 0, 10, model="DUST") for arm in ("erm", "paper")]
     lines += [ut(arm, 0, 7, model="DUST", variant="proximal") for arm in ("erm", "paper")]
+    lines.append(ut("erm", 0, 6, model="DUST", variant="untied"))
     shown = FIGURES["table-forms"](results(lines)).table
     rows = [dict(zip(shown.heads, row, strict=True)) for row in shown.rows]
     forms = {
@@ -261,6 +273,7 @@ def test_a_form_is_that_of_a_variant_or_of_the_arm_itself():
         ("UT", "untied", "–", default): ("1", "9"),
         ("UT", "untied", "–", paper): ("2", "10"),
         ("DUST", "tied", "alternating", "ERM"): ("1", "10"),
+        ("DUST", "untied", "alternating", "ERM"): ("1", "6"),
         ("DUST", "untied", "alternating", paper): ("1", "10"),
         ("DUST", "tied", "proximal", "ERM"): ("1", "7"),
         ("DUST", "untied", "proximal", paper): ("1", "7"),

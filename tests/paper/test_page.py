@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,25 +90,41 @@ def test_every_section_is_drawn_without_complaint_or_network(browser: Browser, w
     assert whole_file.stat().st_size < 15e6
 
 
-def test_the_page_opens_with_five_sentences_and_the_grid_and_folds_the_claims(study: Visit) -> None:
-    opening = study.page.locator(".verdict")
-    headline = opening.locator(".headline").inner_text()
-    sentences = re.split(r"(?<=[.])\s+", opening.locator("p").inner_text())
-    assert 2 <= len(sentences) <= 4 and "On video" in sentences[0] and "meet their constraints" in sentences[-1]
+def test_the_page_opens_with_five_answers_and_a_picture_before_the_grids_and_folds_the_claims(study: Visit) -> None:
+    opening = study.page.locator("#opening")
+    answers = opening.locator("li").all_inner_texts()
+    assert len(answers) == 5 and all(re.search("[Rr]uns", answer) for answer in answers)
+    headings = opening.locator("figure h3").all_inner_texts()
+    assert headings == ["Constraints hold", "Loss falls at every layer", "Median gain over ERM over test noise"]
+    expect(opening.locator(".cartesianlayer")).to_have_count(3)
     claims = study.page.locator("#claims")
-    grid, folded, first = (study.page.locator(name).bounding_box() for name in ("#grid .grid", "#claims", "#figure-1"))
-    assert grid["y"] + grid["height"] < 1200 and grid["y"] < folded["y"] < first["y"]
+    places = [study.page.locator(name).first.bounding_box() for name in ("#opening", "#grid", "#claims", "#figure-1")]
+    assert [place["y"] for place in places] == sorted(place["y"] for place in places)
+    assert places[0]["y"] + places[0]["height"] < 1200
     assert claims.get_attribute("open") is None
     claims.locator("summary").click()
-    items = claims.locator(".claims li")
-    words = items.locator(".word").all_inner_texts()
-    counts = {said: words.count(said) for said in ("Held", "Undecided")}
-    assert headline.endswith(f"{counts['Held']} held, {counts['Undecided']} undecided")
-    assert counts["Held"] > 5 and counts["Undecided"] > 0 and sum(counts.values()) == items.count()
-    marks = dict(zip(words, items.locator(".mark").all_inner_texts(), strict=False))
+    verdicts = claims.locator(".judged")
+    words = verdicts.locator(".word").all_inner_texts()
+    counts = " ".join(opening.locator("p").all_inner_texts())
+    for form in ("Paper's form", "Descend's default"):
+        of = verdicts.filter(has=study.page.get_by_text(f"{form}:", exact=True)).locator(".word").all_inner_texts()
+        assert f"{form}: {of.count('Held')} held" in counts and of.count("Held") > 5
+    marks = dict(zip(words, verdicts.locator(".mark").all_inner_texts(), strict=True))
     assert len(set(marks.values())) == len(marks) > 1
     assert claims.locator("a[href='#table-3']").count() == 3
     claims.locator("summary").click()
+
+
+def test_each_form_has_its_grid_on_one_scale_of_colours() -> None:
+    def apart(cell: dict[str, Any], noise: float) -> float:
+        return 0.01 if cell["arm"] == "paper" else 0.1
+
+    maps = heat_map.heat_maps(Results.of(parse_cell(one, "a line") for one in small(apart)))
+    assert [one.name for one in maps] == ["Paper's form", "Descend's default"]
+    paper, default = ([cell for _, row in one.rows for cell in row if cell] for one in maps)
+    assert [cell.index for cell in paper] == [cell.index for cell in default]
+    strongest = [max(cell.share for cell in cells) for cells in (paper, default)]
+    assert strongest[1] == 45 and strongest[0] < 8
 
 
 def test_a_figure_has_its_values_to_hover_over(study: Visit) -> None:
@@ -116,7 +133,7 @@ def test_a_figure_has_its_values_to_hover_over(study: Visit) -> None:
     place = next(place for title, place in places.items() if title.startswith("ViT"))
     (setting,) = Results.of(parse_cell(one, "a line") for one in small()).where(model="ViT")
     values = np.mean([run.summary.values for run in setting.constrained], axis=0)
-    shown = in_plot(study, "figure-2", place, "plot.data.find(trace => trace.name === 'Constrained').y")
+    shown = in_plot(study, "figure-2", place, "plot.data.find(trace => trace.name === 'Descend\\'s default').y")
     assert shown == pytest.approx(values, rel=1e-6)
     point = study.page.locator("#figure-2 [data-plot='0'] .point").first
     point.hover(force=True)
@@ -131,13 +148,16 @@ def test_tables_stand_beside_the_paper(study: Visit) -> None:
 
 def test_a_cell_opens_by_keyboard_and_gives_the_focus_back(study: Visit) -> None:
     page = study.page
-    cell = page.locator("[data-cell][aria-label^='UT-5, UCSD']")
+    cell = page.locator("[data-cell][aria-label^='UT-5, UCSD'][data-arm^=Descend]")
     assert "beyond doubt" in cell.get_attribute("aria-label")
     cell.focus()
     page.keyboard.press("Enter")
     dialog = page.locator("dialog")
     expect(dialog).to_be_visible()
     assert dialog.locator("h2").inner_text() == "UT-5, UCSD, γ = 0.8"
+    assert page.evaluate("document.querySelector('#cell-arm').selectedOptions[0].label") == "Descend's default"
+    for form in ("Paper's form", "Descend's default"):
+        assert form in dialog.locator("#cell-words").inner_text()
     shown = "document.querySelector('[data-curve={}]')"
     assert dialog.locator("figure:not([hidden])").count() == 6
     assert page.evaluate(f"Math.min(...{shown.format('weight')}.data.flatMap(trace => trace.y))") < -0.1
@@ -161,8 +181,13 @@ def test_pictures_follow_their_sliders_and_play(study: Visit) -> None:
     near(study, "frames-0")
     page = study.page
     section = page.locator("#frames-0")
-    assert section.locator(".frame figcaption").all_inner_texts() == ["Clean", "Noisy input", "ERM", "Constrained"]
-    picture = section.locator(".frame", has_text="Constrained").locator("img")
+    assert section.locator(".frame figcaption").all_inner_texts() == [
+        "Clean",
+        "Noisy input",
+        "ERM",
+        "Descend's default",
+    ]
+    picture = section.locator(".frame", has_text="Descend's default").locator("img")
     noise, layer = section.locator("[data-control=noise]"), section.locator("[data-control=layer]")
     before = picture.get_attribute("src")
     noise.focus()
@@ -184,7 +209,7 @@ def test_answers_stand_side_by_side_at_each_noise(study: Visit) -> None:
     section.scroll_into_view_if_needed()
     tables = section.locator("table:visible")
     expect(tables).to_have_count(1)
-    assert tables.locator("thead th").all_inner_texts() == ["Prompt", "ERM", "Constrained"]
+    assert tables.locator("thead th").all_inner_texts() == ["Prompt", "ERM", "Descend's default", "Paper's form"]
     noisy = tables.locator("tbody tr").first.locator("td").all_inner_texts()
     assert noisy[0].count("mouse") > noisy[1].count("mouse")
     section.locator("[data-control=noise]").focus()
@@ -235,9 +260,9 @@ def test_the_runs_of_a_large_study_are_thinned_until_they_fit(monkeypatch: pytes
     monkeypatch.setattr(heat_map, "BUDGET", 150_000)
     thinned = opened(many)
     assert len(json.dumps(thinned)) < 200_000 < len(json.dumps(whole))
-    (arm, *_) = (arm for arm in thinned["cells"][0]["arms"] if arm["name"] == "Constrained")
+    (arm, *_) = (arm for arm in thinned["cells"][0]["arms"] if arm["name"] == "Descend's default")
     assert [run["seed"] for run in arm["runs"]] == [0] and arm["left"] == 2
-    (before, *_) = (arm for arm in whole["cells"][0]["arms"] if arm["name"] == "Constrained")
+    (before, *_) = (arm for arm in whole["cells"][0]["arms"] if arm["name"] == "Descend's default")
     steps = [one["runs"][0]["curves"]["loss"]["steps"] for one in (before, arm)]
     assert len(steps[1]) < len(steps[0]) and steps[1][-1] == steps[0][-1] == 400
 

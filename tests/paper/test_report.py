@@ -18,6 +18,7 @@ from descend.errors import InputError
 from descend.paper.grid import WANTED, cells
 from descend.paper.published import table_3
 from descend.paper.report import FIGURES, Claim, write_study
+from descend.paper.report.cells import ARM_NAMES
 from descend.paper.report.chart import Chart, Line, Panel, Series, arm_style
 from descend.paper.report.claims import above, below, every, within
 from descend.paper.report.drawing import put_figures, requested, shown
@@ -52,12 +53,14 @@ def whole(effect: studies.Effect) -> Results:
     return results(small(effect))
 
 
-def claims(study: Results | list[dict[str, Any]], name: str) -> list[Claim]:
-    return FIGURES[name](study if isinstance(study, Results) else results(study)).claims
+def claims(study: Results | list[dict[str, Any]], name: str, form: str = "constrained") -> list[Claim]:
+    """A figure's claims about one form of the constraints, and those that are judged once."""
+    every = FIGURES[name](study if isinstance(study, Results) else results(study)).claims
+    return [claim for claim in every if claim.form in (form, "")]
 
 
-def verdicts(study: Results | list[dict[str, Any]], name: str) -> list[str]:
-    return [claim.held for claim in claims(study, name)]
+def verdicts(study: Results | list[dict[str, Any]], name: str, form: str = "constrained") -> list[str]:
+    return [claim.held for claim in claims(study, name, form)]
 
 
 def draw(out: Path) -> list[Claim]:
@@ -119,7 +122,7 @@ def test_a_figure_shows_the_runs_own_numbers(drawn: Path) -> None:
     shown = [
         row
         for row in rows(drawn / "figures" / "figure-2.csv")
-        if row["panel"].startswith("ViT") and row["series"] == "Constrained"
+        if row["panel"].startswith("ViT") and row["series"] == "Descend's default"
     ]
     assert [float(row["y"]) for row in shown] == pytest.approx(expected, rel=1e-5)
     assert all(float(row["low"]) < float(row["y"]) < float(row["high"]) for row in shown)
@@ -260,7 +263,7 @@ def test_an_ablation_of_alpha_is_judged_from_its_ends(step: float, held: str) ->
             rise = step * float(one["cell"]["variant"][6:]) / 0.5
             one["groups"]["scores"][-1] = [score + 100 * rise for score in one["groups"]["scores"][-1]]
             one["summary"]["values"][-1] += rise
-    assert verdicts(lines, "figure-5") == [held, "held"]
+    assert verdicts(lines, "figure-5", "paper") == [held, "held"]
     chart = FIGURES["figure-5"](results(lines)).chart
     assert list(chart.panels[0].series[0].x) == [0.05, 0.1, 0.3, 0.5], "the table's own α, 0.1, is among them"
 
@@ -270,7 +273,7 @@ def test_an_infeasible_run_is_found_and_named() -> None:
     for one in lines:
         if one["cell"]["variant"] == "infeasible":
             multiply_error(one, 1.5)
-    worse, named = claims(lines, "figure-11")
+    worse, named = claims(lines, "figure-11", "paper")
     assert worse.held == named.held == "held" and re.search("a gain in RMSE of −(49|5[0-3])", worse.sentence)
     assert "layers 2 and 3 break" in named.sentence
 
@@ -332,7 +335,7 @@ def test_a_run_that_diverged_is_lost_counted_and_named(tmp_path: Path) -> None:
     assert found["No run"].held == "not held" and gone["cell"]["name"] in found["No run"].sentence
     assert "0 of 1" in found["Constr"].sentence and "worse in 1;" in found["Constr"].sentence
     (row,) = rows(tmp_path / "figures" / "table-3.csv")
-    assert row["Constrained"] == "diverged" and row["ERM"][0].isdigit()
+    assert row["Descend's default"] == "diverged" and row["ERM"][0].isdigit()
     draw(write(tmp_path, lines, ["figure-2", "figure-7", "theory-1", "theory-2"]))  # and nothing falls over it
 
 
@@ -344,6 +347,50 @@ def test_every_step_is_asked_not_the_least_one_alone() -> None:
             one["summary"]["layer_losses"]["0.8"] = [1.0, 0.99, 0.9, 0.9 - 0.05 * one["cell"]["seed"]]
     claim = claims(lines, "figure-7")[0]
     assert claim.held == "undecided" and "layer 3 of DUST-3" in claim.sentence
+
+
+def test_each_form_is_judged_apart() -> None:
+    def apart(cell: dict[str, Any], noise: float) -> float:
+        return (WORSE if cell["arm"] == "paper" else BETTER)(cell, noise)
+
+    study = results(small(apart))
+    assert verdicts(study, "table-3", "paper")[0] == "not held" and verdicts(study, "table-3")[0] == "held"
+    forms = [(claim.form, claim.held) for claim in FIGURES["figure-6"](study).claims if "strong noise" in claim.claim]
+    assert forms == [("paper", "not held"), ("constrained", "held")]
+
+
+def test_a_claim_is_judged_once_where_one_form_alone_has_its_cells() -> None:
+    study = whole(BETTER)
+    ablations = [claim for name in ("figure-5", "figure-11", "figure-14") for claim in FIGURES[name](study).claims]
+    assert {claim.form for claim in ablations} == {"paper"}
+    lines = [line("video", "UT", "ucsd", 3, 0.8, arm, 0) for arm in ("erm", "constrained")]
+    assert {claim.form for claim in FIGURES["figure-2"](results(lines)).claims} == {"constrained"}
+    unknown = FIGURES["figure-4"](results(lines)).claims
+    assert {(claim.form, claim.held) for claim in unknown} == {("", "not run")}
+
+
+def test_claims_on_no_form_are_judged_once() -> None:
+    study = whole(BETTER)
+    every = [claim for name in FIGURES for claim in FIGURES[name](study).claims if claim.held != "not run"]
+    once = [claim for claim in every if not claim.form]
+    starts = ("Unconstrained DUST does not", "No run diverges", "UT's and DUST's layers")
+    assert [claim.claim.startswith(start) for claim, start in zip(once, starts, strict=True)] == [True] * 3
+    for form in ("paper", "constrained"):
+        gone = claims(diverge(small(), model="DUST", depth=5, arm=form, seed=0), "theory-3")
+        assert gone[0].held == "not held" and gone[0].sentence.startswith("Diverged: ")
+
+
+def test_figures_have_a_line_or_a_panel_for_each_form() -> None:
+    study = whole(BETTER)
+    for name in ("figure-1", "figure-2", "figure-4", "figure-6", "figure-7", "figure-13", "figure-16"):
+        chart = FIGURES[name](study).chart
+        assert {"ERM", "Paper's form", "Descend's default"} <= chart.legend().keys(), name
+    for name in ("figure-3", "figure-8", "figure-9", "figure-10"):
+        panels = FIGURES[name](study).chart.panels
+        counts = {form: sum(form in panel.title for panel in panels) for form in ("Paper's form", "Descend's default")}
+        assert counts["Paper's form"] == counts["Descend's default"] > 0, name
+    spread = FIGURES["figure-12"](study).chart.legend()
+    assert list(spread) == ["ERM", "Paper's form", "Descend's default", "Paper's form, no relaxation"]
 
 
 def test_steps_along_layers_rest_on_seeds_and_groups_where_groups_are_told() -> None:
@@ -385,7 +432,7 @@ def test_a_rise_that_was_looked_for_is_held_against_all_that_were_tried() -> Non
 
 def test_what_one_seed_tells_many_times_is_told_once() -> None:
     assert claims(small(seeds=1), "figure-9")[2].held == "undecided", "three levels of noise are one seed's"
-    assert claims(whole(BETTER), "figure-14")[1].sentence.startswith("The standard deviation over 3 seeds")
+    assert claims(whole(BETTER), "figure-14", "paper")[1].sentence.startswith("The standard deviation over 3 seeds")
     assert "cells share data and seeds" in claims(whole(BETTER), "table-3")[0].sentence
     assert "undecided in" in claims(whole(BETTER), "figure-2")[0].sentence
 
@@ -447,11 +494,12 @@ def diverge(lines: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.parametrize("form", ["paper", "constrained"])
 @pytest.mark.parametrize("effect", [BETTER, WORSE])
-def test_no_claim_on_texts_holds_by_a_constrained_run_that_diverged(effect: studies.Effect) -> None:
-    names = [f"figure-{number}" for number in (1, 4, 5, 9, 10, 12, 13, 14, 15)]
-    study = results(diverge(small(effect), task="text", arm="constrained", seed=1))
-    found = [claim for name in [*names, "table-4"] for claim in claims(study, name)]
+def test_no_claim_on_texts_holds_by_a_constrained_run_that_diverged(effect: studies.Effect, form: str) -> None:
+    names = [f"figure-{number}" for number in ((1, 4, 5, 9, 10, 12, 13, 14, 15) if form == "paper" else (1, 4, 9, 10))]
+    study = results(diverge(small(effect), task="text", arm=form, seed=1))
+    found = [claim for name in [*names, "table-4"] for claim in claims(study, name, form)]
     held = [claim for claim in found if claim.held == "held"]
     assert [claim.claim for claim in held if not claim.claim.startswith("ERM")] == []
     named = [claim for claim in found if "Diverged: " in claim.sentence]
@@ -459,16 +507,17 @@ def test_no_claim_on_texts_holds_by_a_constrained_run_that_diverged(effect: stud
     (wins,) = (claim for claim in found if claim.claim.startswith("Constrained models are better in most cells"))
     assert "0 of 6" in wins.sentence and "the mean gain is unknown, without 6 in which a run diverged" in wins.sentence
     table = list(csv.DictReader(FIGURES["table-4"](study).table.csv().splitlines()))
-    assert {row["Constrained"] for row in table} == {row["Gain %"] for row in table} == {"diverged"}
+    gains = {row[f"Gain %: {ARM_NAMES[form]}"] for row in table}
+    assert {row[ARM_NAMES[form]] for row in table} == gains == {"diverged"}
 
 
 def test_of_seeds_that_all_diverged_the_settings_are_those_of_their_flags() -> None:
     lines = diverge(small(), variant="alpha=0.3")
-    lines = diverge(lines, model="RoBERTa", arm="constrained", variant="")
+    lines = diverge(lines, model="RoBERTa", arm="paper", variant="")
     study = results(lines)
-    named = [claim for name in ("figure-5", "figure-14", "figure-15") for claim in claims(study, name)]
+    named = [claim for name in ("figure-5", "figure-14", "figure-15") for claim in claims(study, name, "paper")]
     assert all(claim.held == "not held" and "Diverged: " in claim.sentence for claim in named)
-    (row,) = (row for row in FIGURES["table-2"](study).table.rows if list(row[:2]) == ["RoBERTa", "Constrained"])
+    (row,) = (row for row in FIGURES["table-2"](study).table.rows if list(row[:2]) == ["RoBERTa", "Paper's form"])
     assert "0.003" in row and "0.05" not in row, "what its flags give, and nothing of another's"
 
 
@@ -548,7 +597,7 @@ def test_how_much_seeds_differ_can_be_told(strong: float, held: str) -> None:
     for one in lines:
         away = one["cell"]["seed"] - 1
         one["summary"]["values"] = [0.8 + (0.002 if level < 1 else strong) * away for level in studies.LEVELS["text"]]
-    claim = claims(lines, "figure-14")[1]
+    claim = claims(lines, "figure-14", "paper")[1]
     assert claim.held == held, claim.sentence
 
 
@@ -590,7 +639,7 @@ def test_a_series_of_another_depth_than_the_title_says_so() -> None:
         one["validation"]["loss"] = [[float(one["cell"]["depth"] == 3)]]
     (panel,) = FIGURES["figure-2"](results(lines)).chart.panels
     assert panel.title.startswith("UT-5,")
-    assert [series.name for series in panel.series] == ["ERM", "Uniform weights, L = 3", "Constrained"]
+    assert [series.name for series in panel.series] == ["ERM", "Uniform weights, L = 3", "Descend's default"]
 
 
 def test_an_empty_answer_is_not_one_without_repetition() -> None:
@@ -714,12 +763,18 @@ def test_what_words_are_in_a_cell_is_text_in_every_file(tmp_path: Path) -> None:
 
 def test_the_papers_numbers_stand_beside_ours() -> None:
     table = FIGURES["table-3"](whole(BETTER)).table
-    (row,) = ([*one] for one in table.rows if one[:4] == ["UT", "3", "UCSD", "0.15"])
+    columns = [dict(zip(table.heads, one, strict=True)) for one in table.rows]
+    (row,) = (one for one in columns if [*one.values()][:4] == ["UT", "3", "UCSD", "0.15"])
     (theirs,) = (one for one in table_3() if (one.model, one.depth, one.data, one.gamma) == ("UT", 3, "ucsd", 0.15))
-    assert [float(cell) for cell in row[8:10]] == [theirs.unconstrained, theirs.constrained]
+    assert float(row["Printed: ERM"]) == theirs.unconstrained
+    assert float(row["Printed: constrained"]) == theirs.constrained
     gain = 100 * (theirs.unconstrained - theirs.constrained) / theirs.unconstrained
-    assert float(row[10]) == pytest.approx(gain, abs=0.01)
-    assert all(one[8] == "–" for one in table.rows if one[4] == "strong"), "the paper has no strong regime"
+    assert float(row["Printed: gain %"]) == pytest.approx(gain, abs=0.01)
+    strong = [one for one in columns if one["Noise"] == "strong"]
+    assert {one["Printed: ERM"] for one in strong} == {"–"}, "the paper has no strong regime"
+    heads = list(table.heads)
+    assert heads.index("Printed: ERM") == heads.index("Gain %: Paper's form") + 1
+    assert all("(" in one[f"Gain %: {ARM_NAMES[form]}"] for one in columns for form in ("paper", "constrained"))
 
 
 def test_wins_are_those_of_the_tables_own_cells_each_regime_apart(tmp_path: Path) -> None:
@@ -808,7 +863,7 @@ def test_what_is_known_of_a_figure_s_cells_is_said_with_its_claims(tmp_path: Pat
 
     def told(scale: str = "") -> list[str]:
         found = draw(write(tmp_path, lines, ["figure-7"], scale))
-        return [claim.sentence for claim in found if claim.held != "not run"]
+        return [claim.sentence for claim in found if claim.form]
 
     free = "In DUST-3 on UCSD at γ = 0.8 no multiplier ever left 0, so that constrained training was plain training."
     assert told() and not any(free in sentence for sentence in told())
@@ -874,9 +929,9 @@ def test_a_figure_says_the_same_whatever_was_asked_for_beside_it(tmp_path: Path)
 def test_clean_erm_stands_beside_every_noise_of_its_regime() -> None:
     settings = whole(BETTER).where(task="text", model="DistilBERT", data="imdb")
     assert [(one.gamma, *one.arms) for one in settings] == [
-        (0.0, "erm-clean", "constrained"),
-        (0.4, "erm-clean", "erm", "constrained"),
-        (1.0, "erm-clean", "erm", "constrained"),
+        (0.0, "erm-clean", "constrained", "paper"),
+        (0.4, "erm-clean", "erm", "constrained", "paper"),
+        (1.0, "erm-clean", "erm", "constrained", "paper"),
     ]
     assert all(one.paired for one in settings) and settings[0].plain[0].arm == "erm-clean"
 

@@ -180,16 +180,17 @@ def shifted(arm: str, slope: float, seed: int = 0, **settings: Any) -> dict[str,
     return one
 
 
-def test_the_term_of_theorem_4_is_the_allowance_of_any_model_by_two_over_alpha() -> None:
+def test_the_term_of_theorem_4_is_that_of_any_model_over_alpha() -> None:
     lines = [shifted("erm", 0.5), *(shifted("paper", 0.25, seed) for seed in range(2))]
     (found,) = transfers(results(lines).judging("paper"))
     assert found.level == 2.0 and found.distance == pytest.approx(1.2)
     assert found.constant == pytest.approx(0.5), "the steepest layer of any method"
-    assert found.allowed == pytest.approx(0.6) and found.term == pytest.approx(2 * 0.6 / ALPHA)
+    assert found.allowed == pytest.approx(0.6) and found.any_gap == pytest.approx(1.2)
+    assert found.term == pytest.approx(2 * 0.6 / ALPHA)
     assert found.rise("erm") == pytest.approx(0.3) and found.rise("constrained") == pytest.approx(0.15)
     assert not found.telling, "12 is more than the input's own 4.3"
     (row,) = FIGURES["table-theory"](results(lines)).table.rows
-    assert row == ["UT-2, UCSD, γ = 0.8", "2", "0.5", "0.6", "0.3", "0.15", "12", "no"]
+    assert row == ["UT-2, UCSD, γ = 0.8", "2", "0.5", "0.6", "0.3", "0.15", "1.2", "12", "no"]
 
 
 def test_noise_given_as_a_variance_is_as_far_as_its_standard_deviations() -> None:

@@ -190,7 +190,7 @@ def test_a_study_from_the_command_line(out, monkeypatch, capsys):
     assert (erm.arm, constrained.arm) == ("erm", "constrained")
     long = changed(constrained, "", max_steps=40, save_steps=5)
     wild = changed(constrained, "wild", learning_rate=1e30)
-    bad = changed(erm, "bad", window=9999)
+    bad = changed(erm, "bad", window=999)
     study = {"figure-1": Wanted("some", lambda _: [long, erm, wild, bad])}
     monkeypatch.setattr(grid, "WANTED", study)
     words = ["reproduce", "figure-1", "--scale", "smoke", "--out", str(out), "--workers", "2"]
@@ -247,7 +247,7 @@ def test_a_study_from_the_command_line(out, monkeypatch, capsys):
 
 
 def test_where_every_cell_fails_each_is_told_and_nothing_is_drawn(out, monkeypatch, capsys):
-    bad = changed(VIDEO[0], "bad", window=9999)
+    bad = changed(VIDEO[0], "bad", window=999)
     monkeypatch.setattr(grid, "WANTED", {"figure-1": Wanted("some", lambda _: [bad])})
     assert main(["reproduce", "figure-1", "--scale", "smoke", "--out", str(out), "--workers", "1"]) == 1
     said = capsys.readouterr().err
@@ -330,7 +330,9 @@ def test_a_dry_run_looks_for_the_data_where_it_is_told_to(tmp_path, capsys):
 
 
 def test_the_losses_of_training_samples_are_kept_where_they_were_measured(tmp_path):
-    append(tmp_path, "old")
+    old = line_of("old")
+    del old["train_losses"]
+    cell_store.append(tmp_path, parse_cell(old, "a line of before"))
     append(tmp_path, "new", train_losses=[0.5, None, 0.25])
     found = cell_store.read(tmp_path)
     assert found["old"].train_losses is None

@@ -37,9 +37,13 @@ def reproduce(words: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, default=Path("study"), help="folder of the study [study]")
     parser.add_argument("--workers", type=int, help="processes at a time [one for each core]")
     parser.add_argument("--dry-run", action="store_true", help="say what would be run and what it takes, and end")
+    parser.add_argument("--card", type=float, metavar="GB", help="memory of a GPU [80]")
+    parser.add_argument("--tflops", type=float, metavar="X", help="a GPU's sustained TFLOP/s, for --dry-run [20]")
     add_talk(parser)
     options = talk(parser.parse_args(words))
+    from descend.cli.dry_run import by_hand_lines, plan_lines
     from descend.paper.grid import WANTED
+    from descend.paper.plan import CARD_GB, TFLOPS
     from descend.paper.study import Study
     from descend.records.studies import CELLS_FILE
 
@@ -51,8 +55,18 @@ def reproduce(words: Sequence[str]) -> None:
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if workers < 1:
         raise InputError(f"workers must be at least 1; got {workers}.")
+    card = CARD_GB if options.card is None else options.card
+    tflops = TFLOPS if options.tflops is None else options.tflops
+    for name, value in (("card", card), ("tflops", tflops)):
+        if not value > 0:
+            raise InputError(f"{name} must be above 0; got {value:g}.")
     study = Study.of(options.what, options.scale, options.out, options.data_root)
     print(study.estimate(workers), flush=True)
+    by_hand = study.by_hand(card)
+    if options.dry_run:
+        print("\n".join(plan_lines(study, card, tflops)), flush=True)
+    if by_hand:
+        print("\n".join(by_hand_lines(by_hand, card)), flush=True)
     if study.root is not None or not options.dry_run:
         study.check_data()
     if options.dry_run:
@@ -62,7 +76,7 @@ def reproduce(words: Sequence[str]) -> None:
         _convert(models)
     threads = 1 if workers > 1 else None
     preload = ["descend.cli", "descend.run"]
-    report = study.carry_out(partial(_carry_out, threads), workers=workers, preload=preload)
+    report = study.carry_out(partial(_carry_out, threads), workers=workers, preload=preload, left_out=by_hand)
     for name, why in report.diverged.items():
         print(f"{name} diverged, which is counted: {why}")
     for name, why in report.failed.items():
@@ -71,6 +85,11 @@ def reproduce(words: Sequence[str]) -> None:
         draw(study.out, study.wanted)
     if report.failed:
         raise StudyError(f"{len(report.failed)} cells failed; each was named above. The others are done.")
+    if by_hand:
+        raise StudyError(
+            f"{len(by_hand)} cells need several processes and were not run. Train them by the commands above, and give "
+            "this command again. The others are done."
+        )
 
 
 def _carry_out(threads: int | None, job: "Job") -> None:

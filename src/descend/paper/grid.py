@@ -157,7 +157,7 @@ class Grid:
         changes: Settings | None = None,
     ) -> Cell:
         """One cell. The defaults are the middle depth, the data set's first regime and that regime's last γ."""
-        task = next(task for task, recipes in RECIPES.items() if recipe in recipes)
+        task = task_of(recipe)
         regimes = self.scale.gammas[task][data]
         regime = regime or next(iter(regimes))
         gamma = regimes[regime][-1] if gamma is None else gamma
@@ -194,7 +194,8 @@ class Grid:
 
     def seeds(self, recipe: str, data: str, arms: Sequence[str] = COMPARED, **other: Any) -> list[Cell]:
         """Several arms of one setting, with all seeds."""
-        return [self.cell(recipe, data, arm, seed, **other) for arm in arms for seed in self.scale.seeds]
+        seeds = self.scale.seeds_of(task_of(recipe))
+        return [self.cell(recipe, data, arm, seed, **other) for arm in arms for seed in seeds]
 
     def table(self, task: str) -> list[Cell]:
         """All compared arms for every data set, regime, recipe, depth and γ."""
@@ -225,12 +226,11 @@ class Grid:
 
     def further(self, *recipes: str) -> list[Cell]:
         """The arms of `FURTHER` of some recipes, or of all."""
-        tasks = {recipe: task for task, of in RECIPES.items() for recipe in of}
         return [
             cell
             for recipe, arms in FURTHER.items()
             if not recipes or recipe in recipes
-            for cell in self.seeds(recipe, next(iter(self.scale.gammas[tasks[recipe]])), arms)
+            for cell in self.seeds(recipe, next(iter(self.scale.gammas[task_of(recipe)])), arms)
         ]
 
     def whole(self, task: str | None = None) -> list[Cell]:
@@ -289,6 +289,11 @@ class Grid:
         """RoBERTa with several dual learning rates."""
         variants: dict[str, Settings] = {f"dual_lr={rate:g}": {"dual_lr": rate} for rate in self.scale.dual_lrs}
         return self.ablation("text-roberta", "text", variants)
+
+
+def task_of(recipe: str) -> str:
+    """The task of a recipe."""
+    return next(task for task, recipes in RECIPES.items() if recipe in recipes)
 
 
 def _middle(depths: Sequence[int]) -> int:

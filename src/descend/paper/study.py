@@ -1,7 +1,7 @@
 """A study: the cells it needs, those that are done, the cost of the rest, and running them."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -11,13 +11,15 @@ from tqdm import tqdm
 from descend.errors import InputError
 from descend.paper import cell_store
 from descend.paper.costs import Costs
+from descend.paper.data_check import NeededPath, needed_paths
 from descend.paper.grid import OUT, ROOT, cells, names, settings
+from descend.paper.plan import processes
 from descend.paper.scales import SCALES
 from descend.paper.study_file import read_request
 from descend.paper.workers import RUNS, Job, Report, Work, carry_out
 from descend.progress import is_quiet
 from descend.records import locked
-from descend.records.schema import CONFIG_FILE
+from descend.records.schema import CONFIG_FILE, read_config
 from descend.records.studies import CELLS_FILE, STUDY_FILE, Cell, StudyFile
 
 
@@ -90,30 +92,50 @@ class Study:
         pairs = settings()[self.scale].get("converted", {}).items()
         return {self._path(target): self._path(source) for target, source in pairs if target in used}
 
+    def needed_paths(self) -> list[NeededPath]:
+        """What the missing cells read under the data root."""
+        return needed_paths(self.missing, settings()[self.scale].get("converted", {}))
+
     def check_data(self) -> None:
-        """Check that the data of all missing cells exist.
+        """Check that the data of all missing cells exist, with all their sides.
 
         Raises:
             InputError: If some are missing; it names them and the data sets they belong to.
         """
-        converted = settings()[self.scale].get("converted", {})
-        needed: dict[str, set[str]] = {}
-        for cell in self.missing:
-            for value in _words(cell):
-                path = converted.get(value, value)
-                if path.startswith(ROOT):
-                    needed.setdefault(path, set()).add(cell.data)
-        if needed and self.root is None:
-            raise InputError(f"expected --data-root, a folder with {_listed(needed)}; got none.")
-        lacking = {path: data for path, data in needed.items() if not self._path(path).exists()}
-        if lacking:
-            raise InputError(f"{self.root} must hold {_listed(lacking)}; it does not. Put them there, or link to them.")
+        needed = self.needed_paths()
+        if not needed:
+            return
+        if self.root is None:
+            words = ", ".join(each.words() for each in needed)
+            raise InputError(f"expected --data-root, a folder with {words}; got none.")
+        lacking = [(each, each.missing(self.root)) for each in needed]
+        words = ", ".join(each.words(sides or ()) for each, sides in lacking if sides is None or sides)
+        if words:
+            raise InputError(f"{self.root} must hold {words}; it does not. Put them there, or link to them.")
+
+    def by_hand(self, card: float) -> list[Job]:
+        """The missing cells that need several processes to train, except those trained already.
+
+        A worker trains in one process, so these are to be started by hand in their run folders. A run that is finished
+        there is judged by a worker and stored as any other.
+
+        Args:
+            card: Memory of an accelerator in GB.
+        """
+        large = [Job(cell, self.out, self.root) for cell in self.missing if processes(cell, card) != 1]
+        return [job for job in large if not _trained(job.folder)]
 
     def _path(self, value: str) -> Path:
         return Path(value.replace(ROOT, str(self.root)).replace(OUT, str(self.out)))
 
-    def carry_out(self, work: Work, *, workers: int, preload: Sequence[str]) -> Report:
+    def carry_out(self, work: Work, *, workers: int, preload: Sequence[str], left_out: Sequence[Job] = ()) -> Report:
         """Run the missing cells.
+
+        Args:
+            work: Runs one cell.
+            workers: Processes at a time.
+            preload: Modules to import once.
+            left_out: Cells that are not run here.
 
         Raises:
             KeyboardInterrupt: On Ctrl-C or SIGTERM, after all workers have saved and stopped.
@@ -121,7 +143,8 @@ class Study:
         """
         (self.out / RUNS).mkdir(parents=True, exist_ok=True)
         with _Progress(self, workers) as progress:
-            jobs = [Job(cell, self.out, self.root) for cell in self.missing]
+            skipped = {job.cell.name for job in left_out}
+            jobs = [Job(cell, self.out, self.root) for cell in self.missing if cell.name not in skipped]
             return carry_out(jobs, work, workers=workers, preload=preload, tell=progress.tell)
 
     def write(self) -> None:
@@ -193,6 +216,11 @@ class _Progress:
         self.bar.update()
 
 
+def _trained(folder: Path) -> bool:
+    """Whether a folder holds a run that came to its end."""
+    return (folder / CONFIG_FILE).is_file() and read_config(folder).finished
+
+
 def _words(cell: Cell) -> list[str]:
     """The values of a cell's settings that are text, among them paths."""
     return [value for value in (*cell.settings.values(), *cell.answer.values()) if isinstance(value, str)]
@@ -203,7 +231,3 @@ def _duration(seconds: float) -> str:
         if seconds >= 1.5 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _listed(paths: Mapping[str, set[str]]) -> str:
-    return ", ".join(f"{path.removeprefix(f'{ROOT}/')} ({', '.join(sorted(data))})" for path, data in paths.items())

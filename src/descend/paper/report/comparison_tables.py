@@ -8,7 +8,7 @@ from descend.paper.grid import FORM_ARMS, FORMS, NOISE_IS
 from descend.paper.report.cells import Place, Run, arm_name, data_name
 from descend.paper.report.estimates import Interval, gain, robust
 from descend.paper.report.layers_needed import metrics
-from descend.paper.report.overview import ArmOverview, Gains, certain, falls, feasible, overview, verdict
+from descend.paper.report.overview import ArmOverview, Gains, certain, falls, feasible, outcome, overview
 from descend.paper.report.results import MODELS, Results, Setting
 from descend.paper.report.tables import Table, with_ends
 from descend.records.schema import WITHIN
@@ -112,7 +112,7 @@ def _cell_row(setting: Setting) -> list[str]:
         if arm != "linear":
             row += [str(feasible(runs)), _falls(runs), _last_layer(runs, setting.gamma)]
         gained = gain(setting, arm).interval if setting.compares(arm) else None
-        row += [with_ends(gained, "+z.2f"), _verdict(gained)] if gained else ["–", "–"]
+        row += [with_ends(gained, "+z.2f"), _outcome(gained)] if gained else ["–", "–"]
     return row
 
 
@@ -125,9 +125,9 @@ def _last_layer(runs: Sequence[Run], level: float) -> str:
     return with_ends(Interval(float(metrics(runs, level)[-1].value)), ".4g") if runs else "–"
 
 
-def _verdict(gained: Interval) -> str:
-    """The verdict, and what its interval rests on if not on all seeds and groups."""
-    return f"{verdict(gained)}{f', {gained.over}' if gained.over else ''}"
+def _outcome(gained: Interval) -> str:
+    """The outcome, and what its interval rests on if not on all seeds and groups."""
+    return f"{outcome(gained)}{f', {gained.over}' if gained.over else ''}"
 
 
 def table_forms(results: Results) -> Table:

@@ -16,10 +16,10 @@ from descend.paper.report.layers_needed import half, layers_within, metrics, mil
 from descend.paper.report.results import FORMS, Results, Setting
 from descend.records.schema import WITHIN
 
-Verdict = Literal["better", "worse", "undecided"]
+Outcome = Literal["better", "worse", "undecided"]
 
 
-class Part(NamedTuple):
+class RunCount(NamedTuple):
     """Some of several runs, ``number`` of ``total``."""
 
     number: int
@@ -52,14 +52,14 @@ class Gains:
     @classmethod
     def of(cls, gains: Sequence[Interval]) -> "Gains":
         """From the gain in each setting."""
-        verdicts = [verdict(gained) for gained in gains]
+        outcomes = [outcome(gained) for gained in gains]
         return cls(
             middle=_median([gained.value for gained in gains]),
             better=sum(gained.value > 0 for gained in gains),
             worse=sum(gained.value < 0 for gained in gains),
-            surely_better=verdicts.count("better"),
-            surely_worse=verdicts.count("worse"),
-            undecided=verdicts.count("undecided"),
+            surely_better=outcomes.count("better"),
+            surely_worse=outcomes.count("worse"),
+            undecided=outcomes.count("undecided"),
         )
 
 
@@ -105,9 +105,9 @@ class ArmOverview:
     settings: int
     runs: int
     diverged: int
-    feasible: Part
-    falls: Part
-    certain: Part
+    feasible: RunCount
+    falls: RunCount
+    certain: RunCount
     error: float
     accuracy: float
     half_error: float
@@ -155,27 +155,27 @@ def _overview(arm: str, settings: Sequence[Setting]) -> ArmOverview:
     )
 
 
-def feasible(runs: Sequence[Run]) -> Part:
+def feasible(runs: Sequence[Run]) -> RunCount:
     """The feasible runs: by their own constraints, or by the default's target if they had none."""
     judged = [run for run in runs if run.arm in FORMS or run.diverged or run.summary.target == "geometric"]
-    return Part(sum(run.summary.feasible is True for run in judged), len(judged))
+    return RunCount(sum(run.summary.feasible is True for run in judged), len(judged))
 
 
-def falls(runs: Sequence[Run]) -> Part:
+def falls(runs: Sequence[Run]) -> RunCount:
     """The runs whose mean test loss falls at every layer, at their training noise."""
-    return Part(sum(map(_falls, runs)), len(runs))
+    return RunCount(sum(map(_falls, runs)), len(runs))
 
 
-def certain(runs: Sequence[Run]) -> Part:
+def certain(runs: Sequence[Run]) -> RunCount:
     """Of the runs that fall and have a certificate, those certain at 95 % confidence; samples of one clip never are."""
     known = [run for run in runs if _falls(run) and run.summary.certified]
-    return Part(
+    return RunCount(
         sum(min(run.summary.certified) > 0 and not (run.groups is not None and run.groups.single) for run in known),
         len(known),
     )
 
 
-def verdict(gained: Interval) -> Verdict:
+def outcome(gained: Interval) -> Outcome:
     """Whether the whole 95 % interval of a gain lies above 0, below 0, or neither."""
     return "better" if above(gained) == "held" else "worse" if below(gained) == "held" else "undecided"
 

@@ -17,7 +17,7 @@ from descend.paper.report.chart import Series
 from descend.paper.report.claims import Claim, Held
 from descend.paper.report.drawing import put_figures, requested, shown
 from descend.paper.report.heat_map import HeatMap, heat_maps, opened
-from descend.paper.report.opening import SETTING_WORDS, plots, sentences
+from descend.paper.report.opening import SETTING_WORDS, findings, picture
 from descend.paper.report.parts import Shown
 from descend.paper.report.plotly_charts import plot_panel
 from descend.paper.report.results import FORMS, Results, Setting
@@ -124,8 +124,8 @@ def put_study_page(out: Path, results: Results, drawn: Mapping[str, Shown], scal
     def add_data(**values: Any) -> None:
         data.append({"state": {"log": True}, "plots": {}, "frames": None, **values})
 
-    picture = plots(results)
-    add_data(plots={str(place): figure.to_plotly_json() for place, figure in enumerate(picture.values())})
+    plots = picture(results)
+    add_data(plots={str(place): figure.to_plotly_json() for place, figure in enumerate(plots.values())})
     add(Section("grid", "What constraints gain", grids=heat_maps(results)))
     for name, figure in drawn.items():
         title = next(part.title for part in (figure.chart, figure.table) if part)
@@ -154,7 +154,7 @@ def put_study_page(out: Path, results: Results, drawn: Mapping[str, Shown], scal
         subtitle=_extent(results, scale),
         counts=_counts(claims),
         opening=_opening(results, scale),
-        picture=list(picture),
+        picture=list(plots),
         setting_words=SETTING_WORDS,
         sections=sections,
         all_claims=_judged(claims),
@@ -190,7 +190,7 @@ def _extent(results: Results, scale: str) -> str:
 def _opening(results: Results, scale: str) -> list[str]:
     """The answers at the top, after a warning if a scale's runs say nothing."""
     warning = "" if not scale or SCALES[scale].telling else f"Scale {scale} says nothing about the method."
-    return [*filter(None, [warning]), *sentences(results)]
+    return [*filter(None, [warning]), *findings(results)]
 
 
 def _counts(claims: Sequence[Claim]) -> list[str]:

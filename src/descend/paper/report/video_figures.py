@@ -48,7 +48,7 @@ def _depths(settings: Sequence[Setting], form: str, styles: Mapping[int, Style])
     for arm, setting in product(("constrained", "erm"), settings):
         curve = robust(tuple(setting.runs(arm)))
         ends = [number.interval for number in curve.numbers]
-        name = f"{arm_name(form if arm == 'constrained' else arm)}, L = {setting.depth}"
+        name = f"{arm_name(arm) if arm == 'erm' else 'Constraints'}, L = {setting.depth}"
         series.append(banded(name, styles[setting.depth], curve.noise, ends, dashed=arm == "erm"))
     title = f"{first.model}, {data_name(first.data)}, γ = {first.gamma:g}, {arm_name(form)}"
     return Panel(title, "test noise γ", first.metric, series, lines=[Line(first.gamma, "trained")])

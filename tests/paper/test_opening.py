@@ -1,0 +1,110 @@
+"""The answers and the picture at the top of a study's page."""
+
+from typing import Any
+
+import pytest
+
+from descend.paper.report.opening import compare, findings, last_layer, picture
+from descend.paper.report.results import Results
+from descend.records.studies import parse_cell
+from tests.support.studies import BETTER, WORSE, line, small
+
+ARMS = ("erm", "paper", "constrained", "linear")
+
+
+def results(lines: list[dict[str, Any]]) -> Results:
+    return Results.of(parse_cell(one, "a line") for one in lines)
+
+
+def runs(arms: tuple[str, ...] = ARMS, seeds: int = 3, **changed: Any) -> list[dict[str, Any]]:
+    return [line("video", "UT", "ucsd", 3, 0.8, arm, seed, **changed) for arm in arms for seed in range(seeds)]
+
+
+def scale_losses(one: dict[str, Any], factor: float) -> None:
+    """A run's losses along the layers, by group too."""
+    for row in one["summary"]["layer_losses"].values():
+        row[:] = [factor * value for value in row]
+    for rows in one["groups"]["layers"]["losses"]:
+        rows[:] = [[factor * value for value in row] for row in rows]
+
+
+@pytest.mark.parametrize(("effect", "first"), [(WORSE, True), (BETTER, False)])
+def test_linear_weights_come_first_where_they_are_better(effect: Any, first: bool) -> None:
+    lines = runs(effect=effect)
+    for one in lines:
+        if one["cell"]["arm"] == "constrained":
+            scale_losses(one, 1.2 if first else 0.8)
+    answers = findings(results(lines))
+    assert len(answers) == 5
+    place = [answer.startswith("Linear weights, a simpler method, ") for answer in answers].index(True)
+    assert place == (0 if first else 3)
+    verb = "beat Descend's default" if first else "lose to Descend's default"
+    assert f"{verb} more often than" in answers[place]
+    assert "over test noise and at the last layer. Over test noise they are" in answers[place]
+    assert ("better in 1, worse in 0 of 1 settings (surely 1 and 0)" in answers[place]) == first
+    assert answers[place].endswith("(6 runs).")
+
+
+def test_linear_weights_come_first_where_they_are_better_at_the_last_layer_alone() -> None:
+    lines = runs()
+    for one in lines:
+        if one["cell"]["arm"] == "constrained":
+            scale_losses(one, 1.2)
+    assert "lose to it at the last layer, but not over test noise." in findings(results(lines))[0]
+
+
+def test_answers_count_runs_of_each_arm() -> None:
+    lines = runs()
+    lines[3]["summary"]["feasible"] = False
+    answers = [answer for answer in findings(results(lines)) if not answer.startswith("Linear")]
+    assert answers[0] == (
+        "The constraints hold on test data in 2 of 3 runs of the paper's form and in 3 of 3 runs of Descend's default."
+    )
+    assert answers[1] == (
+        "Runs whose test loss falls at every layer: ERM 0 of 3, the paper's form 3 of 3, Descend's default 3 of 3, "
+        "linear weights 0 of 3."
+    )
+    assert "the paper's form is better in 1, worse in 0 of 1 settings (surely 1 and 0)" in answers[2]
+    assert answers[3].endswith("ERM in 0 of 1 on video (6 runs); linear weights in 0 of 1 on video (6 runs).")
+
+
+def test_one_seed_decides_nothing_and_says_so() -> None:
+    answers = findings(results(runs(seeds=1)))
+    assert "too few seeds to be sure" in answers[2] and "surely" not in " ".join(answers)
+    assert answers[-1] == "No setting has enough seeds to tell where a simpler method is as good."
+
+
+@pytest.mark.parametrize(
+    ("arms", "words"),
+    [
+        (("erm",), "No run with constraints is done yet."),
+        (("erm", "paper"), "in 3 of 3 runs of the paper's form."),
+        (("erm", "paper", "constrained"), "No setting has both linear weights and Descend's default yet."),
+        (("paper",), "No run of plain training (ERM) is done yet, so nothing is compared."),
+        ((), "No run of plain training (ERM) is done yet, so nothing is compared."),
+    ],
+)
+def test_a_partial_study_says_what_is_not_run(arms: tuple[str, ...], words: str) -> None:
+    study = results(runs(arms))
+    assert words in " ".join(findings(study))
+    headings = list(picture(study))
+    assert ("Constraints hold" in headings) == ("paper" in arms and "erm" in arms)
+
+
+def test_a_diverged_run_loses_at_the_last_layer_and_is_not_drawn() -> None:
+    lines = runs()
+    lines[-4] = {"cell": lines[-4]["cell"], "summary": None, "diverged": "loss is nan", "seconds": 3.0}
+    assert lines[-4]["cell"]["arm"] == "constrained"
+    study = results(lines)
+    at_last = compare(study.settings, "constrained", "erm", last_layer)
+    assert (at_last.gains.better, at_last.gains.worse, at_last.gains.surely_worse) == (0, 1, 1)
+    assert "Descend's default 2 of 3" in findings(study)[2]
+    gains = picture(study)["Median gain over ERM over test noise"]
+    assert [bar.x[0] is None for bar in gains.data] == [False, True, False]
+
+
+def test_the_picture_has_a_bar_for_each_arm() -> None:
+    plots = picture(results(small()))
+    shares = {bar.name: bar.x[0] for bar in plots["Loss falls at every layer"].data}
+    assert shares == {"ERM": 0, "Paper's form": 1, "Descend's default": 1, "Linear weights": 0}
+    assert [bar.name for bar in plots["Constraints hold"].data] == ["Paper's form", "Descend's default"]
