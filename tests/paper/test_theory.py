@@ -188,7 +188,7 @@ def test_the_term_of_theorem_4_is_the_allowance_of_any_model_by_two_over_alpha()
     assert found.allowed == pytest.approx(0.6) and found.term == pytest.approx(2 * 0.6 / ALPHA)
     assert found.rise("erm") == pytest.approx(0.3) and found.rise("constrained") == pytest.approx(0.15)
     assert not found.telling, "12 is more than the input's own 4.3"
-    (row,) = FIGURES["theory-5"](results(lines)).table.rows
+    (row,) = FIGURES["table-theory"](results(lines)).table.rows
     assert row == ["UT-2, UCSD, γ = 0.8", "2", "0.5", "0.6", "0.3", "0.15", "12", "no"]
 
 
@@ -201,6 +201,6 @@ def test_noise_given_as_a_variance_is_as_far_as_its_standard_deviations() -> Non
 def test_a_loss_that_is_not_finite_leaves_a_table_with_words() -> None:
     one = shifted("paper", 0.1)
     one["summary"]["layer_losses"]["2.0"] = [inf, inf, inf]
-    (row,) = FIGURES["theory-5"](results([one])).table.rows
+    (row,) = FIGURES["table-theory"](results([one])).table.rows
     assert row[2] == "0.1" and row[5] == "∞"
-    assert not FIGURES["theory-5"](results([line("erm")])).table.rows
+    assert not FIGURES["table-theory"](results([line("erm")])).table.rows

@@ -337,7 +337,7 @@ WANTED: dict[str, Wanted] = {
     "theory-2": Wanted("violations under shift against Corollary 3", lambda grid: grid.tables()),
     "theory-3": Wanted("UT's and DUST's energies along the layers", lambda grid: grid.tables("UT", "DUST")),
     "theory-4": Wanted("primal and dual values along training against Theorem 1", lambda grid: grid.tables()),
-    "theory-5": Wanted("how a loss rises under shift, Assumption 7 and Theorem 4", lambda grid: grid.tables()),
+    "table-theory": Wanted("how a loss rises under shift, Assumption 7 and Theorem 4", lambda grid: grid.tables()),
     "table-arms": Wanted("our own: what each method gives, over all settings", lambda grid: grid.whole()),
     "table-cells": Wanted("our own: every setting, constrained against plain training", lambda grid: grid.tables()),
     "table-forms": Wanted("our own: weights of each layer, DUST's layers, the two readings of γ", Grid.forms),

@@ -57,7 +57,7 @@ _DRAWN: dict[str, Callable[[Results], Chart | Table]] = {
     "theory-2": theory_figures.theory_2,
     "theory-3": theory_figures.theory_3,
     "theory-4": theory_figures.theory_4,
-    "theory-5": theory_figures.theory_5,
+    "table-theory": theory_figures.table_theory,
     "table-arms": comparison_tables.table_arms,
     "table-cells": comparison_tables.table_cells,
     "table-forms": comparison_tables.table_forms,

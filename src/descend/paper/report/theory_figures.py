@@ -51,7 +51,7 @@ def theory_2(results: Results) -> Chart:
     words = (
         "The largest f_l − (1 − α_l) f_(l−1) over layers, in units of f_0 at the training noise; ERM is held to the "
         "same constraints. Distance: |γ − γ_train|, to which that of transport between the two noises is proportional "
-        "where γσ_x is a standard deviation. The factor C of the corollary is not measured: theory-5 has what can be "
+        "where γσ_x is a standard deviation. The factor C of the corollary is not measured: table-theory has what can be "
         f"said of it. {SEEDS}"
     )
     form, view = _theory_form(results)
@@ -122,7 +122,7 @@ def theory_4(results: Results) -> Chart:
     return Chart("theory-4", "Primal value and Lagrangian along training, and Theorem 1", words, panels, 3, missing)
 
 
-def theory_5(results: Results) -> Table:
+def table_theory(results: Results) -> Table:
     """How much Assumption 7 lets any model's loss rise under shift, and Theorem 4's term, beside what was measured."""
     form, view = _theory_form(results)
     heads = ("Setting", "Test γ", "C, at least", "Cd: any model", "ERM", arm_name(form), "Cτ/α", "Says something")
@@ -144,7 +144,7 @@ def theory_5(results: Results) -> Table:
         if rows
         else "Not run: constrained cells judged beyond their training noise."
     )
-    return Table("theory-5", "The rise of the loss under shifted noise, Assumption 7 and Theorem 4", words, heads, rows)
+    return Table("table-theory", "The rise of the loss under shifted noise, Assumption 7 and Theorem 4", words, heads, rows)
 
 
 def _theory_form(results: Results) -> tuple[str, Results]:
