@@ -41,6 +41,12 @@ _TERMS = (
         r"\b[Cc]onstrained\b",
     ),
     _term(
+        "Paper’s form, Descend’s default",
+        "Two forms of the constraints: as the paper has them (<code>--preset paper</code>), and without any constraint"
+        " setting.",
+        r"\bPaper(’|'|&#39;)s form\b|\bDescend(’|'|&#39;)s default\b",
+    ),
+    _term(
         "Uniform, linear weights",
         "The sum of all layers’ losses is trained, with equal or growing weights.",
         r"\b(Uniform|Linear) weights\b",

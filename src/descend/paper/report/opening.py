@@ -164,7 +164,9 @@ def _simpler(results: Results, ours: str) -> str:
             parts.append(f"{_NAMES[simple]} in {listed(counts)} ({runs} runs)")
     if not parts:
         return "No setting has enough seeds to tell where a simpler method is as good."
-    return f"Settings in which a simpler method is not surely worse than {_NAMES[ours]}: {'; '.join(parts)}."
+    return (
+        f"Settings in which a simpler method is not surely worse than {_NAMES[ours]} {_OVER_NOISE}: {'; '.join(parts)}."
+    )
 
 
 def _capital(words: str) -> str:
