@@ -8,7 +8,7 @@ import sys
 import mpmath
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from descend import InputError
@@ -107,6 +107,7 @@ def test_more_noise_or_a_larger_delta_never_costs_more(ratio, delta, factor):
 
 @given(ratios, deltas, st.floats(1e-6, 1e6))
 def test_only_sensitivity_in_units_of_the_noise_counts(ratio, delta, unit):
+    assume(abs(ratio / 1e7 - 1) > 1e-12)  # there the bound takes over, and rounding decides which of the two is given
     assert epsilon(unit, ratio * unit, delta) == pytest.approx(epsilon(1, ratio, delta), rel=1e-9, abs=1e-9)
 
 
