@@ -6,7 +6,7 @@ import numpy as np
 
 from descend.paper.report.cells import Run
 from descend.paper.report.results import Results, Setting
-from descend.paper.report.selections import deepest_constrained, finite_runs
+from descend.paper.report.selections import deepest_constrained, finite_runs, number_of
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,6 @@ def follows_its_lagrangian(run: Run) -> bool:
     """Whether a run's primal step descends the Lagrangian of constraints with α, eq. (5): the paper's form does."""
     has_alpha = any(limit is not None for limit in run.summary.limits)
     return has_alpha and run.summary.settings.get("stop_gradient") is False
-
-
-def number_of(run: Run, name: str) -> float | None:
-    """A run's setting that is a number; None otherwise."""
-    value = run.summary.settings.get(name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def dualities(results: Results) -> dict[Setting, list[Duality]]:

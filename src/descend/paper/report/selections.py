@@ -196,12 +196,13 @@ def alphas(results: Results) -> Ablation | None:
 
 def dual_lrs(results: Results) -> Ablation | None:
     """The ablation of the dual learning rate."""
-    return ablation(results, "dual_lr=", lambda run: _setting(run, "dual_lr"))
+    return ablation(results, "dual_lr=", lambda run: number_of(run, "dual_lr"))
 
 
-def _setting(run: Run, name: str) -> float | None:
+def number_of(run: Run, name: str) -> float | None:
+    """A run's setting that is a number; None otherwise."""
     value = run.summary.settings.get(name)
-    return float(value) if isinstance(value, int | float) else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def made_infeasible(results: Results) -> tuple[list[Run], Setting] | None:
