@@ -340,6 +340,7 @@ WANTED: dict[str, Wanted] = {
     "table-theory": Wanted("how a loss rises under shift, Assumption 7 and Theorem 4", lambda grid: grid.tables()),
     "table-arms": Wanted("our own: what each method gives, over all settings", lambda grid: grid.whole()),
     "table-cells": Wanted("our own: every setting, constrained against plain training", lambda grid: grid.tables()),
+    "table-lost": Wanted("our own: settings in which constraints lose, and why", lambda grid: grid.tables()),
     "table-forms": Wanted("our own: weights of each layer, DUST's layers, the two readings of γ", Grid.forms),
     "anytime": Wanted("our own: quality against depth and noise, all methods", Grid.anytime),
     "table-anytime": Wanted("our own: layers needed within 1, 2, 5 % of full depth, all methods", Grid.anytime),

@@ -38,10 +38,15 @@ class Row:
     higher_is_better: bool
 
     @property
+    def gain(self) -> float:
+        """How much better the constrained model is, in per cent of ERM's number."""
+        change = self.constrained - self.unconstrained
+        return 100 * (change if self.higher_is_better else -change) / self.unconstrained
+
+    @property
     def won(self) -> bool:
         """Whether the constrained model is strictly the better one."""
-        gain = self.constrained - self.unconstrained
-        return (gain if self.higher_is_better else -gain) > 0
+        return self.gain > 0
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,12 @@ class Run:
         """Whether more of the metric is better."""
         return self.summary.higher_is_better
 
+    @property
+    def validation_loss(self) -> float:
+        """Layer L's loss on validation data, of the model that was kept; infinite if the run diverged or has none."""
+        rows = self.validation.get("loss")
+        return rows[self.kept][-1] if rows and not self.diverged else inf
+
     @cached_property
     def rates(self) -> dict[int, float]:
         """Constrained layer → the largest ratio f_l / f_{l−1} that its constraint allows.

@@ -180,8 +180,13 @@ def outcome(gained: Interval) -> Outcome:
     return "better" if above(gained) == "held" else "worse" if below(gained) == "held" else "undecided"
 
 
+def descends(losses: Sequence[float]) -> bool:
+    """Whether losses f_0 … f_L are known and fall at every layer."""
+    return len(losses) > 1 and all(after < before for before, after in pairwise(losses))
+
+
 def _falls(run: Run) -> bool:
-    return all(after < before for before, after in pairwise(run.losses(run.summary.train_noise) or [nan, nan]))
+    return descends(run.losses(run.summary.train_noise) or [])
 
 
 def _medians(arm: str, settings: Sequence[Setting], layer: Callable[[int], int]) -> tuple[float, float]:
