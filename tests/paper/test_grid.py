@@ -142,7 +142,7 @@ def test_small_has_the_papers_noise_and_further_arms_at_a_middle_depth():
         assert len({(cell.data, cell.depth, cell.gamma) for cell in further}) == 1
         depths = SCALES["small"].depths[recipe]
         assert {cell.depth for cell in further} == {depths[(len(depths) - 1) // 2]}
-    assert ("video-ut", 5) in middle
+    assert ("video-ut", 3) in middle, "the infeasible run is of the shallowest UT"
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -157,16 +157,17 @@ def test_every_cell_of_the_tables_has_the_four_compared_arms(scale):
 
 
 def test_the_papers_form_has_the_preset_and_no_settings_of_ours(monkeypatch):
-    rows = {"every": {"a": 1}, "ours": {"b": 2}, "paper": {"c": 3}}
+    rows = {"every": {"a": 1}, "ours": {"b": 2}, "preset": {"c": 3}, "paper": {"d": 4}}
     monkeypatch.setitem(settings()["small"]["recipes"], "video-ut", rows)
     grid = Grid("small")
     given = {arm: grid.cell("video-ut", "ucsd", arm, 0).settings for arm in ARMS}
     assert given["paper"]["preset"] == "paper" and given["paper"]["method"] == "constrained"
-    assert {arm for arm, flags_ in given.items() if "preset" in flags_} == {"paper"}
+    assert {arm for arm, flags_ in given.items() if "preset" in flags_} == {"paper", "erm-paper"}
+    assert given["erm-paper"]["preset"] == "paper" and given["erm-paper"]["method"] == "erm"
     assert "alpha" not in given["constrained"] and "strength" not in given["constrained"]
     for arm, flags_ in given.items():
         own = {name: value for name, value in flags_.items() if len(name) == 1}
-        assert own == {"a": 1, **({"c": 3} if arm == "paper" else {"b": 2})}
+        assert own == {"a": 1, **{"paper": {"c": 3, "d": 4}, "erm-paper": {"c": 3}}.get(arm, {"b": 2})}
 
 
 def test_an_arm_without_rates_of_its_own_has_those_of_erm(monkeypatch):
@@ -263,7 +264,7 @@ def test_every_recipe_has_its_settings():
     for scale, grid in SCALES.items():
         rows = settings()[scale]["recipes"]
         assert rows.keys() == {recipe for recipes in RECIPES.values() for recipe in recipes}
-        assert all(row.keys() <= {"every", "ours", "paper"} and "every" in row for row in rows.values())
+        assert all(row.keys() <= {"every", "ours", "preset", "paper"} and "every" in row for row in rows.values())
         for task, recipes in RECIPES.items():
             assert grid.depths.keys() >= set(recipes) and grid.gammas[task].keys() <= settings()[scale]["data"].keys()
 

@@ -18,7 +18,13 @@ def runs(arm: str, errors: list[float], fit: float, test: float, **changed: Any)
     made = []
     for seed, error in enumerate(errors):
         losses = [3.0, 2.9, 2.8, 2.7, 2.6, test]
-        entries = {"values": [error] * 6, "mean": error, "layer_losses": {"0.15": losses}, "feasible": True}
+        entries = {
+            "values": [error] * 6,
+            "mean": error,
+            "layer_losses": {"0.15": losses},
+            "feasible": True,
+            "cap": None,
+        }
         run = line("video", "UT", "ucsd", 5, 0.15, arm, seed, **entries | {"target": "geometric"} | changed)
         run["groups"]["scores"] = [[100 * error**2] * 12] * 6
         run["train_losses"] = [*losses[:-1], fit]
@@ -64,6 +70,14 @@ def test_erm_may_meet_the_constraints_by_itself() -> None:
     (row,) = rows(plain, runs("constrained", [10.01, 10.01], 1.0, 1.0))
     assert row[SAYS] == "ERM meets the constraints by itself; level"
     (row,) = rows(plain, runs("paper", [11, 11], 1.1, 1.1))
+    assert row[SAYS] == "fits the training data less well"
+
+
+def test_a_form_that_asks_for_more_than_any_method_reached_says_so() -> None:
+    cap = 0.9 / 0.9**5  # 1 − α is 0.9 at all five layers
+    (row,) = rows(PLAIN, runs("paper", [11, 11], 1.1, 1.1, cap=cap))
+    assert row[SAYS] == "asks for a lower last loss than any method reached; fits the training data less well"
+    (row,) = rows(PLAIN, runs("paper", [11, 11], 1.1, 1.1, cap=1.2 * cap))
     assert row[SAYS] == "fits the training data less well"
 
 

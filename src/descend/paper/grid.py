@@ -35,20 +35,24 @@ ARMS: dict[str, Settings] = {
     "linear": {"method": "linear"},
     "uniform": {"method": "uniform"},
     "erm-noisier": {"method": "erm"},
+    "erm-paper": {"method": "erm", "preset": "paper"},
     "erm-clean": {"method": "erm"},
     "r-drop": {"method": "r-drop"},
     "neftune": {"method": "neftune"},
     "layerskip": {"method": "layerskip"},
 }
 """Arm → its settings. ``paper`` is the paper's form, ``constrained`` the default, with no constraint setting.
-``erm-noisier`` is ERM at more training noise, which validation data choose; ``erm-clean`` is ERM without any."""
+``erm-noisier`` is ERM at more training noise, which validation data choose; ``erm-paper`` is ERM with the paper's
+optimizer, schedule and choice of the model; ``erm-clean`` is ERM without noise."""
 
 FURTHER = {
-    "video-ut": ("uniform", "erm-noisier"),
-    "video-vit": ("uniform", "erm-noisier", "layerskip"),
-    "text-ut": ("uniform", "erm-noisier", "r-drop", "neftune"),
-    "text-distilbert": ("uniform", "erm-noisier", "r-drop", "neftune", "layerskip"),
-    "llm-sft": ("uniform", "erm-noisier", "neftune", "layerskip"),
+    "video-ut": ("uniform", "erm-noisier", "erm-paper"),
+    "video-dust": ("erm-paper",),
+    "video-vit": ("uniform", "erm-noisier", "erm-paper", "layerskip"),
+    "text-ut": ("uniform", "erm-noisier", "erm-paper", "r-drop", "neftune"),
+    "text-distilbert": ("uniform", "erm-noisier", "erm-paper", "r-drop", "neftune", "layerskip"),
+    "text-roberta": ("erm-paper",),
+    "llm-sft": ("uniform", "erm-noisier", "erm-paper", "neftune", "layerskip"),
 }
 """Recipe → its other arms, at the middle depth on its task's first data set. Not all methods fit all models: LayerSkip
 drops blocks, NEFTune needs word embeddings, and R-Drop is for classifiers."""
@@ -172,7 +176,8 @@ class Grid:
             **({"noise_is": NOISE_IS[regime]} if task == "video" else {}),
             **self.settings["data"][data],
             **rows["every"],
-            **rows.get("paper" if arm == "paper" else "ours", {}),
+            **rows.get("preset" if "preset" in ARMS[arm] else "ours", {}),
+            **(rows.get("paper", {}) if arm == "paper" else {}),
             **chosen.get(arm, chosen.get("erm", {})),  # falls back to ERM's
             **(changes or {}),
         }
@@ -263,16 +268,18 @@ class Grid:
                 runs += self.seeds(recipe, data, FORM_ARMS, regime="paper", variant="noise_is=std", changes=changed)
         return runs
 
-    def ablation(self, recipe: str, task: str, variants: Mapping[str, Settings]) -> list[Cell]:
-        """Runs of the paper's form with changed settings, by the variant's name, and the unchanged arms.
-
-        A variant that changes nothing is left out: it is the arm's own run.
-        """
+    def ablation(self, recipe: str, task: str, variants: Mapping[str, Settings], **other: Any) -> list[Cell]:
+        """Runs of the paper's form with changed settings, by the variant's name, and the unchanged arms."""
         data = next(iter(self.scale.gammas[task]))
-        compared = self.seeds(recipe, data)
+        compared = self.seeds(recipe, data, **other)
         for variant, changes in variants.items():
-            compared += self.seeds(recipe, data, ["paper"], variant=variant, changes=changes)
+            compared += self.seeds(recipe, data, ["paper"], variant=variant, changes=changes, **other)
         return compared
+
+    def infeasible(self) -> list[Cell]:
+        """A run whose constraints can't be met, with the shallowest UT: beside it the paper's form is feasible."""
+        variants = {"infeasible": self.settings["infeasible"]}
+        return self.ablation("video-ut", "video", variants, depth=min(self.scale.depths["video-ut"]))
 
     def alphas(self) -> list[Cell]:
         """RoBERTa with several α."""
@@ -318,7 +325,7 @@ WANTED: dict[str, Wanted] = {
     ),
     "figure-11": Wanted(
         "a run that ends infeasible, detected by its verdict",
-        lambda grid: grid.ablation("video-ut", "video", {"infeasible": grid.settings["infeasible"]}),
+        Grid.infeasible,
     ),
     "figure-12": Wanted(
         "RoBERTa: ratios of single samples, with and without relaxation",

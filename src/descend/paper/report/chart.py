@@ -133,6 +133,7 @@ class Chart:
 _ARM_STYLES = STYLES | {
     "paper": Style("#7d6b00", "#ddc94a", "cross"),
     "erm-noisier": Style("#8a4a2f", "#c99a7e", "hexagon"),
+    "erm-paper": Style("#4f5a7a", "#a3add0", "triangle-left"),
 }
 
 

@@ -412,6 +412,7 @@ ROWS = (
         "{count} of {runs} runs have a mean RMSE above {most} or none (95 % interval {low} to {high}){named}.",
         above,
         once=True,
+        whole=True,
     ),
     Row(
         "theory-1",

@@ -27,6 +27,7 @@ class Claim:
         held: ``held`` if the whole 95 % interval lies on the claim's side, ``not held`` if it lies on the other side,
             ``undecided`` between, ``not run`` without the cells.
         sentence: The number and its interval, and what they describe.
+        whole: It speaks of every run, so it can't be held before all are run.
     """
 
     figure: str
@@ -34,10 +35,15 @@ class Claim:
     form: str
     held: Held
     sentence: str
+    whole: bool = False
 
     def json(self) -> dict[str, Any]:
         """An entry of ``claims.json``."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "whole"}
+
+    def unfinished(self) -> "Claim":
+        """The claim as the cells of an unfinished figure judge it."""
+        return replace(self, held="undecided") if self.whole and self.held == "held" else self
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,7 @@ class Row:
         test: The test of each interval.
         bound: The bound or margin of the test.
         once: Judge it once, from the runs of all methods: it does not compare one form of constraints with ERM.
+        whole: It speaks of every run, so it can't be held before all are run.
     """
 
     figure: str
@@ -88,6 +95,7 @@ class Row:
     test: Test
     bound: float = 0.0
     once: bool = False
+    whole: bool = False
 
     def judge(self, results: Results) -> list[Claim]:
         """The verdict on this claim for each form that has the cells it needs; one verdict if none has."""
@@ -112,7 +120,7 @@ class Row:
         diverged = gone(evidence.constrained)
         if diverged:
             verdict, sentence = "not held", f"{diverged} {sentence}"
-        return Claim(self.figure, claim, form, verdict, sentence)
+        return Claim(self.figure, claim, form, verdict, sentence, self.whole)
 
 
 def _judge(evidence: Evidence, test: Test, bound: float) -> tuple[Held, dict[str, str]]:

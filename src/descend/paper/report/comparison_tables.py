@@ -1,7 +1,7 @@
 """Tables that are not in the paper: methods over all settings, every setting, and forms of models and noise."""
 
 from collections.abc import Sequence
-from math import isnan
+from math import isnan, nan
 from typing import Any
 
 from descend.paper.grid import FORM_ARMS, FORMS, NOISE_IS
@@ -11,6 +11,7 @@ from descend.paper.report.layers_needed import metrics
 from descend.paper.report.overview import ArmOverview, Gains, certain, falls, feasible, outcome, overview
 from descend.paper.report.results import MODELS, Results, Setting
 from descend.paper.report.tables import Table, with_ends
+from descend.paper.report.theorems import allowed_loss, lowest_loss
 from descend.records.schema import WITHIN
 
 JUDGED = ("paper", "constrained", "linear")
@@ -73,6 +74,7 @@ def table_cells(results: Results) -> Table:
     for arm in JUDGED:
         shown = ("gain %", "verdict") if arm == "linear" else ("feasible", "falls", "last layer", "gain %", "verdict")
         heads += [f"{arm_name(arm)}: {column}" for column in shown]
+    heads += [f"{arm_name('paper')}: allowed last loss", "Lowest loss reached"]
     settings = [setting for setting in results.settings if any(map(setting.runs, ("erm", *JUDGED)))]
     given = overview(results)
     counts = [_counted(arm, given[arm].over_noise, given[arm].settings) for arm in JUDGED if arm in given]
@@ -85,12 +87,13 @@ def table_cells(results: Results) -> Table:
         "each layer; in brackets those of them in which every fall is certain at 95 % confidence. Gain: how much "
         "better than ERM in the mean error over test noise, or in the area under the accuracy, in per cent of ERM's, "
         "with its paired 95 % interval over seeds and groups of test samples. Better or worse: the interval excludes "
-        "0.",
+        "0. Allowed last loss: the largest f_L that the paper's α and cap allow together. Lowest loss reached: of any "
+        "layer of this model on these data, by any method and at any depth, whichever is lowest.",
         *counts,
     ]
     if lost:
         words.append(f"Settings in which {arm_name('constrained')} is worse: {'; '.join(lost)}.")
-    title, rows = "Every setting, against plain training", [_cell_row(setting) for setting in settings]
+    title, rows = "Every setting, against plain training", [_cell_row(results, setting) for setting in settings]
     return Table("table-cells", title, " ".join(words), heads, rows)
 
 
@@ -104,7 +107,7 @@ def _counted(arm: str, gains: Gains, settings: int) -> str:
     )
 
 
-def _cell_row(setting: Setting) -> list[str]:
+def _cell_row(results: Results, setting: Setting) -> list[str]:
     row = [setting.model, str(setting.depth), data_name(setting.data), f"{setting.gamma:g}", setting.regime or "paper"]
     row.append(_last_layer(setting.plain, setting.gamma))
     for arm in JUDGED:
@@ -113,7 +116,8 @@ def _cell_row(setting: Setting) -> list[str]:
             row += [str(feasible(runs)), _falls(runs), _last_layer(runs, setting.gamma)]
         gained = gain(setting, arm).interval if setting.compares(arm) else None
         row += [with_ends(gained, "+z.2f"), _outcome(gained)] if gained else ["–", "–"]
-    return row
+    allowed = min(map(allowed_loss, setting.runs("paper")), default=nan)
+    return [*row, *(with_ends(Interval(loss), ".3g") for loss in (allowed, lowest_loss(results, setting)))]
 
 
 def _falls(runs: Sequence[Run]) -> str:

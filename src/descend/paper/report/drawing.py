@@ -107,7 +107,8 @@ def _drawn(name: str, results: Results, scale: str) -> Shown:
         form: " ".join([*unfinished, *_unbound(view), *_untelling(scale)])
         for form, view in {"": Results([]), **chosen.forms}.items()
     }
-    return replace(figure, claims=[with_note(claim, notes[claim.form]) for claim in figure.claims])
+    claims = [claim.unfinished() for claim in figure.claims] if unfinished else figure.claims
+    return replace(figure, claims=[with_note(claim, notes[claim.form]) for claim in claims])
 
 
 def _unfinished(chosen: Results, wanted: Sized, scale: str) -> Iterator[str]:

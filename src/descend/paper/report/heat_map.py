@@ -15,6 +15,9 @@ from descend.report import layer_colours
 BUDGET = 4_000_000
 """Characters that the runs of all cells may take on the page."""
 
+STRONG = 10.0
+"""The gain in per cent from which on a cell has its full colour. Some runs lose so much that no others would show."""
+
 _MARKS = {"better": "✔", "worse": "✘", "alike": "≈", "alone": "–"}
 _MEANING = {
     "better": "better beyond doubt",
@@ -69,14 +72,13 @@ def heat_maps(results: Results) -> list[HeatMap]:
         {(setting.model, setting.depth) for setting in settings}, key=lambda row: (models.index(row[0]), row[1])
     )
     gains = {form: [_gained(setting, form) for setting in settings] for form in results.forms or ("constrained",)}
-    most = max((abs(one.value) for row in gains.values() for one in row if isfinite(one.value)), default=1) or 1
     places = {
         (setting.model, setting.depth, setting.data, setting.gamma): index for index, setting in enumerate(settings)
     }
 
     def cell(form: str, place: tuple[str, int, str, float]) -> GridCell | None:
         index = places.get(place)
-        return None if index is None else _grid_cell(index, settings[index], form, gains[form][index], most)
+        return None if index is None else _grid_cell(index, settings[index], form, gains[form][index])
 
     names = [(data_name(data), gamma) for data, gamma in columns]
     return [
@@ -96,9 +98,9 @@ def _gained(setting: Setting, arm: str) -> Interval:
     return gain(setting, arm).interval if setting.compares(arm) else Interval(nan)
 
 
-def _grid_cell(index: int, setting: Setting, form: str, gained: Interval, most: float) -> GridCell:
+def _grid_cell(index: int, setting: Setting, form: str, gained: Interval) -> GridCell:
     kind = _kind(gained)
-    share = round(45 * min(1.0, abs(gained.value) / most)) if isfinite(gained.value) else 0
+    share = round(45 * min(1.0, abs(gained.value) / STRONG)) if isfinite(gained.value) else 0
     text = f"{gained.value:+.1f}".replace("-", "−") + " %" if isfinite(gained.value) else "diverged"
     compared, words = setting.compares(form), f"{setting.words}, {arm_name(form)}: "
     words += f"gain {ranged(gained, ' %')}, {_MEANING[kind]}" if compared else _MEANING["alone"]

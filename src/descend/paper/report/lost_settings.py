@@ -10,6 +10,7 @@ from descend.paper.report.overview import RunCount, descends, feasible, outcome
 from descend.paper.report.paper_tables import named, printed
 from descend.paper.report.results import FORMS, Results, Setting
 from descend.paper.report.tables import Table, with_ends
+from descend.paper.report.theorems import out_of_reach
 
 LEVEL = 0.5
 """Gains below this many per cent are called level."""
@@ -30,7 +31,8 @@ def table_lost(results: Results) -> Table:
         settings = [setting for setting in results.settings if setting.compares(form)]
         lost = [setting for setting in settings if gain(setting, form).interval.value < 0]
         lost.sort(key=lambda setting: gain(setting, form).interval.value)
-        rows += [_row(setting, form) for setting in lost]
+        far = out_of_reach(results, form)
+        rows += [_row(setting, form, setting in far) for setting in lost]
         counts.append(f"{arm_name(form)} has {len(lost)} of {len(settings)}.")
     words = (
         f"The settings in which constraints are worse than ERM in the number of Tables 3 and 4. {' '.join(counts)} "
@@ -42,7 +44,7 @@ def table_lost(results: Results) -> Table:
     return Table("table-lost", "Settings in which constraints lose, and why", words, heads, rows)
 
 
-def _row(setting: Setting, form: str) -> list[str]:
+def _row(setting: Setting, form: str, too_low: bool) -> list[str]:
     ours, theirs = same_seeds(setting.runs(form), setting.plain)
     row = printed(setting)
     fit, test = _higher(_train_losses(ours), _train_losses(theirs)), _higher(_test_losses(ours), _test_losses(theirs))
@@ -53,16 +55,17 @@ def _row(setting: Setting, form: str) -> list[str]:
         *(f"{row.gain:+.2f}" if row else "–", str(feasible(ours)), str(feasible(theirs)), str(falling)),
         *(with_ends(Interval(each), "+z.1f") for each in (fit, test)),
         *(_learning_rates(ours), _learning_rates(theirs)),
-        "; ".join(_reasons(setting, form, fit, test)),
+        "; ".join(_reasons(setting, form, too_low, fit, test)),
     ]
 
 
-def _reasons(setting: Setting, form: str, fit: float, test: float) -> Iterator[str]:
+def _reasons(setting: Setting, form: str, too_low: bool, fit: float, test: float) -> Iterator[str]:
     """What the numbers of a lost setting say.
 
     Args:
         setting: The setting.
         form: The form of constraints.
+        too_low: It asks for a lower last loss than the model reached with any method.
         fit: By how many per cent the last layer's loss on training samples is higher than ERM's.
         test: The same on test data, at the training noise.
     """
@@ -70,6 +73,8 @@ def _reasons(setting: Setting, form: str, fit: float, test: float) -> Iterator[s
     if any(run.diverged for run in ours):
         yield "a run diverged"
         return
+    if too_low:
+        yield "asks for a lower last loss than any method reached"
     gained, held, by_itself = gain(setting, form).interval, feasible(ours), feasible(theirs)
     if held.number < held.total:
         yield "constraints not met on test data"

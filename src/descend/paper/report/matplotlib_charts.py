@@ -20,7 +20,7 @@ _COLUMN, _WIDTH, _HEIGHT = 3.4, 6.9, 1.9
 _MARKERS = {
     **{"circle": "o", "diamond": "D", "square": "s", "triangle-up": "^"},
     **{"triangle-down": "v", "star": "*", "x": "x", "pentagon": "p"},
-    **{"cross": "P", "hexagon": "h"},
+    **{"cross": "P", "hexagon": "h", "triangle-left": "<"},
 }
 _GROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5}
 _LOOKS: Any = {

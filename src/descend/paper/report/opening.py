@@ -13,6 +13,7 @@ from descend.paper.report.claims import number
 from descend.paper.report.estimates import Number, ahead, along, computed, gain, same_seeds
 from descend.paper.report.overview import ArmOverview, Gains, RunCount, overview
 from descend.paper.report.results import FORMS, Results, Setting
+from descend.paper.report.theorems import out_of_reach
 from descend.report import plain_layout, plain_text
 
 ARMS = ("erm", *FORMS, "linear")
@@ -50,8 +51,10 @@ class Comparison:
 
     def __str__(self) -> str:
         gains = self.gains
-        sure = f"surely {gains.surely_better} and {gains.surely_worse}" if self.known else "too few seeds to be sure"
-        return f"better in {gains.better}, worse in {gains.worse} of {self.settings} settings ({sure})"
+        sure = f"surely {gains.surely_better} and {gains.surely_worse}"
+        if self.known < self.settings:
+            sure = f"{sure} of the {self.known} with enough seeds"
+        return f"in {gains.better} of {self.settings} settings and worse in {gains.worse} ({sure})"
 
 
 def compare(
@@ -88,66 +91,60 @@ def _last_loss(runs: tuple[Run, ...], level: float, most: int) -> Number:
 
 
 def findings(results: Results) -> list[str]:
-    """The five answers. If linear weights beat the constraints more often than not, that comes first."""
+    """The five answers. If linear weights do at least as well as a form of constraints, that comes first."""
     arms = _arms(results)
     if not arms:
         return ["No run of plain training (ERM) is done yet, so nothing is compared."]
-    ours = "constrained" if "constrained" in arms else "paper"
-    linear = {
-        _OVER_NOISE: compare(results.settings, "linear", ours),
-        _AT_LAST_LAYER: compare(results.settings, "linear", ours, last_layer),
-    }
-    by_linear = _linear(ours, linear)
-    others = [_hold(arms), _fall(arms), _against_erm(results, arms)]
-    simpler = _simpler(results, ours)
-    if any(one.lead > 0 for one in linear.values()):
-        return [by_linear, *others, simpler]
-    return [*others, by_linear, simpler]
+    forms = [form for form in FORMS if form in arms]
+    against = {form: _both(results, "linear", form) for form in forms}
+    compared = {form: both for form, both in against.items() if both[0].settings}
+    by_linear = [_beside("linear", form, both) for form, both in compared.items()]
+    linear = " ".join(by_linear) or "No setting has both linear weights and constraints yet."
+    by_erm = [_beside(form, "erm", _both(results, form, "erm")) for form in forms]
+    others = [_hold(results, arms), _fall(arms), " ".join(by_erm) or "No setting has both ERM and constraints yet."]
+    simpler = _simpler(results, "constrained" if "constrained" in arms else "paper")
+    if any(one.lead >= 0 for both in compared.values() for one in both):
+        return [linear, *others, simpler]
+    return [*others, linear, simpler]
+
+
+def _both(results: Results, arm: str, over: str) -> tuple[Comparison, Comparison]:
+    """One arm against another over test noise, and at the last layer."""
+    return compare(results.settings, arm, over), compare(results.settings, arm, over, last_layer)
+
+
+def _beside(arm: str, over: str, both: tuple[Comparison, Comparison]) -> str:
+    """One arm against another, in a sentence."""
+    by_noise, by_layer = both
+    verb = "are" if arm == "linear" else "is"
+    name = "linear weights, a simpler method," if arm == "linear" else _NAMES[arm]
+    return (
+        f"{_capital(name)} {verb} better than {_NAMES[over]} {_OVER_NOISE} {by_noise}. "
+        f"{_capital(_AT_LAST_LAYER)} {'they are' if arm == 'linear' else 'it is'} better {by_layer}."
+    )
 
 
 def _arms(results: Results) -> dict[str, ArmOverview]:
     return {arm: given for arm, given in overview(results).items() if arm in ARMS}
 
 
-def _hold(arms: Mapping[str, ArmOverview]) -> str:
+def _hold(results: Results, arms: Mapping[str, ArmOverview]) -> str:
     counts = [f"in {arms[form].feasible} runs of {_NAMES[form]}" for form in FORMS if form in arms]
-    return f"The constraints hold on test data {listed(counts)}." if counts else "No run with constraints is done yet."
+    if not counts:
+        return "No run with constraints is done yet."
+    words = f"The constraints hold on test data {listed(counts)}."
+    if far := out_of_reach(results):
+        total = sum(bool(setting.runs("paper")) for setting in results.settings)
+        words += (
+            f" In {len(far)} of {total} settings the paper's form asks for a lower last loss than the model reached "
+            "with any method."
+        )
+    return words
 
 
 def _fall(arms: Mapping[str, ArmOverview]) -> str:
     counts = [f"{_NAMES[arm]} {given.falls}" for arm, given in arms.items()]
     return f"Runs whose test loss falls at every layer: {', '.join(counts)}."
-
-
-def _against_erm(results: Results, arms: Mapping[str, ArmOverview]) -> str:
-    """What each form costs or gains against ERM, under noise and at the last layer."""
-    forms = [form for form in FORMS if form in arms]
-    if not forms:
-        return "No setting has both ERM and constraints yet."
-    over = {form: compare(results.settings, form, "erm") for form in forms}
-    last = {form: compare(results.settings, form, "erm", last_layer) for form in forms}
-    runs = listed([str(one.runs) for one in over.values()])
-    by_noise, by_layer = ("; ".join(f"{_NAMES[form]} is {one}" for form, one in of.items()) for of in (over, last))
-    return f"Against ERM {_OVER_NOISE}, {by_noise}. {_capital(_AT_LAST_LAYER)}, {by_layer} ({runs} runs)."
-
-
-def _linear(ours: str, against: Mapping[str, Comparison]) -> str:
-    """Whether linear weights beat the constraints, and where."""
-    runs = max(one.runs for one in against.values())
-    if not runs:
-        return f"No setting has both linear weights and {_NAMES[ours]} yet."
-    better = [where for where, one in against.items() if one.lead > 0]
-    worse = [where for where, one in against.items() if one.lead < 0]
-    rest = [where for where in against if where not in (better or worse)]
-    but = f", but not {listed(rest)}" if rest else ""
-    if better:
-        verdict = f"beat {_NAMES[ours]} more often than they lose to it {listed(better)}{but}"
-    elif worse:
-        verdict = f"lose to {_NAMES[ours]} more often than they beat it {listed(worse)}{but}"
-    else:
-        verdict = f"beat {_NAMES[ours]} as often as they lose to it"
-    scores = "; ".join(f"{where} they are {one}" for where, one in against.items())
-    return f"Linear weights, a simpler method, {verdict}. {_capital(scores)} ({runs} runs)."
 
 
 def _simpler(results: Results, ours: str) -> str:

@@ -48,7 +48,7 @@ _MARKS: dict[Held, Mark] = {
 _SIGNS = {
     **{"circle": "●○", "diamond": "◆◇", "square": "■□", "triangle-up": "▲△"},
     **{"triangle-down": "▼▽", "star": "★☆", "x": "✕✕", "pentagon": "⬟⬠"},
-    **{"cross": "✚✛", "hexagon": "⬢⬡"},
+    **{"cross": "✚✛", "hexagon": "⬢⬡", "triangle-left": "◀◁"},
 }
 _CURVES = {
     **{"loss": "Loss", "multiplier": "Multipliers λ", "weight": "Weights, negative ones too"},

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite, nan, sqrt
+from math import inf, isfinite, nan, prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,34 @@ def lowest_loss(results: Results, setting: Setting) -> float:
 def gaps(run: Run, level: float, best: float) -> list[float]:
     """min over k ≤ l of f_k, less f*."""
     return (np.minimum.accumulate(np.array(run.losses(level))) - best).tolist()
+
+
+def allowed_loss(run: Run) -> float:
+    """The largest f_L that a run's cap and its α_l allow together; NaN without a cap or without an α.
+
+    The cap f̄_0 bounds the loss of layer c. With f_l ≤ (1 − α_l) f_(l−1) in each layer after it,
+
+        f_L ≤ f̄_0 Π_(l > c) (1 − α_l).
+
+    Constraints on the layers up to c bound f_L in the same way from the input's loss f_0 on.
+    """
+    layer, cap = run.summary.settings.get("cap_layer"), run.summary.cap
+    rates = {each: limit for each, limit in enumerate(run.summary.limits) if each and limit is not None}
+    if cap is None or not rates:
+        return nan
+    layer = layer if isinstance(layer, int) else 0
+    after = cap * prod(rate for each, rate in rates.items() if each > layer)
+    first = (run.losses(run.summary.train_noise) or [nan])[0]
+    return min(after, first * prod(rates.values())) if layer else after
+
+
+def out_of_reach(results: Results, form: str = "paper") -> list[Setting]:
+    """Settings in which α and cap ask for a lower f_L than any layer of the model reached, by any method and depth."""
+    return [
+        setting
+        for setting in results.settings
+        if any(allowed_loss(run) < lowest_loss(results, setting) for run in setting.runs(form))
+    ]
 
 
 def gap_bound(run: Run) -> float:

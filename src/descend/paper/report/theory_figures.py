@@ -12,7 +12,7 @@ from descend.paper.report.parts import SEEDS, layer_series
 from descend.paper.report.results import FORMS, Results
 from descend.paper.report.selections import finite_runs, with_energy
 from descend.paper.report.tables import Table
-from descend.paper.report.theorems import GapBound, gap_bounds, gaps, lowest_loss, shifts, transfers
+from descend.paper.report.theorems import GapBound, gap_bounds, gaps, lowest_loss, noise_distance, shifts, transfers
 
 
 def theory_1(results: Results) -> Chart:
@@ -50,9 +50,9 @@ def theory_2(results: Results) -> Chart:
     """The largest violation as test noise leaves that of training, against Corollary 3's linear growth."""
     words = (
         "The largest f_l − (1 − α_l) f_(l−1) over layers, in units of f_0 at the training noise; ERM is held to the "
-        "same constraints. Distance: |γ − γ_train|, to which that of transport between the two noises is proportional "
-        "where γσ_x is a standard deviation. The factor C of the corollary is not measured; table-theory has a "
-        f"lower bound on it. {SEEDS}"
+        "same constraints. Distance: how far the noise's standard deviation is from that of training, in units of σ_x, "
+        "or of √σ_x where γσ_x is a variance; transport between the two noises costs at most a multiple of it. The "
+        f"factor C of the corollary is not measured; table-theory has a lower bound on it. {SEEDS}"
     )
     form, view = _theory_form(results)
     panels = []
@@ -69,9 +69,13 @@ def theory_2(results: Results) -> Chart:
             if rows:
                 shown = form if arm == "constrained" else arm
                 line = layer_series(arm_name(shown), shown, rows)
-                series.append(replace(line, x=[level - gamma for level in shift.levels]))
+                series.append(replace(line, x=[noise_distance(runs[0], level) for level in shift.levels]))
         lines = [Line(0, "holds below", "y")]
-        panels.append(Panel(shift.setting.words, "γ − γ of training", "largest violation / f_0", series, lines=lines))
+        panels.append(
+            Panel(
+                shift.setting.words, "distance from the training noise", "largest violation / f_0", series, lines=lines
+            )
+        )
     missing = "" if panels else "Not run: constrained cells."
     return Chart("theory-2", "Violations under shifted noise, and Corollary 3", words, panels, 3, missing)
 

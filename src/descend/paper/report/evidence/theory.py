@@ -14,7 +14,7 @@ from descend.paper.report.estimates import Number, along, computed, over_seeds, 
 from descend.paper.report.evidence.layers import least_down
 from descend.paper.report.results import Setting
 from descend.paper.report.selections import constrained
-from descend.paper.report.theorems import GapBound, Shift, gaps, missed
+from descend.paper.report.theorems import GapBound, Shift, gaps, missed, noise_distance
 
 ROUNDING = 1e-9
 """How far, in units of f_0, a violation that grows exactly linearly may seem to exceed its line."""
@@ -78,7 +78,8 @@ def linear_growth(shifted: Sequence[Shift]) -> Evidence | None:
         if runs and sum(level > gamma for level in shift.levels) > 1:
             losses = [part for level in shift.levels for part in along(runs, level)]
             first, *_ = along(runs, gamma)
-            excess = partial(_excess, shift.rates, shift.levels, gamma)
+            distances = [noise_distance(runs[0], level) for level in shift.levels]
+            excess = partial(_excess, shift.rates, distances)
             excesses[shift.setting] = computed(excess, first, *losses).interval
     if not excesses:
         return None
@@ -92,27 +93,24 @@ def linear_growth(shifted: Sequence[Shift]) -> Evidence | None:
     return Evidence(held, words, constrained=constrained(shift.setting for shift in shifted))
 
 
-def _excess(rates: dict[int, float], levels: Sequence[float], trained: float, first: Any, *losses: Any) -> Any:
+def _excess(rates: dict[int, float], distances: Sequence[float], first: Any, *losses: Any) -> Any:
     """How far a layer's violation at the last level lies above its line, in units of f_0; that of the worst layer.
 
-    Each layer has its own line: the largest of several that grow linearly need not do so. A line starts at the
-    training noise and covers the nearer half of the levels.
+    Each layer has its own line: the largest of several that grow linearly need not do so. A line starts at the nearest
+    level, the training noise if it was judged there, and covers the nearer half of the levels.
 
     Args:
         rates: 1 − α of each constrained layer.
-        levels: The noise levels, from that of training on.
-        trained: The training noise.
+        distances: The distance of each level from the training noise, rising.
         first: f_0 there.
         losses: f_0 … f_L at the first level, at the second, and so on.
     """
-    wide = len(losses) // len(levels)
+    wide = len(losses) // len(distances)
     by_noise = [missed(rates, losses[start : start + wide]) for start in range(0, len(losses), wide)]
-    row = dict(zip(levels, by_noise, strict=True))
-    beyond = [level for level in levels if level > trained]
+    start, beyond = by_noise[0], [place for place, distance in enumerate(distances) if distance > 0]
     near, last = beyond[: max(1, len(beyond) // 2)], beyond[-1]
-    start = row.get(trained, row[levels[0]])
-    slope = np.max([0 * start, *((row[level] - start) / (level - trained) for level in near)], axis=0)
-    return (row[last] - (start + slope * (last - trained))).max(0) / first
+    slope = np.max([0 * start, *((by_noise[place] - start) / distances[place] for place in near)], axis=0)
+    return (by_noise[last] - (start + slope * distances[last])).max(0) / first
 
 
 def fewer_violations(shifted: Sequence[Shift]) -> Evidence | None:
