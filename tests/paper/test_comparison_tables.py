@@ -302,7 +302,7 @@ def test_the_papers_noise_is_read_in_both_ways():
 def test_the_words_on_the_papers_noise_are_right():
     """f_0 of T = 5 frames, each a patch of 256 pixels: ½ Σ_t ‖ε_t‖₂ is about ½ · 5 · 16 standard deviations."""
     words = FIGURES["table-forms"](results([])).table.words
-    gamma, sigma = 0.15, 0.1794
+    gamma, sigma = 0.15, 0.179
     for deviation in (sqrt(gamma * sigma), gamma * sigma):
         assert f"{5 * 16 * deviation / 2:.2f}" in words
     assert f"{sqrt(gamma * sigma):.3f}" in words and f"{sqrt(gamma / sigma):.2f} σ_x" in words

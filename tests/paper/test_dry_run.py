@@ -41,7 +41,13 @@ def test_a_dry_run_of_scale_paper_tells_all_that_is_needed(no_hub, tmp_path, cap
     assert len(launched) == len(llama) and f"{len(llama)} cells need several cards of 80 GB" in said
     assert all("--mixed_precision no --num_processes 4 " in line for line in launched)
     assert all("--per-device-train-batch-size 1 " in line for line in launched), "four processes, a batch of four"
+    assert "DATA/alpaca/alpaca_data.json" in launched[0] and "{root}" not in said
+    assert "DATA is the folder that --data-root names." in said
     assert not (tmp_path / "study").exists()
+    assert main([*words, "--card", "48"]) == 0
+    said = capsys.readouterr().out
+    assert f"{len(llama)} cells are too large for any number of cards of 48 GB" in said
+    assert all(f"  {cell.name}\n" in said for cell in llama) and "accelerate launch" not in said
     assert main([*words, "--card", "200"]) == 0
     assert "accelerate launch" not in capsys.readouterr().out
     assert main([*words, "--card", "0"]) == 2

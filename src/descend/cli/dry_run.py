@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from descend.paper.grid import ROOT
 from descend.recipes.options import options as flags
 
 if TYPE_CHECKING:
@@ -93,14 +94,21 @@ def by_hand_lines(jobs: Sequence["Job"], card: float) -> list[str]:
     """
     from descend.paper.plan import processes
 
-    lines = [
-        f"{len(jobs)} cells need several cards of {card:g} GB, and a worker of this command is one process. Train each "
-        "by its command, in a checkout of Descend; this command, given again, then judges and stores it.",
-    ]
-    for job in jobs:
-        count = processes(job.cell, card)
-        too_large = f"{job.cell.name}: too large for such cards; give larger ones by --card"
-        lines.append(f"  {launch_command(job, count) if count else too_large}")
+    counts = [(job, processes(job.cell, card)) for job in jobs]
+    commands = [launch_command(job, count) for job, count in counts if count]
+    lines = []
+    if commands:
+        lines += [
+            f"{len(commands)} cells need several cards of {card:g} GB, and a worker of this command is one process. "
+            "Train each by its command, in a checkout of Descend; this command, given again, then judges and stores "
+            f"it.{'' if jobs[0].root else ' DATA is the folder that --data-root names.'}",
+            *(f"  {command}" for command in commands),
+        ]
+    if too_large := [job.cell.name for job, count in counts if not count]:
+        lines += [
+            f"{len(too_large)} cells are too large for any number of cards of {card:g} GB; give larger ones by --card:",
+            *(f"  {name}" for name in too_large),
+        ]
     return [*lines, ""]
 
 
@@ -112,7 +120,7 @@ def launch_command(job: "Job", count: int) -> str:
     launch = f"accelerate launch --config_file {LAUNCH_FILE} --mixed_precision no --num_processes {count}"
     begun = (job.folder / "config.json").is_file()
     words = [job.cell.recipe, *flags(settings), "--out", str(job.folder), *(["--resume"] if begun else [])]
-    return f"{launch} -m descend train {shlex.join(words)}"
+    return f"{launch} -m descend train {shlex.join(words)}".replace(ROOT, "DATA")
 
 
 def _with_sum(values: Sequence[float | None]) -> list[str]:

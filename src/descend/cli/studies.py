@@ -87,8 +87,8 @@ def reproduce(words: Sequence[str]) -> None:
         raise StudyError(f"{len(report.failed)} cells failed; each was named above. The others are done.")
     if by_hand:
         raise StudyError(
-            f"{len(by_hand)} cells need several processes and were not run. Train them by the commands above, and give "
-            "this command again. The others are done."
+            f"{len(by_hand)} cells need several processes and were not run. Above is said what to do; then give this "
+            "command again. The others are done."
         )
 
 

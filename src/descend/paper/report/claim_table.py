@@ -429,7 +429,7 @@ ROWS = (
     ),
     Row(
         "theory-1",
-        "Theorem 2: more layers leave a smaller gap.",
+        "More layers leave a smaller gap, as they do to the bound of Theorem 2.",
         "one model at two depths or more",
         selections.depth_families,
         theory.smaller_gap,
@@ -471,7 +471,7 @@ ROWS = (
     ),
     Row(
         "theory-4",
-        "Theorem 1 is about a saddle point: at the end of training a primal value and the Lagrangian agree (here: "
+        "At the end of training a primal value and the Lagrangian agree, as they do at Theorem 1's saddle point (here: "
         f"within {theory.MEET:g} % of the primal value).",
         "cells of the paper's form with the losses and multipliers of training",
         duality.dualities,

@@ -146,9 +146,9 @@ def table_forms(results: Results) -> Table:
         "Mean over noise: of its RMSE, with a 95 % interval over seeds and groups of test samples. "
         "With the two readings of γσ_x a run is also tested under its own noise, so RMSEs compare within one reading. "
         "Which reading the paper used: its caps of 6.5 (DUST) and 5.5 (UT) bound the loss f_0 = ½ Σ_t ‖ε_t‖₂ of the "
-        "noisy input. At T = 5, γ = 0.15 and σ_x = 0.179 this is 6.56 if γσ_x is a variance: the standard deviation "
-        "√(γσ_x) = 0.164 is then 0.91 σ_x. It is 1.08 if γσ_x is a standard deviation. Caps of 6.5 and 5.5 would ask "
-        "nothing of a loss of 1.08, so the variance fits."
+        "noisy input. At T = 5, γ = 0.15 and σ_x = 0.179 this is 6.55 if γσ_x is a variance: the standard deviation "
+        "√(γσ_x) = 0.164 is then 0.92 σ_x. It is 1.07 if γσ_x is a standard deviation. Caps of 6.5 and 5.5 would ask "
+        "nothing of a loss of 1.07, so the variance fits."
     )
     places = {run.place for run in results.runs if run.variant in VARIANTS}
     groups: dict[tuple[Any, ...], list[Run]] = {}
