@@ -4,11 +4,12 @@
     python benchmarks/rates.py choose --out FOLDER
     python benchmarks/rates.py table --out FOLDER
 
-There is one search for each recipe, as in the paper: at the middle depth on the first data set, seed 0. Every arm has
-three trials there: the recipe's usual rate, a third of it and three times as much. `erm-noisier` has ERM's chosen rate,
-and three levels of training noise. Nothing else is searched. The rule: the best mean of the metric over the noise
-levels; of the two constrained arms, among the trials that meet their constraints, where any does. `run` adds a line to
-``rates.jsonl`` for each arm, and runs no trial twice; `choose` writes what the rule chooses to the study's settings.
+There is one search for each recipe, as the paper has for video: at the middle depth on the first data set, seed 0.
+Every arm has three trials there: the recipe's usual rate, a third of it and three times as much. `erm-noisier` has
+ERM's chosen rate, and three levels of training noise. Nothing else is searched. The rule: the best mean of the metric
+over the noise levels; of the two constrained arms, among the trials that meet their constraints, where any does. `run`
+adds a line to ``rates.jsonl`` for each arm, and runs no trial twice; `choose` writes what the rule chooses to the
+study's settings; `table` prints all trials, and which choices lie at an edge.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from descend.cli.runs import judged
 from descend.cli.settings import read_recipe
 from descend.errors import NonFiniteLossError
 from descend.models.llama2c import convert
-from descend.paper.grid import ARMS, COMPARED, FURTHER, RECIPES, Grid
+from descend.paper.grid import ARMS, COMPARED, FURTHER, RECIPES, Grid, task_of
 from descend.paper.workers import Job
 from descend.recipes.options import options as flags
 from descend.records.studies import Cell, Settings
@@ -59,7 +60,7 @@ def searches() -> list[tuple[str, str]]:
 def trials(recipe: str, arm: str, rows: list[dict[str, Any]]) -> list[Cell]:
     """The cells of a search."""
     grid = Grid(SCALE)
-    data = next(iter(grid.scale.gammas[next(task for task, of in RECIPES.items() if recipe in of)]))
+    data = next(iter(grid.scale.gammas[task_of(recipe)]))
     plain = grid.cell(recipe, data, arm, 0)
     if arm == NOISIER:
         rate = next(row["chosen"]["learning_rate"] for row in rows if (row["recipe"], row["arm"]) == (recipe, "erm"))
@@ -175,7 +176,18 @@ def table(rows: list[dict[str, Any]]) -> str:
             chosen_one = all(each[name] == best for name, best in row["chosen"].items())
             words.append(f"{each[searched]:g}: " + (f"**{value}**" if chosen_one else value))
         lines.append(f"| {recipe} | {arm} | {', '.join(words)} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *edges(list(by_search.values()))])
+
+
+def edges(rows: list[dict[str, Any]]) -> list[str]:
+    """The searches whose choice is the lowest or the highest value tried, in two lines."""
+    found: dict[str, list[str]] = {"Chosen at the lowest value tried": [], "Chosen at the highest value tried": []}
+    for row in rows:
+        searched = "noise" if row["arm"] == NOISIER else "learning_rate"
+        tried = [each[searched] for each in row["trials"]]
+        for words, end in zip(found, (min(tried), max(tried)), strict=True):
+            found[words] += [f"{row['recipe']} {row['arm']}"] if row["chosen"].get(searched) == end else []
+    return [f"{words}: {', '.join(names)}." for words, names in found.items() if names]
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """The settings in which constraints lose to plain training, and what their own numbers say of it."""
 
 from collections.abc import Iterator, Sequence
-from math import isfinite, nan
+from dataclasses import dataclass
+from math import isfinite, isnan, nan
 from statistics import fmean
 
 from descend.paper.report.cells import Run, arm_name
@@ -19,6 +20,74 @@ NOTABLE = 1.0
 """Losses that differ by more than this many per cent are called higher."""
 
 
+@dataclass(frozen=True)
+class Beside:
+    """One form of constraints beside ERM in a setting.
+
+    Attributes:
+        setting: The setting.
+        form: The form of constraints.
+        ours: Its runs, of the seeds that both have.
+        theirs: ERM's.
+        gained: How much better the form is than ERM in the number of Tables 3 and 4, in per cent.
+        too_low: It asks for a lower last loss than the model reached with any method.
+    """
+
+    setting: Setting
+    form: str
+    ours: Sequence[Run]
+    theirs: Sequence[Run]
+    gained: Interval
+    too_low: bool
+
+    @property
+    def fit(self) -> float:
+        """By how many per cent the last layer's loss on training samples is higher than ERM's."""
+        return _higher(_train_losses(self.ours), _train_losses(self.theirs))
+
+    @property
+    def test(self) -> float:
+        """The same on test data, at the training noise."""
+        return _higher(_test_losses(self.ours), _test_losses(self.theirs))
+
+    @property
+    def reasons(self) -> list[str]:
+        """What the numbers say of a lost setting; empty for one that is won."""
+        return list(self._reasons()) if self.gained.value < 0 else []
+
+    def _reasons(self) -> Iterator[str]:
+        if any(run.diverged for run in self.ours):
+            yield "a run diverged"
+            return
+        if self.too_low:
+            yield "asks for a lower last loss than any method reached"
+        held, by_itself = feasible(self.ours), feasible(self.theirs)
+        if held.number < held.total:
+            yield "constraints not met on test data"
+        if self.form == "constrained" and by_itself.total and by_itself.number == by_itself.total:
+            yield "ERM meets the constraints by itself"
+        if self.gained.value > -LEVEL:
+            yield "level"
+        elif self.fit > NOTABLE:
+            yield "fits the training data less well"
+        elif self.test > NOTABLE:
+            yield "fits the training data as well, and generalizes less well"
+        elif isfinite(self.fit) and isfinite(self.test):
+            yield "not behind at the training noise, but at other noise"
+        if outcome(self.gained) == "undecided":
+            yield "not decided"
+
+
+def beside_erm(results: Results, form: str) -> list[Beside]:
+    """A form of constraints beside ERM in every setting that has both, in the paper's order."""
+    far = out_of_reach(results, form)
+    return [
+        Beside(setting, form, *same_seeds(setting.runs(form), setting.plain), gained, setting in far)
+        for setting in results.settings
+        if setting.compares(form) and not isnan((gained := gain(setting, form).interval).value)
+    ]
+
+
 def table_lost(results: Results) -> Table:
     """One row for each setting and form of constraints that is worse than ERM over noise."""
     heads = (
@@ -28,12 +97,10 @@ def table_lost(results: Results) -> Table:
     )
     rows, counts = [], []
     for form in FORMS:
-        settings = [setting for setting in results.settings if setting.compares(form)]
-        lost = [setting for setting in settings if gain(setting, form).interval.value < 0]
-        lost.sort(key=lambda setting: gain(setting, form).interval.value)
-        far = out_of_reach(results, form)
-        rows += [_row(setting, form, setting in far) for setting in lost]
-        counts.append(f"{arm_name(form)} has {len(lost)} of {len(settings)}.")
+        every = beside_erm(results, form)
+        lost = sorted((one for one in every if one.gained.value < 0), key=lambda one: one.gained.value)
+        rows += [_row(one) for one in lost]
+        counts.append(f"{arm_name(form)} has {len(lost)} of {len(every)}.")
     words = (
         f"The settings in which constraints are worse than ERM in the number of Tables 3 and 4. {' '.join(counts)} "
         "Printed: the paper's gain in this cell. ERM feasible: ERM's runs held to the default's target. Falls, "
@@ -44,52 +111,19 @@ def table_lost(results: Results) -> Table:
     return Table("table-lost", "Settings in which constraints lose, and why", words, heads, rows)
 
 
-def _row(setting: Setting, form: str, too_low: bool) -> list[str]:
-    ours, theirs = same_seeds(setting.runs(form), setting.plain)
-    row = printed(setting)
-    fit, test = _higher(_train_losses(ours), _train_losses(theirs)), _higher(_test_losses(ours), _test_losses(theirs))
-    measured = [run for run in ours if run.train_losses is not None]
-    falling = RunCount(sum(descends(run.train_losses or []) for run in measured), len(measured))
+def _row(one: Beside) -> list[str]:
+    row = printed(one.setting)
+    measured = [run.train_losses for run in one.ours if run.train_losses is not None]
     return [
-        *(arm_name(form), *named(setting), with_ends(gain(setting, form).interval, "+.2f")),
-        *(f"{row.gain:+.2f}" if row else "–", str(feasible(ours)), str(feasible(theirs)), str(falling)),
-        *(with_ends(Interval(each), "+z.1f") for each in (fit, test)),
-        *(_learning_rates(ours), _learning_rates(theirs)),
-        "; ".join(_reasons(setting, form, too_low, fit, test)),
+        *(arm_name(one.form), *named(one.setting), with_ends(one.gained, "+.2f"), f"{row.gain:+.2f}" if row else "–"),
+        *(
+            str(feasible(one.ours)),
+            str(feasible(one.theirs)),
+            str(RunCount(sum(map(descends, measured)), len(measured))),
+        ),
+        *(with_ends(Interval(each), "+z.1f") for each in (one.fit, one.test)),
+        *(_learning_rates(one.ours), _learning_rates(one.theirs), "; ".join(one.reasons)),
     ]
-
-
-def _reasons(setting: Setting, form: str, too_low: bool, fit: float, test: float) -> Iterator[str]:
-    """What the numbers of a lost setting say.
-
-    Args:
-        setting: The setting.
-        form: The form of constraints.
-        too_low: It asks for a lower last loss than the model reached with any method.
-        fit: By how many per cent the last layer's loss on training samples is higher than ERM's.
-        test: The same on test data, at the training noise.
-    """
-    ours, theirs = same_seeds(setting.runs(form), setting.plain)
-    if any(run.diverged for run in ours):
-        yield "a run diverged"
-        return
-    if too_low:
-        yield "asks for a lower last loss than any method reached"
-    gained, held, by_itself = gain(setting, form).interval, feasible(ours), feasible(theirs)
-    if held.number < held.total:
-        yield "constraints not met on test data"
-    if form == "constrained" and by_itself.total and by_itself.number == by_itself.total:
-        yield "ERM meets the constraints by itself"
-    if gained.value > -LEVEL:
-        yield "level"
-    elif fit > NOTABLE:
-        yield "fits the training data less well"
-    elif test > NOTABLE:
-        yield "fits the training data as well, and generalizes less well"
-    elif isfinite(fit) and isfinite(test):
-        yield "not behind at the training noise, but at other noise"
-    if outcome(gained) == "undecided":
-        yield "not decided"
 
 
 def _learning_rates(runs: Sequence[Run]) -> str:

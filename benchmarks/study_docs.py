@@ -1,0 +1,110 @@
+"""Write what the documentation shows of a study: docs/results/study.png, and every cell in docs/results/study_cells.md.
+
+python benchmarks/study_docs.py docs/results/small docs/results
+"""
+
+import sys
+from math import isfinite
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+from descend.paper.report.cells import arm_name
+from descend.paper.report.chart import arm_style
+from descend.paper.report.estimates import Interval, robust
+from descend.paper.report.lost_settings import LEVEL, NOTABLE, Beside, beside_erm
+from descend.paper.report.opening import ARMS
+from descend.paper.report.overview import feasible, overview
+from descend.paper.report.paper_tables import printed
+from descend.paper.report.results import FORMS, Results
+from descend.paper.report.tables import with_ends
+
+HEAD = f"""# The study, cell by cell
+
+**Question.** In which settings do constraints win and lose against plain training, and why?
+
+**Answer.** Both tables are made from the cells of [the study](study.md) by
+
+    python benchmarks/study_docs.py docs/results/small docs/results
+
+ERM and the form have the mean RMSE over test noise for video, the area under the accuracy for texts and the language
+model. The gain is that of the form over ERM, in per cent of ERM's number, with its 95 % interval over seeds and groups
+of test samples. *Hold* counts the runs whose constraints hold on test data. *Printed* is the gain in the paper's
+Table 3 or 4, where it has this setting: its models and noise are not ours, so only gains compare.
+
+*Why behind* follows from the numbers of `table-lost`. *Level* is a gain within {LEVEL:g} %. *Fits the training data
+less well* means that the last layer's loss on training samples is more than {NOTABLE:g} % higher than ERM's.
+*Generalizes less well* means that it is not, while that on test data is. *Not decided* means that the interval contains
+0."""
+
+
+def main(study: Path, out: Path) -> None:
+    """Write both."""
+    results = Results.read(study)
+    picture(results, out / "study.png")
+    (out / "study_cells.md").write_text(page(results), encoding="utf-8")
+
+
+def picture(results: Results, path: Path) -> None:
+    """A panel of bars for each of four questions, with one bar for each method."""
+    arms = {arm: given for arm, given in overview(results).items() if arm in ARMS}
+    gained = [arm for arm in arms if arm != "erm"]
+    panels: dict[str, dict[str, tuple[float, str]]] = {
+        "Constraints hold, runs": {
+            arm: (arms[arm].feasible.number / arms[arm].feasible.total, str(arms[arm].feasible))
+            for arm in FORMS
+            if arm in arms
+        },
+        "Loss falls at every layer, runs": {
+            arm: (given.falls.number / given.falls.total, str(given.falls)) for arm, given in arms.items()
+        },
+        "Video, half depth: error\nlower than ERM's by, %": {arm: _percent(arms[arm].half_error) for arm in gained},
+        "All noise: better than ERM by, %": {arm: _percent(arms[arm].over_noise.middle) for arm in gained},
+    }
+    figure, axes = plt.subplots(1, len(panels), figsize=(13, 2.6), layout="constrained")
+    for axis, (title, bars) in zip(axes, panels.items(), strict=True):
+        for place, (arm, (value, words)) in enumerate(bars.items()):
+            axis.barh(place, value, color=arm_style(arm).light)
+            axis.annotate(f" {words} ", (max(value, 0), place), va="center", fontsize=8)
+        axis.set_yticks(range(len(bars)), [arm_name(arm) for arm in bars])
+        axis.set_title(title, fontsize=10)
+        axis.invert_yaxis()
+        axis.margins(x=0.35)
+        axis.axvline(0, color="black", linewidth=0.8)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=110)
+
+
+def _percent(value: float) -> tuple[float, str]:
+    """The length of a bar and its words; an infinite one is not drawn."""
+    return (value if isfinite(value) else 0.0, f"{value:+z.1f}")
+
+
+def page(results: Results) -> str:
+    """Every setting of the tables as Markdown: each form of constraints beside ERM and beside the paper's numbers."""
+    parts = [HEAD]
+    for form in FORMS:
+        every = beside_erm(results, form)
+        won = sum(one.gained.value > 0 for one in every)
+        heads = ["setting", "ERM", arm_name(form), "gain, %", "printed gain, %", "hold", "why behind"]
+        if form != "paper":
+            heads.remove("printed gain, %")
+        rows = [heads, ["---"] * len(heads), *(_row(one, form) for one in every)]
+        table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        parts.append(f"## {arm_name(form)}\n\nAhead of ERM in {won} of {len(every)} settings.\n\n{table}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(one: Beside, form: str) -> list[str]:
+    most, row = one.setting.reach, printed(one.setting)
+    ours, theirs = (robust(tuple(runs)).summary(most).interval for runs in (one.ours, one.theirs))
+    values = [with_ends(Interval(each.value), ".4g") for each in (theirs, ours)]
+    papers = [f"{row.gain:+.1f}" if row else ""] if form == "paper" else []
+    return [
+        *(one.setting.words, *values, with_ends(one.gained, "+.1f"), *papers, str(feasible(one.ours))),
+        "; ".join(one.reasons),
+    ]
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:3]))
