@@ -80,12 +80,14 @@ class Beside:
 
 def beside_erm(results: Results, form: str) -> list[Beside]:
     """A form of constraints beside ERM in every setting that has both, in the paper's order."""
-    far = out_of_reach(results, form)
-    return [
-        Beside(setting, form, *same_seeds(setting.runs(form), setting.plain), gained, setting in far)
-        for setting in results.settings
-        if setting.compares(form) and not isnan((gained := gain(setting, form).interval).value)
-    ]
+    found, far = [], out_of_reach(results, form)
+    for setting in results.settings:
+        if setting.compares(form):
+            gained = gain(setting, form).interval
+            ours, theirs = same_seeds(setting.runs(form), setting.plain)
+            if not isnan(gained.value):
+                found.append(Beside(setting, form, ours, theirs, gained, setting in far))
+    return found
 
 
 def table_lost(results: Results) -> Table:
