@@ -41,15 +41,16 @@ def reproduce(words: Sequence[str]) -> None:
     parser.add_argument("--tflops", type=float, metavar="X", help="a GPU's sustained TFLOP/s, for --dry-run [20]")
     add_talk(parser)
     options = talk(parser.parse_args(words))
-    from descend.cli.dry_run import by_hand_lines, plan_lines
     from descend.paper.grid import WANTED
-    from descend.paper.plan import CARD_GB, TFLOPS
-    from descend.paper.study import Study
-    from descend.records.studies import CELLS_FILE
 
     if options.what == ["list"]:
         print("\n".join(f"{name:14} {wanted.about}" for name, wanted in WANTED.items()))
         return
+    from descend.cli.dry_run import by_hand_lines, plan_lines
+    from descend.paper.plan import CARD_GB, TFLOPS
+    from descend.paper.study import Study
+    from descend.records.studies import CELLS_FILE
+
     workers = options.workers
     if workers is None:  # not all of a machine's cores are always ours; not all systems say
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
