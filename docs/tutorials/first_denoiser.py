@@ -99,5 +99,6 @@ plt.show()
 # %%
 # What next
 # ---------
-# ``runs/first_denoiser/constrained`` holds the model, ``summary.json`` and ``report.html``, a page with all figures.
+# ``runs/first_denoiser/constrained`` holds ``summary.json``, ``report.html``, a page with all figures, and the last
+# checkpoint. ``trainer.save_model(FOLDER)`` writes a model that ``DescentDenoiser.from_pretrained`` reads.
 # ``make demo`` trains a larger pair. :doc:`/guides/own_data` does the same with your own videos.

@@ -216,8 +216,8 @@ class Summary(Measured, Provenance):
         strength: The geometric target's.
         certificate: ``certified`` in a sentence.
         limits: For each layer 0 … L the share of the loss before that it may keep; None where nothing is asked.
-        first_layer: The first layer under a constraint.
-        cap: The cap on the last layer's loss.
+        first_layer: The exit where the chain starts; the first constraint is on the layer after it.
+        cap: With α, the bound on the loss of the exit that ``cap_layer`` names, by default the chain's first.
         sigma: σ_x of the noise.
         latency: Measured time to each layer; None where it was not measured.
         probe: Linear probes.
