@@ -6,19 +6,20 @@ import pytest
 
 from descend.paper.grid import cells, names
 from descend.paper.report.drawing import requested, shown
+from descend.paper.report.lost_settings import beside_erm
 from descend.paper.report.opening import findings
-from descend.paper.report.overview import falls, overview
-from descend.paper.report.results import Results
+from descend.paper.report.overview import falls, feasible, overview
+from descend.paper.report.results import FORMS, Results
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 SHORT = {"h": "held", "n": "not held", "u": "undecided", "-": "not run"}
 VERDICTS = {
-    **{"figure-1": "uuuu", "figure-2": "uuuuuu", "figure-3": "uuuu", "figure-4": "uuuuuuuu", "figure-5": "--"},
-    **{"figure-6": "uuuuuu", "figure-7": "uuu", "figure-8": "uuuu", "figure-9": "---", "figure-10": "--"},
-    **{"figure-11": "--", "figure-12": "uuuu", "figure-13": "uu", "figure-14": "--", "figure-15": "-"},
-    **{"figure-16": "nn", "table-3": "nunnh", "table-4": "uuuu", "theory-1": "uuuu", "theory-2": "uuuu"},
-    **{"theory-3": "u", "theory-4": "u"},
+    **{"figure-1": "uuuu", "figure-2": "uununu", "figure-3": "nnnn", "figure-4": "uunuuuuu", "figure-5": "uu"},
+    **{"figure-6": "uuuunn", "figure-7": "uhn", "figure-8": "nuhn", "figure-9": "huuuuu", "figure-10": "uuuu"},
+    **{"figure-11": "--", "figure-12": "hhuu", "figure-13": "uu", "figure-14": "uu", "figure-15": "u"},
+    **{"figure-16": "nn", "table-3": "nunnn", "table-4": "huuu", "theory-1": "uhun", "theory-2": "uunn"},
+    **{"theory-3": "u", "theory-4": "n"},
 }
 """Figure → the verdict on each of its claims, for the paper's form and the default where they are judged apart."""
 
@@ -45,11 +46,21 @@ def test_its_cells_are_those_of_the_grid(results: Results) -> None:
     assert {run.name for run in results.runs} <= grid
 
 
-def test_the_default_holds_its_constraints_and_descends_but_where_the_test_clip_is_another_scene(
-    results: Results,
-) -> None:
+def test_the_default_holds_its_constraints_and_descends_but_on_shanghaitech_and_mnli(results: Results) -> None:
+    """ShanghaiTech's test clip is another scene than its training clips, and on MNLI all methods are at chance."""
     runs = [run for setting in results.settings for run in setting.runs("constrained")]
-    assert all(run.summary.feasible for run in runs if run.data != "shanghaitech")
-    assert {run.data for run in runs if falls([run]).number == 0} == {"shanghaitech"}
+    usual = [run for run in runs if run.data not in ("shanghaitech", "mnli")]
+    assert len(usual) > len(runs) / 2
+    for counted in (feasible(usual), falls(usual)):
+        assert counted.number >= 0.95 * counted.total
     default = overview(results)["constrained"]
     assert default.diverged == 0 and default.feasible.number >= 0.8 * default.feasible.total
+    assert max(run.summary.train_value for run in runs if run.data == "mnli") < 0.45, "chance is a third"
+
+
+def test_every_cell_is_on_its_page(results: Results) -> None:
+    written = (RESULTS / "study_cells.md").read_text(encoding="utf-8")
+    for form in FORMS:
+        for one in beside_erm(results, form):
+            row = f"| {one.setting.words} |"
+            assert row in written and "; ".join(one.reasons) in written

@@ -66,8 +66,9 @@ class DescentSettings(_TrainerArguments):
             the evaluation data best, for every method. It needs one evaluation data set and evaluations in training.
             The most likely class at a layer stays the same.
         patience: End training after this many evaluations without a better model, and keep the best by
-            ``metric_for_best_model`` (``merit``: the last layer's loss plus penalties for violations). A model that meets its
-            constraints may be 1 percent worse. Evaluations in the warm-up do not count. None to train to the end.
+            ``metric_for_best_model`` (``merit``: the last layer's loss plus penalties for violations). A model that
+            meets its constraints may be 1 percent worse. Evaluations in the warm-up do not count. None to train to the
+            end.
         dataloader_pin_memory: Whether batches are kept in page-locked memory, which speeds up transfers; on by default
             where there is a GPU.
     """
