@@ -57,12 +57,12 @@ def test_the_table_has_the_layers_needed(study):
 
 
 def test_missing_are_the_arms_that_the_grid_has_for_a_model(study):
-    """ViT has LayerSkip and no NEFTune or R-Drop; RoBERTa has the arms of the tables alone."""
+    """ViT has LayerSkip and no NEFTune or R-Drop; RoBERTa has the arms of the tables and the paper's ERM."""
     text = [line("text", "RoBERTa", "imdb", 4, 1.0, arm, 0) for arm in ("erm", "constrained", "linear")]
     missing = FIGURES["anytime"](results([*study, *text])).chart.missing
     assert missing == (
         "Not run: DistilBERT, Llama, Paper's form of ViT, Linear weights of ViT, Uniform weights of ViT, ERM, more "
-        "noise of ViT, Paper's form of RoBERTa."
+        "noise of ViT, Paper's ERM of ViT, Paper's form of RoBERTa, Paper's ERM of RoBERTa."
     )
 
 

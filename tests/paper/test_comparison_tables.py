@@ -194,7 +194,7 @@ def test_without_erm_there_is_nothing_to_compare():
     lines = seeds([9, 9], "constrained")
     assert overview(results(lines)) == {}
     (row,) = FIGURES["table-cells"](results(lines)).table.rows
-    assert row[:6] == ["UT", "2", "UCSD", "0.8", "strong", "–"] and row[-2:] == ["–", "–"]
+    assert row[:6] == ["UT", "2", "UCSD", "0.8", "strong", "–"] and row[-4:] == ["–", "–", "–", "1"]
 
 
 # --- table-cells

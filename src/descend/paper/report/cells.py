@@ -19,7 +19,7 @@ DATA = {
 
 ARM_NAMES = METHOD_NAMES | {
     "erm-noisier": "ERM, more noise",
-    "erm-paper": "ERM, paper's training",
+    "erm-paper": "Paper's ERM",
     "paper": "Paper's form",
     "constrained": "Descend's default",
 }
