@@ -1,7 +1,7 @@
 """Tables that are not in the paper: methods over all settings, every setting, and forms of models and noise."""
 
 from collections.abc import Sequence
-from math import isnan, nan
+from math import isnan
 from typing import Any
 
 from descend.paper.grid import FORM_ARMS, FORMS, NOISE_IS
@@ -11,7 +11,7 @@ from descend.paper.report.layers_needed import metrics
 from descend.paper.report.overview import ArmOverview, Gains, certain, falls, feasible, outcome, overview
 from descend.paper.report.results import MODELS, Results, Setting
 from descend.paper.report.tables import Table, with_ends
-from descend.paper.report.theorems import allowed_loss, lowest_loss
+from descend.paper.report.theorems import lowest_allowed, lowest_loss
 from descend.records.schema import WITHIN
 
 JUDGED = ("paper", "constrained", "linear")
@@ -116,8 +116,8 @@ def _cell_row(results: Results, setting: Setting) -> list[str]:
             row += [str(feasible(runs)), _falls(runs), _last_layer(runs, setting.gamma)]
         gained = gain(setting, arm).interval if setting.compares(arm) else None
         row += [with_ends(gained, "+z.2f"), _outcome(gained)] if gained else ["–", "–"]
-    allowed = min(map(allowed_loss, setting.runs("paper")), default=nan)
-    return [*row, *(with_ends(Interval(loss), ".3g") for loss in (allowed, lowest_loss(results, setting)))]
+    bounds = lowest_allowed(setting), lowest_loss(results, setting)
+    return [*row, *(with_ends(Interval(loss), ".3g") for loss in bounds)]
 
 
 def _falls(runs: Sequence[Run]) -> str:

@@ -10,8 +10,9 @@ from descend.paper.report.estimates import Interval, gain, same_seeds
 from descend.paper.report.overview import RunCount, descends, feasible, outcome
 from descend.paper.report.paper_tables import named, printed
 from descend.paper.report.results import FORMS, Results, Setting
+from descend.paper.report.selections import number_of
 from descend.paper.report.tables import Table, with_ends
-from descend.paper.report.theorems import out_of_reach
+from descend.paper.report.theorems import last_loss, out_of_reach
 
 LEVEL = 0.5
 """Gains below this many per cent are called level."""
@@ -80,14 +81,13 @@ class Beside:
 
 def beside_erm(results: Results, form: str) -> list[Beside]:
     """A form of constraints beside ERM in every setting that has both, in the paper's order."""
-    found, far = [], out_of_reach(results, form)
+    far = out_of_reach(results, form)
+    found = []
     for setting in results.settings:
         if setting.compares(form):
-            gained = gain(setting, form).interval
             ours, theirs = same_seeds(setting.runs(form), setting.plain)
-            if not isnan(gained.value):
-                found.append(Beside(setting, form, ours, theirs, gained, setting in far))
-    return found
+            found.append(Beside(setting, form, ours, theirs, gain(setting, form).interval, setting in far))
+    return [one for one in found if not isnan(one.gained.value)]
 
 
 def table_lost(results: Results) -> Table:
@@ -129,8 +129,8 @@ def _row(one: Beside) -> list[str]:
 
 
 def _learning_rates(runs: Sequence[Run]) -> str:
-    rates = dict.fromkeys(run.summary.settings.get("learning_rate") for run in runs)
-    return ", ".join(f"{rate:g}" for rate in rates if isinstance(rate, float)) or "–"
+    rates = dict.fromkeys(number_of(run, "learning_rate") for run in runs)
+    return ", ".join(f"{rate:g}" for rate in rates if rate is not None) or "–"
 
 
 def _train_losses(runs: Sequence[Run]) -> list[float]:
@@ -138,7 +138,7 @@ def _train_losses(runs: Sequence[Run]) -> list[float]:
 
 
 def _test_losses(runs: Sequence[Run]) -> list[float]:
-    return [(run.losses(run.summary.train_noise) or [nan])[-1] for run in runs]
+    return [last_loss(run, run.summary.train_noise) for run in runs]
 
 
 def _higher(ours: Sequence[float], theirs: Sequence[float]) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from descend.paper.report.cells import Run, rates_of
 from descend.paper.report.results import Results, Setting
-from descend.paper.report.selections import deepest_constrained, finite_runs
+from descend.paper.report.selections import deepest_constrained, finite_runs, number_of
 
 # --- Theorem 2
 
@@ -70,23 +70,23 @@ def allowed_loss(run: Run) -> float:
 
     Constraints on the layers up to c bound f_L in the same way from the input's loss f_0 on.
     """
-    layer, cap = run.summary.settings.get("cap_layer"), run.summary.cap
+    layer, cap = number_of(run, "cap_layer") or 0, run.summary.cap
     rates = {each: limit for each, limit in enumerate(run.summary.limits) if each and limit is not None}
     if cap is None or not rates:
         return nan
-    layer = layer if isinstance(layer, int) else 0
     after = cap * prod(rate for each, rate in rates.items() if each > layer)
     first = (run.losses(run.summary.train_noise) or [nan])[0]
     return min(after, first * prod(rates.values())) if layer else after
 
 
+def lowest_allowed(setting: Setting, form: str = "paper") -> float:
+    """The lowest `allowed_loss` of a form's runs in a setting; NaN without any."""
+    return min(map(allowed_loss, setting.runs(form)), default=nan)
+
+
 def out_of_reach(results: Results, form: str = "paper") -> list[Setting]:
     """Settings in which α and cap ask for a lower f_L than any layer of the model reached, by any method and depth."""
-    return [
-        setting
-        for setting in results.settings
-        if any(allowed_loss(run) < lowest_loss(results, setting) for run in setting.runs(form))
-    ]
+    return [setting for setting in results.settings if lowest_allowed(setting, form) < lowest_loss(results, setting)]
 
 
 def gap_bound(run: Run) -> float:
@@ -192,7 +192,7 @@ class Transfer:
     def rise(self, arm: str) -> float:
         """By how much the last layer's loss rises from the training noise to the strongest, averaged over seeds."""
         runs = self.shift.arms[arm]
-        rises = [_last(run, self.level) - _last(run, self.shift.setting.gamma) for run in runs]
+        rises = [last_loss(run, self.level) - last_loss(run, self.shift.setting.gamma) for run in runs]
         return sum(rises) / len(rises) if rises else nan
 
     @property
@@ -236,5 +236,6 @@ def _steepest(runs: Iterable[Run]) -> float:
     return max(filter(isfinite, slopes), default=nan)
 
 
-def _last(run: Run, level: float) -> float:
+def last_loss(run: Run, level: float) -> float:
+    """f_L at a noise level; NaN if the run was not judged there."""
     return (run.losses(level) or [nan])[-1]
