@@ -158,9 +158,8 @@ def test_the_code_of_the_page_runs(language, classifier, tmp_path, capsys, monke
     shutil.copytree(language, tmp_path / "runs" / "llm")
     shutil.copytree(classifier, tmp_path / "runs" / "imdb")
     shutil.copytree(classifier / "model", tmp_path / "saved")
-    words(capsys, "export", "runs/llm", "--layers", "2", "--out", "draft")
     commands = re.findall(r"^    (descend export .*)$", PAGE, re.MULTILINE)
-    assert len(commands) == 2
+    assert len(commands) == 3
     for command in commands:
         words(capsys, *shlex.split(command)[1:])
     scope: dict = {}
