@@ -1,9 +1,13 @@
 """What the README tells people to type does what it says."""
 
+import os
 import re
+import shutil
+import subprocess
 
 import pytest
 import torch
+import yaml
 from datasets import Dataset
 from torch import nn
 from transformers import TrainingArguments
@@ -22,6 +26,23 @@ TRAINER, OWN = python_blocks(README)
 
 def test_it_is_short():
     assert len(TEXT.splitlines()) <= 150
+
+
+def test_a_release_gives_its_links_an_address(tmp_path):
+    """A package index shows README alone, without the files that its links name."""
+    release = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text("utf-8"))
+    (step,) = (each["run"] for each in release["jobs"]["build"]["steps"] if "README.md" in each.get("run", ""))
+    shutil.copy(README, tmp_path)
+    named = {"GITHUB_SERVER_URL": "https://host", "GITHUB_REPOSITORY": "owner/name", "GITHUB_REF_NAME": "v1.2.3"}
+    subprocess.run(["bash", "-ec", step], cwd=tmp_path, env=os.environ | named, check=True)
+    written = (tmp_path / "README.md").read_text("utf-8")
+    links = re.findall(r"(!?)\[[^]]*\]\(([^)]+)\)", written)
+    assert len(links) == len(re.findall(r"\]\(", TEXT)) and all(link.startswith("https://") for _, link in links)
+    for picture, link in links:
+        if link.startswith("https://host"):
+            address, path = link.split("/v1.2.3/")
+            assert address == f"https://host/owner/name/{'raw' if picture else 'blob'}"
+            assert (ROOT / path.split("#")[0]).exists()
 
 
 def test_in_place_of_trainer(tmp_path):

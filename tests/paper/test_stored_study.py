@@ -64,6 +64,7 @@ def test_every_cell_is_on_its_page(results: Results) -> None:
     written = (RESULTS / "study_cells.md").read_text(encoding="utf-8")
     for form in FORMS:
         (table,) = (part for part in written.split("\n## ") if part.startswith(arm_name(form)))
+        table, *_ = table.split("\n### ")
         rows = [line for line in table.splitlines() if "γ = " in line]
         for row, one in zip(rows, beside_erm(results, form), strict=True):
             assert row.startswith(f"| {one.setting.words} |") and f" {with_ends(one.gained, '+.1f')} " in row
