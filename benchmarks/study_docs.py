@@ -40,11 +40,11 @@ less well* means that the last layer's loss on training samples is more than {NO
 
 RECIPE = "erm-paper"
 
-APART = f"""### What of it is due to constraints
+APART = f"""### What of it is due to training as in the paper
 
-The paper's form differs from ERM in two ways: it has constraints, and another optimizer, schedule and choice of the
-model. The arm `{RECIPE}` differs from ERM by the second alone, with a learning rate of its own. *Training as in the
-paper* is its gain over ERM, *constraints* that of the paper's form over `{RECIPE}`, in per cent."""
+The arm `{RECIPE}` is ERM with the optimizer, the schedule and the choice of the model that the paper's form has, and
+with a learning rate of its own. *Training as in the paper* is its gain over ERM, in per cent. *Constraints* is the gain
+of the paper's form over `{RECIPE}`; UT and DUST then also have separate weights in each layer."""
 
 
 def main(study: Path, out: Path) -> None:

@@ -19,7 +19,7 @@ SHORT = {"h": "held", "n": "not held", "u": "undecided", "-": "not run"}
 VERDICTS = {
     **{"figure-1": "uuuu", "figure-2": "uununu", "figure-3": "nnnn", "figure-4": "uunuuuuu", "figure-5": "uu"},
     **{"figure-6": "uuuunn", "figure-7": "uhn", "figure-8": "nuhn", "figure-9": "huuuuu", "figure-10": "uuuu"},
-    **{"figure-11": "--", "figure-12": "hhuu", "figure-13": "uu", "figure-14": "uu", "figure-15": "u"},
+    **{"figure-11": "un", "figure-12": "hhuu", "figure-13": "uu", "figure-14": "uu", "figure-15": "u"},
     **{"figure-16": "nn", "table-3": "nunnn", "table-4": "huuu", "theory-1": "uhun", "theory-2": "uunn"},
     **{"theory-3": "u", "theory-4": "n"},
 }
@@ -45,7 +45,7 @@ def test_its_page_says_what_the_cells_say(results: Results) -> None:
 
 def test_its_cells_are_those_of_the_grid(results: Results) -> None:
     grid = {cell.name for cell in cells(names(["all"]), "small")}
-    assert {run.name for run in results.runs} <= grid
+    assert {run.name for run in results.runs} == grid
 
 
 def test_the_default_holds_its_constraints_and_descends_but_on_shanghaitech_and_mnli(results: Results) -> None:
@@ -53,10 +53,10 @@ def test_the_default_holds_its_constraints_and_descends_but_on_shanghaitech_and_
     runs = [run for setting in results.settings for run in setting.runs("constrained")]
     usual = [run for run in runs if run.data not in ("shanghaitech", "mnli")]
     assert len(usual) > len(runs) / 2
-    for counted in (feasible(usual), falls(usual)):
-        assert counted.number >= 0.95 * counted.total
+    for counted, share in ((feasible(usual), 0.9), (falls(usual), 0.95)):
+        assert counted.number >= share * counted.total
     default = overview(results)["constrained"]
-    assert default.diverged == 0 and default.feasible.number >= 0.8 * default.feasible.total
+    assert default.diverged == 0 and default.feasible.number >= 0.75 * default.feasible.total
     assert max(run.summary.train_value for run in runs if run.data == "mnli") < 0.45, "chance is a third"
 
 
