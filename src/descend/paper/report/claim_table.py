@@ -297,8 +297,8 @@ ROWS = (
         "a constrained cell that is infeasible",
         selections.made_infeasible,
         method.verdict_names_layers,
-        "{count} of {runs} runs are judged infeasible, and each layer that the verdict names missed its bound at the "
-        "end of training too, on other data than the verdict's. {verdict}",
+        "{infeasible} of {runs} runs are judged infeasible. In {count} each layer that the verdict names missed its "
+        "bound at the end of training too, on other data than the verdict's. {verdict}",
         above,
     ),
     Row(

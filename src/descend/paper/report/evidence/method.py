@@ -113,8 +113,12 @@ def infeasible_is_worse(cells: tuple[list[Run], Setting]) -> Evidence | None:
 def verdict_names_layers(cells: tuple[list[Run], Setting]) -> Evidence:
     """Whether the verdict finds each infeasible run and names layers that missed their bounds in training too."""
     runs, _ = cells
-    named = [run for run in runs if run.summary.feasible is False and _missing(run)]
-    words = {"count": len(named), "runs": len(runs), "verdict": (named or runs)[0].summary.verdict}
+    found = [run for run in runs if run.summary.feasible is False]
+    named = [run for run in found if _missing(run)]
+    words = {
+        **{"infeasible": len(found), "count": len(named), "runs": len(runs)},
+        "verdict": (named or runs)[0].summary.verdict,
+    }
     return Evidence("held" if len(named) == len(runs) else "not held", words)
 
 
