@@ -287,6 +287,7 @@ def test_whatever_words_are_in_a_study_they_are_text(browser: Browser, tmp_path:
         answer = visit.page.locator("#answers-0 td:visible").first
         assert " ".join(answer.text_content().split()) == said
         visit.page.locator("[data-cell]").first.click()
+        visit.page.locator("#cell[open]").wait_for()
         assert said in " ".join(visit.page.locator("#cell-verdict").text_content().split())
         visit.page.locator("[data-curve=loss] .main-svg").first.hover(force=True)
         visit.assert_quiet()

@@ -22,13 +22,17 @@ function unpackedBytes(text, size) {
   return new Uint8Array(bytes.buffer, 0, size);
 }
 
-/** Run plotly.js, which the page holds compressed. */
-async function loadPlotly() {
-  const packed = document.getElementById("plotly");
+/** The text that an element of the page holds compressed. */
+async function unpacked(id) {
+  const packed = document.getElementById(id);
   const bytes = unpackedBytes(packed.textContent, Number(packed.dataset.size));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+}
+
+/** Run plotly.js. */
+async function loadPlotly() {
   const script = document.createElement("script");
-  script.textContent = await new Response(stream).text();
+  script.textContent = await unpacked("plotly");
   document.head.append(script);
 }
 

@@ -18,6 +18,9 @@ from descend.report.glossary import terms
 
 PACKAGE = "descend.report"
 
+COMPACT: dict[str, Any] = {"separators": (",", ":"), "ensure_ascii": False, "allow_nan": False}
+"""How the pages' JSON is written."""
+
 
 @cache
 def environment(package: str) -> Environment:
@@ -54,7 +57,7 @@ def write_interactive(
         template: A template that extends ``page.html``.
         package: The package that holds it in ``templates/``.
         data: For each section its plots by name, and the state that its controls set.
-        more: Further entries of the data that the page's script reads.
+        more: What a further script unpacks when it is first needed.
         css: Further styles.
         js: A further script.
         values: The template's values.
@@ -69,7 +72,8 @@ def write_interactive(
         js=Markup(asset("page.js") + js),
         plotly=_packed_plotly(),
         terms=lambda content: terms(content, data),
-        data=Markup(script_json({"sections": data, **(more or {})})),
+        data=Markup(script_json({"sections": data})),
+        more=_packed(json.dumps(more, **COMPACT)) if more else None,
         **values,
     )
     path = out / "report.html" if out.is_dir() else out
@@ -79,20 +83,25 @@ def write_interactive(
 
 
 class Packed(NamedTuple):
-    """A compressed script as the page holds it: gzip's bytes, written in 85 letters that need no escape in HTML."""
+    """A compressed text as the page holds it: gzip's bytes, written in 85 letters that need no escape in HTML."""
 
     letters: Markup
     size: int
 
 
-@cache
-def _packed_plotly() -> Packed:
-    """plotly.js, compressed from 4.8 to 1.8 MB. ``page.js`` unpacks it."""
-    content = gzip.compress(get_plotlyjs().encode(), mtime=0)
+def _packed(text: str) -> Packed:
+    """Compress a text. ``page.js`` unpacks it."""
+    content = gzip.compress(text.encode(errors="replace"), mtime=0)
     padding = bytes(-len(content) % 4)
     # Of Python's 85 letters only < means something in a script element; the comma is none of them.
     letters = base64.b85encode(content + padding).decode().replace("<", ",")
     return Packed(Markup(letters), len(content))
+
+
+@cache
+def _packed_plotly() -> Packed:
+    """plotly.js, compressed from 4.8 to 1.8 MB."""
+    return _packed(get_plotlyjs())
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -104,8 +113,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def script_json(data: Any) -> str:
     """JSON that cannot end the script element that holds it."""
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.replace("<", "\\u003c")
+    return json.dumps(data, **COMPACT).replace("<", "\\u003c")
 
 
 def asset(name: str) -> str:

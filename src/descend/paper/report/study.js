@@ -1,18 +1,19 @@
 
 /** The runs of a cell of the grid, in a dialog: curves over training by layer, and the spread of ratios. */
 class Runs {
-  constructor(dialog, { cells, ramps, layout }) {
-    Object.assign(this, { dialog, cells, ramps, layout });
+  constructor(dialog) {
+    this.dialog = dialog;
     this.arm = dialog.querySelector("#cell-arm");
     this.seed = dialog.querySelector("#cell-seed");
     this.arm.addEventListener("change", () => this.chooseArm());
     this.seed.addEventListener("change", () => this.draw());
     for (const button of document.querySelectorAll("[data-cell]"))
-      button.addEventListener("click", () => this.open(cells[button.dataset.cell], button.dataset.arm));
+      button.addEventListener("click", () => this.open(button.dataset.cell, button.dataset.arm));
   }
 
-  open(cell, name) {
-    this.cell = cell;
+  async open(place, name) {
+    this.all ??= JSON.parse(await unpacked("more"));
+    const cell = (this.cell = this.all.cells[place]);
     this.dialog.querySelector("#cell-title").textContent = cell.title;
     this.dialog.querySelector("#cell-words").textContent = cell.words;
     fill(this.arm, cell.arms.map((arm) => arm.name));
@@ -36,7 +37,7 @@ class Runs {
       const shown = name === "ratios" ? this.violins(run.ratios) : this.lines(name, run.curves[name]);
       element.parentElement.hidden = !shown;
       if (!shown) continue;
-      const layout = paintLayout(merged(this.layout, shown.layout), { log: true }, []);
+      const layout = paintLayout(merged(this.all.layout, shown.layout), { log: true }, []);
       Plotly.react(element, shown.traces.map(paintTrace), layout, { responsive: true, displayModeBar: false });
     }
   }
@@ -53,7 +54,7 @@ class Runs {
         name: label,
         mode: "lines",
         line: { width: 2, dash: label === "cap" ? "dot" : "solid" },
-        meta: this.ramps[this.cell.depth][layer],
+        meta: this.all.ramps[this.cell.depth][layer],
         hovertemplate: `${label}, step %{x}: %{y:.3g}<extra></extra>`,
       };
     });
@@ -108,5 +109,5 @@ const merged = (layout, { xaxis, yaxis, ...rest }) => ({
   yaxis: { ...layout.yaxis, ...yaxis, title: { ...layout.yaxis.title, ...yaxis.title } },
 });
 
-const runs = new Runs(document.getElementById("cell"), data);
+const runs = new Runs(document.getElementById("cell"));
 dark.addEventListener("change", () => runs.draw());
