@@ -261,8 +261,7 @@ def test_it_is_loaded_from_a_run_or_a_models_folder(family, classifier, tmp_path
         assert again.predict(TEXTS, exit_patience=2) == it.predict(TEXTS, exit_patience=2)
 
 
-def test_what_is_no_classifier_with_its_tokenizer_is_refused(classifier, tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_what_is_no_classifier_with_its_tokenizer_is_refused(classifier, tokenizer, tmp_path):
     load, network = DescentClassifier.from_pretrained, classifier("bert").model.network
     with pytest.raises(InputError, match=r"'.*nowhere'.*run folder"):
         load(tmp_path / "nowhere")
