@@ -1,10 +1,21 @@
-"""Code in a process of its own that need not wait for imports: it is forked from one that has made them."""
+"""Code in a process of its own that need not wait for imports: it is forked from one that has made them.
+
+And has done nothing else: to fork one that has trained is not safe everywhere.
+"""
 
 import json
+import multiprocessing
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+
+def prepared() -> str:
+    """The name of the way to start processes from one that has imported what trainers need."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["descend.training.trainer", "descend.run"])
+    return "forkserver"
+
 
 # Each line of its input is the code, the folder it runs in, and the files of what it prints.
 _SERVER = """

@@ -37,6 +37,7 @@ from descend.sweep.space import described, edges, read_ranges, recipe_values, sp
 from descend.sweep.storage import Search, TooMany, open_storage
 from descend.sweep.worker import _Pruning
 from tests.support.browser import HOSTILE, Guarded, Visit
+from tests.support.forking import prepared
 
 # An evaluation and a checkpoint at each of four steps, on a handful of windows.
 BRIEF = """--data generated --depth 2 --window 2 --max-steps 4 --eval-steps 1 --save-steps 1 --dual-warmup-steps 1
@@ -72,14 +73,17 @@ def found(out: Path) -> dict:
 
 def worker(out: Path, trials: int, *more: str) -> multiprocessing.Process:
     """Another process at the same sweep, which takes a trial for killed after few seconds."""
-
-    def work() -> None:
-        storage.HEARTBEAT, storage.GRACE = 1, 3
-        sys.exit(main(words(out, trials, *more)))
-
-    process = multiprocessing.get_context("fork").Process(target=work)
+    process = multiprocessing.get_context(prepared()).Process(
+        target=work, args=(words(out, trials, *more), os.environ["DESCEND_CACHE"])
+    )
     process.start()
     return process
+
+
+def work(command: list[str], cache: str) -> None:
+    os.environ["DESCEND_CACHE"] = cache
+    storage.HEARTBEAT, storage.GRACE = 1, 3
+    sys.exit(main(command))
 
 
 @pytest.fixture(scope="module")
