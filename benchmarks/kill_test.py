@@ -11,6 +11,7 @@ most of the time, and nothing is written during them.
 """
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -157,6 +158,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    gc.freeze()  # what is imported stays: no child's collector looks through it, which would copy it
     slow_disk(options.slow)
     generator = random.Random(options.seed)
     tries = []

@@ -1,12 +1,19 @@
 """Fixtures shared by all tests."""
 
+import functools
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+# No test waits for the network. It is read when huggingface_hub is imported, and goes on to what tests start.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
 import hypothesis
 import pytest
 import torch
+
+from descend.tasks.video import datasets
 
 # A busy machine is no failure.
 hypothesis.settings.register_profile("descend", deadline=None)
@@ -16,6 +23,29 @@ hypothesis.settings.load_profile("descend")
 pytest.register_assert_rewrite("tests.support")
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported_for_good():
+    """What is imported stays: the collector, whom every training calls, need not look through it each time."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _scenes_drawn_once():
+    """The generated scenes, which most runs read, are drawn once in a process; nobody can write into them."""
+
+    @functools.cache
+    def drawn(*args):
+        scenes = tuple(draw(*args))
+        for scene in scenes:
+            scene.setflags(write=False)
+        return scenes
+
+    draw, datasets.generate_scenes = datasets.generate_scenes, lambda *args: list(drawn(*args))
+    yield
+    datasets.generate_scenes = draw
 
 
 @pytest.fixture(scope="session")

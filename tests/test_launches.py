@@ -11,19 +11,21 @@ BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "launches.py"
 SOURCE = Path(__file__).parents[1] / "src" / "descend"
 
 
-@pytest.mark.parametrize(
-    ("case", "most"), [("UT-7", 1.10), ("DistilBERT-6", 1.10), ("RoBERTa-24", 1.10), ("Llama-16", 1.25)]
-)
-def test_launches_and_syncs_of_a_step(case, most):
-    command = [sys.executable, str(BENCHMARK), "--json", "--cases", case]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+CASES = {"UT-7": 1.10, "DistilBERT-6": 1.10, "RoBERTa-24": 1.10, "Llama-16": 1.25}
+
+
+@pytest.fixture(scope="module")
+def counted() -> list[dict]:
+    """The rows of all cases, counted in one process."""
+    command = [sys.executable, str(BENCHMARK), "--json", "--cases", *CASES]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr[-2000:]
-    rows = {
-        row["trainer"]: row
-        for line in done.stdout.splitlines()
-        if line.startswith('{"case')
-        for row in [json.loads(line)]
-    }
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"case')]
+
+
+@pytest.mark.parametrize(("case", "most"), CASES.items())
+def test_launches_and_syncs_of_a_step(counted, case, most):
+    rows = {row["trainer"]: row for row in counted if row["case"] == case}
     assert rows.keys() == {"plain", "erm", "constrained"}
     plain, constrained = rows["plain"], rows["constrained"]
     assert plain["launches"] > 100 and plain["syncs"] > 0

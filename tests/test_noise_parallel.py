@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from descend import GaussianNoise, Objective
 from descend.models import LayeredClassifier
 from descend.seeds import Stream, generator_of
+from tests.support.forking import prepared
 from tests.support.networks import network
 
 RANKS = 2
@@ -47,7 +48,7 @@ def work(rank: int, folder: str) -> None:
 
 
 def test_ranks_draw_their_own_noise_and_gradients_are_their_mean(tmp_path):
-    multiprocessing.spawn(work, (str(tmp_path),), nprocs=RANKS)
+    multiprocessing.start_processes(work, (str(tmp_path),), nprocs=RANKS, start_method=prepared())
     ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(RANKS)]
     for one, other in zip(ranks[0]["gradients"], ranks[1]["gradients"], strict=True):
         assert torch.equal(one, other)

@@ -7,6 +7,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from packaging.version import Version
 
 from descend.extras import EXTRAS, required
 from descend.recipes import RECIPES
+from tests.support.forking import Forking
 from tests.support.sources import clips
 
 ROOT = Path(__file__).parents[1]
@@ -37,15 +39,27 @@ sys.meta_path = [Finder if finder is PathFinder else finder for finder in sys.me
 """
 
 
-def python(code: str, hidden: list[str] | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess:
+# What takes long to import, and looks for no extra: no package of Hugging Face's is among them.
+SLOW = ("torch._dynamo", "torch.distributed.tensor", "scipy.stats")
+
+
+def python(code: str, hidden: Sequence[str] = (), cwd: Path | None = None) -> subprocess.CompletedProcess:
     """Run code in a process where modules are hidden."""
-    code = HIDING.format(hidden=hidden or []) + code
+    code = HIDING.format(hidden=list(hidden)) + code
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=cwd)
 
 
-def descend(*argv: str, hidden: list[str] | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess:
-    """Run a command, and say at its end which of `HEAVY` it imported."""
-    code = f"""
+@pytest.fixture(scope="module")
+def without() -> Iterator[Callable]:
+    """Run code where modules are hidden; `SLOW` are imported already."""
+    forking = Forking(*SLOW)
+    yield lambda hidden, code, cwd: forking.run(HIDING.format(hidden=list(hidden)) + code, cwd)
+    forking.close()
+
+
+def saying(*argv: str) -> str:
+    """The code of a command that says at its end which of `HEAVY` it imported."""
+    return f"""
 from descend.cli import main
 try:
     status = main({list(argv)!r})
@@ -54,7 +68,6 @@ except SystemExit as exit:
 print("imported:", *(name for name in {HEAVY!r} if name in sys.modules))
 sys.exit(status)
 """
-    return python(code, hidden, cwd)
 
 
 # --- light
@@ -108,13 +121,13 @@ def test_import_descend_imports_nothing_heavy():
 def test_what_needs_no_model_imports_nothing_heavy(tmp_path, argv, status):
     (tmp_path / "RUN").mkdir()
     (tmp_path / "RUN" / "config.json").write_text('{"recipe": "video-ut"}')
-    done = descend(*argv, cwd=tmp_path)
+    done = python(saying(*argv), cwd=tmp_path)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (status, "imported:"), done.stderr
     assert len(done.stderr.splitlines()) == (1 if status else 0)
 
 
 def test_version():
-    assert descend("--version").stdout.splitlines()[0] == f"descend {version('descend')}"
+    assert python(saying("--version")).stdout.splitlines()[0] == f"descend {version('descend')}"
     assert Version(version("descend")) >= Version("0.1.0.dev0")
 
 
@@ -222,7 +235,7 @@ print("trained")
     assert done.stdout == "trained\n", done.stderr
 
 
-def test_a_model_is_trained_without_any_extra(tmp_path):
+def test_a_model_is_trained_without_any_extra(tmp_path, without):
     """DescentTrainer, a model of Transformers and samples in a list."""
     script = """
 import torch
@@ -240,12 +253,12 @@ trainer.train()
 trainer.save_pretrained("model")
 print("trained")
 """
-    done = python(script, OPTIONAL, tmp_path)
+    done = without(OPTIONAL, script, tmp_path)
     assert done.stdout.splitlines()[-1:] == ["trained"], done.stderr
     assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
-def test_a_model_is_judged_without_any_extra(tmp_path):
+def test_a_model_is_judged_without_any_extra(tmp_path, without):
     """The verdict and its file; one line says how to get the page."""
     script = """
 import torch
@@ -265,27 +278,27 @@ trainer = descend.DescentTrainer(model, descend.DescentConfig("run", max_steps=1
 trainer.train()
 print("verdict:", descend.evaluate(trainer, samples).verdict)
 """
-    done = python(script, OPTIONAL, tmp_path)
+    done = without(OPTIONAL, script, tmp_path)
     assert "feasible" in done.stdout.lower().splitlines()[-1], done.stderr
     assert (tmp_path / "run" / "summary.json").is_file() and not (tmp_path / "run" / "report.html").exists()
     (line,) = (each for each in done.stderr.splitlines() if "report.html" in each)
     assert "pip install 'descend[report]'" in line and line.endswith("descend report run")
 
 
-def test_a_run_is_evaluated_without_the_extra_report(tmp_path):
+def test_a_run_is_evaluated_without_the_extra_report(tmp_path, without):
     videos = clips(tmp_path / "videos", frames=12)
     code = f"""
 from descend.cli import main
 words = ["--data", {str(videos)!r}, "--out", "run", "--max-steps", "2", "--depth", "2"]
 print(main(["train", "video-ut", *words]), main(["evaluate", "run"]))
 """
-    done = python(code, ["plotly", "matplotlib", "jinja2"], tmp_path)
+    done = without(["plotly", "matplotlib", "jinja2"], code, tmp_path)
     assert done.stdout.splitlines()[-1:] == ["0 0"], done.stderr
     assert "feasible" in done.stdout.lower() and (tmp_path / "run" / "summary.json").is_file()
     assert done.stderr.splitlines()[-1].endswith("Run: pip install 'descend[report]', then: descend report run")
 
 
-def test_videos_need_the_extras_video_and_report_alone(tmp_path):
+def test_videos_need_the_extras_video_and_report_alone(tmp_path, without):
     videos = clips(tmp_path / "videos", frames=12)
     others = {module for extra in EXTRAS if extra not in ("video", "report") for module in EXTRAS[extra]}
     code = f"""
@@ -293,7 +306,7 @@ from descend.cli import main
 words = ["--data", {str(videos)!r}, "--out", "run", "--max-steps", "2", "--depth", "2"]
 print(main(["train", "video-ut", *words]), main(["evaluate", "run"]), main(["compare", "run", "--out", "page"]))
 """
-    done = python(code, sorted(others), tmp_path)
+    done = without(others, code, tmp_path)
     assert done.stdout.splitlines()[-1:] == ["0 0 0"], done.stderr
 
 
@@ -313,11 +326,11 @@ print(main(["train", "video-ut", *words]), main(["evaluate", "run"]), main(["com
         (["privacy", "--noise", "1"], "dp_accounting"),
     ],
 )
-def test_a_missing_extra_is_one_line_that_says_what_to_install(tmp_path, argv, module):
+def test_a_missing_extra_is_one_line_that_says_what_to_install(tmp_path, without, argv, module):
     (tmp_path / "RUN").mkdir()
     (tmp_path / "RUN" / "config.json").write_text('{"recipe": "video-ut"}')
     (tmp_path / "RUN" / "summary.json").write_text("{}")
-    done = descend(*argv, hidden=[module], cwd=tmp_path)
+    done = without([module], saying(*argv), tmp_path)
     extra = next(modules for modules in EXTRAS.values() if module in modules)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -326,8 +339,8 @@ def test_a_missing_extra_is_one_line_that_says_what_to_install(tmp_path, argv, m
     assert not (tmp_path / "run").exists()
 
 
-def test_a_missing_extra_is_the_same_line_in_python():
-    done = python("from descend.recipes import RECIPES\nRECIPES['llm-sft']", ["trl"])
+def test_a_missing_extra_is_the_same_line_in_python(tmp_path, without):
+    done = without(["trl"], "from descend.recipes import RECIPES\nRECIPES['llm-sft']", tmp_path)
     assert done.stderr.splitlines()[-1].endswith("llm-sft needs the package trl, which is not installed. "
                                                  "Run: pip install trl peft datasets")  # fmt: skip
 

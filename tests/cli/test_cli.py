@@ -534,26 +534,27 @@ def test_levels_that_are_none_are_refused(text):
 # --- quiet, and not
 
 
-def descend(*argv: str, **options) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "descend", *argv]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+def one_after_the_other(*commands: list[str]) -> list[str]:
+    """Python that runs commands in one process, which imports once."""
+    return [sys.executable, "-c", f"from descend.cli import main\nassert not any(map(main, {list(commands)!r}))"]
 
 
 def test_quiet_without_a_terminal(tmp_path):
-    done = descend("train", "video-ut", *BRIEF, "--method", "erm", "--out", "run", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "trained run\n")
+    training = ["train", "video-ut", *BRIEF, "--method", "erm", "--out", "run"]
+    command = one_after_the_other(training, ["evaluate", "run", "--noise", "0.8"])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["scenes", "Training noise"]  # no progress
-    done = descend("evaluate", "run", "--noise", "0.8", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout.splitlines()) == 2  # what was found, and the page
+    trained, found, page = done.stdout.splitlines()
+    assert trained == "trained run" and "rmse" in found and page == "run/report.html"
 
 
-def on_terminal(*argv: str, cwd: Path) -> str:
-    """What a command shows on a terminal of 100 columns."""
+def on_terminal(*commands: list[str], cwd: Path) -> str:
+    """What commands show on a terminal of 100 columns."""
     master, slave = pty.openpty()
     termios.tcsetwinsize(slave, (24, 100))
     process = subprocess.Popen(
-        [sys.executable, "-m", "descend", *argv],
+        one_after_the_other(*commands),
         stdin=slave,
         stdout=slave,
         stderr=slave,
@@ -577,13 +578,14 @@ def on_terminal(*argv: str, cwd: Path) -> str:
 def test_bars_with_the_time_left_on_a_terminal(tmp_path):
     remaining = r"\d\d:\d\d<\d\d:\d\d"
     brief = [*BRIEF, "--max-steps", "30", "--logging-steps", "1", "--method", "erm"]
-    shown = on_terminal("train", "video-ut", *brief, "--out", "run", cwd=tmp_path)
-    assert re.search(rf"30/30 \[{remaining}", shown)
-    assert re.search(r"loss=\d\.\d", shown)
-    assert "trained run" in shown
-    assert "{'" not in shown  # no line per log
-    shown = on_terminal("evaluate", "run", "--noise", "0,0.4,0.8", cwd=tmp_path)
-    assert re.search(rf"evaluating: .*\[{remaining}", shown)
+    evaluation = ["evaluate", "run", "--noise", "0,0.4,0.8"]
+    shown = on_terminal(["train", "video-ut", *brief, "--out", "run"], evaluation, cwd=tmp_path)
+    training, trained, judging = shown.partition("trained run")
+    assert re.search(rf"30/30 \[{remaining}", training)
+    assert re.search(r"loss=\d\.\d", training)
+    assert trained
+    assert "{'" not in training  # no line per log
+    assert re.search(rf"evaluating: .*\[{remaining}", judging)
 
 
 def test_a_folder_of_descend_evaluate_is_no_run(tmp_path, capsys):

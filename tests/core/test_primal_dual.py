@@ -10,6 +10,7 @@ from torch import distributed, multiprocessing, nn
 
 from descend.core import DescentProblem, GeometricTarget, PrimalDual
 from descend.errors import InputError, NonFiniteLossError
+from tests.support.forking import prepared
 
 VARIANTS = [
     (optimizer, slack, form)
@@ -550,7 +551,7 @@ def rank_of_two(rank: int, folder: str) -> None:
 
 
 def test_two_ranks_with_unequal_counts_are_one(tmp_path):
-    multiprocessing.spawn(rank_of_two, (str(tmp_path),), nprocs=2)
+    multiprocessing.start_processes(rank_of_two, (str(tmp_path),), nprocs=2, start_method=prepared())
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     for name in SCENARIOS:
         assert torch.equal(first[name], second[name]), "every rank holds the same multipliers"

@@ -42,7 +42,6 @@ def offline(monkeypatch):
     def refuse(*args):
         raise AssertionError("no network here")
 
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(socket.socket, "connect", refuse)
 
 

@@ -8,6 +8,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from descend import Objective
+from tests.support.forking import prepared
 from tests.support.own import Classes, layers, mlp, samples
 
 RANKS = 2
@@ -57,7 +58,7 @@ def gradients(rank: int, way: str) -> dict[str, object]:
 def of_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
     """What two ranks find in each way of parallel training."""
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.spawn(work, (str(folder),), nprocs=RANKS)
+    multiprocessing.start_processes(work, (str(folder),), nprocs=RANKS, start_method=prepared())
     return torch.load(folder / "found.pt")
 
 

@@ -295,7 +295,6 @@ def test_a_depth_that_the_checkpoint_does_not_have(folder, depth):
 
 @pytest.mark.parametrize("source", ["google/vit-base-patch16-224-in21k", "no/such-vit", "./no folder"])
 def test_an_unknown_name_or_no_network(source, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "/nowhere")
     with pytest.raises(InputError, match=r"Hub.*config\.json.*model\.safe.*prep"):
         ViTDenoiser.from_vit(source)

@@ -852,7 +852,8 @@ def test_where_all_runs_of_a_task_diverged_everything_is_drawn_all_the_same(tmp_
     for place, one in enumerate(lines):
         if one["cell"]["task"] == "text":
             lines[place] = {"cell": one["cell"], "summary": None, "diverged": "loss is nan", "seconds": 1.0}
-    found = draw(write(tmp_path, lines))
+    others = {f"figure-{number}" for number in (2, 3, 6, 7, 8, 11, 16)}  # of videos or answers alone
+    found = draw(write(tmp_path, lines, [name for name in FIGURES if name not in others]))
     texts = ("figure-1", "figure-4", "figure-5", "figure-9", "figure-14", "figure-15")
     told = [claim for claim in found if claim.figure in texts]
     assert {claim.held for claim in told} <= {"undecided", "not held", "not run"}

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from descend.cli import main
 from descend.errors import InputError
+from descend.models import llama2c
 from descend.records import locked, read_json
 from descend.run import completing
 
@@ -258,10 +259,13 @@ def test_a_checkpoint_that_ends_early_is_refused(real_data, tmp_path):
     source = real_data / "weights" / "stories260K"
     shutil.copy(source / "tok512.bin", tmp_path)
     whole = (source / "stories260K.bin").read_bytes()
-    for content, said in ((whole[:5000], "ends early"), (whole[:10], "ends within its header"), (b"\0" * 64, "is no")):
+    (tmp_path / "stories260K.bin").write_bytes(whole[:5000])
+    done = convert(tmp_path, tmp_path / "out")
+    assert done.returncode == 1 and "ends early" in done.stderr and "Traceback" not in done.stderr
+    for content, said in ((whole[:10], "ends within its header"), (b"\0" * 64, "is no")):
         (tmp_path / "stories260K.bin").write_bytes(content)
-        done = convert(tmp_path, tmp_path / "out")
-        assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
+        with pytest.raises(InputError, match=said):
+            llama2c.convert(tmp_path, tmp_path / "out")
 
 
 def test_answers_that_another_command_has_written_meanwhile_stay(run, prompts, tmp_path, monkeypatch):

@@ -219,7 +219,6 @@ def refused(capsys, *flags, recipe="text-distilbert"):
 
 def test_bad_settings_are_refused_in_one_line(capsys, tmp_path, reviews, encoder, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # else it tries for a while
     tokenizer = learn_tokenizer(row["text"] for row in generate_reviews(100, 0))
     model = tmp_path / "model"
     tokenizer.save_pretrained(model)

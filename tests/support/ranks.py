@@ -5,6 +5,8 @@
 Data sets of 19 samples: steps take 8, 8 and 3 of them, which two ranks can't share evenly.
 """
 
+import functools
+import gc
 import os
 import resource
 import signal
@@ -59,8 +61,11 @@ def ripple(clean: torch.Tensor, std: float, generator: torch.Generator) -> torch
     return clean + std * torch.arange(clean[0].numel(), dtype=clean.dtype).sin().view_as(clean[0])
 
 
+scenes = functools.cache(lambda: load_video(None, 2, stride=10, seed=0))
+
+
 def video(folder: Path, **args) -> DescentTrainer:
-    data = load_video(None, 2, stride=10, seed=0)
+    data = scenes()
     windows = [data.train[place] for place in (*range(18), 4)]
     for each in windows:
         each["patches"] = each["patches"].double()
@@ -378,6 +383,7 @@ def asked() -> dict:
 
 
 def main(folder: Path) -> None:
+    gc.freeze()  # what is imported stays: the collector, whom every training calls, need not look through it
     found = {}
     for name, size in SIZES.items():
         found[name] = trained(name, folder / name, size, 4 // size)

@@ -2,11 +2,11 @@
 
 import json
 import math
+import multiprocessing
 import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -37,6 +37,7 @@ from descend.sweep.space import described, edges, read_ranges, recipe_values, sp
 from descend.sweep.storage import Search, TooMany, open_storage
 from descend.sweep.worker import _Pruning
 from tests.support.browser import HOSTILE, Guarded, Visit
+from tests.support.forking import prepared
 
 # An evaluation and a checkpoint at each of four steps, on a handful of windows.
 BRIEF = """--data generated --depth 2 --window 2 --max-steps 4 --eval-steps 1 --save-steps 1 --dual-warmup-steps 1
@@ -70,13 +71,19 @@ def found(out: Path) -> dict:
     return json.loads((out / "sweep.json").read_text())
 
 
-def worker(out: Path, trials: int, *more: str) -> subprocess.Popen:
+def worker(out: Path, trials: int, *more: str) -> multiprocessing.Process:
     """Another process at the same sweep, which takes a trial for killed after few seconds."""
-    code = (
-        "import sys; from descend.sweep import storage; storage.HEARTBEAT, storage.GRACE = 1, 3; "
-        "from descend.cli import main; sys.exit(main(sys.argv[1:]))"
+    process = multiprocessing.get_context(prepared()).Process(
+        target=work, args=(words(out, trials, *more), os.environ["DESCEND_CACHE"])
     )
-    return subprocess.Popen([sys.executable, "-c", code, *words(out, trials, *more)], stdout=subprocess.DEVNULL)
+    process.start()
+    return process
+
+
+def work(command: list[str], cache: str) -> None:
+    os.environ["DESCEND_CACHE"] = cache
+    storage.HEARTBEAT, storage.GRACE = 1, 3
+    sys.exit(main(command))
 
 
 @pytest.fixture(scope="module")
@@ -400,16 +407,17 @@ def test_two_workers_and_one_that_was_killed_make_exactly_as_many(swept, tmp_pat
     try:
         until = time.monotonic() + 300
         while not (out / "trials" / "erm-000" / "checkpoint-1").is_dir():
-            assert time.monotonic() < until and killed.poll() is None
+            assert time.monotonic() < until and killed.is_alive()
             time.sleep(0.002)
     finally:
-        killed.send_signal(signal.SIGKILL)
-        killed.wait()
+        killed.kill()
+        killed.join()
     other = worker(out, 3, "--method", "erm")
     monkeypatch.setattr(storage, "HEARTBEAT", 1)
     monkeypatch.setattr(storage, "GRACE", 3)
     assert main(words(out, 3, "--method", "erm")) == 0
-    assert other.wait(300) == 0
+    other.join(300)
+    assert other.exitcode == 0
     part = found(out)["methods"]["erm"]
     assert len(part["trials"]) == 3
     (again,) = (trial for trial in part["trials"] if trial["retries"])
@@ -453,7 +461,9 @@ def test_a_trial_that_diverges_is_finished_and_the_worst(tmp_path, capsys):
 def test_two_workers_on_a_server(tmp_path):
     url = os.environ["DESCEND_POSTGRES"]
     workers = [worker(tmp_path / "sweep", 4, "--method", "erm", "--storage", url) for _ in range(2)]
-    assert [each.wait(300) for each in workers] == [0, 0]
+    for each in workers:
+        each.join(300)
+    assert [each.exitcode for each in workers] == [0, 0]
     assert [trial["number"] for trial in found(tmp_path / "sweep")["methods"]["erm"]["trials"]] == [0, 1, 2, 3]
 
 

@@ -1,7 +1,7 @@
 """A script for transformers' Trainer, its Trainer replaced: the library's models, arguments and data as they are."""
 
 import json
-import subprocess
+import runpy
 import sys
 from difflib import unified_diff
 from pathlib import Path
@@ -83,18 +83,18 @@ def test_the_examples_differ_in_the_trainer_alone():
 
 
 @pytest.mark.parametrize("name", ["glue_trainer.py", "glue_descent.py"])
-def test_an_example_trains_and_saves_a_model_of_the_librarys(tmp_path, tokenizer, name):
+def test_an_example_trains_and_saves_a_model_of_the_librarys(tmp_path, tokenizer, name, monkeypatch, capsys):
     classifier(tokenizer, max_position_embeddings=128).save_pretrained(tmp_path / "start")
     tokenizer.save_pretrained(tmp_path / "start")
     (tmp_path / "data").mkdir()
     for side, count, seed in (("train", 60, 0), ("validation", 30, 1)):
         rows = [f"{row['text']}\t{row['label']}" for row in generate_reviews(count, seed)]
         (tmp_path / "data" / f"{side}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    words = [sys.executable, str(EXAMPLES / name), *(str(tmp_path / part) for part in ("start", "data", "out"))]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "'eval_loss'" in done.stdout
-    assert ("'eval_feasible'" in done.stdout) == (name == "glue_descent.py")
+    monkeypatch.setattr(sys, "argv", [name, *(str(tmp_path / part) for part in ("start", "data", "out"))])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    said = capsys.readouterr().out
+    assert "'eval_loss'" in said
+    assert ("'eval_feasible'" in said) == (name == "glue_descent.py")
     trained = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     started = AutoModelForSequenceClassification.from_pretrained(tmp_path / "start")
     moved = [not torch.equal(one, other) for one, other in zip(trained.parameters(), started.parameters(), strict=True)]

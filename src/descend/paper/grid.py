@@ -146,6 +146,7 @@ class Grid:
 
     def __init__(self, name: str):
         self.name, self.scale, self.settings = name, SCALES[name], settings()[name]
+        self._tables: dict[str, list[Cell]] = {}
 
     def cell(
         self,
@@ -204,13 +205,16 @@ class Grid:
 
     def table(self, task: str) -> list[Cell]:
         """All compared arms for every data set, regime, recipe, depth and γ."""
-        runs = []
+        if task in self._tables:
+            return self._tables[task]  # most figures and tables ask for one
+        runs: list[Cell] = []
         for data, regimes in self.scale.gammas[task].items():
             for place, (regime, gammas) in enumerate(regimes.items()):
                 for recipe in RECIPES[task]:
                     depths = self.scale.depths[recipe]
                     for depth, gamma in product([_middle(depths)] if place else depths, gammas):
                         runs += self.seeds(recipe, data, depth=depth, gamma=gamma, regime=regime)
+        self._tables[task] = runs
         return runs
 
     def single(self, task: str, *models: str) -> list[Cell]:
