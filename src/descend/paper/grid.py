@@ -206,7 +206,7 @@ class Grid:
     def table(self, task: str) -> list[Cell]:
         """All compared arms for every data set, regime, recipe, depth and γ."""
         if task in self._tables:
-            return self._tables[task]  # most figures and tables ask for one
+            return list(self._tables[task])  # most figures and tables ask for one
         runs: list[Cell] = []
         for data, regimes in self.scale.gammas[task].items():
             for place, (regime, gammas) in enumerate(regimes.items()):
@@ -215,7 +215,7 @@ class Grid:
                     for depth, gamma in product([_middle(depths)] if place else depths, gammas):
                         runs += self.seeds(recipe, data, depth=depth, gamma=gamma, regime=regime)
         self._tables[task] = runs
-        return runs
+        return list(runs)
 
     def single(self, task: str, *models: str) -> list[Cell]:
         """The cells of some models in a task's table: first data set, first regime, last γ."""
