@@ -83,7 +83,10 @@ class Trial:
             )
         except Exception as error:
             ends = f" {advice}" if isinstance(error, on) else ""
-            self.problems.append(f"{what} fails on {self.data}: {type(error).__name__}: {reason(error)}.{ends}")
+            if "NestedTensor" in str(error):
+                ends = " Build nn.TransformerEncoder with enable_nested_tensor=False: layers need tensors of one shape."
+            said = reason(error).rstrip(".")
+            self.problems.append(f"{what} fails on {self.data}: {type(error).__name__}: {said}.{ends}")
         return None
 
     def _collate(self, collate: Callable[[list[Any]], Any]) -> None:

@@ -58,3 +58,26 @@ def test_two_clips_of_one_name_are_refused(run, tmp_path, capsys):
         write_video(tmp_path / f"clips/a.{suffix}", 2)
     assert main(["denoise", str(run), "--data", str(tmp_path / "clips"), "--out", str(tmp_path / "out")]) == 2
     assert "two clips of" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_an_export_denoises_as_the_first_layers_of_its_run_do(run, tmp_path, capsys):
+    write_video(tmp_path / "a.avi", 4)
+    export = str(tmp_path / "first")
+    assert main(["export", str(run), "--layers", "1", "--out", export]) == 0
+    given = ["--data", str(tmp_path / "a.avi"), "--noise", "1", "--out"]
+    assert main(["denoise", export, *given, str(tmp_path / "export")]) == 0
+    assert main(["denoise", str(run), *given, str(tmp_path / "run"), "--layer", "1"]) == 0
+    assert np.array_equal(pictures(tmp_path / "export/a"), pictures(tmp_path / "run/a"))
+    assert DescentDenoiser.from_pretrained(export).noise_std == DescentDenoiser.from_pretrained(run).noise_std
+    assert main(["evaluate", export]) == 2
+    assert f"are written by descend denoise {export} --data PATH" in capsys.readouterr().err
+
+
+def test_an_unfinished_run_is_named_as_one(run, tmp_path, capsys):
+    write_video(tmp_path / "a.avi", 4)
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    (unfinished / "config.json").write_text((run / "config.json").read_text())
+    given = ["--data", str(tmp_path / "a.avi"), "--out", str(tmp_path / "out")]
+    assert main(["denoise", str(unfinished), *given]) == 2
+    assert "finish the run first: the same descend train with --resume" in capsys.readouterr().err

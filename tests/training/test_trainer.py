@@ -569,6 +569,19 @@ def test_the_best_feasible_model_is_kept_and_no_other(tmp_path, data):
     assert trainer.evaluate()["eval_loss"] == pytest.approx(losses.min().item(), rel=1e-6)
 
 
+def test_a_new_training_in_a_folder_deletes_the_evaluation_of_the_one_before(tmp_path, data):
+    names = ("summary.json", "groups.json", "report.html")
+    for name in names:
+        (tmp_path / name).write_text("old")
+    trainer = build(tmp_path, data, depth=1, save_strategy="steps", save_steps=1)
+    trainer.train()
+    assert not any((tmp_path / name).exists() for name in names)
+    for name in names:
+        (tmp_path / name).write_text("new")
+    build(tmp_path, data, depth=1, save_strategy="steps", save_steps=1).train(resume_from_checkpoint=True)
+    assert all((tmp_path / name).exists() for name in names), "it goes on with the same training"
+
+
 def test_erm_keeps_no_feasible_model(tmp_path, data):
     trainer = build(tmp_path, data, depth=1, method="erm", alpha="0.05")
     trainer.evaluate()

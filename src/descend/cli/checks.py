@@ -69,19 +69,34 @@ def check_run(folder: Path, model: str | None = None) -> str | None:
     run = folder.absolute().parent
     if folder.absolute().name in MODELS and (run / "config.json").is_file():
         raise InputError(f"{folder} is a model of a run; give the run: {run} --model {folder.absolute().name}.")
-    if isinstance(entries.get("descend"), dict):
-        raise InputError(
-            f"{folder} is an export, and no run; give the run that it was exported from. An exported classifier is "
-            f"judged by descend evaluate {folder} --task classification --data PATH."
-        )
+    classifier = "ForSequenceClassification" in str(entries.get("architectures"))
+    if is_export(folder):
+        use = ""
+        if classifier:
+            use = f" It is judged by descend evaluate {folder} --task classification --data PATH."
+        elif entries.get("model_type") in ("descend-ut", "descend-dust", "descend-vit"):
+            use = f" Its frames are written by descend denoise {folder} --data PATH --out FOLDER."
+        raise InputError(f"{folder} is an export, and no run; give the run that it was exported from.{use}")
     if (kind := entries.get("model_type")) is not None:
-        classifier = "ForSequenceClassification" in str(entries.get("architectures"))
         judge = f"descend evaluate {folder} --task classification --data PATH" if classifier else "descend.evaluate"
         raise InputError(
             f"{folder} is a saved model of {kind}, and no run of descend train, which names its data. Judge it by "
             f"{judge}{'' if classifier else ' in Python'}; in Python descend.run.export_model writes its first layers."
         )
     return None
+
+
+def is_export(folder: Path) -> bool:
+    """Whether ``descend export`` wrote a folder.
+
+    Raises:
+        InputError: If its ``config.json`` is not JSON.
+    """
+    from descend.records import read_json
+
+    path = folder / "config.json"
+    config = read_json(path) if path.is_file() else {}
+    return isinstance(config, dict) and "model_type" in config and isinstance(config.get("descend"), dict)
 
 
 def _is_of_a_script(folder: Path) -> bool:

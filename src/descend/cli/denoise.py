@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from descend.cli.checks import check_run
+from descend.cli.checks import check_run, is_export
 from descend.cli.parsing import add_talk, command_parser, talk
 from descend.errors import InputError
+from descend.records.schema import check_model
 
 
 def denoise(words: Sequence[str]) -> None:
@@ -15,7 +16,7 @@ def denoise(words: Sequence[str]) -> None:
         "Denoise videos with a run of a video recipe, and write every frame as a grey PNG of 160x160 pixels.",
         "RUN --data PATH --out FOLDER [options]",
     )
-    parser.add_argument("run", type=Path, help="folder of a trained run of video-ut, video-dust or video-vit")
+    parser.add_argument("run", type=Path, help="a trained run of video-ut, video-dust or video-vit, or its export")
     parser.add_argument("--data", type=Path, required=True, help="videos or images, a folder or a file")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder to write; new or empty")
     parser.add_argument("--layer", type=int, metavar="K", help="stop after layer K [the last]")
@@ -33,10 +34,12 @@ def denoise(words: Sequence[str]) -> None:
         raise InputError(f"layer must be at least 1; got {layer}.")
     if noise is not None and not 0 <= noise < float("inf"):
         raise InputError(f"noise must be a level γ of at least 0, in std of the clean data; got {noise:g}.")
-    recipe = check_run(options["run"], options["model"])
-    if recipe is None or not recipe.startswith("video-"):
-        kind = f"a run of {recipe}" if recipe else "no run"
-        raise InputError(f"{options['run']} is {kind}; denoise takes video-ut, video-dust and video-vit.")
+    if not is_export(options["run"]):
+        recipe = check_run(options["run"], options["model"])
+        if recipe is None or not recipe.startswith("video-"):
+            kind = f"a run of {recipe}" if recipe else "no run"
+            raise InputError(f"{options['run']} is {kind}; denoise takes video-ut, video-dust and video-vit.")
+        check_model(options["run"], options["model"])
     if not options["data"].expanduser().exists():
         raise InputError(
             f"the data {options['data']} does not exist; expected a video, or a folder of videos or images."

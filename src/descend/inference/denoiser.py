@@ -13,7 +13,7 @@ from descend.models import DUST, UT, ViTDenoiser
 from descend.models.loading import load_model
 from descend.noise import GaussianNoise
 from descend.records import read_json
-from descend.records.schema import CONFIG_FILE, read_config
+from descend.records.schema import CONFIG_FILE, RunConfig, read_config
 from descend.tasks.video import SIZE, array_frames, find_clips, patchify, unpatchify
 
 
@@ -47,7 +47,7 @@ class DescentDenoiser:
 
     @classmethod
     def from_pretrained(cls, source: str | Path, device: torch.device | str | None = None) -> Self:
-        """Load a trained denoiser, with the window and the noise of its training if it lies in a run folder.
+        """Load a trained denoiser, with the window and the noise of its training if a run folder or an export has them.
 
         Args:
             source: A run folder, a folder of one of its models such as ``runs/a/best_feasible``, another folder that
@@ -64,7 +64,7 @@ class DescentDenoiser:
         model, loading = load_model(AutoModel, place, "a denoiser", expected, output_loading_info=True)
         if isinstance(model, UT | DUST | ViTDenoiser) and loading["missing_keys"]:
             raise InputError(f"{source} lacks weights: {', '.join(sorted(loading['missing_keys']))}. Copy it again.")
-        window, noise = _training(Path(place).absolute().parent)
+        window, noise = _training(Path(place).absolute().parent, model)
         return cls(model, window, noise, device)
 
     @property
@@ -140,16 +140,28 @@ def _clip(path: str | Path) -> np.ndarray:
     return np.stack(list(clips[0].frames()))
 
 
-def _training(run: Path) -> tuple[int, GaussianNoise | None]:
-    """The window and the noise of a run; the default and None for a folder that is no run of a video recipe."""
+def trained_on(config: RunConfig) -> dict[str, Any]:
+    """What an export of a denoiser must say of its training: the window and the noise; nothing of other models."""
+    if not config.recipe.startswith("video-"):
+        return {}
+    settings: Any = config.settings
+    kept = {name: settings[name] for name in ("window", "noise", "noise_is") if name in settings}
+    return {"trained_on": {**kept, "sigma": config.sigma, "seed": config.seed}}
+
+
+def _training(run: Path, model: Any) -> tuple[int, GaussianNoise | None]:
+    """The window and the noise of a run or of its export; the default and None for another model."""
     file = run / CONFIG_FILE
     content = read_json(file) if file.is_file() else None
-    if not isinstance(content, dict) or not str(content.get("recipe")).startswith("video-"):
+    if isinstance(content, dict) and str(content.get("recipe")).startswith("video-"):
+        origin = trained_on(read_config(run))
+    else:
+        file, origin = Path(model.config.name_or_path), getattr(model.config, "descend", None) or {}
+    if "trained_on" not in origin:
         return 5, None
-    config = read_config(run)
-    settings: Any = config.settings
+    told = origin["trained_on"]
     try:
-        noise = GaussianNoise(settings["noise"], config.sigma, config.seed, settings.get("noise_is", "std"))
-        return int(settings["window"]), noise
+        noise = GaussianNoise(told["noise"], told["sigma"], told["seed"], told.get("noise_is", "std"))
+        return int(told["window"]), noise
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{file} has no usable window and noise: {error}. Train the run again.") from None

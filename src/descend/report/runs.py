@@ -182,6 +182,7 @@ class Group:
     """The arms that compare: one data set, model and training noise, judged alike.
 
     That is on one split and checkpoint, under one shift and by one metric, here ``measure`` as in the summary.
+    ``other_data`` is the noisy input's own metric where another group has the same names but other data.
     """
 
     dataset: str
@@ -192,6 +193,7 @@ class Group:
     shift: str
     measure: str
     arms: list[Arm]
+    other_data: float | None = None
 
     @property
     def runs(self) -> list[RunView]:
@@ -233,17 +235,28 @@ def group_name(group: Group) -> str:
     words += f", judged on the {group.split} split" if group.split != "test" else ""
     words += f", under {group.shift} noise" if group.shift != "gaussian" else ""
     words += f", {group.checkpoint.replace('_', ' ')} checkpoint" if group.checkpoint != "model" else ""
+    words += f", where the noisy input has {group.metric} {group.other_data:.3g}" if group.other_data else ""
     return words
 
 
 def group_runs(runs: Sequence[RunView]) -> list[Group]:
-    """Gather runs by what makes them comparable (see `Group`), then by method, ERM before the others, and setting."""
-    groups: dict[tuple[str, str, float, str, str, str, str], list[RunView]] = {}
+    """Gather runs by what makes them comparable (see `Group`), then by method, ERM before the others, and setting.
+
+    Two data sets may have one name. Every run is judged under the same draws of noise, so where the noisy input's own
+    metric differs, the data do.
+    """
+    groups: dict[tuple[str, str, float, str, str, str, str], dict[float | None, list[RunView]]] = {}
     for run in runs:
         judged = run.summary
         place = (judged.dataset, judged.model, judged.train_noise, judged.split, judged.checkpoint, judged.shift)
-        groups.setdefault((*place, judged.metric), []).append(run)
-    return [Group(*key, arms=_arms(members)) for key, members in groups.items()]
+        given = judged.input_metrics.get(judged.train_noise)
+        mark = None if given is None else float(f"{given:.4g}")
+        groups.setdefault((*place, judged.metric), {}).setdefault(mark, []).append(run)
+    return [
+        Group(*key, arms=_arms(members), other_data=mark if len(marks) > 1 else None)
+        for key, marks in groups.items()
+        for mark, members in marks.items()
+    ]
 
 
 def _arms(runs: Sequence[RunView]) -> list[Arm]:

@@ -62,7 +62,7 @@ def denoise(
     """Denoise clips, and write each frame as a grey PNG of 160×160 pixels, ``OUT/CLIP/00000.png`` and so on.
 
     Args:
-        run: A run of a video recipe.
+        run: A run of a video recipe, or an export of one.
         data: A video, a folder of videos, a folder of images, or a folder of such folders.
         out: The folder to write; it must be empty or not exist.
         layer: K = 1 … L, the layer that is read; None for the last.
@@ -81,7 +81,7 @@ def denoise(
         raise InputError(f"two clips of {data} have the name {same[0]}. Rename one of them.")
     announced = sum(clip.announced() for clip in clips)
     device = "cuda" if torch.cuda.is_available() else None
-    denoiser = DescentDenoiser.from_pretrained(run / model, device)
+    denoiser = DescentDenoiser.from_pretrained(run / model if (run / model).is_dir() else run, device)
     result = Denoised(out, len(clips), denoiser.layer_of(layer), denoiser.depth, denoiser.noise_std)
     added = None if noise is None else _noise(denoiser, noise)
     with aside(out.absolute(), alone=False) as part, progress(announced or None, "denoising", "frame") as bar:

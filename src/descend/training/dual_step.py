@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, has_length
 
+from descend.records.schema import DECISIONS_FILE, GROUPS_FILE, SUMMARY_FILE
 from descend.training.measuring import FEASIBLE_FOLDER
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class DualStep(TrainerCallback):
         if state.is_world_process_zero:  # delete the results of an earlier run
             self.trainer.records.truncate_after(-1)
             shutil.rmtree(args.folder / FEASIBLE_FOLDER, ignore_errors=True)
+            for name in (SUMMARY_FILE, GROUPS_FILE, DECISIONS_FILE, "report.html"):  # its evaluation
+                (args.folder / name).unlink(missing_ok=True)
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Do the end-of-epoch work of the epoch before."""

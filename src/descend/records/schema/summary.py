@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, JsonValue, SerializerFunctionWrapHa
 from descend.errors import InputError
 from descend.records.folder import read_json
 from descend.records.schema.base import (
+    CONFIG_FILE,
     MOST_SHOWN,
     SUMMARY_FILE,
     ByLevel,
@@ -348,8 +349,12 @@ def read_summary(folder: Path) -> Summary:
     """
     path = folder / SUMMARY_FILE
     if not path.is_file():
-        state = f"has no {SUMMARY_FILE}" if folder.is_dir() else "is not a run folder"
-        raise InputError(f"{folder} {state}; run `descend evaluate {folder}` first.")
+        if not folder.is_dir():
+            raise InputError(f"{folder} is no folder; expected that of an evaluated run.")
+        todo = f"run `descend evaluate {folder}` first"
+        if not (folder / CONFIG_FILE).is_file():
+            todo = "expected that of an evaluated run; a script evaluates its own by descend.evaluate"
+        raise InputError(f"{folder} has no {SUMMARY_FILE}; {todo}.")
     return parse_summary(read_json(path), str(path))
 
 

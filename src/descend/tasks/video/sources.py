@@ -13,7 +13,7 @@ from descend.errors import InputError
 from descend.reading import refuse_ways_out
 from descend.tasks.video.decoding import announced_frames, image_frames, image_size, video_frames, video_size
 
-VIDEO_SUFFIXES = frozenset({".avi", ".mp4", ".mkv", ".mov"})
+VIDEO_SUFFIXES = frozenset({".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm"})
 IMAGE_SUFFIXES = frozenset({".tif", ".tiff", ".jpg", ".jpeg", ".png"})  # not .bmp: UCSD's anomaly masks
 
 # Side of a data set → the names of its folder in the published data sets, in lower case.
