@@ -296,7 +296,7 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
         (["evaluate", "RUN", "--shift", "pink"], "invalid choice: 'pink'"),
         (["evaluate", "RUN", "--data", "NOWHERE"], "does not exist"),
         (["compare", "RUN"], "the following arguments are required: --out"),
-        (["compare", "NOWHERE", "--out", "OUT"], "descend evaluate NOWHERE"),
+        (["compare", "NOWHERE", "--out", "OUT"], "NOWHERE is not a run folder: it does not exist"),
         (
             ["compare", "RUN", "--out", "RUN"],
             "holds something else than a comparison; choose another folder with --out",

@@ -356,6 +356,20 @@ def test_runs_judged_on_other_data_or_models_are_kept_apart(tmp_path: Path) -> N
     assert f'<p class="subtitle">{escape(names[1])}</p>' in page and "Constraints on validation data" in page
 
 
+def test_data_of_one_name_are_kept_apart_where_their_noisy_input_differs(tmp_path: Path) -> None:
+    given = [12.344, 12.3441, 15.0]
+    folders = [
+        fake_run(tmp_path / str(place), "constrained", frames=False, input_metrics={"0.15": metric})
+        for place, metric in enumerate(given)
+    ]
+    groups = group_runs([RunView.read(folder) for folder in folders])
+    assert [len(group.runs) for group in groups] == [2, 1]
+    base = "UT-7 on ped2<b>, trained at γ = 0.15, where the noisy input has RMSE"
+    assert [group_name(group) for group in groups] == [f"{base} 12.3", f"{base} 15"]
+    (alone,) = group_runs([RunView.read(folders[2])])
+    assert group_name(alone) == "UT-7 on ped2<b>, trained at γ = 0.15"
+
+
 def test_other_alphas_are_other_arms(tmp_path: Path) -> None:
     folders = [fake_run(tmp_path / str(alpha), "constrained", alpha=alpha, frames=False) for alpha in (0.1, 0.2)]
     (group,) = group_runs([RunView.read(folder) for folder in folders])

@@ -1,9 +1,13 @@
 """Checks of paths and names on the command line, before anything slow is imported."""
 
 from pathlib import Path
+from typing import Any
 
 from descend.errors import InputError
 from descend.recipes import GENERATED
+
+DENOISERS = ("descend-ut", "descend-dust", "descend-vit")
+"""The model types of the video recipes."""
 
 
 def check_data(data: str | None, *, hub: bool = False) -> None:
@@ -70,11 +74,11 @@ def check_run(folder: Path, model: str | None = None) -> str | None:
     if folder.absolute().name in MODELS and (run / "config.json").is_file():
         raise InputError(f"{folder} is a model of a run; give the run: {run} --model {folder.absolute().name}.")
     classifier = "ForSequenceClassification" in str(entries.get("architectures"))
-    if is_export(folder):
+    if _is_export(entries):
         use = ""
         if classifier:
             use = f" It is judged by descend evaluate {folder} --task classification --data PATH."
-        elif entries.get("model_type") in ("descend-ut", "descend-dust", "descend-vit"):
+        elif entries.get("model_type") in DENOISERS:
             use = f" Its frames are written by descend denoise {folder} --data PATH --out FOLDER."
         raise InputError(f"{folder} is an export, and no run; give the run that it was exported from.{use}")
     if (kind := entries.get("model_type")) is not None:
@@ -86,8 +90,8 @@ def check_run(folder: Path, model: str | None = None) -> str | None:
     return None
 
 
-def is_export(folder: Path) -> bool:
-    """Whether ``descend export`` wrote a folder.
+def is_exported_denoiser(folder: Path) -> bool:
+    """Whether ``descend export`` wrote a folder, from a run of a video recipe.
 
     Raises:
         InputError: If its ``config.json`` is not JSON.
@@ -96,7 +100,12 @@ def is_export(folder: Path) -> bool:
 
     path = folder / "config.json"
     config = read_json(path) if path.is_file() else {}
-    return isinstance(config, dict) and "model_type" in config and isinstance(config.get("descend"), dict)
+    return isinstance(config, dict) and _is_export(config) and config["model_type"] in DENOISERS
+
+
+def _is_export(config: dict[str, Any]) -> bool:
+    """Whether ``descend export`` wrote a folder with this ``config.json``."""
+    return "model_type" in config and isinstance(config.get("descend"), dict)
 
 
 def _is_of_a_script(folder: Path) -> bool:

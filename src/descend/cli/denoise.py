@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from descend.cli.checks import check_run, is_export
+from descend.cli.checks import check_run, is_exported_denoiser
 from descend.cli.parsing import add_talk, command_parser, talk
 from descend.errors import InputError
 from descend.records.schema import check_model
@@ -34,7 +34,7 @@ def denoise(words: Sequence[str]) -> None:
         raise InputError(f"layer must be at least 1; got {layer}.")
     if noise is not None and not 0 <= noise < float("inf"):
         raise InputError(f"noise must be a level γ of at least 0, in std of the clean data; got {noise:g}.")
-    if not is_export(options["run"]):
+    if not is_exported_denoiser(options["run"]):
         recipe = check_run(options["run"], options["model"])
         if recipe is None or not recipe.startswith("video-"):
             kind = f"a run of {recipe}" if recipe else "no run"

@@ -13,7 +13,7 @@ from descend.models import DUST, UT, ViTDenoiser
 from descend.models.loading import load_model
 from descend.noise import GaussianNoise
 from descend.records import read_json
-from descend.records.schema import CONFIG_FILE, RunConfig, read_config
+from descend.records.schema import CONFIG_FILE, read_config
 from descend.tasks.video import SIZE, array_frames, find_clips, patchify, unpatchify
 
 
@@ -140,21 +140,12 @@ def _clip(path: str | Path) -> np.ndarray:
     return np.stack(list(clips[0].frames()))
 
 
-def trained_on(config: RunConfig) -> dict[str, Any]:
-    """What an export of a denoiser must say of its training: the window and the noise; nothing of other models."""
-    if not config.recipe.startswith("video-"):
-        return {}
-    settings: Any = config.settings
-    kept = {name: settings[name] for name in ("window", "noise", "noise_is") if name in settings}
-    return {"trained_on": {**kept, "sigma": config.sigma, "seed": config.seed}}
-
-
 def _training(run: Path, model: Any) -> tuple[int, GaussianNoise | None]:
     """The window and the noise of a run or of its export; the default and None for another model."""
     file = run / CONFIG_FILE
     content = read_json(file) if file.is_file() else None
     if isinstance(content, dict) and str(content.get("recipe")).startswith("video-"):
-        origin = trained_on(read_config(run))
+        origin: Any = read_config(run).export_entries
     else:
         file, origin = Path(model.config.name_or_path), getattr(model.config, "descend", None) or {}
     if "trained_on" not in origin:

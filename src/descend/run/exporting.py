@@ -13,7 +13,6 @@ from torch import nn
 
 from descend.contract import resolve
 from descend.errors import InputError
-from descend.inference.denoiser import trained_on
 from descend.models import LayeredCausalLM, LayeredModel
 from descend.models.first_layers import keep_first, merged, own_output, probe_inputs
 from descend.models.hooked import HookedModel
@@ -195,7 +194,7 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> Export
         network,
         layers,
         out,
-        origin={"model": config.model, "recipe": config.recipe, "method": config.method, **trained_on(config)},
+        origin={"model": config.model, "recipe": config.recipe, "method": config.method, **config.export_entries},
         dtype=None if adapters else load_config(type(network.saved.config), source, _EXPECTED).dtype,
         tokenizer=subject.restored.tokenizer,
         card=lambda plain: run_card(folder, plain, checkpoint=model, layers=layers),

@@ -65,6 +65,15 @@ class RunConfig(File):
         """Whether the run came to its end."""
         return self.seconds is not None
 
+    @property
+    def export_entries(self) -> dict[str, JsonValue]:
+        """What an export of a denoiser says of its training: the window and the noise; nothing of other models."""
+        if not self.recipe.startswith("video-"):
+            return {}
+        told: dict[str, JsonValue] = {"sigma": self.sigma, "seed": self.seed}
+        told |= {name: self.settings[name] for name in ("window", "noise", "noise_is") if name in self.settings}
+        return {"trained_on": told}
+
 
 def check_model(run: Path, model: str) -> None:
     """Refuse a model that a run does not hold.

@@ -350,10 +350,10 @@ def read_summary(folder: Path) -> Summary:
     path = folder / SUMMARY_FILE
     if not path.is_file():
         if not folder.is_dir():
-            raise InputError(f"{folder} is no folder; expected that of an evaluated run.")
+            raise InputError(f"{folder} is not a run folder: it does not exist; give one after `descend evaluate`.")
         todo = f"run `descend evaluate {folder}` first"
         if not (folder / CONFIG_FILE).is_file():
-            todo = "expected that of an evaluated run; a script evaluates its own by descend.evaluate"
+            todo = "give a run after `descend evaluate`, or one that a script judged by descend.evaluate"
         raise InputError(f"{folder} has no {SUMMARY_FILE}; {todo}.")
     return parse_summary(read_json(path), str(path))
 
