@@ -20,12 +20,15 @@ from descend.records.folder import aside, put
 fork = multiprocessing.get_context("fork")
 
 
+def outlive(children) -> None:
+    children.put(os.getpid())  # said by the child, so that the fork is complete by then
+    time.sleep(600)
+
+
 def hold(place: Path, held, children=None) -> None:
     with locked(place):
         if children is not None:
-            child = fork.Process(target=time.sleep, args=(600,))
-            child.start()
-            children.put(child.pid)
+            fork.Process(target=outlive, args=(children,)).start()
         held.set()
         time.sleep(600)
 
