@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 from transformers import BertForSequenceClassification, LlamaForCausalLM
 
 from descend import DescentConfig, DescentTrainer, GaussianNoise, Task
@@ -26,6 +27,11 @@ def trainer(folder, model=None, task=None, data=None, noise=0.5, held_out=None, 
     model = layers() if model is None else model
     held_out = samples(16, 1) if held_out is None else held_out
     return DescentTrainer(model, args, task=task or Classes(), noise=noise, train_dataset=data, eval_dataset=held_out)
+
+
+def test_a_data_loader_is_no_data_set(tmp_path):
+    with pytest.raises(InputError, match="the training data are a DataLoader; give the data set in it"):
+        trainer(tmp_path, data=DataLoader(samples(8)))
 
 
 # --- the seven attempts of the first user who brought a model and a task of their own

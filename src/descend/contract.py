@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from descend.errors import InputError
@@ -100,7 +101,9 @@ def check_data(
         InputError: If something does not fit; one message names all problems.
     """
     problems: list[str] = []
-    for dataset in datasets.values():
+    for name, dataset in datasets.items():
+        if isinstance(dataset, DataLoader):
+            raise InputError(f"the {name} are a DataLoader; give the data set in it, the trainer makes the batches.")
         _collect(problems, partial(task.check, dataset, model.limits))
     whole = not any(parameter.is_meta for parameter in model.parameters())
     own = not (_known(model) and _known(task))

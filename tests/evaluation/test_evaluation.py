@@ -160,7 +160,9 @@ def test_the_samples_of_a_single_group_stand_alone_and_speak_for_no_other():
     )
     broken = verdict(DescentProblem(2, alpha=0.5), layers(losses, [4] * 60))
     for each in (single, broken):
-        assert each.sentence().endswith("All of them are of one group, such as one clip: nothing is known of others.")
+        assert each.sentence().endswith(
+            "The samples are all of one group, such as one clip: nothing is known of others."
+        )
     assert "one group" not in several.sentence()
 
 

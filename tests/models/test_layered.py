@@ -305,6 +305,13 @@ def test_a_copy_reads_its_own_blocks():
     assert first_batch(twin)[0].abs().sum() > 0 and first_batch(model)[0].abs().sum() == 0
 
 
+def test_a_module_that_lost_a_block_is_named():
+    model = layers()
+    del model.saved.blocks[-1]
+    with pytest.raises(InputError, match=r"ResidualMLP has changed since descend\.layered wrapped it"):
+        first_batch(model)
+
+
 class Checkpointed(ResidualMLP):
     reentrant = False
 

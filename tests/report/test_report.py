@@ -319,6 +319,16 @@ def test_what_may_be_chance_is_no_proof(runs: list[Path], lows: list[float], hea
     assert any(cell.note == "not proven" for cell in cells) == (min(lows) < 0)
 
 
+def test_a_script_is_advised_in_python(runs: list[Path]) -> None:
+    summary = json.loads((runs[1] / "summary.json").read_text()) | {"feasible": False, "certain": False}
+
+    def advice(recipe: str) -> str:
+        return shown_verdict(verdict(group_runs([RunView(parse_summary(summary | {"recipe": recipe}))])))
+
+    assert "evaluate it with --model best_feasible" in advice("video-ut") and " of descend train" in advice("video-ut")
+    assert "load it and give it to descend.evaluate" in advice("Digits") and " --" not in advice("Digits")
+
+
 def test_each_verdict_is_said_once_and_by_whom(runs: list[Path], tmp_path: Path) -> None:
     summary = json.loads((runs[1] / "summary.json").read_text())
     words = {(0.1, 0): "One & all hold.", (0.1, 1): "Layer 3 fails.", (0.2, 0): "Layer 3 fails."}

@@ -50,6 +50,12 @@ def test_alpha_of_another_type_is_one_clear_line(tmp_path, given):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["strength", "dual_lr", "resilience", "learning_rate", "eval_accumulation_steps"])
+def test_a_text_in_place_of_a_number_is_one_clear_line(tmp_path, name):
+    with pytest.raises(InputError, match=f"{name} must be a number; got the text '0.8'"):
+        DescentConfig(str(tmp_path), **{name: "0.8"})
+
+
 @pytest.mark.parametrize(("given", "kept"), [(1, 1), (3, 3), (np.int64(3), 3), ("3", 3), ("epoch", "epoch")], ids=repr)
 def test_the_dual_schedule_is_a_number_or_epoch(tmp_path, given, kept):
     args = DescentConfig(str(tmp_path), dual_every=given)

@@ -259,7 +259,8 @@ def test_the_samples_of_a_step_that_goes_wrong_are_named_and_the_state_before_it
     trainer = build(tmp_path / "bad", data, train=Poisoned(data.train, 7), **settings)
     with pytest.raises(NonFiniteLossError) as error:
         trainer.train()
-    step, numbers = re.search(r"step (\d+): .*; samples ([\d, ]+)\.", str(error.value)).groups()
+    found = re.search(r"step (\d+): .*; samples ([\d, ]+) \(NaN or infinity in the data of 7\)\.", str(error.value))
+    step, numbers = found.groups()
     assert "7" in numbers.split(", ") and len(numbers.split(", ")) == 3
     before = int(step) - 1
     kept = tmp_path / "bad" / f"stopped-{before}"

@@ -78,7 +78,7 @@ class Verdict:
         """The verdict in words; ``data`` are what it was measured on."""
         words = self._broken(data) if self.violated else self._feasible(data)
         return (
-            f"{words} All of them are of one group, such as one clip: nothing is known of others."
+            f"{words} The samples are all of one group, such as one clip: nothing is known of others."
             if self.single
             else words
         )

@@ -116,8 +116,17 @@ class HookedModel(LayeredModel):
 
     @property
     def layer_modules(self) -> list[nn.Module]:
-        """The blocks, each once."""
-        return [self.network.get_submodule(name) for name in dict.fromkeys(self._block_names)]
+        """The blocks, each once.
+
+        Raises:
+            InputError: If the module has lost one since it was wrapped.
+        """
+        try:
+            return [self.network.get_submodule(name) for name in dict.fromkeys(self._block_names)]
+        except AttributeError as error:
+            raise InputError(
+                f"{type(self.network).__name__} has changed since descend.layered wrapped it: {error}. Wrap it again."
+            ) from None
 
     @property
     def has_embeddings(self) -> bool:

@@ -122,7 +122,7 @@ def _ends(ours: Curve, baseline: Curve, scale: Scale) -> str:
     numbers = f"({short(value)} against {short(other)})"
     apart = abs(value - other) if scale.higher or not other else abs(value - other) / abs(other)
     gap = _gap(apart, scale)
-    if gap.startswith("0 ") or gap == "0%":
+    if gap.startswith("0 ") or gap == "0%" or short(value) == short(other):
         return f"at full depth both give {_noun(scale)} {short(other)}"
     if apart <= CLOSE + 1e-9:  # rounding: 0.53 − 0.52 is more than 0.01
         return f"at full depth the two differ by {gap} {numbers}"

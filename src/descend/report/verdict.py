@@ -76,8 +76,12 @@ def _headline(runs: Sequence[RunView]) -> str:
 def _advice(state: str, runs: Sequence[RunView]) -> str:
     """What to do with a verdict."""
     summaries = [run.summary for run in runs]
-    asks = {"--alpha" if summary.alpha and summary.target != "geometric" else "--strength" for summary in summaries}
-    less = f"ask for less by a lower {' or '.join(sorted(asks))} of descend train"
+    scripts = any(summary.of_script for summary in summaries)
+    asks = {"alpha" if summary.alpha and summary.target != "geometric" else "strength" for summary in summaries}
+    flags = "" if scripts else "--"
+    where = "the trainer’s arguments" if scripts else "descend train"
+    less = f"ask for less by a lower {' or '.join(f'{flags}{name}' for name in sorted(asks))} of {where}"
+    again = "load it and give it to descend.evaluate" if scripts else "evaluate it with --model best_feasible"
     match state:
         case "holds":
             return "Nothing: each layer under a constraint lowers the loss as asked, and that is certain."
@@ -91,8 +95,7 @@ def _advice(state: str, runs: Sequence[RunView]) -> str:
             return (
                 f"{'What is not proven may be chance: evaluate on more data first. ' if chance else ''}"
                 f"Train longer, or if only deep layers break for fewer steps: then the model overfits. Or {less}. If "
-                "the run’s folder holds best_feasible, that model met the constraints: evaluate it with --model "
-                "best_feasible."
+                f"the run’s folder holds best_feasible, that model met the constraints: {again}."
             )
         case _ if not runs:
             return "For a promise about each layer, train with --method constrained."

@@ -47,7 +47,10 @@ class Denoised:
 
     def lines(self) -> list[str]:
         """What was written, in words."""
-        lines = [f"{self.out}: {self.frames} frames of {self.clips} clips after layer {self.layer} of {self.depth}."]
+        lines = [
+            f"{self.out}: {_some(self.frames, 'frame')} of {_some(self.clips, 'clip')} after layer {self.layer} of "
+            f"{self.depth}."
+        ]
         if self.noise_std is not None:
             lines.append(f"The model was trained to remove noise of standard deviation {self.noise_std:.0f} of 255.")
         if self.added:
@@ -136,3 +139,8 @@ def _blocks(clip: Clip, window: int) -> Iterator[np.ndarray]:
 def _squared(frames: np.ndarray, clean: np.ndarray) -> float:
     """The sum over frames of the mean squared difference."""
     return float(np.square(frames.astype(np.float64) - clean).mean((1, 2)).sum())
+
+
+def _some(count: int, name: str) -> str:
+    """A number of things: "1 clip", "2 clips"."""
+    return f"{count} {name}{'s' * (count != 1)}"

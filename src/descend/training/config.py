@@ -50,6 +50,9 @@ REFUSED = {
 }
 """Trainer settings that we refuse, with the reason."""
 
+_NUMBERS = (int, float, int | None, float | None)
+"""Types of settings that no text can be."""
+
 FILLED = ("strength", "dual_optim_args")
 """Settings for which recipes have their own defaults, see `DescentArguments.fill`."""
 
@@ -121,6 +124,10 @@ class DescentArguments(DescentSettings):
                 setattr(self, name, value)
 
     def _check(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, str) and each.type in _NUMBERS:
+                raise InputError(f"{each.name} must be a number; got the text {value!r}.")
         self.alpha = None if self.alpha is None else alpha_of(self.alpha)
         self.dual_every = dual_every_of(self.dual_every)
         for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):

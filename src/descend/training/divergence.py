@@ -1,8 +1,10 @@
 """Stop training on all ranks, in the state before the step, when its losses or its gradient can't be used."""
 
 import math
+from collections.abc import Mapping
+from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -40,7 +42,10 @@ class Guarded(Measuring):
 
     def _stop(self, model: nn.Module, fault: str | None, of_loss: bool) -> None:
         """Save the state before the step, and raise an error on all ranks; go on if all means are finite and ≥ 0."""
-        samples = ", ".join(map(str, self._samples())) or "unknown"
+        numbers, data = self._samples(), cast(Any, self.train_dataset)
+        samples = ", ".join(map(str, numbers)) or "unknown"
+        if fault and (broken := [str(number) for number in numbers if not _finite(data[number])]):
+            samples += f" (NaN or infinity in the data of {', '.join(broken)})"
         faults = self._gather([(of_loss, f"{self._rank}{fault}; samples {samples}")] if fault else [])
         if not faults:
             self._refuse_negative(model)
@@ -89,6 +94,15 @@ class Guarded(Measuring):
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
         return [number for batch in islice(batches, step * size, (step + 1) * size) for number in batch]
+
+
+def _finite(sample: Any) -> bool:
+    """Whether the numbers of a sample's fields are finite; other fields are not looked at."""
+    for value in sample.values() if isinstance(sample, Mapping) else ():
+        with suppress(TypeError, ValueError, RuntimeError):  # no array of numbers
+            if not torch.as_tensor(value).isfinite().all():
+                return False
+    return True
 
 
 def _number(norm: Any) -> float:

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedModel
+
 from descend.records.card import Card, temperature_note
 
 
@@ -18,6 +20,7 @@ def trainer_card(trainer: Any, name: str | None = None, base_model: str | None =
     args, network, objective = trainer.args, trainer.users_model, trainer.objective
     adapters = hasattr(network, "peft_config")
     library = network.get_base_model() if adapters else network
+    own = None if isinstance(library, PreTrainedModel) else "pytorch"
     source = getattr(getattr(library, "config", None), "_name_or_path", None) or None
     if source is not None and Path(source).expanduser().exists():
         source = None  # a folder is no name on the Hub
@@ -34,5 +37,5 @@ def trainer_card(trainer: Any, name: str | None = None, base_model: str | None =
         verdict="" if trainer.verdict is None else trainer.verdict.sentence("the evaluation data"),
         summary=trainer.summary,
         base_model=base_model or source,
-        metadata={"library_name": "peft" if adapters else None} | metadata,
+        metadata={"library_name": "peft" if adapters else own} | metadata,
     )

@@ -175,7 +175,7 @@ class Provenance(Part):
     """Where a judged model comes from.
 
     Attributes:
-        recipe: The recipe's name, or the task of a model that Descend did not train.
+        recipe: The recipe's name, or the class of the task of a model that no recipe trained.
         method: As in `RunConfig`; ``plain`` for a model that Descend did not train.
         seed: The run's seed.
         model: The model's label.
@@ -261,6 +261,11 @@ class Summary(Measured, Provenance):
     def constrained(self) -> bool:
         """Whether the run was trained under constraints."""
         return self.method == "constrained"
+
+    @property
+    def of_script(self) -> bool:
+        """Whether no recipe trained the model: recipes have a hyphen in their names, classes of tasks have none."""
+        return "-" not in self.recipe
 
     @property
     def unproven(self) -> bool:
