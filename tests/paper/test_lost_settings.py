@@ -45,7 +45,7 @@ PLAIN = runs("erm", [10, 10], fit=1.0, test=1.0, feasible=False)
     [
         ([11, 11], 1.1, 1.1, {}, "fits the training data less well"),
         ([11, 11], 1.0, 1.1, {}, "fits the training data as well, and generalizes less well"),
-        ([11, 11], 1.0, 1.0, {}, "not behind at the training noise, but at other noise"),
+        ([11, 11], 1.0, 1.0, {}, "last loss at the training noise not higher"),
         ([11, 11], 1.1, 1.1, {"feasible": False}, "constraints not met on test data; fits the training data less well"),
         ([10.04, 10.04], 1.1, 1.1, {}, "level"),
         ([9, 12], 1.1, 1.1, {}, "fits the training data less well; not decided"),

@@ -1,16 +1,19 @@
 """The study that the documentation keeps: its claims are judged as they were, and its page in the docs says so."""
 
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from descend.paper.grid import cells, names
-from descend.paper.report.cells import arm_name
+from descend.paper.report.cells import Run, arm_name
 from descend.paper.report.drawing import requested, shown
+from descend.paper.report.estimates import gain
+from descend.paper.report.layers_needed import half
 from descend.paper.report.lost_settings import beside_erm
 from descend.paper.report.opening import findings
 from descend.paper.report.overview import falls, feasible, overview
-from descend.paper.report.results import FORMS, Results
+from descend.paper.report.results import FORMS, Results, Setting
 from descend.paper.report.tables import with_ends
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -41,6 +44,35 @@ def test_its_page_says_what_the_cells_say(results: Results) -> None:
     page = " ".join((RESULTS / "study.md").read_text(encoding="utf-8").split())
     for sentence in findings(results):
         assert sentence in page
+
+
+def test_the_five_sentences_at_its_top_are_true(results: Results) -> None:
+    """The numbers in them, from the cells; a change of the cells that moves one must change the page."""
+    page = " ".join((RESULTS / "study.md").read_text(encoding="utf-8").split())
+    settings = [setting for setting in results.settings if setting.paired]
+
+    def runs(arm: str, task: str, *models: str) -> list[Run]:
+        return [run for one in settings if one.task == task and one.model in models for run in one.runs(arm)]
+
+    def at_half(one: Setting, arm: str) -> float:
+        return fmean(
+            run.summary.layer_metrics[one.plain[0].summary.train_noise][half(one.depth)] for run in one.runs(arm)
+        )
+
+    video = [one for one in settings if one.task == "video"]
+    linear = {arm: sum(at_half(one, "linear") < at_half(one, arm) for one in video) for arm in FORMS}
+    assert f"in all {linear['paper']} settings of video, and than the default in {linear['constrained']}" in page
+    assert linear["paper"] == len(video)
+    assert f"hold in {feasible(runs('constrained', 'video', 'ViT'))} ViT runs" in page
+    assert feasible(runs("erm", "video", "ViT")).number == 0
+    gains = [100 * (1 - at_half(one, "constrained") / at_half(one, "erm")) for one in video if one.model == "ViT"]
+    assert f"falls by {min(gains):.0f} to {max(gains):.0f} %" in page
+    same = [feasible(runs(arm, "video", "UT", "DUST")) for arm in ("erm", "constrained")]
+    assert same[0] == same[1] and f"in the same {same[0]} runs" in page
+    texts = [falls(runs(arm, "text", "UT")) for arm in ("constrained", "erm")]
+    assert f"in {texts[0]} runs, with plain training in {texts[1].number}" in page
+    won = {task: [gain(one, "paper").value > 0 for one in settings if one.task == task] for task in ("video", "text")}
+    assert not any(won["video"]) and f"ahead in {sum(won['text'])} of {len(won['text'])} on texts" in page
 
 
 def test_its_cells_are_those_of_the_grid(results: Results) -> None:

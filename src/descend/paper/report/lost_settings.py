@@ -17,6 +17,9 @@ from descend.paper.report.theorems import last_loss, out_of_reach
 LEVEL = 0.5
 """Gains below this many per cent are called level."""
 
+CHANCE = {"imdb": 1 / 2, "mnli": 1 / 3}
+"""Accuracy of a guess, by data set; a run within 0.01 of it is at chance."""
+
 NOTABLE = 1.0
 """Losses that differ by more than this many per cent are called higher."""
 
@@ -65,6 +68,8 @@ class Beside:
         held, by_itself = feasible(self.ours), feasible(self.theirs)
         if held.number < held.total:
             yield "constraints not met on test data"
+        if any(_at_chance(run) for run in self.ours) and not any(_at_chance(run) for run in self.theirs):
+            yield "a seed stays at chance"
         if self.form == "constrained" and by_itself.total and by_itself.number == by_itself.total:
             yield "ERM meets the constraints by itself"
         if self.gained.value > -LEVEL:
@@ -74,9 +79,15 @@ class Beside:
         elif self.test > NOTABLE:
             yield "fits the training data as well, and generalizes less well"
         elif isfinite(self.fit) and isfinite(self.test):
-            yield "not behind at the training noise, but at other noise"
+            yield "last loss at the training noise not higher"
         if outcome(self.gained) == "undecided":
             yield "not decided"
+
+
+def _at_chance(run: Run) -> bool:
+    """Whether a classifier does no better than a guess at its training noise."""
+    value = run.summary.train_value
+    return value is not None and abs(value - CHANCE.get(run.data, nan)) <= 0.01 + 1e-9
 
 
 def beside_erm(results: Results, form: str) -> list[Beside]:

@@ -98,9 +98,12 @@ def findings(results: Results) -> list[str]:
     forms = [form for form in FORMS if form in arms]
     against = {form: _both(results, "linear", form) for form in forms}
     compared = {form: both for form, both in against.items() if both[0].settings}
-    by_linear = [_beside("linear", form, both) for form, both in compared.items()]
+    subjects = ["linear weights, a simpler method, are", *["they are"] * len(compared)]
+    by_linear = [
+        _beside(words, form, both, "they are") for words, (form, both) in zip(subjects, compared.items(), strict=False)
+    ]
     linear = " ".join(by_linear) or "No setting has both linear weights and constraints yet."
-    by_erm = [_beside(form, "erm", _both(results, form, "erm")) for form in forms]
+    by_erm = [_beside(f"{_NAMES[form]} is", "erm", _both(results, form, "erm"), "it is") for form in forms]
     others = [_hold(results, arms), _fall(arms), " ".join(by_erm) or "No setting has both ERM and constraints yet."]
     simpler = _simpler(results, "constrained" if "constrained" in arms else "paper")
     if any(one.lead >= 0 for both in compared.values() for one in both):
@@ -113,14 +116,12 @@ def _both(results: Results, arm: str, over: str) -> tuple[Comparison, Comparison
     return compare(results.settings, arm, over), compare(results.settings, arm, over, last_layer)
 
 
-def _beside(arm: str, over: str, both: tuple[Comparison, Comparison]) -> str:
-    """One arm against another, in a sentence."""
+def _beside(words: str, over: str, both: tuple[Comparison, Comparison], again: str) -> str:
+    """One arm against another, in a sentence; ``words`` and ``again`` are its subject and verb."""
     by_noise, by_layer = both
-    verb = "are" if arm == "linear" else "is"
-    name = "linear weights, a simpler method," if arm == "linear" else _NAMES[arm]
     return (
-        f"{_capital(name)} {verb} better than {_NAMES[over]} {_OVER_NOISE} {by_noise}. "
-        f"{_capital(_AT_LAST_LAYER)} {'they are' if arm == 'linear' else 'it is'} better {by_layer}."
+        f"{_capital(words)} better than {_NAMES[over]} {_OVER_NOISE} {by_noise}. "
+        f"{_capital(_AT_LAST_LAYER)} {again} better {by_layer}."
     )
 
 
@@ -133,6 +134,8 @@ def _hold(results: Results, arms: Mapping[str, ArmOverview]) -> str:
     if not counts:
         return "No run with constraints is done yet."
     words = f"The constraints hold on test data {listed(counts)}."
+    if "constrained" in arms and arms["erm"].feasible.total:
+        words += f" Plain training's models meet the default's bounds in {arms['erm'].feasible}."
     if far := out_of_reach(results):
         total = sum(bool(setting.runs("paper")) for setting in results.settings)
         words += (
@@ -143,8 +146,8 @@ def _hold(results: Results, arms: Mapping[str, ArmOverview]) -> str:
 
 
 def _fall(arms: Mapping[str, ArmOverview]) -> str:
-    counts = [f"{_NAMES[arm]} {given.falls}" for arm, given in arms.items()]
-    return f"Runs whose test loss falls at every layer: {', '.join(counts)}."
+    counts = [f"{_NAMES[arm]} {given.falls} ({given.certain.number})" for arm, given in arms.items()]
+    return f"Runs whose test loss falls at every layer (in brackets: for certain): {', '.join(counts)}."
 
 
 def _simpler(results: Results, ours: str) -> str:
@@ -178,8 +181,11 @@ def picture(results: Results) -> dict[str, go.Figure]:
         for arm, given in arms.items()
         if arm != "erm"
     }
+    judged = any(form in arms for form in FORMS)
     drawn = {
-        "Constraints hold": _shares({form: arms[form].feasible for form in FORMS if form in arms}),
+        "Constraints hold": _shares(
+            {arm: given.feasible for arm, given in arms.items() if arm != "linear"} if judged else {}
+        ),
         "Loss falls at every layer": _shares({arm: given.falls for arm, given in arms.items()}),
         "Median gain over ERM over test noise": _bars(gains, "gain, per cent"),
     }

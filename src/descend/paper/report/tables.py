@@ -69,4 +69,4 @@ def spreadsheet(words: str) -> str:
 def _line(cells: Sequence[str]) -> str:
     """A row of Markdown, with bars and line breaks in its cells escaped."""
     safe = (" ".join(cell.replace("\\", "\\\\").replace("|", "\\|").split()) for cell in cells)
-    return f"| {' | '.join(map(escape, safe))} |"
+    return f"| {' | '.join(escape(cell, quote=False) for cell in safe)} |"
