@@ -130,12 +130,17 @@ def _arms(results: Results) -> dict[str, ArmOverview]:
 
 
 def _hold(results: Results, arms: Mapping[str, ArmOverview]) -> str:
-    counts = [f"in {arms[form].feasible} runs of {_NAMES[form]}" for form in FORMS if form in arms]
+    counts = [
+        f"in {arms[form].feasible} runs of {_NAMES[form]} ({arms[form].proven.number})"
+        for form in FORMS
+        if form in arms
+    ]
     if not counts:
         return "No run with constraints is done yet."
-    words = f"The constraints hold on test data {listed(counts)}."
+    words = f"The constraints hold on test data (in brackets: for certain) {listed(counts)}."
     if "constrained" in arms and arms["erm"].feasible.total:
-        words += f" Plain training's models meet the default's bounds in {arms['erm'].feasible}."
+        plain = arms["erm"]
+        words += f" Plain training's models meet the default's in {plain.feasible} ({plain.proven.number})."
     if far := out_of_reach(results):
         total = sum(bool(setting.runs("paper")) for setting in results.settings)
         words += (

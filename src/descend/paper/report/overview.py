@@ -91,6 +91,7 @@ class ArmOverview:
         diverged: How many of these diverged.
         feasible: Runs that are feasible by their own constraints; those of other methods by the default's target, for
             which they were not trained. Of the runs that were judged so.
+        proven: Of the feasible runs, those whose verdict is certain at 95 % confidence.
         falls: Runs whose mean test loss, at their training noise, falls at each of the layers 1 … L.
         certain: Of these, runs for which every fall is certain at 95 % confidence. Of those with a certificate.
         error: The median gain of the last layer at the training noise, of errors.
@@ -106,6 +107,7 @@ class ArmOverview:
     runs: int
     diverged: int
     feasible: RunCount
+    proven: RunCount
     falls: RunCount
     certain: RunCount
     error: float
@@ -143,6 +145,7 @@ def _overview(arm: str, settings: Sequence[Setting]) -> ArmOverview:
         runs=len(runs),
         diverged=sum(run.diverged for run in runs),
         feasible=feasible(runs),
+        proven=proven(runs),
         falls=falls(runs),
         certain=certain(runs),
         error=error,
@@ -157,8 +160,19 @@ def _overview(arm: str, settings: Sequence[Setting]) -> ArmOverview:
 
 def feasible(runs: Sequence[Run]) -> RunCount:
     """The feasible runs: by their own constraints, or by the default's target if they had none."""
-    judged = [run for run in runs if run.arm in FORMS or run.diverged or run.summary.target == "geometric"]
+    judged = _judged(runs)
     return RunCount(sum(run.summary.feasible is True for run in judged), len(judged))
+
+
+def proven(runs: Sequence[Run]) -> RunCount:
+    """Of the feasible runs, those whose verdict is certain."""
+    held = [run for run in _judged(runs) if run.summary.feasible is True]
+    return RunCount(sum(run.summary.certain is True for run in held), len(held))
+
+
+def _judged(runs: Sequence[Run]) -> list[Run]:
+    """The runs that are held to the constraints of one of the two forms."""
+    return [run for run in runs if run.arm in FORMS or run.diverged or run.summary.target == "geometric"]
 
 
 def falls(runs: Sequence[Run]) -> RunCount:
