@@ -77,7 +77,9 @@ def test_the_five_sentences_at_its_top_are_true(results: Results) -> None:
         in page
     )
     won = {task: [gain(one, "paper").value > 0 for one in settings if one.task == task] for task in ("video", "text")}
-    assert not any(won["video"]) and f"in {sum(won['text'])} of {len(won['text'])} settings of texts it is ahead" in page
+    assert (
+        not any(won["video"]) and f"in {sum(won['text'])} of {len(won['text'])} settings of texts it is ahead" in page
+    )
     ahead = [one for one in settings if one.task == "text" and gain(one, "paper").value > 0]
     assert feasible([run for one in ahead for run in one.runs("paper")]).number == 0
 
