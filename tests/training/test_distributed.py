@@ -1,7 +1,6 @@
 """The same answer everywhere: two processes that torchrun started against one, on DDP and in shards of FSDP2."""
 
 import json
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -149,7 +148,7 @@ def test_a_step_that_goes_wrong_on_one_rank_is_taken_on_none(two):
     assert two[0]["poisoned"]["step"] == 1
     said = two[0]["poisoned"]["error"]
     assert said.startswith("step 2: process 0: the loss of layer [0, 1, 2] is not finite")
-    assert re.search(r"; samples 8, 9, 10, 11 \(NaN or infinity in the data of \d+\)\. No parameter has moved", said)
+    assert "; samples 8, 9, 10, 11 (NaN or infinity in the data of 9). No parameter has moved" in said
     assert "saved in stopped-1." in said
     assert damage(two["folder"] / "poisoned" / "stopped-1") is None
 
