@@ -44,7 +44,7 @@ class Guarded(Measuring):
         """Save the state before the step, and raise an error on all ranks; go on if all means are finite and ≥ 0."""
         numbers, data = self._samples(), cast(Any, self.train_dataset)
         samples = ", ".join(map(str, numbers)) or "unknown"
-        if fault and (broken := [str(number) for number in numbers if not _finite(data[number])]):
+        if fault and (broken := [str(number) for number in numbers if not _finite(data, number)]):
             samples += f" (NaN or infinity in the data of {', '.join(broken)})"
         faults = self._gather([(of_loss, f"{self._rank}{fault}; samples {samples}")] if fault else [])
         if not faults:
@@ -96,8 +96,12 @@ class Guarded(Measuring):
         return [number for batch in islice(batches, step * size, (step + 1) * size) for number in batch]
 
 
-def _finite(sample: Any) -> bool:
-    """Whether the numbers of a sample's fields are finite; other fields are not looked at."""
+def _finite(data: Any, number: int) -> bool:
+    """Whether the numbers of a sample's fields are finite; other fields, and a sample that fails, are not looked at."""
+    try:
+        sample = data[number]
+    except Exception:  # the user's own code, which must not hide why training stopped
+        return True
     for value in sample.values() if isinstance(sample, Mapping) else ():
         with suppress(TypeError, ValueError, RuntimeError):  # no array of numbers
             if not torch.as_tensor(value).isfinite().all():
