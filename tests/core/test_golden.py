@@ -1,0 +1,92 @@
+"""Multipliers, slack and weights on recorded losses, held to what `golden.json` keeps of an earlier version.
+
+    python -m tests.core.test_golden        # writes golden.json anew; say in the changelog why the numbers changed
+
+No model and no noise take part: a change here is a change of the method.
+"""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from descend.core import DescentProblem, GeometricTarget, PrimalDual
+
+FILE = Path(__file__).with_name("golden.json")
+DEPTH, STEPS, SKIPPED, SAVED = 4, 30, 13, 16
+
+RULES = ("sgd", "adam", "nupi", "price")
+PROBLEMS = {
+    "step": lambda: DescentProblem(DEPTH, 0.2, 3.0, stop_gradient=False),
+    "ratio": lambda: DescentProblem(DEPTH, [0.1, 0.2, 0.3, 0.1], first=1, form="ratio"),
+    "geometric": lambda: DescentProblem(DEPTH, target=GeometricTarget(0.5)),
+}
+SCHEDULES = {"every step": (1, 0), "every third, after warm-up": (3, 4), "every epoch": ("epoch", 0)}
+CASES = [" · ".join(names) for names in itertools.product(RULES, ("implicit", "explicit"), PROBLEMS, SCHEDULES)]
+
+
+def recorded() -> list[list[list[float]]]:
+    """Of each step two micro-batches: the sums of L+1 losses, then the count. Losses fall, and rise in between."""
+    file = json.loads(FILE.read_text()) if FILE.exists() else {}
+    return file.get("losses") or _draw()
+
+
+def _draw() -> list[list[list[float]]]:
+    draws = torch.Generator().manual_seed(0)
+    steps = []
+    for step in range(STEPS):
+        batches = []
+        for _ in range(2):
+            count = int(torch.randint(1, 9, (), generator=draws))
+            falling = torch.linspace(3.5, 1.0, DEPTH + 1) * (1 - 0.02 * step)
+            losses = falling * (0.7 + 0.6 * torch.rand(DEPTH + 1, generator=draws))
+            batches.append([round(count * each, 4) for each in losses.tolist()] + [count])
+        steps.append(batches)
+    return steps
+
+
+def trace(case: str, *, resume: bool = False) -> dict[str, list[list[float]]]:
+    """λ, u and w after the tenth step and at the end; with ``resume`` through a saved state in the middle."""
+    rule, slack, problem, schedule = case.split(" · ")
+    every, warmup = SCHEDULES[schedule]
+
+    def fresh() -> PrimalDual:
+        return PrimalDual(PROBLEMS[problem](), None, rule, 0.05, slack=slack, warmup=warmup, every=every, horizon=STEPS)
+
+    dual = fresh()
+    kept: dict[str, list[list[float]]] = {"multipliers": [], "slack": [], "weights": []}
+    for step, batches in enumerate(recorded()):
+        for *sums, count in batches:
+            dual.observe(torch.tensor(sums, dtype=torch.float64), count)
+        if step == SKIPPED:
+            dual.skip()
+            continue
+        dual.step()
+        if step % 5 == 4 and step < STEPS - 1:
+            dual.end_epoch()
+        if resume and step == SAVED:
+            state, dual = dual.state_dict(), fresh()
+            dual.load_state_dict(state)
+        if step in (10, STEPS - 1):
+            for name, values in kept.items():
+                values.append(getattr(dual, name).tolist())
+    return kept
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_dual_moves_as_it_did(case):
+    golden = json.loads(FILE.read_text())["cases"][case]
+    moved, resumed = trace(case), trace(case, resume=True)
+    assert moved == resumed
+    for name, values in golden.items():
+        now, then = (torch.tensor(each, dtype=torch.float64) for each in (moved[name], values))
+        torch.testing.assert_close(now, then, rtol=1e-12, atol=1e-15)
+    assert any(any(row[1:]) for row in moved["multipliers"])
+
+
+if __name__ == "__main__":
+    content = {"losses": recorded(), "cases": {case: trace(case) for case in CASES}}
+    lines = [f"{json.dumps(name)}: {json.dumps(each)}" for name, each in content["cases"].items()]
+    FILE.write_text('{"losses": ' + json.dumps(content["losses"]) + ',\n"cases": {\n' + ",\n".join(lines) + "\n}}\n")
