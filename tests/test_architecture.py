@@ -206,9 +206,9 @@ def test_an_import_of_another_test_is_seen(tmp_path, line, names):
     ("file", "line", "wrong"),
     [
         ("core/problem.py", "import torch\nimport math\nfrom torch import nn", False),
-        ("core/problem.py", "from descend.core.slack import ImplicitSlack", False),
+        ("core/problem.py", "from descend.core.rules import NuPI", False),
         ("core/problem.py", "from descend.errors import InputError", False),
-        ("core/problem.py", "from .slack import ImplicitSlack", False),
+        ("core/problem.py", "from .rules import NuPI", False),
         ("core/problem.py", "from ..errors import InputError", False),
         ("core/problem.py", "import numpy as np", True),
         ("core/problem.py", "from transformers import Trainer", True),

@@ -14,7 +14,7 @@ import torch
 from cooper.optim import SimultaneousOptimizer, nuPI, nuPIInitType
 
 from descend.core import DescentProblem, PrimalDual
-from descend.core.multipliers import NuPI
+from descend.core.rules import NuPI
 
 
 @pytest.fixture(autouse=True)

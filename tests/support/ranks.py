@@ -203,7 +203,7 @@ class Perturb(TrainerCallback):
 
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step == 3 and args.process_index == 1:
-            self.trainer.dual._multipliers.values[1] += self.by
+            self.trainer.dual._multipliers[1] += self.by
 
 
 def perturbed(folder: Path, by: float) -> dict:

@@ -650,7 +650,7 @@ def test_a_second_train_is_a_new_run_whose_multipliers_go_on(tmp_path, data):
     trainer = build(tmp_path, data, depth=1, eval_strategy="steps", eval_steps=1, **settings)
     trainer.train()
     assert trainer.verdict.feasible and (tmp_path / "best_feasible").exists()
-    trainer.dual._multipliers.values[1] = multiplier = 3.0
+    trainer.dual._multipliers[1] = multiplier = 3.0
     trainer.args.max_steps = 30
     trainer.train()
     # The model is the same, and so is its loss: nothing of the first run may count as better.

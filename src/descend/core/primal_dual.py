@@ -8,15 +8,27 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, distributed
 
-from descend.core.agreement import fingerprint, refuse_differing
-from descend.core.multipliers import LEARNING_RATE, LEARNING_RATES, Multipliers
 from descend.core.problem import DescentProblem
-from descend.core.slack import ExplicitSlack, ImplicitSlack
-from descend.errors import InputError, NonFiniteLossError
+from descend.core.rules import LEARNING_RATES, rule
+from descend.errors import InputError, NonFiniteLossError, RanksDifferError
 
 
 class PrimalDual:
-    """The multipliers of a `DescentProblem` and when they move.
+    r"""The multipliers λ ≥ 0 of a `DescentProblem`, the slack u of its constraints, and when they move.
+
+    .. math::
+        \lambda \leftarrow [\lambda + \mathrm{step}(g - u)]_+
+
+    with the step of SGD (η g: Algorithm 1 as written), Adam (the paper's runs; its step is about ±η whatever the
+    violation's size), νPI, or `PriceAscent`. Slack (resilience, App. A.5; Hounie et al., 2023) relaxes constraint l to
+    g_l ≤ u_l at the cost (1/(2ρ))‖u‖², so that the dual has a solution even where the constraints have none:
+
+    .. math::
+        \text{implicit (38): } u = \rho\lambda, \qquad
+        \text{explicit (36): } u \leftarrow [u - \mathrm{step}(u/\rho - \lambda)]_+
+
+    Implicit slack is an L2 term inside the dual gradient, not decoupled weight decay: with Adam the two differ.
+    Explicit slack restarts at 0 after every epoch, as in the paper.
 
     It calls neither backward nor zero_grad, so that accumulation, clipping, mixed precision and any trainer
     fit around it. One training step is::
@@ -74,25 +86,34 @@ class PrimalDual:
             raise InputError(f"warmup must be a number of steps, 0 for none; got {warmup}.")
         if slack not in ("implicit", "explicit"):
             raise InputError(f"slack must be 'implicit' or 'explicit'; got {slack!r}.")
+        if not 0 <= resilience < math.inf:
+            raise InputError(f"resilience must be 0 (hard constraints) or positive; got {resilience}.")
+        if slack == "explicit" and not resilience:
+            raise InputError(
+                f"explicit slack needs a positive resilience; got {resilience}. For hard constraints use "
+                "slack='implicit'."
+            )
         self.problem = problem
         self.warmup = warmup
         self.every = every
+        self.resilience = resilience
         self.steps = 0
-        lr = LEARNING_RATES.get(optimizer, LEARNING_RATE) if lr is None else lr
-        self._multipliers = Multipliers(problem.in_force, optimizer, lr, options)
+        lr = LEARNING_RATES.get(optimizer) if lr is None else lr
+        self._multipliers = torch.zeros(problem.depth + 1, dtype=torch.float64, device="cpu")
+        self._ascent = rule(self._multipliers, optimizer, lr or 0.0, options or {}, maximize=True)
+        self._multipliers[problem.in_force] = getattr(self._ascent, "start", 0.0)
         if horizon is not None:
             self.plan(horizon)
         # Stored in a saved state and compared on loading: an optimizer can't use the state of another kind.
         self._kind = f"optimizer={optimizer!r}, slack={slack!r}"
-        if slack == "explicit":
-            name = slack_optimizer or ("sgd" if optimizer in ("nupi", "price") else optimizer)
-            pace = LEARNING_RATE if optimizer == "price" else lr  # a price's rate is that of a whole run
-            rate = resilience * pace if slack_lr is None else slack_lr
-            self._slack: ImplicitSlack = ExplicitSlack(resilience, problem.in_force, name, rate)
-            self._kind += f", slack_optimizer={name!r}"
-        else:
-            self._slack = ImplicitSlack(resilience)
-        # The reference at which a target takes its coefficients; ones before the first losses.
+        self._explicit = slack == "explicit"
+        if self._explicit:
+            self._slack_rule = slack_optimizer or ("sgd" if optimizer in ("nupi", "price") else optimizer)
+            pace = LEARNING_RATES["sgd"] if optimizer == "price" else lr  # a price's rate is that of a whole run
+            self._slack_lr = resilience * pace if slack_lr is None else slack_lr
+            self._kind += f", slack_optimizer={self._slack_rule!r}"
+            self._restart_slack()
+        # The losses at which a target takes its coefficients; ones before the first losses.
         self._reference = torch.ones(problem.depth + 1, dtype=torch.float64, device="cpu")
         self._referred = False
         # Σ losses (L+1 entries) and Σ count (the last entry) on this rank since the last dual step.
@@ -105,12 +126,12 @@ class PrimalDual:
     @property
     def multipliers(self) -> Tensor:
         """λ ≥ 0, shape (L+1,). Entry 0 is the cap's, entry l layer l's; 0 where a constraint is not in force."""
-        return self._multipliers.values.clone()
+        return self._multipliers.clone()
 
     @property
     def slack(self) -> Tensor:
         """u, shape (L+1,), aligned with `multipliers`, in units of the violations."""
-        return self._slack.values(self._multipliers.values).clone()
+        return self._slack.clone() if self._explicit else self.resilience * self._multipliers
 
     def plan(self, steps: int) -> None:
         """Set the length of the run, in primal steps; with ``every="epoch"`` in epochs.
@@ -120,7 +141,10 @@ class PrimalDual:
         """
         if not (_whole(steps) and steps >= 0):
             raise InputError(f"the length of the run must be a number of steps; got {steps}.")
-        self._multipliers.set_horizon(steps if self.every == "epoch" else -(-steps // self.every))
+        dual_steps = steps if self.every == "epoch" else -(-steps // self.every)
+        for group in self._ascent.param_groups:
+            if "horizon" in group:
+                group["horizon"] = max(1, dual_steps)
 
     @property
     def warm(self) -> bool:
@@ -145,7 +169,7 @@ class PrimalDual:
         """
         if not self.warm:
             return self.problem.objective.clone()
-        return self.problem.weights(self._multipliers.values, self._reference)
+        return self.problem.weights(self._multipliers, self._reference)
 
     def lagrangian(self, losses: Tensor) -> Tensor:
         """L̂ at the current multipliers, eq. (5), a scalar for ``backward``; during warm-up the objective only.
@@ -157,7 +181,7 @@ class PrimalDual:
         """
         if not self.warm:
             return self.problem.goal(losses)
-        return self.problem.lagrangian(losses, self._multipliers.values, self._reference)
+        return self.problem.lagrangian(losses, self._multipliers, self._reference)
 
     def observe(self, sums: Tensor, count: Tensor | float = 1.0) -> None:
         """Add a batch's losses to those that the next dual step averages.
@@ -201,18 +225,14 @@ class PrimalDual:
         """
         warm = self.warm
         self.steps += 1
-        self._totals += self._pending
-        self._pending.zero_()
+        self._close_step()
         if not warm:
             self._totals.zero_()
             return False
         if self.every == "epoch" or (self.steps - self.warmup) % self.every or not self.problem.constrained:
             return False
-        moved, observed = (
-            self._ascend(),
-            self._observed,
-        )  # ascend first: it has a collective, which all ranks must enter
-        self._observed = False
+        moved = self._ascend()  # before the check below: it has a collective, which all ranks must enter
+        observed, self._observed = self._observed, False
         if not moved and not observed:
             raise InputError("no losses to step on: call observe(losses.detach()) before step().")
         return moved
@@ -224,28 +244,22 @@ class PrimalDual:
 
     def end_epoch(self) -> None:
         """Take the dual step of an epoch's schedule, and restart explicit slack at 0."""
-        self._totals += self._pending
-        self._pending.zero_()
+        self._close_step()
         if self.every == "epoch":
             self._ascend()
-        self._slack.restart()
+        if self._explicit:
+            self._restart_slack()
 
     def state_dict(self) -> dict[str, Any]:
         """The full state: a run that resumes from it is bit-identical."""
         # Copy here and in loading: torch's optimizers return references to their state and change it in place.
-        return deepcopy(
-            {
-                "kind": self._kind,
-                "multipliers": self._multipliers.state_dict(),
-                "slack": self._slack.state_dict(),
-                "steps": self.steps,
-                "warmup": self.warmup,
-                "totals": self._totals,
-                "pending": self._pending,
-                "reference": self._reference,
-                "referred": self._referred,
-            }
-        )
+        state = {"kind": self._kind, "in_force": self.problem.in_force, "multipliers": self._multipliers}
+        state |= {"ascent": self._ascent.state_dict(), "steps": self.steps, "warmup": self.warmup}
+        state |= {"totals": self._totals, "pending": self._pending}
+        state |= {"reference": self._reference, "referred": self._referred}
+        if self._explicit:
+            state |= {"slack": self._slack, "descent": self._descent.state_dict()}
+        return deepcopy(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of `state_dict`.
@@ -254,14 +268,32 @@ class PrimalDual:
             InputError: If the state has another depth, other constraints, or another optimizer or kind of slack.
                 Nothing is changed then.
         """
+        if "in_force" not in state:
+            raise InputError(
+                "expected the state of this version of Descend; an older one saved it. Resume with that version, or "
+                "start the run anew."
+            )
         if state["kind"] != self._kind:
             raise InputError(
                 f"the saved state is that of {state['kind']}; this run has {self._kind}. Resume with the "
                 "settings of the run that saved it."
             )
+        if len(state["in_force"]) != self.problem.depth + 1:
+            raise InputError(
+                f"the saved multipliers are those of {len(state['in_force']) - 1} layers; this problem has "
+                f"{self.problem.depth}. Use the depth of the run that saved them."
+            )
+        if not torch.equal(state["in_force"], self.problem.in_force):
+            raise InputError(
+                f"the saved multipliers are those of {_names(state['in_force'])}; this problem constrains "
+                f"{_names(self.problem.in_force)}. Use the first layer and the cap of the run that saved them."
+            )
         state = deepcopy(state)
-        self._multipliers.load_state_dict(state["multipliers"])
-        self._slack.load_state_dict(state["slack"])
+        self._multipliers.copy_(state["multipliers"])
+        self._ascent.load_state_dict(state["ascent"])
+        if self._explicit:
+            self._slack.copy_(state["slack"])
+            self._descent.load_state_dict(state["descent"])
         self.steps = state["steps"]
         self.warmup = state["warmup"]
         self._totals = state["totals"]
@@ -269,21 +301,58 @@ class PrimalDual:
         self._reference = state["reference"]
         self._referred = state["referred"]
 
+    def _close_step(self) -> None:
+        """Count the losses of this primal step among those of the next dual step."""
+        self._totals += self._pending
+        self._pending.zero_()
+
+    def _restart_slack(self) -> None:
+        self._slack = torch.zeros_like(self._multipliers)
+        self._descent = rule(self._slack, self._slack_rule, self._slack_lr, {}, maximize=False)
+
+    def _move(self, values: Tensor, optimizer: torch.optim.Optimizer, gradient: Tensor) -> None:
+        """One projected step of the constraints in force."""
+        values.grad = torch.where(self.problem.in_force, gradient, 0.0)
+        with torch.device("cpu"):  # Adam creates its step counter on the default device
+            optimizer.step()
+        values.grad = None
+        values.clamp_(min=0.0)
+
+    def _over_ranks(self, totals: Tensor) -> Tensor:
+        """Totals added over all ranks, (L+2,), which must hold the same λ and u.
+
+        They do if a weighted sum s of λ and u obeys R Σs² = (Σs)² over the R ranks. A relative difference of 1e-15,
+        from rounding on different processors, is accepted; a rank that differs by √R millionths of s is not.
+
+        Raises:
+            RanksDifferError: On all ranks.
+        """
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return totals
+        held = torch.cat([self._multipliers, self.slack])
+        # All weights differ, so that two differences do not cancel by chance.
+        mark = held @ torch.linspace(1, 2, len(held), dtype=torch.float64, device="cpu")
+        shared = torch.cat([totals, torch.stack([mark, mark.square()])]).to(self._device)  # NCCL adds on the GPU
+        distributed.all_reduce(shared)
+        *summed, total, squares = shared.tolist()
+        ranks = distributed.get_world_size()
+        if not ranks * squares - total**2 <= 1e-12 * total**2:
+            values = [f"{value:.6g}" for value in self._multipliers.tolist()]
+            raise RanksDifferError(
+                f"expected the same multipliers on all {ranks} processes; they differ, and process "
+                f"{distributed.get_rank()} holds {', '.join(values)} (the cap's first). Give every process the same "
+                "settings, and go on from a checkpoint that all of them can read."
+            )
+        return torch.tensor(summed, dtype=torch.float64, device="cpu")
+
     def _ascend(self) -> bool:
         """Take the dual step with the mean losses over all ranks; return False if no rank has observed any."""
-        totals, self._totals = self._totals, torch.zeros_like(self._totals)
-        if distributed.is_available() and distributed.is_initialized():
-            held = self._multipliers.values
-            check = fingerprint(held, self._slack.values(held))
-            shared = torch.cat([totals, check]).to(self._device)  # NCCL adds on the GPU
-            distributed.all_reduce(shared)
-            totals, prints = shared.cpu().split([len(totals), 2])
-            refuse_differing(prints, held)
+        totals, self._totals = self._over_ranks(self._totals), torch.zeros_like(self._totals)
         if not totals[-1] > 0:
             return False
         losses = totals[:-1] / totals[-1]
         if not losses.isfinite().all():
-            layers = [int(layer) for layer in (~losses.isfinite()).nonzero()]
+            layers = (~losses.isfinite()).nonzero().flatten().tolist()
             raise NonFiniteLossError(f"the loss of layer {layers} is not finite: {losses.tolist()}.")
         memory = self.problem.memory if self._referred else 0.0
         reference = memory * self._reference + (1 - memory) * losses
@@ -291,15 +360,24 @@ class PrimalDual:
         if not gap.isfinite().all():
             raise InputError(f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'.")
         self._reference, self._referred = reference, True
-        values = self._multipliers.values.clone()
-        self._multipliers.ascend(gap - self._slack.values(values))
-        moved = self._multipliers.values
-        if not moved.isfinite().all():
-            message = f"the multipliers would overflow: from {values.tolist()} (the cap's first) to {moved.tolist()}"
-            moved.copy_(values)
-            raise NonFiniteLossError(f"{message}. They have not moved. Lower the dual learning rate.")
-        self._slack.descend(values)
+        before = self._multipliers.clone()
+        self._move(self._multipliers, self._ascent, gap - self.slack)
+        if not self._multipliers.isfinite().all():
+            message = f"from {before.tolist()} (the cap's first) to {self._multipliers.tolist()}"
+            self._multipliers.copy_(before)
+            raise NonFiniteLossError(
+                f"the multipliers would overflow: {message}. They have not moved. Lower the dual learning rate."
+            )
+        if self._explicit:
+            self._move(self._slack, self._descent, self._slack / self.resilience - before)
         return True
+
+
+def _names(in_force: Tensor) -> str:
+    """The constraints in force, in words for a message."""
+    layers = [str(layer) for layer in in_force.nonzero().flatten().tolist() if layer]
+    names = ["the cap"] * bool(in_force[0]) + [f"layers {', '.join(layers)}"] * bool(layers)
+    return " and ".join(names) or "nothing"
 
 
 def _whole(value: object) -> bool:

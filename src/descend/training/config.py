@@ -11,7 +11,7 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from descend.core import DescentProblem, GeometricTarget, PrimalDual
-from descend.core.multipliers import LEARNING_RATE, LEARNING_RATES
+from descend.core.rules import LEARNING_RATES
 from descend.errors import InputError
 from descend.methods import METHODS, OF_METHOD
 from descend.training.flags import alpha_of, dual_every_of
@@ -287,7 +287,7 @@ class DescentArguments(DescentSettings):
         if value is not None:
             return value
         if name == "dual_lr":
-            return LEARNING_RATES.get(self.resolved("dual_optimizer"), LEARNING_RATE)
+            return LEARNING_RATES.get(self.resolved("dual_optimizer"))
         return DEFAULTS["geometric" if self.alpha is None else "step"].get(name)
 
     def warmup(self, steps: int, epoch: int) -> int:

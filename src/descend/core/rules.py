@@ -1,0 +1,171 @@
+"""How multipliers and slack move: torch's SGD and Adam, νPI, and ascent below a price."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from descend.errors import InputError
+
+
+class Rule(torch.optim.Optimizer):
+    """The base of optimizers that move each parameter by itself, along a gradient that is given."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Move every parameter that has a gradient once."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self.move(parameter, parameter.grad, group)
+
+    def move(self, parameter: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> None:
+        """Move one parameter in place.
+
+        Args:
+            parameter: The values.
+            gradient: Their gradient, of the same shape.
+            group: The rule's arguments by name.
+        """
+        raise NotImplementedError
+
+
+class NuPI(Rule):
+    r"""νPI: a proportional-integral controller of the multipliers (Sohrabi et al., ICML 2024).
+
+    .. math::
+        \xi_t = \nu\,\xi_{t-1} + (1-\nu)\,g_t, \qquad
+        \lambda_{t+1} = \lambda_t + \eta\,( k_i\, g_t + k_p\,(\xi_t - \xi_{t-1}) )
+
+    The proportional term reacts to the change of the violation and damps the oscillation of plain ascent
+    (k_p = 0), because the multiplier falls as soon as the violation does. The first step has no change to
+    react to: ξ before it is g_0, as Cooper documents its ``SGD`` initialization. Cooper's code starts from ξ_0 = 0
+    instead, which adds η k_p (1−ν) g_0 to its second step.
+
+    Args:
+        params: Tensors to update; their ``grad`` is g.
+        lr: η.
+        kp: k_p, the proportional gain.
+        ki: k_i, the integral gain.
+        nu: ν in [0, 1), the smoothing of the error that the proportional term sees.
+        maximize: Ascend (True) or descend.
+
+    Raises:
+        InputError: If ν is outside its range.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float,
+        kp: float = 10.0,
+        ki: float = 1.0,
+        nu: float = 0.0,
+        maximize: bool = False,
+    ):
+        if not 0 <= nu < 1:
+            raise InputError(f"nu, the smoothing of nuPI, must lie in [0, 1); got {nu}.")
+        super().__init__(params, {"lr": lr, "kp": kp, "ki": ki, "nu": nu, "maximize": maximize})
+
+    def move(self, parameter: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> None:
+        """One step along the gradient, or against it."""
+        before = self.state[parameter].get("error", gradient)
+        smooth = group["nu"] * before + (1 - group["nu"]) * gradient
+        step = group["lr"] if group["maximize"] else -group["lr"]
+        parameter.add_(group["ki"] * gradient + group["kp"] * (smooth - before), alpha=step)
+        self.state[parameter]["error"] = smooth.clone()
+
+
+class PriceAscent(Rule):
+    r"""Projected gradient ascent below a price, which starts at the price.
+
+    .. math::
+        \lambda \leftarrow \mathrm{clip}\big(\lambda + \tfrac{\eta}{T}\, g,\ 0,\ p\big), \qquad \lambda_0 = p
+
+    The price p is an L1 penalty on the violation: if λ stays below p its constraint holds exactly, and if a constraint
+    is infeasible λ stays at p instead of growing without bound. Training starts with all constraints active and relaxes
+    those that are met, so that the layers need not change late in training. The step is divided by the number of dual
+    steps T, so that short and long runs behave alike.
+
+    Args:
+        params: Tensors to update; their ``grad`` is g.
+        lr: η: how far λ moves in a whole run at a violation of 1.
+        price: p > 0.
+        horizon: T ≥ 1, the number of dual steps of the run; it must be set before the first step.
+        start: λ_0, from 0 to p; by default p. With 0, fine-tuning a trained model starts as ERM and changes only where
+            a constraint is violated.
+        maximize: Must be true: the price is an upper bound, so the rule only ascends.
+
+    Raises:
+        InputError: If an argument is outside its range, or in `step` if the horizon is not known.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float,
+        price: float = 1.0,
+        horizon: int | None = None,
+        start: float | None = None,
+        maximize: bool = False,
+    ):
+        if not 0 < price < math.inf:
+            raise InputError(f"price must be a positive number; got {price}.")
+        if not maximize:
+            raise InputError("price is an optimizer of multipliers alone; choose sgd or adam for the slack.")
+        if start is not None and not 0 <= start <= price:
+            raise InputError(f"start must lie between 0 and the price {price:g}; got {start}.")
+        super().__init__(params, {"lr": lr, "price": price, "horizon": horizon})
+        self.start = price if start is None else start
+
+    def move(self, parameter: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> None:
+        """One step up, within [0, p]."""
+        if group["horizon"] is None:
+            raise InputError(
+                "the price rule must know how many steps the run has; give PrimalDual a horizon, or call its plan."
+            )
+        parameter.add_(gradient, alpha=group["lr"] / group["horizon"]).clamp_(0.0, group["price"])
+
+
+RULES: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "nupi": NuPI,
+    "price": PriceAscent,
+}
+
+LEARNING_RATES = {"sgd": 0.03, "adam": 0.03, "nupi": 0.03, "price": 500.0}
+"""The default learning rate of each rule; that of ``price`` is for a whole run."""
+
+
+def rule(values: Tensor, name: str, lr: float, options: Mapping[str, Any], *, maximize: bool) -> torch.optim.Optimizer:
+    """The optimizer of one vector.
+
+    Args:
+        values: The vector, which the optimizer changes in place.
+        name: One of `RULES`.
+        lr: The learning rate.
+        options: Further arguments of the rule.
+        maximize: Whether to ascend.
+
+    Raises:
+        InputError: If there is no such rule, or it does not take these arguments.
+    """
+    if name not in RULES:
+        raise InputError(f"the dual optimizer must be one of {', '.join(RULES)}; got {name!r}.")
+    if not 0 < lr < math.inf:
+        raise InputError(f"a learning rate of the dual must be a positive number; got {lr}.")
+    for option, value in options.items():
+        if option in ("params", "lr", "maximize"):
+            raise InputError(
+                f"options of the dual optimizer must not hold {option}: the learning rate has an argument of its own, "
+                f"and multipliers always ascend; got {option}={value!r}. Leave it out."
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{option} of the dual optimizer must be a number; got {value}.")
+    try:
+        return RULES[name]([values], lr=lr, maximize=maximize, **options)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the dual optimizer {name!r} does not take these options: {error}") from None
