@@ -41,9 +41,7 @@ def privacy(words: Sequence[str]) -> None:
         release = Release(options.delta, options.clip, options.tokens, sigma, noise_is=noise_is)
     else:
         dimension = 768 if dimension is None else dimension
-        release = Release.of_dimension(
-            options.delta, dimension, tokens=options.tokens, sigma=sigma, noise_is=noise_is
-        )
+        release = Release.of_dimension(options.delta, dimension, tokens=options.tokens, sigma=sigma, noise_is=noise_is)
     print(release.page(gammas or []))
 
 
