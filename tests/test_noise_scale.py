@@ -58,7 +58,10 @@ CALLERS = {
     "of samples": lambda level, sigma, noise_is: drawn(GaussianNoise(level, sigma, noise_is=noise_is), [3]),
     "uniform": lambda level, sigma, noise_is: drawn(UniformNoise(level, sigma, noise_is=noise_is)),
     "Laplace": lambda level, sigma, noise_is: drawn(LaplaceNoise(level, sigma, noise_is=noise_is)),
-    "at another level": lambda level, sigma, noise_is: drawn(GaussianNoise(9.0, sigma, noise_is=noise_is).at(level)),
+    "at another level": lambda level, sigma, noise_is: drawn(UniformNoise(9.0, sigma, noise_is=noise_is).at(level)),
+    "and of other data": lambda level, sigma, noise_is: drawn(
+        LaplaceNoise(9.0, 7.0, noise_is=noise_is).at(level, seed=5, sigma=sigma), [3]
+    ),
     "by prefix": by_prefix,
     "privacy": lambda level, sigma, noise_is: Release(0.1, 1.0, sigma=sigma, noise_is=noise_is).guarantee(level).std,
     "privacy by dimension": lambda level, sigma, noise_is: (
