@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import HfArgumentParser, TrainingArguments
 
-from descend import DescentConfig, InputError
+from descend import UT, DescentConfig, InputError, UTConfig
 from descend.cli.settings import read_recipe
 from descend.core import DescentProblem
 from descend.recipes import RECIPES
@@ -120,6 +120,33 @@ def test_python_and_the_command_line_mean_the_same_problem(tmp_path, more):
     args.fill({"strength": recipe.training.strength})
     for name in ("strength", "alpha", "cap", "dual_optimizer", "dual_optim_args", "resilience", "dual_warmup_steps"):
         assert typed.resolved(name) == args.resolved(name)
+
+
+@pytest.mark.parametrize(
+    ("settings", "first"),
+    [
+        ({}, 1),  # exit 0 of UT is the noisy input itself, which no layer changes
+        ({"alpha": 0.1}, 0),  # the paper's chain starts at the input, also that of UT
+        ({"alpha": [0.1, 0.2, 0.3], "cap": 5.0}, 0),
+        ({"alpha": 0.1, "first_layer": 1}, 1),
+        ({"first_layer": 0}, 0),
+        ({"first_layer": 2}, 2),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("method", ["constrained", "erm"])
+def test_where_the_chain_of_ut_starts(tmp_path, settings, first, method):
+    args = DescentConfig(str(tmp_path), method=method, **settings)
+    model = UT(UTConfig(depth=3))
+    problem = args.problem(model.depth, model.first_layer)
+    assert (problem.first, problem.target.first) == (first, first)
+    assert problem.in_force.tolist() == ["cap" in settings, *(layer > first for layer in (1, 2, 3))]
+    trained = args.primal_dual(model.depth, model.first_layer).problem
+    assert torch.equal(trained.in_force, problem.in_force) is (method == "constrained")
+
+
+def test_a_model_of_one_layer_has_a_chain(tmp_path):
+    assert DescentConfig(str(tmp_path)).problem(1, first=1).in_force.tolist() == [False, True]
 
 
 def test_alpha_and_strength_are_refused_together_however_they_are_given(tmp_path):
