@@ -205,6 +205,12 @@ def edited_card(folder: Path) -> bytes | None:
     return content if mark is None or mark[1] != _checksum(text[: mark.start()]) else None
 
 
+def has_mark(folder: Path) -> bool:
+    """Whether a folder's README.md is one of descend's, edited or not."""
+    path = folder / CARD_FILE
+    return path.is_file() and _MARKED.search(path.read_text("utf-8", errors="replace")) is not None
+
+
 def write_card(folder: Path, text: str) -> None:
     """Write a model's card in one piece; a card that a user has edited is left as it is, with a warning.
 

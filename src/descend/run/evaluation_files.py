@@ -1,15 +1,9 @@
-"""Where an evaluation writes in a run's folder, and what it writes."""
+"""Where an evaluation writes."""
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
-from descend.records.schema import DECISIONS_FILE, ELSEWHERE, GROUPS_FILE, SUMMARY_FILE, TRAIN_LOSSES_FILE
-
-FRAMES_FILE = "frames.npz"
-PAGE_FILE = "report.html"
-RESULTS = (SUMMARY_FILE, GROUPS_FILE, DECISIONS_FILE, FRAMES_FILE, PAGE_FILE, TRAIN_LOSSES_FILE)
-"""What an evaluation writes."""
+from descend.records.schema import ELSEWHERE
 
 
 def results_folder(folder: Path, data: str | None = None, task: str | None = None) -> Path:
@@ -23,15 +17,3 @@ def results_folder(folder: Path, data: str | None = None, task: str | None = Non
     if data is None or task is not None:
         return folder
     return folder / f"{ELSEWHERE}{Path(os.path.abspath(Path(data).expanduser())).name}"
-
-
-def forget_results(folder: Path) -> bool:
-    """Remove a run's evaluations, on other data too, and their pages; returns whether there was one."""
-    places = [folder, *folder.glob(f"{ELSEWHERE}*")]
-    found = [place / name for place in places for name in RESULTS if (place / name).is_file()]
-    for file in found:
-        file.unlink()
-    for place in places[1:]:
-        with suppress(OSError):  # it holds something else, too
-            place.rmdir()
-    return bool(found)

@@ -30,6 +30,7 @@ from descend.models.unrolled import UnrolledModel
 from descend.recipes import GENERATED, RECIPES, SHIFTS, Data, Recipe, Restored, Workload
 from descend.records import put, read_json, write_json
 from descend.records.card import write_card
+from descend.records.ownership import DUAL_FILE, FRAMES_FILE, RESULTS, refuse_foreign
 from descend.records.schema import (
     CONFIG_FILE,
     DECISIONS_FILE,
@@ -43,10 +44,9 @@ from descend.records.schema import (
     parse,
 )
 from descend.run.cards import run_card
-from descend.run.evaluation_files import FRAMES_FILE, results_folder
+from descend.run.evaluation_files import results_folder
 from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED
-from descend.training import DUAL_FILE
 from descend.training.config import DescentConfig
 
 EXECUTION = ("bf16", "fp16", "tf32", "deepspeed", "fsdp", "ddp_", "torch_compile", "accelerator", "parallelism")
@@ -140,6 +140,11 @@ def evaluate(
         check_risk(risk, confidence if confidence is not None else 0.95)
     elif confidence is not None:
         raise InputError("--confidence goes with --risk; add --risk, such as --risk 0.01.")
+    place = results_folder(folder, data, task)
+    written = [place / name for name in RESULTS]
+    carried = (folder / model if task is None else folder) / CERTIFIED_FILE
+    choice = "other data" if data is not None and task is None else "another folder"
+    refuse_foreign([*written, carried] if risk is not None else written, choice)
     subject = of_run(folder, model) if task is None else _of_transformers(folder, task, dataset, data)
     recipe, restored, args = subject.recipe, subject.restored, subject.args
     network = restored.model
@@ -197,7 +202,6 @@ def evaluate(
         **settings,
     )
     summary = judgement.summary(subject.provenance, asked=task is None)
-    place = results_folder(folder, data, task)
     place.mkdir(exist_ok=True)
     more: dict[str, Any] = {}  # by the summary's field
     if (timed := latency(network, objective_task, samples, **settings)) is not None:
@@ -222,8 +226,7 @@ def evaluate(
             **settings,
         )
         if (bound := more["exit"].guarantee) is not None:
-            carried = CertifiedExit(bound.threshold, bound.risk, bound.confidence, bound.noise)
-            write_json((folder / model if task is None else folder) / CERTIFIED_FILE, asdict(carried))
+            write_json(carried, asdict(CertifiedExit(bound.threshold, bound.risk, bound.confidence, bound.noise)))
     if isinstance(network, LayeredCausalLM) and exit and network.depth > 1:
         more["speculation"] = speculation(network, samples, IGNORED, device=device)  # type: ignore[arg-type]
     if isinstance(network, UnrolledModel):
