@@ -15,7 +15,7 @@ from descend.paper.data_check import NeededPath, needed_paths
 from descend.paper.grid import OUT, ROOT, cells, names, settings
 from descend.paper.plan import processes
 from descend.paper.scales import SCALES
-from descend.paper.study_file import FIGURES, read_request
+from descend.paper.study_file import FIGURES_FOLDER, read_request
 from descend.paper.workers import RUNS, Job, Report, Work, carry_out
 from descend.progress import is_quiet
 from descend.records import locked
@@ -173,7 +173,7 @@ def _before(out: Path, scale: str) -> StudyFile | None:
     """The folder's ``study.json``; refuses one of another scale."""
     before = read_request(out)
     if before is None and not (out / CELLS_FILE).exists():
-        written = (CONFIG_FILE, PAGE_FILE, RUNS, FIGURES, cell_store.OLD_FILE)
+        written = (CONFIG_FILE, PAGE_FILE, RUNS, FIGURES_FOLDER, cell_store.OLD_FILE)
         other = [name for name in written if (out / name).exists()] or ([out.name] if out.is_file() else [])
         if other:
             found = ", ".join(other)

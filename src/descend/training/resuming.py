@@ -57,8 +57,8 @@ class Resumable(Saving):
             Transformers' ``TrainOutput``; its ``metrics`` also have the ``temperature`` of a calibrated classifier.
 
         Raises:
-            InputError: If the checkpoint is damaged or another trainer's, or there is none; or if the folder holds files
-                that the run would replace and Descend did not write.
+            InputError: If the checkpoint is damaged or another trainer's, or there is none; or if the folder holds
+                files that the run would replace and Descend did not write.
             SaveError: If a checkpoint or the records can't be written; earlier checkpoints are not affected.
         """
         checkpoint = resume_from_checkpoint or None
@@ -216,6 +216,7 @@ def _state_of(checkpoint: str) -> dict[str, Any]:
 
 def _rename_damaged(checkpoint: Path, fault: str) -> None:
     if not is_ours(checkpoint):
+        logger.warning("%s is gone.", checkpoint)
         return
     renamed = free_name(checkpoint.with_name(DAMAGED + checkpoint.name))
     checkpoint.rename(renamed)
