@@ -45,7 +45,9 @@ OURS = {
     "train_losses.json": [{"noise": 0.5, "samples": 2, "layer_losses": [1.0, None]}],
     "config.json": [{"recipe": "a", "method": "erm", "seed": 0, "model": "UT-2", "settings": {}, "training": {}}],
     "certified_exit.json": [{"threshold": 0.9, "risk": 0.1, "confidence": 0.95, "noise": 0.0}],
-    "sweep.json": [{"recipe": "a", "model": "b", "metric": "rmse", "higher_is_better": False, "rule": "", "methods": {}}],
+    "sweep.json": [
+        {"recipe": "a", "model": "b", "metric": "rmse", "higher_is_better": False, "rule": "", "methods": {}}
+    ],
     "records.jsonl": [json.dumps(RECORD) + "\n", json.dumps(RECORD)[:30], ""],
     "report.html": [PAGE + '<meta name="generator" content="Descend">', PAGE + f'<meta content="{OLD_POLICY}">'],
     "frames.npz": [arrays(**NAMES)],

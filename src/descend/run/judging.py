@@ -1,5 +1,6 @@
 """Judge a run, or a classifier of Transformers, at every layer and noise level; writes ``summary.json``."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -34,6 +35,7 @@ from descend.records.ownership import DUAL_FILE, FRAMES_FILE, RESULTS, refuse_fo
 from descend.records.schema import (
     CONFIG_FILE,
     DECISIONS_FILE,
+    ELSEWHERE,
     TRAIN_LOSSES_FILE,
     Probes,
     Provenance,
@@ -44,7 +46,6 @@ from descend.records.schema import (
     parse,
 )
 from descend.run.cards import run_card
-from descend.run.evaluation_files import results_folder
 from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED
 from descend.training.config import DescentConfig
@@ -75,6 +76,19 @@ class Subject:
     args: DescentConfig
     sigma: float | None
     provenance: Provenance
+
+
+def results_folder(folder: Path, data: str | None = None, task: str | None = None) -> Path:
+    """Where an evaluation writes: the run's folder, or for other data than its own a folder in it.
+
+    Args:
+        folder: The run; or with ``task`` a model of Transformers, which has no data of its own.
+        data: Other data, as `descend.run.evaluate` takes them.
+        task: As `descend.run.evaluate` takes it.
+    """
+    if data is None or task is not None:
+        return folder
+    return folder / f"{ELSEWHERE}{Path(os.path.abspath(Path(data).expanduser())).name}"
 
 
 def evaluate(

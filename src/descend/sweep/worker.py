@@ -137,8 +137,8 @@ class _Worker:
         self._bases = bases
         self.levels = run.usual_levels(self.recipe) if levels is None else list(levels)
         self.task = self.recipe.task()
-        self.data = self.recipe.load()  # raises on unusable data before the folder is created
         refuse_foreign([out / name for name in (SWEEP_FILE, DATABASE_FILE, PAGE_FILE)], "another folder with --out")
+        self.data = self.recipe.load()  # raises on unusable data before the folder is created
         out.mkdir(parents=True, exist_ok=True)
         self._storage: RDBStorage = open_storage(storage or database_url(out / DATABASE_FILE))
         self.searches = [self._search(method) for method in methods]
