@@ -12,8 +12,13 @@ from safetensors.torch import save_file
 from descend.errors import InputError
 from descend.records.ownership import aside, forget_results, free_name, refuse_foreign, remove, written_by_descend
 from descend.report import write_completions
-from tests.records.test_schema import SUMMARY
 
+SUMMARY = {
+    **{"recipe": "text", "method": "erm", "seed": 0, "model": "BERT", "dataset": "imdb", "metric": "accuracy"},
+    **{"higher_is_better": True, "noise": [0.0], "values": [0.9], "mean": 0.9, "auc": None, "train_noise": 0.0},
+    **{"layer_losses": {"0.0": [3, 2, 1]}, "violations": [-0.1, 0.2], "bounds": [None, 1.5], "settings": {"depth": 2}},
+    "violation_intervals": [[-0.2, 0.0], [None, None]],
+}
 RECORD = {"run": "a", "step": 1, "split": "train", "layer": 1, "noise": 0.5, "metric": "loss", "value": 1.0}
 DECISION = {"answer": "good", "confidence": 0.9, "right": True}
 PAGE = "<!doctype html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"

@@ -529,10 +529,10 @@ def test_another_sweep_in_the_storage_is_refused(swept, tmp_path, capsys):
     assert "holds trials of erm that the storage does not hold" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "trials")
     (tmp_path / "sweep.db").unlink()
-    (tmp_path / "sweep.json").write_text("all that is left of a sweep")
+    shutil.copy(swept / "sweep.json", tmp_path)  # all that is left of a sweep
     assert main(words(tmp_path, 1)) == 2
     assert "would be written over" in capsys.readouterr().err
-    assert (tmp_path / "sweep.json").read_text() == "all that is left of a sweep"
+    assert found(tmp_path) == found(swept)
 
 
 # --- the page

@@ -173,7 +173,7 @@ def _before(out: Path, scale: str) -> StudyFile | None:
     """The folder's ``study.json``; refuses one of another scale."""
     before = read_request(out)
     if before is None and not (out / CELLS_FILE).exists():
-        written = (CONFIG_FILE, PAGE_FILE, RUNS, FIGURES_FOLDER, cell_store.OLD_FILE)
+        written = (CONFIG_FILE, PAGE_FILE, FIGURES_FOLDER, cell_store.OLD_FILE)
         other = [name for name in written if (out / name).exists()] or ([out.name] if out.is_file() else [])
         if other:
             found = ", ".join(other)
