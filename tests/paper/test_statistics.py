@@ -34,7 +34,7 @@ def told(found: Draws) -> Estimate:
 
 
 def groups(content: dict) -> Groups:
-    return parse(Groups, content, "groups.json", "Evaluate the run again.")
+    return parse(Groups, content, "groups.json", "Remove it, and evaluate again.")
 
 
 def resampled(runs, generator, statistic=mean) -> Draws:

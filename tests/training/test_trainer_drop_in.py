@@ -329,7 +329,7 @@ def test_adapters_are_what_is_trained_and_saved(tmp_path, tokenizer):
     ours = trainer(tmp_path, tokenizer, model, noise=0.5, args={"save_strategy": "steps", "save_steps": 2})
     ours.train()
     certified = Path(ours.args.output_dir) / CERTIFIED_FILE
-    certified.write_text("{}")  # of the weights before
+    certified.write_text('{"threshold": 0.9, "risk": 0.1, "confidence": 0.9, "noise": 0}')  # of the weights before
     ours.save_model()
     assert not certified.exists()
     assert (ours.dual.multipliers > 0).any()

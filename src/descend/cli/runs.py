@@ -237,15 +237,14 @@ def compare_runs(runs: Sequence[Path], out: Path) -> Path:
 
 
 def check_free_for_page(out: Path) -> None:
-    """Refuse a folder whose summary.json is not a comparison's, since it would be overwritten."""
+    """Refuse a folder whose summary.json or page is not a comparison's, since they would be overwritten."""
+    from descend.records.ownership import PAGE_FILE, refuse_foreign
     from descend.records.schema import CONFIG_FILE, SUMMARY_FILE, read_comparison
 
-    taken = (
-        out.is_file()
-        or (out / CONFIG_FILE).exists()
-        or ((out / SUMMARY_FILE).exists() and read_comparison(out) is None)
-    )
-    if taken:
+    if out.is_file() or (out / CONFIG_FILE).exists():
+        raise InputError(f"{out} holds something else than a comparison; choose another folder with --out.")
+    refuse_foreign([out / SUMMARY_FILE, out / PAGE_FILE], "another folder with --out")
+    if (out / SUMMARY_FILE).exists() and read_comparison(out) is None:
         raise InputError(f"{out} holds something else than a comparison; choose another folder with --out.")
 
 

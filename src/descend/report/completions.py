@@ -7,8 +7,9 @@ from pathlib import Path
 from markupsafe import Markup
 
 from descend.errors import InputError
+from descend.records.ownership import refuse_foreign
 from descend.records.schema import Completion, read_completions
-from descend.report.rendering import asset, render
+from descend.report.rendering import asset, render, write_whole
 
 
 def write_completions(paths: Sequence[Path], out: Path) -> Path:
@@ -39,8 +40,9 @@ def write_completions(paths: Sequence[Path], out: Path) -> Path:
     path = out if out.suffix == ".html" else out / "completions.html"
     if out.is_file() and path != out:
         raise InputError(f"{out} is a file; give --out a folder for the page, or a name that ends in .html.")
+    refuse_foreign([path], "another file or folder with --out")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8", errors="replace")  # half a surrogate pair, as JSON may hold
+    write_whole(path, page.encode(errors="replace"))  # half a surrogate pair, as JSON may hold
     return path
 
 

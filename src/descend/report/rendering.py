@@ -14,6 +14,8 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from descend.records import PART
+from descend.records.ownership import PAGE_FILE, refuse_foreign
 from descend.report.glossary import terms
 
 PACKAGE = "descend.report"
@@ -76,7 +78,8 @@ def write_interactive(
         more=_packed(json.dumps(more, **COMPACT)) if more else None,
         **values,
     )
-    path = out / "report.html" if out.is_dir() else out
+    path = out / PAGE_FILE if out.is_dir() else out
+    refuse_foreign([path], "another place")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, page.encode(errors="replace"))  # a folder's name need not be UTF-8
     return path
@@ -106,7 +109,7 @@ def _packed_plotly() -> Packed:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file in one piece, even if two commands write it at once or one is stopped."""
-    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part = path.with_name(f"{PART}-{os.getpid()}-{path.name}")
     part.write_bytes(content)
     part.replace(path)
 

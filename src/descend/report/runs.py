@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from descend.errors import InputError
+from descend.records.ownership import FRAMES_FILE
 from descend.records.schema import (
     DECISIONS_FILE,
     ELSEWHERE,
@@ -19,7 +20,7 @@ from descend.records.schema import (
     read_records,
     read_summary,
 )
-from descend.report.frames import FRAMES_FILE, Frames
+from descend.report.frames import Frames
 
 # In the order of legends and tables: what all are held against first, the constrained last.
 METHOD_NAMES = {

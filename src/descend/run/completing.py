@@ -19,6 +19,8 @@ from descend.seeds import Stream, derived
 from descend.tasks.text import encode_prompt, prompt
 
 PARTIAL = ".partial"
+_BEGIN = '{"run": '
+"""How the first line of an unfinished file begins, with the settings of `complete`."""
 """Suffix of an unfinished output file: its settings, then one answer on each line."""
 
 
@@ -196,7 +198,10 @@ def _begun(partial: Path, settings: dict[str, Any]) -> list[dict[str, str] | Non
     """The answers that an interrupted run has written, without a half-written last line."""
     if not partial.exists():
         return []
-    lines = read_text(partial).split("\n")[:-1]
+    content = read_text(partial)
+    if not content.startswith(_BEGIN[: len(content)]):
+        raise InputError(f"{partial} was not written by descend complete. Move it, or choose another file with --out.")
+    lines = content.split("\n")[:-1]
     if not lines:
         partial.unlink()
         return []

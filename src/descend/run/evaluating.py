@@ -23,7 +23,8 @@ from descend.models.library import LibraryModel
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective, Task
 from descend.records.card import CARD_FILE
-from descend.records.schema import RECORDS_FILE, SUMMARY_FILE, Provenance, Summary
+from descend.records.ownership import PAGE_FILE, refuse_foreign
+from descend.records.schema import GROUPS_FILE, RECORDS_FILE, SUMMARY_FILE, Provenance, Summary
 from descend.run.judging import settings_of
 from descend.run.training import stored
 from descend.training import DescentMixin
@@ -87,6 +88,11 @@ def evaluate(
         raise InputError("expected no task: the trainer has one. Leave it out, or give the model without the trainer.")
     objective: Objective = trainer.objective if trainer is not None else Objective(_module(model), task)
     network = objective.model
+    folder = Path(out) if out is not None else trainer.args.folder if trainer is not None else None
+    copies = trainer is not None and folder is not None and trainer.args.folder.absolute() != folder.absolute()
+    if folder is not None:
+        names = [SUMMARY_FILE, GROUPS_FILE, PAGE_FILE, *([RECORDS_FILE] if copies else [])]
+        refuse_foreign([folder / name for name in names], "another folder: out=…")
     if trainer is not None:
         batch_size = batch_size or trainer.args.eval_batch_size
         collate = collate or trainer.evaluation_collator()
@@ -131,10 +137,9 @@ def evaluate(
     timed = latency(network, objective.task, dataset, batch_size=batch_size, device=device, collate=collate)
     if timed is not None:
         summary = summary.model_copy(update={"latency": timed})
-    folder = Path(out) if out is not None else trainer.args.folder if trainer is not None else None
     if folder is not None and (trainer is None or trainer.is_world_process_zero()):
         judgement.write(folder, summary)
-        if trainer is not None and trainer.args.folder.absolute() != folder.absolute():
+        if trainer is not None and copies:
             _copy_records(trainer.args.folder, folder)
         if trainer is not None:
             trainer.summary = summary

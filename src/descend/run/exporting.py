@@ -18,8 +18,8 @@ from descend.models.first_layers import keep_first, merged, own_output, probe_in
 from descend.models.hooked import HookedModel
 from descend.models.loading import load_config, load_model
 from descend.models.modules import close
-from descend.records import aside
 from descend.records.card import Card, write_card
+from descend.records.ownership import aside
 from descend.records.schema import read_config
 from descend.run.cards import run_card
 from descend.run.judging import layer_metrics, of_run

@@ -1,5 +1,6 @@
 """Judge a run, or a classifier of Transformers, at every layer and noise level; writes ``summary.json``."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -30,9 +31,11 @@ from descend.models.unrolled import UnrolledModel
 from descend.recipes import GENERATED, RECIPES, SHIFTS, Data, Recipe, Restored, Workload
 from descend.records import put, read_json, write_json
 from descend.records.card import write_card
+from descend.records.ownership import DUAL_FILE, FRAMES_FILE, RESULTS, refuse_foreign
 from descend.records.schema import (
     CONFIG_FILE,
     DECISIONS_FILE,
+    ELSEWHERE,
     TRAIN_LOSSES_FILE,
     Probes,
     Provenance,
@@ -43,10 +46,8 @@ from descend.records.schema import (
     parse,
 )
 from descend.run.cards import run_card
-from descend.run.evaluation_files import FRAMES_FILE, results_folder
 from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED
-from descend.training import DUAL_FILE
 from descend.training.config import DescentConfig
 
 EXECUTION = ("bf16", "fp16", "tf32", "deepspeed", "fsdp", "ddp_", "torch_compile", "accelerator", "parallelism")
@@ -75,6 +76,19 @@ class Subject:
     args: DescentConfig
     sigma: float | None
     provenance: Provenance
+
+
+def results_folder(folder: Path, data: str | None = None, task: str | None = None) -> Path:
+    """Where an evaluation writes: the run's folder, or for other data than its own a folder in it.
+
+    Args:
+        folder: The run; or with ``task`` a model of Transformers, which has no data of its own.
+        data: Other data, as `descend.run.evaluate` takes them.
+        task: As `descend.run.evaluate` takes it.
+    """
+    if data is None or task is not None:
+        return folder
+    return folder / f"{ELSEWHERE}{Path(os.path.abspath(Path(data).expanduser())).name}"
 
 
 def evaluate(
@@ -140,6 +154,11 @@ def evaluate(
         check_risk(risk, confidence if confidence is not None else 0.95)
     elif confidence is not None:
         raise InputError("--confidence goes with --risk; add --risk, such as --risk 0.01.")
+    place = results_folder(folder, data, task)
+    written = [place / name for name in RESULTS]
+    carried = (folder / model if task is None else folder) / CERTIFIED_FILE
+    choice = "other data" if data is not None and task is None else "another folder"
+    refuse_foreign([*written, carried] if risk is not None else written, choice)
     subject = of_run(folder, model) if task is None else _of_transformers(folder, task, dataset, data)
     recipe, restored, args = subject.recipe, subject.restored, subject.args
     network = restored.model
@@ -197,7 +216,6 @@ def evaluate(
         **settings,
     )
     summary = judgement.summary(subject.provenance, asked=task is None)
-    place = results_folder(folder, data, task)
     place.mkdir(exist_ok=True)
     more: dict[str, Any] = {}  # by the summary's field
     if (timed := latency(network, objective_task, samples, **settings)) is not None:
@@ -222,8 +240,7 @@ def evaluate(
             **settings,
         )
         if (bound := more["exit"].guarantee) is not None:
-            carried = CertifiedExit(bound.threshold, bound.risk, bound.confidence, bound.noise)
-            write_json((folder / model if task is None else folder) / CERTIFIED_FILE, asdict(carried))
+            write_json(carried, asdict(CertifiedExit(bound.threshold, bound.risk, bound.confidence, bound.noise)))
     if isinstance(network, LayeredCausalLM) and exit and network.depth > 1:
         more["speculation"] = speculation(network, samples, IGNORED, device=device)  # type: ignore[arg-type]
     if isinstance(network, UnrolledModel):

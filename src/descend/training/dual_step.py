@@ -1,15 +1,13 @@
 """When the dual step is taken: the callback in Transformers' training loop."""
 
 import math
-import shutil
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, has_length
 
-from descend.records.schema import DECISIONS_FILE, GROUPS_FILE, SUMMARY_FILE
-from descend.training.measuring import FEASIBLE_FOLDER
+from descend.records.ownership import FEASIBLE_FOLDER, forget_results, remove
 
 if TYPE_CHECKING:
     from descend.training.trainer import DescentMixin
@@ -43,9 +41,8 @@ class DualStep(TrainerCallback):
         self.trainer._begin()
         if state.is_world_process_zero:  # delete the results of an earlier run
             self.trainer.records.truncate_after(-1)
-            shutil.rmtree(args.folder / FEASIBLE_FOLDER, ignore_errors=True)
-            for name in (SUMMARY_FILE, GROUPS_FILE, DECISIONS_FILE, "report.html"):  # its evaluation
-                (args.folder / name).unlink(missing_ok=True)
+            remove(args.folder / FEASIBLE_FOLDER)
+            forget_results(args.folder)
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Do the end-of-epoch work of the epoch before."""

@@ -1,7 +1,9 @@
 """Evaluation while training: every layer at the training noise, the verdict, and the best feasible model."""
 
+import json
 import logging
 import math
+import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -20,7 +22,8 @@ from descend.evaluation.layers import LayerLosses, Watch, embedding_std, measure
 from descend.evaluation.readings import WatchRows
 from descend.evaluation.satisfaction import TOLERANCE, Verdict, verdict
 from descend.models import LayeredCausalLM
-from descend.records import aside, put
+from descend.records import put
+from descend.records.ownership import DUAL_FILE, FEASIBLE_FOLDER, aside
 from descend.training.metrics import Predictions
 from descend.training.resuming import Resumable
 
@@ -28,9 +31,6 @@ if is_datasets_available():
     import datasets
 
 logger = logging.getLogger(__name__)
-
-DUAL_FILE = "dual.safetensors"
-FEASIBLE_FOLDER = "best_feasible"
 
 
 class Measuring(Resumable):
@@ -98,6 +98,8 @@ class Measuring(Resumable):
             InputError: If there are no samples, or a layer's mean loss on them is negative.
         """
         is_own = eval_dataset is None
+        if is_own and not self.is_in_train:
+            self.refuse_foreign_files()
         if isinstance(eval_dataset, str):
             known = self._evaluated(self.eval_dataset)
             if eval_dataset not in known:
@@ -178,7 +180,7 @@ class Measuring(Resumable):
             with aside(place) if self.args.should_save else nullcontext(place) as folder:
                 with self.objective.model.tempered(divisor) if divisor != 1 else nullcontext():
                     self.save_pretrained(folder)
-                self.save_dual(folder / DUAL_FILE)
+                self.save_dual(folder / DUAL_FILE, whole_folder=True)
 
     @staticmethod
     def _evaluated(dataset: Any) -> dict[str, Any]:
@@ -343,8 +345,13 @@ class Measuring(Resumable):
     def _level(self) -> float:
         return self.objective.noise.level if self.objective.noise else 0.0
 
-    def save_dual(self, path: Path) -> None:
-        """Write λ, the cap's multiplier, the slack and the current σ_x. All ranks must call this."""
+    def save_dual(self, path: Path, *, whole_folder: bool = False) -> None:
+        """Write λ, the cap's multiplier, the slack and the current σ_x. All ranks must call this.
+
+        Args:
+            path: The file.
+            whole_folder: Whether to list the files beside it, by which the folder is recognised as ours as a whole.
+        """
         multipliers = self.dual.multipliers
         tensors = {
             "multipliers": multipliers[1:].clone(),
@@ -355,4 +362,5 @@ class Measuring(Resumable):
         if sigma is not None:
             tensors["sigma"] = torch.tensor(sigma, dtype=torch.float64)
         if self.args.should_save:
-            put(path, lambda part: save_file(tensors, part))
+            listed = {"files": json.dumps(sorted(os.listdir(path.parent)))} if whole_folder else None
+            put(path, lambda part: save_file(tensors, part, listed))

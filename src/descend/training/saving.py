@@ -18,8 +18,9 @@ from descend.core import Outlook, PrimalDual
 from descend.errors import NonFiniteLossError, SaveError
 from descend.models.exit_rule import CERTIFIED_FILE
 from descend.models.modules import save_module
-from descend.records import PART, aside, of_disk
+from descend.records import PART, of_disk
 from descend.records.card import edited_card, put_card, write_card
+from descend.records.ownership import aside, remove
 from descend.records.rows import Records
 from descend.records.schema import Summary
 from descend.training.checkpoints import newest_whole, rotate, save_state, seal, step_of
@@ -192,7 +193,7 @@ class Saving(TrainerHooks):
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
         if self.checkpoint_parent is None:
-            (Path(folder) / CERTIFIED_FILE).unlink(missing_ok=True)  # it belongs to the weights before
+            remove(Path(folder) / CERTIFIED_FILE)  # it belongs to the weights before
             put_card(Path(folder), trainer_card(self).text(), edited)
 
     def create_model_card(self, *_: Any, **given: Any) -> None:

@@ -76,4 +76,4 @@ def read_groups(folder: Path) -> Groups | None:
         InputError: If it is damaged.
     """
     path = folder / GROUPS_FILE
-    return parse(Groups, read_json(path), str(path), "Evaluate the run again.") if path.exists() else None
+    return parse(Groups, read_json(path), str(path), "Remove it, and evaluate again.") if path.exists() else None

@@ -373,7 +373,7 @@ def parse_summary(content: Any, source: str = "summary") -> Summary:
     Raises:
         InputError: If it is not the summary of one evaluated run.
     """
-    return parse(Summary, content, source, "Evaluate the run again.")
+    return parse(Summary, content, source, "Remove it, and evaluate again.")
 
 
 class Comparison(File):
