@@ -21,6 +21,9 @@ MOST_DEPTH = 64
 PICKLES = frozenset({".bin", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".h5", ".msgpack"})
 """Suffixes of weight files that are never loaded: most are pickles, which can run code."""
 
+LITTER = frozenset({"__MACOSX", "@eaDir"})
+"""Folders that macOS's archives and Synology's disks add to data; what they hold is named like the data."""
+
 FOLLOW_LINKS = "DESCEND_FOLLOW_LINKS"
 """Environment variable that allows links to lead out of a data set."""
 
@@ -132,6 +135,11 @@ def parse_json(text: str) -> Any:
         if not level:
             return content
     raise ValueError("nested too deep")
+
+
+def is_litter(path: Path) -> bool:
+    """Whether a path's names, below the folder that a person gave, show it to be no data: hidden, or in `LITTER`."""
+    return any(name.startswith(".") or name in LITTER for name in path.parts)
 
 
 def plain_text(value: Any) -> bool:
