@@ -113,6 +113,28 @@ def json_lines(path: Path, *, appended: bool = False) -> Iterator[tuple[int, dic
         yield number, row
 
 
+def json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Read a file that holds a JSON list of objects, or one JSON object a line, whatever its name says.
+
+    Yields:
+        Each object, with its place for error messages: "FILE, row 3" of a list, "FILE, line 3" of lines.
+
+    Raises:
+        InputError: If it is neither; the message has the place.
+    """
+    with opened(path) as file:
+        while (first := file.read(1)).isspace():
+            pass
+    if first != "[":
+        for number, row in json_lines(path):
+            yield f"{path}, line {number}", row
+        return
+    for number, row in enumerate(read_json(path)):
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, row {number}, must be an object; got {repr(row)[:60]}. Correct or remove it.")
+        yield f"{path}, row {number}", row
+
+
 def parse_json(text: str) -> Any:
     """Parse JSON.
 
