@@ -10,11 +10,11 @@ from typing import Any
 import av
 import numpy as np
 from av.container import InputContainer
-from av.sidedata.sidedata import Type as SideData
 from av.stream import Disposition
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from PIL import ExifTags, Image
+from PIL.TiffImagePlugin import TiffImageFile
 
 from descend.errors import InputError
 
@@ -230,8 +230,8 @@ def _pages(image: Image.Image, file: Path) -> list[int]:
     for page in pages:
         image.seek(page)
         sizes.append(image.size)
-        copies.append(image.format == "TIFF" and image.tag_v2.get(_SUBFILE, 0) & _NOT_A_PAGE)
-    if image.format == "TIFF":
+        copies.append(isinstance(image, TiffImageFile) and image.tag_v2.get(_SUBFILE, 0) & _NOT_A_PAGE)
+    if isinstance(image, TiffImageFile):
         return [page for page in pages if not copies[page]] or pages[:1]
     # A JPEG with others behind it: previews and gain maps are smaller, what another lens saw is not.
     if sizes.count(sizes[0]) > 1:
@@ -254,7 +254,7 @@ def _matrix_turn(image: VideoFrame, file: Path) -> Image.Transpose | None:
     Raises:
         InputError: If the matrix turns by other than quarters.
     """
-    data = image.side_data.get(SideData.DISPLAYMATRIX)
+    data: Any = image.side_data.get("DISPLAYMATRIX")
     if data is None:
         return None
     a, b, _, c, d, *_ = struct.unpack("=9i", bytes(data))
