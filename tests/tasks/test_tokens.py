@@ -2,17 +2,15 @@
 
 import numpy as np
 import pytest
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from torch import nn
 
 from descend.errors import InputError
 from descend.tasks.text import (
     Classification,
-    generate_pairs,
     generate_reviews,
     learn_tokenizer,
     load_tokenizer,
-    split_off,
     token_counts,
     tokenize,
 )
@@ -57,28 +55,6 @@ def test_of_a_pair_both_sentences_are_kept(tokenizer):
     (ids,) = tokenize(texts, tokenizer, 12)[0]["input_ids"]
     words = tokenizer.convert_ids_to_tokens(ids)
     assert len(words) == 12 and words.count("[SEP]") == 2 and words[-3:-1] == ["bad", "film"]
-
-
-@pytest.mark.parametrize("generate", [generate_reviews, generate_pairs])
-def test_the_validation_part_is_the_same_share_every_time(generate):
-    def sides():
-        return DatasetDict({side: Dataset.from_list(generate(50, seed)) for seed, side in enumerate(("train", "test"))})
-
-    one, again = (split_off(sides(), 0.2) for _ in range(2))
-    assert {side: len(rows) for side, rows in one.items()} == {"train": 40, "validation": 10, "test": 50}
-    for side in one:
-        assert one[side].to_list() == again[side].to_list()
-    both = sorted(map(str, [*one["train"].to_list(), *one["validation"].to_list()]))
-    assert both == sorted(map(str, generate(50, 0)))
-
-
-@pytest.mark.parametrize(
-    ("share", "match"), [(0, "between 0 and 1; got 0"), (0.01, "at least 2 of the 50"), (1.5, "got 1.5")]
-)
-def test_a_share_that_leaves_a_part_empty_is_refused(share, match):
-    sides = DatasetDict({side: Dataset.from_list(generate_reviews(50, 0)) for side in ("train", "test")})
-    with pytest.raises(InputError, match=match):
-        split_off(sides, share)
 
 
 def test_tokenizers_are_read_from_the_folders_people_have(tmp_path, tokenizer):

@@ -171,7 +171,7 @@ def complete(words: Sequence[str]) -> None:
         "RUN --prompts FILE --out FILE [options]",
     )
     parser.add_argument("run", type=Path, nargs="?", help="folder of a trained run of llm-sft")
-    parser.add_argument("--prompts", type=Path, help="a JSON list of prompts, as alpaca_eval.json")
+    parser.add_argument("--prompts", type=Path, help="a JSON list or lines of prompts, as alpaca_eval.json")
     parser.add_argument("--compare", type=Path, nargs="+", metavar="FILE", help="written answers, for one page")
     parser.add_argument("--out", type=Path, required=True, help="file to write; with --compare the page or its folder")
     parser.add_argument("--noise", type=float, help="γ on every token, the model's own too [the training's]")

@@ -21,31 +21,12 @@ from transformers import (
 from descend.errors import InputError, reason
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
+    from datasets import Dataset
 
 VOCABULARY = 8000
 """Vocabulary size of a tokenizer trained here; a few thousand reviews have that many words."""
 
 _SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-
-
-def split_off(texts: "DatasetDict", validation_share: float) -> "DatasetDict":
-    """Split the training side into ``train`` and ``validation``, with the same random split in every run.
-
-    Raises:
-        InputError: If the share is out of range, or leaves a part empty.
-    """
-    if not 0 < validation_share < 1:
-        raise InputError(f"validation_share must lie between 0 and 1; got {validation_share}.")
-    count = len(texts["train"])
-    size = round(count * validation_share)
-    if not 2 <= size < count:
-        raise InputError(
-            f"validation needs at least 2 of the {count} training texts, and training the rest; got {size}. Change "
-            "--validation-share or give more texts."
-        )
-    parts = texts["train"].train_test_split(size, seed=0)
-    return type(texts)({"train": parts["train"], "validation": parts["test"], "test": texts["test"]})
 
 
 def tokenize(
