@@ -17,7 +17,7 @@ from descend.models import LayeredCausalLM, LayeredModel
 from descend.models.first_layers import keep_first, merged, own_output, probe_inputs
 from descend.models.hooked import HookedModel
 from descend.models.loading import load_config, load_model
-from descend.models.modules import close
+from descend.models.modules import check_savable, close
 from descend.records import aside
 from descend.records.card import Card, write_card
 from descend.records.schema import read_config
@@ -283,6 +283,7 @@ def _write(
     # Kept by from_pretrained and save_pretrained, so that a copy still says where it comes from.
     plain.config.descend = {"exported_layers": layers, "of_layers": depth, **origin}
     plain.to(dtype or torch.float32)
+    check_savable(plain, tokenizer)
     text = card(plain).text()
     with aside(out.absolute(), alone=False) as part:
         plain.save_pretrained(part)

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from transformers.trainer import TRAINER_STATE_NAME
 
 from descend.errors import InputError
-from descend.models.modules import tied_names
+from descend.models.modules import check_savable, tied_names
 from descend.training.checkpoints import DAMAGED, damage, load_state, newest_whole, rotate
 from descend.training.saving import STATE_FILE, Saving
 
@@ -38,14 +38,15 @@ class Resumable(Saving):
 
         Args:
             resume_from_checkpoint: A checkpoint to resume from, or True for the newest undamaged one.
-            calibrate: Whether to call `calibrate` at the end.
+            calibrate: Whether to call `calibrate` at the end, which ``DescentConfig.calibrate`` switches on.
             **kwargs: Further arguments of Transformers' ``train``.
 
         Returns:
             Transformers' ``TrainOutput``; its ``metrics`` also have the ``temperature`` of a calibrated classifier.
 
         Raises:
-            InputError: If the checkpoint is damaged, or there is none.
+            InputError: If the checkpoint is damaged, or there is none; if the model's settings or its tokenizer can't be
+                saved; if there is no batch to train on.
             SaveError: If a checkpoint or the records can't be written; earlier checkpoints are not affected.
         """
         checkpoint = resume_from_checkpoint or None
@@ -55,6 +56,7 @@ class Resumable(Saving):
                 raise InputError(f"{self.args.folder} has no whole checkpoint to go on from.")
         elif checkpoint is not None:
             self._check(checkpoint)
+        check_savable(self.users_model, self._tokenizer_to_save)
         try:
             with self.layer_skip.on() if self.layer_skip else nullcontext():
                 output = super().train(checkpoint, **kwargs)
@@ -69,7 +71,7 @@ class Resumable(Saving):
                 if self.args.should_log:
                     tqdm.write(
                         f"temperature {self.temperature:.4g}: the head's last weights are divided by it, to fit the "
-                        "evaluation data. calibrate=False leaves them."
+                        "evaluation data."
                     )
         return output
 

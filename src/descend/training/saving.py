@@ -188,12 +188,16 @@ class Saving(TrainerHooks):
             names = {"save_original_format": False}
         edited = edited_card(Path(folder))  # PEFT writes a README.md of its own
         save_module(saved, folder, state_dict, **names)
-        tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)
-        if tokenizer is not None:
+        if (tokenizer := self._tokenizer_to_save) is not None:
             tokenizer.save_pretrained(folder)
         if self.checkpoint_parent is None:
             (Path(folder) / CERTIFIED_FILE).unlink(missing_ok=True)  # it belongs to the weights before
             put_card(Path(folder), trainer_card(self).text(), edited)
+
+    @property
+    def _tokenizer_to_save(self) -> Any:
+        """The tokenizer, or a processor of another kind, that belongs to the model; None without one."""
+        return self.processing_class or getattr(self.data_collator, "tokenizer", None)
 
     def create_model_card(self, *_: Any, **given: Any) -> None:
         """Write our model card in place of Transformers' or TRL's, unless a user has edited it.
