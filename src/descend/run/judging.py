@@ -38,9 +38,11 @@ from descend.records.schema import (
     Provenance,
     RunConfig,
     Summary,
+    Trained,
     TrainLosses,
     check_model,
     parse,
+    read_trained,
 )
 from descend.run.cards import run_card
 from descend.run.evaluation_files import FRAMES_FILE, results_folder
@@ -68,6 +70,7 @@ class Subject:
         args: The training arguments, with the problem that the model is held to.
         sigma: σ_x of its training; None to measure it on the training split of the data it is judged on.
         provenance: Where the model comes from.
+        asked: Whether its training asked for that problem.
     """
 
     recipe: Workload
@@ -75,6 +78,7 @@ class Subject:
     args: DescentConfig
     sigma: float | None
     provenance: Provenance
+    asked: bool = True
 
 
 def evaluate(
@@ -196,7 +200,7 @@ def evaluate(
         probed=probed,
         **settings,
     )
-    summary = judgement.summary(subject.provenance, asked=task is None)
+    summary = judgement.summary(subject.provenance, asked=subject.asked)
     place = results_folder(folder, data, task)
     place.mkdir(exist_ok=True)
     more: dict[str, Any] = {}  # by the summary's field
@@ -339,6 +343,7 @@ def of_run(folder: Path, model: str) -> Subject:
         args.problem(network.depth, network.first_layer)
     except (TypeError, OverflowError) as error:
         raise InputError(f"{path} describes no problem: {reason(error)}. Train the run again.") from None
+    trained = read_trained(folder / model)
     dual = _dual((folder if model == "model" else folder / model) / DUAL_FILE, network.depth)
     provenance = Provenance(
         recipe=config.recipe,
@@ -352,6 +357,7 @@ def of_run(folder: Path, model: str) -> Subject:
         slack=dual.slack,
         binding=[layer for layer, value in enumerate([dual.cap, *dual.multipliers]) if value > 0],
         seconds=config.seconds,
+        temperature=trained.temperature if trained else config.temperature if model == "model" else None,
     )
     return Subject(recipe, restored, args, dual.sigma, provenance)
 
@@ -374,19 +380,36 @@ def _of_transformers(folder: Path, task: str, dataset: str | None, data: str | N
         raise InputError("a model that is not a run has no data of its own; give some by --data.")
     from descend.recipes import PlainClassifier  # needs the extra text
 
-    recipe = PlainClassifier.of(folder, data, dataset)
+    recipe, trained = PlainClassifier.of(folder, data, dataset), read_trained(folder)
+    if trained is not None and trained.shift in SHIFTS and trained.shift != "dropout":
+        recipe = replace(recipe, noise=trained.noise, noise_is=trained.noise_is)
     restored = _restored(recipe, folder)
-    args = DescentConfig(output_dir=str(folder), alpha=PLAIN_ALPHA, report_to="none")
-    provenance = Provenance(
-        recipe=task,
-        method="plain",
-        seed=0,
-        model=recipe.name_of(restored.model),
-        checkpoint="model",
-        settings={},
-        note=_UNTRAINED,
+    asked = trained is not None and trained.is_whole
+    constraints: dict[str, Any] = trained.problem if asked else {"alpha": PLAIN_ALPHA}
+    args = DescentConfig(output_dir=str(folder), report_to="none", **constraints)
+    note = {"note": _UNTRAINED} if trained is None else {}
+    provenance = provenance_of(trained, recipe=task, model=recipe.name_of(restored.model), **note)
+    return Subject(recipe, restored, args, None, provenance, asked)
+
+
+def provenance_of(trained: Trained | None, **known: Any) -> Provenance:
+    """Where a model comes from that is judged without its run.
+
+    Args:
+        trained: What it was last trained with; None for a model that Descend did not train, whose method is ``plain``.
+        **known: Other entries.
+    """
+    if trained is None:
+        return Provenance(**{"method": "plain", "seed": 0, "settings": {}} | known)
+    layers = trained.exported_layers
+    part = "" if layers is None else f" These are its first {layers} layers, which were not asked for anything alone."
+    note = f"Last trained by Descend {trained.version} with the method {trained.method}; its files say so.{part}"
+    settings = settings_of({"noise": trained.noise, **trained.problem}, set())
+    return Provenance(
+        **{"method": trained.method, "seed": trained.seed, "temperature": trained.temperature, "note": note}
+        | {"settings": settings}
+        | known
     )
-    return Subject(recipe, restored, args, None, provenance)
 
 
 def _restored(recipe: Workload, folder: Path) -> Restored:

@@ -66,6 +66,9 @@ LEAST = {
 }
 """The least value of settings that may be left out or are finite numbers."""
 
+PROBLEM = ("strength", "alpha", "alpha_decay", "cap", "cap_layer", "first_layer", "form")
+"""The settings that say which constraints a model is judged by."""
+
 FILLED = ("strength", "dual_optim_args")
 """Settings for which recipes have their own defaults, see `DescentArguments.fill`."""
 
@@ -285,6 +288,13 @@ class DescentArguments(DescentSettings):
             cap_layer=self.cap_layer,
         )
 
+    @property
+    def constraints(self) -> dict[str, Any]:
+        """The settings of `problem` that are not their defaults, and the strength where there is no α."""
+        usual = {each.name: each.default for each in fields(self)}
+        every = {name: getattr(self, name) for name in PROBLEM} | {"strength": self.resolved("strength")}
+        return {name: value for name, value in every.items() if value != usual[name]}
+
     def primal_dual(self, depth: int, first: int = 0) -> PrimalDual:
         """The dual of the problem that training solves, which has constraints if the method is ``constrained``.
 
@@ -375,3 +385,20 @@ class DescentConfig(DescentArguments, TrainingArguments):
     """
 
     library: ClassVar[type] = TrainingArguments
+
+
+def problem_of(constraints: Mapping[str, Any], depth: int, first: int) -> DescentProblem:
+    """The problem of `DescentArguments.constraints`, without training arguments, which would reset Accelerate's state.
+
+    Args:
+        constraints: Settings of `PROBLEM` by name; others are not used.
+        depth: As in `DescentArguments.problem`.
+        first: As there.
+
+    Raises:
+        InputError: If a setting is outside its range.
+    """
+    config = DescentConfig.__new__(DescentConfig)
+    known = {name: value for name, value in constraints.items() if name in PROBLEM}
+    vars(config).update({each.name: each.default for each in fields(DescentSettings)} | known)
+    return config.problem(depth, first)

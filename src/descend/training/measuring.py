@@ -3,8 +3,8 @@
 import logging
 import math
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -180,9 +180,20 @@ class Measuring(Resumable):
             self._best = loss
             place = self.args.folder / FEASIBLE_FOLDER
             with aside(place) if self.args.should_save else nullcontext(place) as folder:
-                with self.objective.model.tempered(divisor) if divisor != 1 else nullcontext():
+                with self._tempered(divisor) if divisor != 1 else nullcontext():
                     self.save_pretrained(folder)
                 self.save_dual(folder / DUAL_FILE)
+
+    @contextmanager
+    def _tempered(self, divisor: float) -> Iterator[None]:
+        """Divide a classifier's logits inside the ``with`` block, and say so in what is saved there."""
+        before = self.temperature
+        with self.objective.model.tempered(divisor):
+            self.temperature = before * divisor
+            try:
+                yield
+            finally:
+                self.temperature = before
 
     @staticmethod
     def _evaluated(dataset: Any) -> dict[str, Any]:

@@ -45,8 +45,8 @@ class Resumable(Saving):
             Transformers' ``TrainOutput``; its ``metrics`` also have the ``temperature`` of a calibrated classifier.
 
         Raises:
-            InputError: If the checkpoint is damaged, or there is none; if the model's settings or its tokenizer can't be
-                saved; if there is no batch to train on.
+            InputError: If the checkpoint is damaged, or there is none; if the model's settings or its tokenizer can't
+                be saved; if there is no batch to train on.
             SaveError: If a checkpoint or the records can't be written; earlier checkpoints are not affected.
         """
         checkpoint = resume_from_checkpoint or None
@@ -66,13 +66,14 @@ class Resumable(Saving):
             rotate(self.args.folder, self.args.save_total_limit, self.state.best_model_checkpoint)
         if calibrate:
             self.calibrate()
-            if self.temperature != 1:
-                output.metrics["temperature"] = self.temperature
-                if self.args.should_log:
-                    tqdm.write(
-                        f"temperature {self.temperature:.4g}: the head's last weights are divided by it, to fit the "
-                        "evaluation data."
-                    )
+        self.mark_model()
+        if calibrate and self.temperature != 1:
+            output.metrics["temperature"] = self.temperature
+            if self.args.should_log:
+                tqdm.write(
+                    f"temperature {self.temperature:.4g}: the head's last weights are divided by it, to fit the "
+                    "evaluation data."
+                )
         return output
 
     def last_checkpoint(self) -> str | None:
