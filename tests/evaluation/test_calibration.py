@@ -73,6 +73,7 @@ def test_the_head_takes_up_a_temperature_and_no_decision_changes(family):
 def test_a_run_keeps_the_tempered_model_and_its_checkpoints_do_not(tmp_path, method):
     flags = ["--data", "generated", "--depth", "2", "--hidden-size", "16", "--heads", "2", "--max-length", "64"]
     flags += ["--num-train-epochs", "3", "--method", method, "--learning-rate", "3e-3"]
+    flags += ["--no-load-best-model-at-end", "--save-total-limit", "1"]
     for name, more in (("with", []), ("without", ["--no-calibrate"])):
         assert main(["train", "text-distilbert", *flags, *more, "--out", str(tmp_path / name)]) == 0
     kept, plain = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("with", "without"))

@@ -110,8 +110,9 @@ def test_evaluate_takes_an_exported_classifier(classifier, reviews, tmp_path, ca
     assert cut["layer_losses"]["0.0"] == pytest.approx(whole["layer_losses"]["0.0"][:3], rel=1e-5)
     words(capsys, "evaluate", classifier / "model", *flags)
     alone = json.loads((classifier / "model" / "summary.json").read_text())
-    for name in ("method", "seed", "strength", "train_noise", "bounds", "temperature", "verdict"):
-        assert alone[name] == pytest.approx(whole[name], rel=1e-5, nan_ok=True), name
+    for name in ("method", "seed", "strength", "train_noise", "temperature"):
+        assert alone[name] == whole[name], name
+    assert "did not ask" in cut["verdict"] and "did not ask" not in alone["verdict"]
     assert (cut["method"], cut["temperature"]) == (whole["method"], whole["temperature"])
 
 

@@ -241,14 +241,13 @@ def export_model(model: nn.Module, layers: int, out: str | Path, tokenizer: Any 
         f"The first {layers} of {depth} layers of a {kind}, with its embedding and head. The output is that of exit "
         f"{layers} of the whole model."
     )
-    entry = getattr(network.config, TRAINED_KEY, None)
-    if (trained := Trained.of(entry)) is not None:
+    if (trained := Trained.of(getattr(getattr(network.saved, "config", None), TRAINED_KEY, None))) is not None:
         about += f" Method of training: `{trained.method}`.{trained_note(trained)}"
     _write(
         deepcopy(network).cpu(),
         layers,
         Path(out),
-        origin=entry if trained else {},
+        origin=trained.content() if trained else {},
         dtype=None if hasattr(network.saved, "peft_config") else network.saved.dtype,
         tokenizer=tokenizer,
         card=lambda plain: Card(f"{type(plain).__name__}-first-{layers}", [about], type(plain).__name__),

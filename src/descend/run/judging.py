@@ -49,7 +49,7 @@ from descend.run.evaluation_files import FRAMES_FILE, results_folder
 from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED
 from descend.training import DUAL_FILE
-from descend.training.config import DescentConfig
+from descend.training.config import PROBLEM, DescentConfig
 
 EXECUTION = ("bf16", "fp16", "tf32", "deepspeed", "fsdp", "ddp_", "torch_compile", "accelerator", "parallelism")
 """Prefixes of training arguments that depend on the machine: a run is judged on other machines, too."""
@@ -384,12 +384,13 @@ def _of_transformers(folder: Path, task: str, dataset: str | None, data: str | N
     if trained is not None and trained.shift in SHIFTS and trained.shift != "dropout":
         recipe = replace(recipe, noise=trained.noise, noise_is=trained.noise_is)
     restored = _restored(recipe, folder)
-    asked = trained is not None and trained.is_whole
-    constraints: dict[str, Any] = trained.problem if asked else {"alpha": PLAIN_ALPHA}
+    constraints: dict[str, Any] = {"alpha": PLAIN_ALPHA}
+    if trained is not None and trained.is_whole:
+        constraints = {name: value for name, value in trained.problem.items() if name in PROBLEM}
     args = DescentConfig(output_dir=str(folder), report_to="none", **constraints)
     note = {"note": _UNTRAINED} if trained is None else {}
     provenance = provenance_of(trained, recipe=task, model=recipe.name_of(restored.model), **note)
-    return Subject(recipe, restored, args, None, provenance, asked)
+    return Subject(recipe, restored, args, None, provenance, trained is not None and trained.is_whole)
 
 
 def provenance_of(trained: Trained | None, **known: Any) -> Provenance:
@@ -399,17 +400,18 @@ def provenance_of(trained: Trained | None, **known: Any) -> Provenance:
         trained: What it was last trained with; None for a model that Descend did not train, whose method is ``plain``.
         **known: Other entries.
     """
-    if trained is None:
-        return Provenance(**{"method": "plain", "seed": 0, "settings": {}} | known)
-    layers = trained.exported_layers
-    part = "" if layers is None else f" These are its first {layers} layers, which were not asked for anything alone."
-    note = f"Last trained by Descend {trained.version} with the method {trained.method}; its files say so.{part}"
-    settings = settings_of({"noise": trained.noise, **trained.problem}, set())
-    return Provenance(
-        **{"method": trained.method, "seed": trained.seed, "temperature": trained.temperature, "note": note}
-        | {"settings": settings}
-        | known
-    )
+    entries: dict[str, Any] = {"method": "plain", "seed": 0, "settings": {}}
+    if trained is not None:
+        layers = trained.exported_layers
+        part = "" if layers is None else f" These are its first {layers} layers alone, which nothing was asked of."
+        entries = {
+            "method": trained.method,
+            "seed": trained.seed,
+            "settings": settings_of({"noise": trained.noise, **trained.problem}, set()),
+            "temperature": trained.temperature,
+            "note": f"Last trained by Descend {trained.version}, with the method {trained.method}.{part}",
+        }
+    return Provenance(**entries | known)
 
 
 def _restored(recipe: Workload, folder: Path) -> Restored:

@@ -202,13 +202,16 @@ class Saving(TrainerHooks):
     def trained(self) -> Trained:
         """What the model is trained with, which is saved with it."""
         args, noise = self.args, self.objective.noise
+        of_noise: dict[str, Any] = {}
+        if noise is not None:
+            of_noise = {"noise": noise.level, "noise_is": noise.noise_is, "shift": noise.kind}
         return Trained(
             version=version("descend"),
             method=args.method,
             seed=args.seed,
             problem=args.constraints,
             temperature=self.temperature,
-            **({} if noise is None else {"noise": noise.level, "noise_is": noise.noise_is, "shift": noise.kind}),
+            **of_noise,
         )
 
     def mark_model(self) -> None:
