@@ -53,6 +53,11 @@ class Noise:
         self._generator: torch.Generator | None = None
         self._state: Tensor | None = None
 
+    @property
+    def kind(self) -> str:
+        """The noise's name, such as ``gaussian``."""
+        return type(self).__name__.removesuffix("Noise").lower()
+
     def _check(self, level: float) -> None:
         if not 0 <= level < math.inf:
             raise InputError(f"noise must be a level γ of at least 0, and finite; got {level}.")

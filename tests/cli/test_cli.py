@@ -258,7 +258,7 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
         ([*TRAIN, "--max-steps", "0"], "above 0; got 0 and 3.0"),
         ([*TRAIN, "--method", "erm", "--max-steps", "0"], "above 0; got 0 and 3.0"),
         ([*TRAIN, "--seed", "-1"], "seed must be at least 0; got -1"),
-        ([*TRAIN, "--learning-rate", "inf"], "a number of at least 0; got inf"),
+        ([*TRAIN, "--learning-rate", "inf"], "learning_rate must be at least 0, and finite; got inf"),
         ([*TRAIN, "--save-only-model"], "save_only_model must be off"),
         (["demo", "--out", "OUT", "--max-steps", "0"], "above 0; got 0 and 3.0"),
         ([*TRAIN, "--kernel", "cubic"], "invalid choice: 'cubic'"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.records.folder import put
-from descend.records.schema import WITHIN, Summary
+from descend.records.schema import WITHIN, Summary, Trained
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -189,6 +189,13 @@ class Card:
     @property
     def _last(self) -> int:
         return -1 if self.layer is None else self.layer
+
+
+def trained_note(trained: Trained) -> str:
+    """Sentences on the constraints of a model's training, Descend's version and a classifier's temperature."""
+    asked = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in trained.problem.items())
+    bounds = f" Its constraints: {asked}." if trained.method == "constrained" and asked else ""
+    return f"{bounds} Trained with Descend {trained.version}.{temperature_note(trained.temperature)}"
 
 
 def temperature_note(temperature: float | None) -> str:

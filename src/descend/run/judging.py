@@ -41,14 +41,16 @@ from descend.records.schema import (
     Provenance,
     RunConfig,
     Summary,
+    Trained,
     TrainLosses,
     check_model,
     parse,
+    read_trained,
 )
 from descend.run.cards import run_card
 from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED
-from descend.training.config import DescentConfig
+from descend.training.config import PROBLEM, DescentConfig
 
 EXECUTION = ("bf16", "fp16", "tf32", "deepspeed", "fsdp", "ddp_", "torch_compile", "accelerator", "parallelism")
 """Prefixes of training arguments that depend on the machine: a run is judged on other machines, too."""
@@ -69,6 +71,7 @@ class Subject:
         args: The training arguments, with the problem that the model is held to.
         sigma: σ_x of its training; None to measure it on the training split of the data it is judged on.
         provenance: Where the model comes from.
+        asked: Whether its training asked for that problem.
     """
 
     recipe: Workload
@@ -76,6 +79,7 @@ class Subject:
     args: DescentConfig
     sigma: float | None
     provenance: Provenance
+    asked: bool = True
 
 
 def results_folder(folder: Path, data: str | None = None, task: str | None = None) -> Path:
@@ -215,7 +219,7 @@ def evaluate(
         probed=probed,
         **settings,
     )
-    summary = judgement.summary(subject.provenance, asked=task is None)
+    summary = judgement.summary(subject.provenance, asked=subject.asked)
     place.mkdir(exist_ok=True)
     more: dict[str, Any] = {}  # by the summary's field
     if (timed := latency(network, objective_task, samples, **settings)) is not None:
@@ -356,6 +360,7 @@ def of_run(folder: Path, model: str) -> Subject:
         args.problem(network.depth, network.first_layer)
     except (TypeError, OverflowError) as error:
         raise InputError(f"{path} describes no problem: {reason(error)}. Train the run again.") from None
+    trained = read_trained(folder / model)
     dual = _dual((folder if model == "model" else folder / model) / DUAL_FILE, network.depth)
     provenance = Provenance(
         recipe=config.recipe,
@@ -369,6 +374,7 @@ def of_run(folder: Path, model: str) -> Subject:
         slack=dual.slack,
         binding=[layer for layer, value in enumerate([dual.cap, *dual.multipliers]) if value > 0],
         seconds=config.seconds,
+        temperature=trained.temperature if trained else config.temperature if model == "model" else None,
     )
     return Subject(recipe, restored, args, dual.sigma, provenance)
 
@@ -391,19 +397,38 @@ def _of_transformers(folder: Path, task: str, dataset: str | None, data: str | N
         raise InputError("a model that is not a run has no data of its own; give some by --data.")
     from descend.recipes import PlainClassifier  # needs the extra text
 
-    recipe = PlainClassifier.of(folder, data, dataset)
+    recipe, trained = PlainClassifier.of(folder, data, dataset), read_trained(folder)
+    if trained is not None and trained.shift in SHIFTS and trained.shift != "dropout":
+        recipe = replace(recipe, noise=trained.noise, noise_is=trained.noise_is)
     restored = _restored(recipe, folder)
-    args = DescentConfig(output_dir=str(folder), alpha=PLAIN_ALPHA, report_to="none")
-    provenance = Provenance(
-        recipe=task,
-        method="plain",
-        seed=0,
-        model=recipe.name_of(restored.model),
-        checkpoint="model",
-        settings={},
-        note=_UNTRAINED,
-    )
-    return Subject(recipe, restored, args, None, provenance)
+    constraints: dict[str, Any] = {"alpha": PLAIN_ALPHA}
+    if trained is not None and trained.is_whole:
+        constraints = {name: value for name, value in trained.problem.items() if name in PROBLEM}
+    args = DescentConfig(output_dir=str(folder), report_to="none", **constraints)
+    note = {"note": _UNTRAINED} if trained is None else {}
+    provenance = provenance_of(trained, recipe=task, model=recipe.name_of(restored.model), **note)
+    return Subject(recipe, restored, args, None, provenance, trained is not None and trained.is_whole)
+
+
+def provenance_of(trained: Trained | None, **known: Any) -> Provenance:
+    """Where a model comes from that is judged without its run.
+
+    Args:
+        trained: What it was last trained with; None for a model that Descend did not train, whose method is ``plain``.
+        **known: Other entries.
+    """
+    entries: dict[str, Any] = {"method": "plain", "seed": 0, "settings": {}}
+    if trained is not None:
+        layers = trained.exported_layers
+        part = "" if layers is None else f" These are its first {layers} layers alone, which nothing was asked of."
+        entries = {
+            "method": trained.method,
+            "seed": trained.seed,
+            "settings": settings_of({"noise": trained.noise, **trained.problem}, set()),
+            "temperature": trained.temperature,
+            "note": f"Last trained by Descend {trained.version}, with the method {trained.method}.{part}",
+        }
+    return Provenance(**entries | known)
 
 
 def _restored(recipe: Workload, folder: Path) -> Restored:

@@ -32,7 +32,7 @@ from descend.records.schema import CONFIG_FILE, MODELS, RunConfig, read_config
 from descend.run.cards import run_card
 from descend.training import DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
-from descend.training.config import DescentArguments, DescentConfig
+from descend.training.config import MEASURED, DescentArguments, DescentConfig
 from descend.training.preset import paper
 
 if is_datasets_available():
@@ -90,10 +90,7 @@ def _train(
     args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
     check_method(recipe, args.method)
     _claim(out, resume)
-    measured = {"loss", "merit", "violation", "feasible", recipe.task().metric}
-    chosen = (args.metric_for_best_model or "merit").removeprefix("eval_")
-    if chosen not in measured:
-        raise InputError(f"metric_for_best_model must be one of {', '.join(sorted(measured))}; got {chosen!r}.")
+    args.check_best_metric({*MEASURED, recipe.task().metric})
     # One process of each machine decodes or tokenizes the data; the others read its cache.
     with args.main_process_first(desc="reading the data"):
         data = loaded or recipe.load()

@@ -5,8 +5,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class Measuring(Resumable):
 
     def is_best(self, metrics: dict[str, float]) -> bool:
         """Whether a model is the best so far, see `beats_best`; always False during warm-up."""
-        if self.in_warmup or not self.beats_best(metrics):
+        if not self.beats_best(metrics) or self.in_warmup:
             return False
         self._best_meets = self._meets(metrics)
         return True
@@ -63,9 +63,13 @@ class Measuring(Resumable):
 
         Args:
             metrics: The result of `evaluate`.
+
+        Raises:
+            InputError: If the metric is not in it: only then are those of ``compute_metrics`` known.
         """
         if self.args.metric_for_best_model is None:
             return False
+        self.args.check_best_metric(name.removeprefix("eval_") for name in metrics)
         value, best = metrics[f"eval_{self.args.metric_for_best_model.removeprefix('eval_')}"], self.state.best_metric
         if not math.isfinite(value) or best is None:
             return math.isfinite(value)
@@ -112,7 +116,7 @@ class Measuring(Resumable):
         losses: list[float] = []
         verdicts: list[Verdict] = []
         for name, dataset in datasets.items():
-            self._refuse_empty(name, dataset)
+            self._refuse_few(name, dataset)
             began = time.time()
             predictions = self._predictions()
             layers = self._measure(dataset, predictions)
@@ -120,7 +124,7 @@ class Measuring(Resumable):
             divisor = 1.0
             if is_own and self.is_in_train and layers.logits is not None:
                 # Measure a candidate at the temperature with which it would be saved.
-                divisor = self._broadcast(temperature(layers, self.objective.task, self.dual.problem))
+                divisor = self._broadcast(temperature(layers, self.objective.task, self.dual.problem)) or 1.0
                 layers = at_temperature(layers, self.objective.task, divisor)
             judged = verdict(self.args.problem(model.depth, model.first_layer), layers)
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
@@ -178,9 +182,20 @@ class Measuring(Resumable):
             self._best = loss
             place = self.args.folder / FEASIBLE_FOLDER
             with aside(place) if self.args.should_save else nullcontext(place) as folder:
-                with self.objective.model.tempered(divisor) if divisor != 1 else nullcontext():
+                with self._tempered(divisor) if divisor != 1 else nullcontext():
                     self.save_pretrained(folder)
                 self.save_dual(folder / DUAL_FILE, whole_folder=True)
+
+    @contextmanager
+    def _tempered(self, divisor: float) -> Iterator[None]:
+        """Divide a classifier's logits inside the ``with`` block, and say so in what is saved there."""
+        before = self.temperature
+        with self.objective.model.tempered(divisor):
+            self.temperature = before * divisor
+            try:
+                yield
+            finally:
+                self.temperature = before
 
     @staticmethod
     def _evaluated(dataset: Any) -> dict[str, Any]:
@@ -188,11 +203,13 @@ class Measuring(Resumable):
         return dataset if isinstance(dataset, dict) else {} if dataset is None else {"": dataset}
 
     @staticmethod
-    def _refuse_empty(name: str, dataset: Any) -> None:
-        """Raise an error for an evaluation set of length 0."""
-        if has_length(dataset) and not len(dataset):
+    def _refuse_few(name: str, dataset: Any) -> None:
+        """Raise an error for an evaluation set of fewer than two samples, which have no confidence interval."""
+        if has_length(dataset) and len(dataset) < 2:
             which = f"eval_dataset {name!r}" if name else "eval_dataset"
-            raise InputError(f"{which} must hold at least 2 samples; got 0. Leave it out, or choose other samples.")
+            raise InputError(
+                f"{which} must hold at least 2 samples; got {len(dataset)}. Leave it out, or choose other samples."
+            )
 
     def _predictions(self) -> Predictions | None:
         """The collector of predictions for ``compute_metrics``; None without that function."""
@@ -252,19 +269,21 @@ class Measuring(Resumable):
     def calibrate(self) -> None:
         """Divide a classifier's logits by the temperature that fits the evaluation data best.
 
-        `train` calls this at the end of training; it does nothing if ``DescentConfig.calibrate`` is off.
+        `train` calls this at the end of training. It does nothing if ``DescentConfig.calibrate`` is off, and if no
+        temperature within the range fits, which it says.
         """
         if self._calibrates:
             (dataset,) = self._evaluated(self.eval_dataset).values()
             divisor = temperature(self._measure(dataset), self.objective.task, self.dual.problem)
             divisor = self._broadcast(divisor)
-            if divisor in (TEMPERATURES[0], TEMPERATURES[-1]) and self.is_world_process_zero():
+            if divisor is not None:
+                self.objective.model.temper(divisor)
+                self.temperature *= divisor
+            elif self.is_world_process_zero():
                 logger.warning(
-                    f"the temperature {divisor:.3g} is at an end of the range: on the evaluation data the logits say "
-                    f"{'almost nothing' if divisor > 1 else 'too little'}. Train longer, or set calibrate to false."
+                    f"not calibrated: no temperature from {TEMPERATURES[0]:.3g} to {TEMPERATURES[-1]:.3g} fits the "
+                    "evaluation data best. The classifier makes no mistake on them, or knows nothing of them."
                 )
-            self.objective.model.temper(divisor)
-            self.temperature *= divisor
 
     def _gathered(self, look: Callable[[], Any]) -> Any:
         """Call ``look``, which reads the model outside its forward pass, with parameters gathered under FSDP2."""

@@ -13,7 +13,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy
 
 from descend.errors import InputError
-from descend.models.modules import tied_names
+from descend.models.modules import check_savable, tied_names
 from descend.records.ownership import FEASIBLE_FOLDER, free_name, refuse_foreign
 from descend.records.schema import RECORDS_FILE
 from descend.training.checkpoints import (
@@ -50,15 +50,16 @@ class Resumable(Saving):
 
         Args:
             resume_from_checkpoint: A checkpoint to resume from, or True for the newest undamaged one.
-            calibrate: Whether to call `calibrate` at the end.
+            calibrate: Whether to call `calibrate` at the end, which ``DescentConfig.calibrate`` switches on.
             **kwargs: Further arguments of Transformers' ``train``.
 
         Returns:
             Transformers' ``TrainOutput``; its ``metrics`` also have the ``temperature`` of a calibrated classifier.
 
         Raises:
-            InputError: If the checkpoint is damaged or another trainer's, or there is none; or if the folder holds
-                files that the run would replace and Descend did not write.
+            InputError: If the checkpoint is damaged or another trainer's, or there is none; if the folder holds files
+                that the run would replace and Descend did not write; if the model's settings or its tokenizer can't
+                be saved; if there is no batch to train on.
             SaveError: If a checkpoint or the records can't be written; earlier checkpoints are not affected.
         """
         checkpoint = resume_from_checkpoint or None
@@ -69,6 +70,7 @@ class Resumable(Saving):
         if checkpoint is not None:
             self._check(checkpoint)
         self.refuse_foreign_files(checkpoint)
+        check_savable(self.users_model, self._tokenizer_to_save)
         try:
             with self.layer_skip.on() if self.layer_skip else nullcontext():
                 output = super().train(checkpoint, **kwargs)
@@ -78,13 +80,14 @@ class Resumable(Saving):
             rotate(self.args.folder, self.args.save_total_limit, self.state.best_model_checkpoint)
         if calibrate:
             self.calibrate()
-            if self.temperature != 1:
-                output.metrics["temperature"] = self.temperature
-                if self.args.should_log:
-                    tqdm.write(
-                        f"temperature {self.temperature:.4g}: the head's last weights are divided by it, to fit the "
-                        "evaluation data. calibrate=False leaves them."
-                    )
+        self.mark_model()
+        if calibrate and self.temperature != 1:
+            output.metrics["temperature"] = self.temperature
+            if self.args.should_log:
+                tqdm.write(
+                    f"temperature {self.temperature:.4g}: the head's last weights are divided by it, to fit the "
+                    "evaluation data."
+                )
         return output
 
     def last_checkpoint(self) -> str | None:

@@ -64,7 +64,8 @@ class DescentSettings(_TrainerArguments):
         exit_rotation: Of ``layerskip``: R, each inner exit is on at every R-th step; None for L − 1.
         calibrate: For a classifier: whether to divide the logits, at the end of training, by the temperature that fits
             the evaluation data best, for every method. It needs one evaluation data set and evaluations in training.
-            The most likely class at a layer stays the same.
+            The most likely class at a layer stays the same. Recipes switch it on. It is left out, which a line says,
+            where no temperature fits. Compare models that are all calibrated, or none.
         patience: End training after this many evaluations without a better model, and keep the best by
             ``metric_for_best_model`` (``merit``: the last layer's loss plus penalties for violations). A model that
             meets its constraints may be 1 percent worse. Evaluations in the warm-up do not count. None to train to the
@@ -118,7 +119,7 @@ class DescentSettings(_TrainerArguments):
     exit_scale: float = field(default=1.0, metadata={"help": "layerskip: scale of inner exits' losses"})
     exit_curriculum: Literal["rotating", "gradual"] = field(default="rotating", metadata={"help": "layerskip"})
     exit_rotation: int | None = field(default=None, metadata={"help": "layerskip: steps to an exit's turn [L - 1]"})
-    calibrate: bool = field(default=True, metadata={"help": "fit a classifier's temperature at the end"})
+    calibrate: bool = field(default=False, metadata={"help": "fit a classifier's temperature at the end"})
     patience: int | None = field(default=None, metadata={"help": "end after N evaluations not better [none]"})
     dataloader_pin_memory: bool = field(
         default_factory=torch.cuda.is_available, metadata={"help": "page-locked batches [where there is a GPU]"}

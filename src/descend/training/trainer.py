@@ -26,7 +26,7 @@ from descend.objective import ExitLosses, Objective, Task
 from descend.records.rows import Records
 from descend.records.schema import RECORDS_FILE
 from descend.tasks.text import NextToken
-from descend.training.config import DescentArguments, DescentConfig
+from descend.training.config import MEASURED, DescentArguments, DescentConfig
 from descend.training.divergence import Guarded
 from descend.training.dual_step import DualStep
 from descend.training.layerskip import LayerSkip
@@ -49,6 +49,8 @@ class DescentMixin(Guarded):
 
     other_sums = 0
     """K, the number of sums that `_others` returns."""
+    other_metrics: tuple[str, ...] = ()
+    """Further metrics of an evaluation."""
 
     @staticmethod
     def _noise(noise: Noise | float | None, seed: int) -> Noise | None:
@@ -116,9 +118,9 @@ class DescentMixin(Guarded):
         data = {f"{name} evaluation data".lstrip(): each for name, each in self._evaluated(self.eval_dataset).items()}
         data = {"training data": self.train_dataset} | data
         self.objective.check_data(data, self.evaluation_collator())
-        if IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO:
-            for name, evaluated in self._evaluated(self.eval_dataset).items():
-                self._refuse_empty(name, evaluated)
+        evaluates = IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO
+        for name, evaluated in self._evaluated(self.eval_dataset).items() if evaluates else ():
+            self._refuse_few(name, evaluated)
         self.loss_is_scaled_for_ga = True
         if is_deepspeed_zero3_enabled():
             raise InputError(
@@ -134,11 +136,14 @@ class DescentMixin(Guarded):
         falls = {"violation", "merit"} | (set() if task.higher_is_better else {task.metric})
         chosen = (self.args.metric_for_best_model or "").removeprefix("eval_")
         names = [name for name in self._evaluated(self.eval_dataset) if name]
-        if chosen in falls | {"loss", "feasible", task.metric} and names:
+        measured = {*MEASURED, task.metric, *self.other_metrics}
+        if chosen in measured and names:
             raise InputError(
                 f"metric_for_best_model must say of which evaluation data it is: {names[0]}_{chosen}, for one; got "
                 f"{chosen!r}."
             )
+        if evaluates and self.compute_metrics is None and type(self).evaluate.__module__.startswith("descend."):
+            self.args.check_best_metric({f"{name}_{metric}" for name in names for metric in measured} or measured)
         if chosen in falls | {f"{name}_{metric}" for name in names for metric in falls}:
             self.args.greater_is_better = False
         if self.args.patience is not None:
@@ -228,6 +233,15 @@ class DescentMixin(Guarded):
         """The gradient scaler's scale, which falls at a skipped step; Accelerate misses it with a fused optimizer."""
         scaler = self.accelerator.scaler
         return 1.0 if scaler is None else scaler.get_scale()
+
+    def set_initial_training_values(self, args: TrainingArguments, dataloader: DataLoader) -> Any:
+        """As in Transformers, but a loader without a batch is refused."""
+        if has_length(dataloader) and not len(dataloader):
+            raise InputError(
+                "expected at least one batch to train on; the data loader has none. Give more samples, lower "
+                "per_device_train_batch_size, or switch off dataloader_drop_last, which drops a batch that is not full."
+            )
+        return super().set_initial_training_values(args, dataloader)
 
     def get_train_dataloader(self) -> DataLoader:
         """Transformers' loader, changed so that each sample comes once per epoch.

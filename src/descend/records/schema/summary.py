@@ -186,6 +186,7 @@ class Provenance(Part):
         slack: Each layer's slack, L numbers.
         binding: The constraints with λ > 0 at the last step of training, by layer; 0 stands for the cap.
         seconds: Training time.
+        temperature: What a classifier's logits were divided by, 1 if they were not; None where it is not known.
         note: What a reader should know of the run.
     """
 
@@ -200,6 +201,7 @@ class Provenance(Part):
     slack: Numbers = []
     binding: Annotated[list[int], BeforeValidator(empty_for_null)] = []
     seconds: float | None = None
+    temperature: float | None = None
     note: Text = ""
 
 
