@@ -253,7 +253,7 @@ def measure_levels(
         batch = send_to_device(batch, device)
         inputs, target, mask = task.inputs(batch), task.target(batch), task.mask(batch)
         owners = task.owners(batch).cpu()
-        size = len(next(value for value in batch.values() if isinstance(value, Tensor)))
+        size = len(next(value for value in batch.values() if isinstance(value, Tensor) and value.ndim))
         draws = SampleDraws(range(seen, seen + size))
         for noise, (by_head, by_probe) in zip(noises, columns, strict=True):
             noisy = noise is not None and noise.level > 0

@@ -183,10 +183,14 @@ class HookedModel(LayeredModel):
 
         A task with targets inside a text, such as `TokenClassification`, does so: the readout then sees (N, H).
         """
-        if not isinstance(inputs, Mapping) or PLACES not in inputs or PLACES in _parameters(self.network):
+        if not self.reads_places(inputs):
             return super().predictions(inputs)
         given = {name: value for name, value in inputs.items() if name != PLACES}
         return (self.readout(hidden.flatten(0, 1)[inputs[PLACES]]) for hidden in self.layer_outputs(given))
+
+    def reads_places(self, inputs: Any) -> bool:
+        """Whether `predictions` are those at the ``places`` of some inputs, which the module itself does not take."""
+        return isinstance(inputs, Mapping) and PLACES in inputs and PLACES not in _parameters(self.network)
 
     def _call(self, inputs: Any) -> Any:
         if isinstance(inputs, Mapping):
