@@ -43,8 +43,9 @@ def layered(
         readout: Turns h_l of any l into a prediction, one tensor, so that ``readout(h_L)`` is the module's own output
             or, of a tuple or dictionary, a part of it (``logits`` if there are any): a submodule, its dotted name, or a
             function such as ``lambda h: module.head(module.norm(h))``.
-        embeddings: The submodule whose output is x, or its dotted name. Noise is added there. Needed only with noise;
-            by default what ``module.get_input_embeddings()`` returns, if there is such a method.
+        embeddings: The submodule whose output is x, (B, …), or its dotted name. It runs once in a forward pass. Noise
+            is added there. Needed only with noise; by default what ``module.get_input_embeddings()`` returns, if there
+            is such a method.
         depth: L, the number of block calls in a forward pass. Needed only if blocks run more than once.
         first_layer: Where the default chain of constraints starts: 0, or 1 if exit 0 is the noisy input itself.
 
