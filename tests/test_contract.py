@@ -578,6 +578,12 @@ def cut(rows):
     }
 
 
+def test_neftunes_strength_follows_from_tokens_that_samples_have(tmp_path):
+    args = DescentConfig(str(tmp_path), method="neftune", remove_unused_columns=False, **QUIET)
+    with pytest.raises(InputError, match=r"tokenized training data.*neftune_noise_alpha"):
+        DescentTrainer(network("bert"), args, noise=0.5, train_dataset=TEXTS, data_collator=tokenized)
+
+
 def doubled(rows):
     """Labels that are the tokens, as `DataCollatorForLanguageModeling(mlm=False)` makes them."""
     ids = torch.tensor([row["input_ids"] for row in rows])

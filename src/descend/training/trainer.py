@@ -157,7 +157,8 @@ class DescentMixin(Guarded):
         noise, data, sigma = self.objective.noise, self.train_dataset, self.sigma
         if data is None:
             return None
-        known = has_length(data) and "input_ids" in data[0]
+        rows: Any = data
+        known = has_length(data) and "input_ids" in rows[0]
         if noise is None or noise.level == 0 or sigma is None or not known:
             raise InputError(
                 "the method neftune matches a noise above 0 on tokenized training data of known length; got none. "
