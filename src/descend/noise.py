@@ -105,7 +105,8 @@ class Noise:
             x̃, of x's shape.
 
         Raises:
-            InputError: If ``indices`` are given and σ_x is not known: measured in the batch, it would depend on it.
+            InputError: If ``indices`` are given and σ_x is not known: measured in the batch, it would depend on it. Or
+                if there are more or fewer of them than rows of x.
         """
         if self.level == 0:
             return clean
@@ -115,6 +116,11 @@ class Noise:
                     "noise that belongs to samples needs a sigma, measured on the whole data set; got none."
                 )
             draws = indices if isinstance(indices, SampleDraws) else SampleDraws(indices)
+            if len(draws.indices) != len(clean):
+                raise InputError(
+                    f"noise that belongs to samples needs a row of x for each of {len(draws.indices)} samples; got the "
+                    f"shape {tuple(clean.shape)}. The output of the input embedding must be (B, …)."
+                )
             return self._of_samples(clean, self.sigma, keep, draws)
         std = self.std(_std(clean.detach(), keep)) if self.sigma is None else self.std(self.sigma)
         noisy = self.corrupt(clean, std, self._on(clean.device))

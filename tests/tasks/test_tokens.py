@@ -1,6 +1,7 @@
 """Texts → tokens: cutting, padding, vocabularies, and the σ_x of an embedding."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from datasets import Dataset
 from torch import nn
@@ -91,3 +92,27 @@ def test_sigma_is_the_std_of_all_embedded_tokens_but_padding(kind, tokenizer):
     expected = embedding.weight.detach()[ids].double().std(correction=0).item()
     assert Classification().sigma(embedding, kind(rows)) == pytest.approx(expected, rel=1e-9)
     assert token_counts(kind(rows)).tolist() == np.bincount(ids).tolist()
+
+
+IDS = pa.array([[4, 5, 6], [7, 8, 9]])
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.large_list(pa.int32()), pa.list_(pa.int64(), 3)])
+def test_a_list_is_a_list_however_arrow_stores_it(kind):
+    data = Dataset(pa.table({"input_ids": IDS.cast(kind), "labels": pa.array([0, 1])}))
+    rows = [{"input_ids": [4, 5, 6], "labels": 0}, {"input_ids": [7, 8, 9], "labels": 1}]
+    embedding = nn.Embedding(10, 4)
+    limits = {"labels": 2, "vocabulary": 10, "length": 3}
+    Classification().check(data, limits)
+    assert Classification().sigma(embedding, data) == Classification().sigma(embedding, rows)
+    for wrong, match in (({"vocabulary": 9}, "sample 1 has token 9"), ({"length": 2}, "sample 0 has 3 tokens")):
+        with pytest.raises(InputError, match=match):
+            Classification().check(data, limits | wrong)
+
+
+@pytest.mark.parametrize(
+    ("ids", "match"), [([[1.0, 2.0]], "whole numbers.*float"), ([None, [1]], "sample 0 has no token")]
+)
+def test_tokens_are_whole_numbers(ids, match):
+    with pytest.raises(InputError, match=match):
+        Classification().check(Dataset.from_dict({"input_ids": ids, "labels": [0] * len(ids)}), {"labels": 2})

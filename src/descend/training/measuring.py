@@ -18,12 +18,13 @@ from transformers.utils import is_datasets_available
 
 from descend.errors import InputError
 from descend.evaluation.calibration import TEMPERATURES, at_temperature, temperature
-from descend.evaluation.layers import LayerLosses, Watch, embedding_std, measure
+from descend.evaluation.layers import LayerLosses, Watch, batches_of, embedding_std, measure
 from descend.evaluation.readings import WatchRows
 from descend.evaluation.satisfaction import TOLERANCE, Verdict, verdict
 from descend.models import LayeredCausalLM
 from descend.records import put
 from descend.records.ownership import DUAL_FILE, FEASIBLE_FOLDER, aside
+from descend.training.hf_hooks import overriding
 from descend.training.metrics import Predictions
 from descend.training.resuming import Resumable
 
@@ -86,6 +87,9 @@ class Measuring(Resumable):
     ) -> dict[str, float]:
         """Measure every layer's loss and metric at the training noise, and check the constraints.
 
+        The batches are those of `get_eval_dataloader` if a subclass overrides it; otherwise every process reads all
+        samples in their order. A sample's number, to which its noise belongs, is its place among them.
+
         Args:
             eval_dataset: Samples, several data sets by name, or the name of one of the trainer's data sets; by default
                 all of the trainer's.
@@ -110,6 +114,8 @@ class Measuring(Resumable):
                 raise InputError(f"eval_dataset must be one of {', '.join(known)}; got {eval_dataset!r}.")
             eval_dataset = known[eval_dataset]
         datasets = self._evaluated(self.eval_dataset if is_own else eval_dataset)
+        if not datasets and overriding(type(self), "get_eval_dataloader"):
+            datasets = {"": None}
         if not datasets:
             raise InputError("expected an eval_dataset, of the trainer or of this call; got none.")
         metrics: dict[str, float] = {}
@@ -119,7 +125,9 @@ class Measuring(Resumable):
             self._refuse_few(name, dataset)
             began = time.time()
             predictions = self._predictions()
-            layers = self._measure(dataset, predictions)
+            loader = self._evaluation_loader(dataset, name if is_own else "")
+            self.callback_handler.eval_dataloader = loader
+            layers = self._measure(loader, predictions, calls_back=True)
             model = self.objective.model
             divisor = 1.0
             if is_own and self.is_in_train and layers.logits is not None:
@@ -217,41 +225,56 @@ class Measuring(Resumable):
             return None
         return Predictions(self.args, self.compute_metrics, self.preprocess_logits_for_metrics)
 
-    def _measure(self, dataset: Any, predictions: Predictions | None = None) -> LayerLosses:
-        """Measure every layer on a data set at the training noise.
+    def _evaluation_loader(self, dataset: Any, name: str = "") -> Any:
+        """The batches of an evaluation set: of the user's `get_eval_dataloader`, or all samples in their order.
+
+        Transformers' own loader may divide samples among processes, order them by length and drop the last.
 
         Args:
             dataset: The samples.
+            name: Their name among several sets of the trainer, by which Transformers asks for them.
+        """
+        if overriding(type(self), "get_eval_dataloader"):
+            return self.get_eval_dataloader(name or dataset)
+        if is_datasets_available() and isinstance(dataset, datasets.Dataset):
+            dataset = self.evaluation_columns(dataset)
+        return batches_of(dataset, self.args.eval_batch_size, self.evaluation_collator())
+
+    def _measure(self, loader: Any, predictions: Predictions | None = None, *, calls_back: bool = False) -> LayerLosses:
+        """Measure every layer on a data set at the training noise.
+
+        Args:
+            loader: Its batches.
             predictions: Collects the last layer's predictions here, unless a temperature is still to be applied.
+            calls_back: Whether callbacks hear of each batch.
         """
         noise = self.objective.noise
         self.objective.eval()  # not undone here: training steps call train()
-        if is_datasets_available() and isinstance(dataset, datasets.Dataset):
-            dataset = self.evaluation_columns(dataset)
-        fixed = noise.at(noise.level, seed=0, sigma=self.sigma or self._sigma(dataset)) if noise else None
-        return self._gathered(
-            lambda: measure(
-                self.objective.model,
-                self.objective.task,
-                dataset,
-                fixed,
-                batch_size=self.args.eval_batch_size,
-                collate=self.evaluation_collator(),
-                device=self.args.device,
-                watch=self._watch(None if self._calibrates else predictions),
-                watch_rows=self._watch_rows(),
-                keep_logits=self._calibrates,
+        fixed = noise.at(noise.level, seed=0, sigma=self._sigma_for(loader)) if noise else None
+        with self.compute_loss_context_manager():
+            return self._gathered(
+                lambda: measure(
+                    self.objective.model,
+                    self.objective.task,
+                    None,
+                    fixed,
+                    loader=loader,
+                    device=self.args.device,
+                    watch=self._watch(None if self._calibrates else predictions, calls_back),
+                    watch_rows=self._watch_rows(),
+                    keep_logits=self._calibrates,
+                )
             )
-        )
 
-    def _watch(self, predictions: Predictions | None) -> Watch | None:
-        """The callback for the last layer's predictions of each measured batch; None for no callback."""
-        if predictions is None:
-            return None
+    def _watch(self, predictions: Predictions | None, calls_back: bool) -> Watch:
+        """The callback for the last layer's predictions of each measured batch."""
 
         def watch(batch: dict[str, Any], prediction: Tensor | None, losses: Tensor) -> None:
-            whole = self._of_causal(batch) if prediction is None else prediction
-            predictions.add(whole, self._labels(batch), losses)
+            if predictions is not None:
+                whole = self._of_causal(batch) if prediction is None else prediction
+                predictions.add(whole, self._labels(batch), losses)
+            if calls_back:
+                self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
 
         return watch
 
@@ -273,8 +296,9 @@ class Measuring(Resumable):
         temperature within the range fits, which it says.
         """
         if self._calibrates:
-            (dataset,) = self._evaluated(self.eval_dataset).values()
-            divisor = temperature(self._measure(dataset), self.objective.task, self.dual.problem)
+            ((name, dataset),) = self._evaluated(self.eval_dataset).items()
+            measured = self._measure(self._evaluation_loader(dataset, name))
+            divisor = temperature(measured, self.objective.task, self.dual.problem)
             divisor = self._broadcast(divisor)
             if divisor is not None:
                 self.objective.model.temper(divisor)
@@ -311,14 +335,24 @@ class Measuring(Resumable):
         data = next((each for each in known if has_length(each)), None)
         return None if data is None else self._sigma(data)
 
-    def _sigma(self, dataset: Any) -> float:
+    def _sigma_for(self, loader: Any) -> float:
+        """σ_x of the noise in an evaluation: `sigma`, or that of the evaluated data where it is None."""
+        sigma, dataset = self.sigma, getattr(loader, "dataset", None)
+        if sigma is None and not has_length(dataset):
+            raise InputError(
+                "expected data of known length, to measure σ_x on; got streams alone. Give noise=GaussianNoise(level, "
+                "sigma)."
+            )
+        return self._sigma(dataset, loader.collate_fn) if sigma is None else sigma
+
+    def _sigma(self, dataset: Any, collate: Callable[[list[Any]], Any] | None = None) -> float:
         return self._gathered(
             lambda: embedding_std(
                 self.objective.model,
                 self.objective.task,
                 dataset,
                 batch_size=self.args.eval_batch_size,
-                collate=self.evaluation_collator(),
+                collate=collate or self.evaluation_collator(),
                 device=self.args.device,
             )
         )
@@ -340,7 +374,7 @@ class Measuring(Resumable):
         def look() -> Tensor:
             return self._of_causal(batch) if causal else list(self.objective.model.predictions(task.inputs(batch)))[-1]
 
-        with torch.no_grad():
+        with torch.no_grad(), self.compute_loss_context_manager():
             prediction = self._gathered(look)
         try:
             target = task.target(batch)

@@ -29,6 +29,7 @@ from descend.tasks.text import NextToken
 from descend.training.config import MEASURED, DescentArguments, DescentConfig
 from descend.training.divergence import Guarded
 from descend.training.dual_step import DualStep
+from descend.training.hf_hooks import overriding, refuse_overrides
 from descend.training.layerskip import LayerSkip
 from descend.training.neftune import batch_lengths, matched_alpha, words_of
 from descend.training.order import LengthGrouped, Share
@@ -56,9 +57,14 @@ class DescentMixin(Guarded):
     def _noise(noise: Noise | float | None, seed: int) -> Noise | None:
         return GaussianNoise(noise, seed=seed) if isinstance(noise, int | float) else noise
 
-    @staticmethod
-    def _refuse(args: DescentArguments, kwargs: dict[str, Any]) -> None:
-        """Raise an error for arguments that the training loop does not support."""
+    def _refuse(self, args: DescentArguments, kwargs: dict[str, Any]) -> None:
+        """Raise an error for arguments, and methods of a subclass, that the training loop does not support."""
+        refuse_overrides(type(self))
+        if args.world_size > 1 and overriding(type(self), "get_eval_dataloader"):
+            raise InputError(
+                "get_eval_dataloader can't be overridden where there are several processes: each one measures all "
+                "samples, and a loader may divide them. Give the data as eval_dataset and the batches' data_collator."
+            )
         if kwargs.get("model_init") is not None:
             raise InputError(
                 "expected a model; got model_init, which makes one for each trial. Give the trainer a model: "
@@ -115,8 +121,10 @@ class DescentMixin(Guarded):
         """Check the data and add the callbacks; the last part of the constructor."""
         if self.train_dataset is not None and has_length(self.train_dataset) and not len(self.train_dataset):
             raise InputError("train_dataset must hold at least one sample; got 0. Choose other samples.")
-        data = {f"{name} evaluation data".lstrip(): each for name, each in self._evaluated(self.eval_dataset).items()}
-        data = {"training data": self.train_dataset} | data
+        data = {} if overriding(type(self), "get_train_dataloader") else {"training data": self.train_dataset}
+        if not overriding(type(self), "get_eval_dataloader"):  # batches of a user's loader may need other samples
+            own = self._evaluated(self.eval_dataset)
+            data |= {f"{name} evaluation data".lstrip(): each for name, each in own.items()}
         self.objective.check_data(data, self.evaluation_collator())
         evaluates = IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO
         for name, evaluated in self._evaluated(self.eval_dataset).items() if evaluates else ():
@@ -154,10 +162,12 @@ class DescentMixin(Guarded):
         noise, data, sigma = self.objective.noise, self.train_dataset, self.sigma
         if data is None:
             return None
-        if noise is None or noise.level == 0 or sigma is None or not has_length(data):
+        rows: Any = data
+        known = has_length(data) and "input_ids" in rows[0]
+        if noise is None or noise.level == 0 or sigma is None or not known:
             raise InputError(
-                "the method neftune matches a noise above 0 on training data of known length; got none. Give "
-                "neftune_noise_alpha (--neftune-noise-alpha)."
+                "the method neftune matches a noise above 0 on tokenized training data of known length; got none. "
+                "Give neftune_noise_alpha (--neftune-noise-alpha)."
             )
         lengths = batch_lengths(
             data,
