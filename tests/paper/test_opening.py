@@ -71,7 +71,7 @@ def test_linear_weights_come_first_where_one_form_only_ties_with_them() -> None:
             one["groups"]["scores"] = like["groups"]["scores"]
             one["summary"]["values"], one["summary"]["mean"] = like["summary"]["values"], like["summary"]["mean"]
     assert findings(results(lines))[0].startswith(
-        "Linear weights, a simpler method, are better than the paper's form over test noise in 0 of 1 settings and "
+        "Linear weights, a simpler method, are better than preset paper over test noise in 0 of 1 settings and "
         "worse in 0"
     )
 
@@ -82,7 +82,7 @@ def test_the_opening_says_where_the_papers_form_asks_too_much() -> None:
     for one in lines:
         if one["cell"]["arm"] == "paper":
             one["summary"]["cap"] = 0.99 * reached / 0.9**3
-    words = "In 1 of 1 settings the paper's form asks for a lower last loss than the model reached with any method."
+    words = "In 1 of 1 settings preset paper asks for a lower last loss than the model reached with any method."
     assert words in " ".join(findings(results(lines)))
     for one in lines:
         if one["cell"]["arm"] == "paper":
@@ -100,15 +100,15 @@ def test_answers_count_runs_of_each_arm() -> None:
         one["summary"] |= {"target": "geometric", "feasible": held}
     answers = [answer for answer in findings(results(lines)) if not answer.startswith("Linear")]
     assert answers[0].startswith(
-        "The constraints hold on test data (in brackets: for certain) in 2 of 3 runs of the paper's form (1) and in "
+        "The constraints hold on test data (in brackets: for certain) in 2 of 3 runs of preset paper (1) and in "
         "3 of 3 runs of Descend's default (3). Plain training's models meet the default's in 2 of 3 (0)."
     )
     assert answers[1] == (
-        "Runs whose test loss falls at every layer (in brackets: for certain): ERM 0 of 3 (0), the paper's form 3 of 3 "
+        "Runs whose test loss falls at every layer (in brackets: for certain): ERM 0 of 3 (0), preset paper 3 of 3 "
         "(0), Descend's default 3 of 3 (0), linear weights 0 of 3 (0)."
     )
     assert answers[2].startswith(
-        "The paper's form is better than ERM over test noise in 1 of 1 settings and worse in 0 (surely 1 and 0). "
+        "Preset paper is better than ERM over test noise in 1 of 1 settings and worse in 0 (surely 1 and 0). "
     )
     assert answers[3].endswith("ERM in 0 of 1 on video (6 runs); linear weights in 0 of 1 on video (6 runs).")
 
@@ -123,7 +123,7 @@ def test_one_seed_decides_nothing_and_says_so() -> None:
     ("arms", "words"),
     [
         (("erm",), "No run with constraints is done yet."),
-        (("erm", "paper"), "in 3 of 3 runs of the paper's form ("),
+        (("erm", "paper"), "in 3 of 3 runs of preset paper ("),
         (("erm", "paper", "constrained"), "No setting has both linear weights and constraints yet."),
         (("paper",), "No run of plain training (ERM) is done yet, so nothing is compared."),
         ((), "No run of plain training (ERM) is done yet, so nothing is compared."),
@@ -151,10 +151,10 @@ def test_a_diverged_run_loses_at_the_last_layer_and_is_not_drawn() -> None:
 def test_the_picture_has_a_bar_for_each_arm() -> None:
     plots = picture(results(small()))
     shares = {bar.name: bar.x[0] for bar in plots["Loss falls at every layer"].data}
-    assert shares == {"ERM": 0, "Paper's form": 1, "Descend's default": 1, "Linear weights": 0}
-    assert [bar.name for bar in plots["Constraints hold"].data] == ["Paper's form", "Descend's default"]
+    assert shares == {"ERM": 0, "Preset paper": 1, "Descend's default": 1, "Linear weights": 0}
+    assert [bar.name for bar in plots["Constraints hold"].data] == ["Preset paper", "Descend's default"]
     judged = runs()
     for one in judged:
         one["summary"]["target"] = "geometric"
     bars = picture(results(judged))["Constraints hold"].data
-    assert [bar.name for bar in bars] == ["ERM", "Paper's form", "Descend's default"]
+    assert [bar.name for bar in bars] == ["ERM", "Preset paper", "Descend's default"]

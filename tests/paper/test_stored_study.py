@@ -26,7 +26,7 @@ VERDICTS = {
     **{"figure-16": "nn", "table-3": "nunnn", "table-4": "huuu", "theory-1": "uhun", "theory-2": "uunn"},
     **{"theory-3": "u", "theory-4": "n"},
 }
-"""Figure → the verdict on each of its claims, for the paper's form and the default where they are judged apart."""
+"""Figure → the verdict on each of its claims, for preset paper and the default where they are judged apart."""
 
 
 @pytest.fixture(scope="module")
