@@ -55,8 +55,8 @@ def test_linear_weights_come_first_where_they_are_better_at_the_last_layer_alone
     answer = findings(results(lines))[0]
     assert "better than Descend's default over test noise in 0 of 1 settings and worse in 1 (surely 0 and 1)" in answer
     assert answer.endswith(
-        "At the last layer they are better by the loss in 1 of 1 settings and worse in 0 (surely 1 and 0), and by the "
-        "error or accuracy in 1 of 1 settings and worse in 0."
+        "At the last layer they are better by loss in 1 of 1 settings and worse in 0 (surely 1 and 0), by metric in 1 "
+        "and worse in 0."
     )
 
 
@@ -118,7 +118,7 @@ def test_answers_count_runs_of_each_arm() -> None:
 @pytest.mark.parametrize(
     ("calibrated", "words"),
     [
-        (("erm", "constrained", "linear"), "On texts a temperature is fitted to the logits of all methods but “Preset"),
+        (("erm", "constrained", "linear"), "On texts a temperature is fitted for all methods but “Preset paper”."),
         (ARMS, ""),
         ((), ""),
     ],

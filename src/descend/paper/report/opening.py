@@ -22,8 +22,8 @@ ARMS = ("erm", *FORMS, "linear")
 
 SETTING_WORDS = """A setting is one task, model, data set, depth and training noise, with all its seeds. Surely: the
 whole 95 % interval lies on one side of 0. Over test noise: the mean error, or the area under the accuracy. At the last
-layer: the test loss, or the error or accuracy, at the training noise. Preset paper: our first reading of the paper’s
-settings, with guesses where they are lost. It is not what the paper ran, so no verdict here is one on the paper."""
+layer: at the training noise, by the test loss or by the metric, the error or accuracy. Preset paper: our first reading
+of the paper’s settings, with guesses. It is not what the paper ran: no verdict here is one on the paper."""
 
 _NAMES = {"erm": "ERM", "paper": "preset paper", "constrained": "Descend's default", "linear": "linear weights"}
 
@@ -51,16 +51,11 @@ class Comparison:
         """In how many more settings the arm is better than worse."""
         return self.gains.better - self.gains.worse
 
-    @property
-    def counts(self) -> str:
-        """In how many settings the arm is better and worse."""
-        return f"in {self.gains.better} of {self.settings} settings and worse in {self.gains.worse}"
-
     def __str__(self) -> str:
         sure = f"surely {self.gains.surely_better} and {self.gains.surely_worse}"
         if self.known < self.settings:
             sure = f"{sure} of the {self.known} with enough seeds"
-        return f"{self.counts} ({sure})"
+        return f"in {self.gains.better} of {self.settings} settings and worse in {self.gains.worse} ({sure})"
 
 
 def compare(
@@ -139,7 +134,7 @@ def _beside(words: str, over: str, three: Sequence[Comparison], again: str) -> s
     by_noise, by_loss, by_metric = three
     return (
         f"{_capital(words)} better than {_NAMES[over]} {_OVER_NOISE} {by_noise}. At the last layer {again} better by "
-        f"the loss {by_loss}, and by the error or accuracy {by_metric.counts}."
+        f"loss {by_loss}, by metric in {by_metric.gains.better} and worse in {by_metric.gains.worse}."
     )
 
 
@@ -183,8 +178,8 @@ def _calibration(results: Results) -> list[str]:
         return []
     without = listed([f"“{arm_name(arm)}”" for arm in sorted(arms[False])])
     return [
-        f"On texts a temperature is fitted to the logits of all methods but {without}. It changes losses, and with "
-        "them whether constraints hold and losses fall, but no accuracy."
+        f"On texts a temperature is fitted for all methods but {without}. It changes losses and what holds or falls, "
+        "but no accuracy."
     ]
 
 
