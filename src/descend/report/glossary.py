@@ -41,10 +41,10 @@ _TERMS = (
         r"\b[Cc]onstrained\b",
     ),
     _term(
-        "Paper’s form, Descend’s default",
-        "Two forms of the constraints: as the paper has them (<code>--preset paper</code>), and without any constraint"
-        " setting.",
-        r"\bPaper(’|'|&#39;)s form\b|\bDescend(’|'|&#39;)s default\b",
+        "Preset paper, Descend’s default",
+        "Two kinds of constraints: by our first reading of the paper’s settings (<code>--preset paper</code>), with"
+        " guesses where they are lost, and without any constraint setting.",
+        r"\b[Pp]reset paper\b|\bDescend(’|'|&#39;)s default\b",
     ),
     _term(
         "Uniform, linear weights",

@@ -110,15 +110,15 @@ class DescentArguments(DescentSettings):
 
     @classmethod
     def paper(cls, recipe: str, output_dir: str | None = None, *, dataset: str = "imdb", **settings: Any) -> Self:
-        """The paper's training arguments for a recipe; all others have Transformers' defaults.
+        """Our reading of the paper's training arguments for a recipe; all others have Transformers' defaults.
 
-        `descend.training.preset` documents for each value whether the paper prints it.
+        `descend.training.preset` documents for each value whether the paper prints it or we guess it.
 
         Args:
             recipe: The recipe's name, such as ``video-ut``.
             output_dir: The run's folder.
             dataset: ``imdb`` or ``mnli``, for text classification.
-            **settings: Further arguments; they override the paper's.
+            **settings: Further arguments; they override the preset's.
 
         Raises:
             InputError: If there is no such recipe, or a setting is outside its range.

@@ -28,8 +28,8 @@ class DescentSettings(_TrainerArguments):
             ``linear``: deep supervision, a mean of all layers' losses without constraints, weighted equally or in
             proportion to l. ``r-drop``: ERM on two passes of every text, with a penalty where they differ. ``neftune``:
             ERM with NEFTune's noise on word embeddings. ``layerskip``: layer dropout and an early-exit loss.
-        preset: ``paper`` for the paper's settings in place of ours, in training and model, as far as they are known.
-            Other settings override it, and ``config.json`` lists them.
+        preset: ``paper`` for our reading of the paper's settings, in training and model, with guesses where they are
+            lost. Other settings override it, and ``config.json`` lists them.
         strength: How much of the descent early layers must do, from 0 to 1; None for the recipe's own, or 0.2. The
             bounds follow from the losses themselves, so no α is needed.
         alpha: The paper's bounds in place of ours: step α in (0, 1), each layer must lower the loss by a factor 1 − α.
@@ -82,7 +82,7 @@ class DescentSettings(_TrainerArguments):
         },
     )
     preset: str | None = field(
-        default=None, metadata={"help": "the paper's settings in place of ours [ours]", "choices": ["paper"]}
+        default=None, metadata={"help": "our reading of the paper's settings [our own]", "choices": ["paper"]}
     )
     strength: float | None = field(default=None, metadata={"help": "share of the descent that early layers do [0.2]"})
     alpha: Alpha | None = field(default=None, metadata={"help": "the paper's bounds: step α, or as 0.3,0.2 [none]"})

@@ -19,8 +19,8 @@ DATA = {
 
 ARM_NAMES = METHOD_NAMES | {
     "erm-noisier": "ERM, more noise",
-    "erm-paper": "Paper's ERM",
-    "paper": "Paper's form",
+    "erm-paper": "ERM with preset paper",
+    "paper": "Preset paper",
     "constrained": "Descend's default",
 }
 """Arm → its name for readers; where arms are listed, in this order."""
