@@ -8,14 +8,19 @@ from typing import Any, NamedTuple
 
 from descend.errors import InputError
 from descend.records.schema import (
+    CONFIG_FILE,
     DECISIONS_FILE,
     ELSEWHERE,
+    MODELS,
     RECORDS_FILE,
     AnytimeCurve,
     Decisions,
+    Groups,
     Record,
     Summary,
+    read_config,
     read_decisions,
+    read_groups,
     read_records,
     read_summary,
 )
@@ -77,6 +82,8 @@ class RunView:
         history: Each layer's multiplier over the steps; layer 0 is the cap's.
         frames: The pictures of its evaluation.
         decisions: What its layers decide on a few texts.
+        groups: Its ``groups.json``, on which intervals rest.
+        temperature: What the logits of this model were divided by; None if that is not known.
     """
 
     summary: Summary
@@ -84,6 +91,8 @@ class RunView:
     history: History = field(default_factory=dict)
     frames: Frames | None = None
     decisions: Decisions | None = None
+    groups: Groups | None = None
+    temperature: float | None = None
 
     @property
     def alpha(self) -> tuple[float, ...]:
@@ -114,12 +123,16 @@ class RunView:
         """
         summary = read_summary(folder)
         records, frames, decisions = folder / RECORDS_FILE, folder / FRAMES_FILE, folder / DECISIONS_FILE
+        # A saved model's folder has a config.json of Transformers; the best feasible model is not calibrated.
+        trained = not summary.of_script and summary.checkpoint == MODELS[0] and (folder / CONFIG_FILE).is_file()
         return cls(
             summary,
             name=_name(folder.absolute()),
             history=multiplier_history(read_records(records), summary.depth) if records.is_file() else {},
             frames=Frames.load(frames) if frames.is_file() else None,
             decisions=read_decisions(decisions) if decisions.is_file() else None,
+            groups=read_groups(folder),
+            temperature=read_config(folder).temperature if trained else None,
         )
 
 
@@ -209,7 +222,8 @@ class Group:
     def metric(self) -> str:
         """The metric's name for readers."""
         metric = self.measure
-        return metric.upper() if len(metric) <= 4 else metric.replace("_", " ").capitalize()
+        acronym = len(metric) <= 4 and metric != "loss"
+        return metric.upper() if acronym else metric.replace("_", " ").capitalize()
 
     @property
     def higher_is_better(self) -> bool:

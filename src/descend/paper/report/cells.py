@@ -7,10 +7,10 @@ from math import inf, isfinite
 
 import numpy as np
 
-from descend.paper.groups import GroupScores
 from descend.records.schema import Groups, Summary
 from descend.records.studies import Answer, Cell, Curve, FinishedCell
 from descend.report import METHOD_NAMES
+from descend.report.intervals import GroupScores
 
 DATA = {
     **{"avenue": "Avenue", "shanghaitech": "ShanghaiTech", "ucsd": "UCSD", "imdb": "IMDb", "mnli": "MNLI"},
