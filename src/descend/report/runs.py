@@ -83,7 +83,7 @@ class RunView:
         frames: The pictures of its evaluation.
         decisions: What its layers decide on a few texts.
         groups: Its ``groups.json``, on which intervals rest.
-        temperature: What the logits of this model were divided by; None if that is not known.
+        calibrated: Whether this model's logits were divided by a temperature; None if that is not known.
     """
 
     summary: Summary
@@ -92,7 +92,7 @@ class RunView:
     frames: Frames | None = None
     decisions: Decisions | None = None
     groups: Groups | None = None
-    temperature: float | None = None
+    calibrated: bool | None = None
 
     @property
     def alpha(self) -> tuple[float, ...]:
@@ -132,7 +132,7 @@ class RunView:
             frames=Frames.load(frames) if frames.is_file() else None,
             decisions=read_decisions(decisions) if decisions.is_file() else None,
             groups=read_groups(folder),
-            temperature=read_config(folder).temperature if trained else None,
+            calibrated=read_config(folder).temperature not in (None, 1) if trained else None,
         )
 
 
@@ -251,6 +251,24 @@ def group_name(group: Group) -> str:
     words += f", {group.checkpoint.replace('_', ' ')} checkpoint" if group.checkpoint != "model" else ""
     words += f", where the noisy input has {group.metric} {group.other_data:.3g}" if group.other_data else ""
     return words
+
+
+_COMPARED_BY = {
+    "dataset": "data set",
+    "model": "model",
+    "train_noise": "training noise",
+    "split": "split",
+    "checkpoint": "checkpoint",
+    "shift": "kind of noise",
+    "measure": "metric",
+    "other_data": "the noisy input",
+}
+
+
+def groups_differ(groups: Sequence[Group]) -> str:
+    """In what some groups differ, in words."""
+    apart = [words for name, words in _COMPARED_BY.items() if len({getattr(group, name) for group in groups}) > 1]
+    return ", ".join(apart)
 
 
 def group_runs(runs: Sequence[RunView]) -> list[Group]:
