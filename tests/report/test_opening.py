@@ -125,10 +125,7 @@ def test_what_can_not_be_paired_has_no_difference_and_says_why(tmp_path: Path, t
 @pytest.mark.parametrize(
     ("entries", "words"),
     [
-        (
-            {"strength": 0.8, "alpha": None},
-            "different bounds, so violations do not compare: strength 0.2 (ERM); strength 0.8",
-        ),
+        ({"strength": 0.8}, "bounds, so violations do not compare: strength 0.2 (ERM); strength 0.8 (Constrained)."),
         ({"sigma": 0.5}, "γ stands for different noise: σ_x 0.18 (ERM); σ_x 0.5 (Constrained)."),
         ({"noise": NOISE[:-1], "values": [0.7] * 5}, "The mean over noise is over different levels"),
         ({"samples": 70}, "The number of samples differs: 60 (ERM); 70 (Constrained)."),
@@ -143,15 +140,10 @@ def test_runs_that_were_not_judged_alike_are_not_compared_silently(tmp_path: Pat
         known = alike | own
         temperature = 1.3 if known.pop("calibrated", False) else None
         folders.append(judged(tmp_path / method, method, means(1), **known))
-        config = {
-            "recipe": "text-distilbert",
-            "method": method,
-            "seed": 0,
-            "model": "m",
-            "settings": {},
-            "training": {},
-        }
-        (folders[-1] / "config.json").write_text(json.dumps(config | {"temperature": temperature}))
+        summary = json.loads((folders[-1] / "summary.json").read_text())
+        (folders[-1] / "summary.json").write_text(json.dumps(summary | {"alpha": None}))
+        config = {"recipe": "text-distilbert", "method": method, "seed": 0, "model": "m", "settings": {}}
+        (folders[-1] / "config.json").write_text(json.dumps(config | {"training": {}, "temperature": temperature}))
     lines = judged_apart(group_runs([RunView.read(folder) for folder in folders])[0])
     assert (len(lines) == 1 and words in lines[0]) if words else lines == []
 

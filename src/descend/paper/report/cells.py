@@ -9,8 +9,7 @@ import numpy as np
 
 from descend.records.schema import Groups, Summary
 from descend.records.studies import Answer, Cell, Curve, FinishedCell
-from descend.report import METHOD_NAMES
-from descend.report.intervals import GroupScores
+from descend.report import METHOD_NAMES, GroupScores
 
 DATA = {
     **{"avenue": "Avenue", "shanghaitech": "ShanghaiTech", "ucsd": "UCSD", "imdb": "IMDb", "mnli": "MNLI"},

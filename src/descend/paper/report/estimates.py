@@ -17,7 +17,7 @@ from scipy.stats import t as student
 from descend.errors import InputError
 from descend.paper.report.cells import Run
 from descend.paper.report.results import Setting
-from descend.report.intervals import CONFIDENCE, RESAMPLES, Draws, GroupScores, combine, draws
+from descend.report import CONFIDENCE, RESAMPLES, Draws, GroupScores, combine, draws
 
 
 class Interval(NamedTuple):

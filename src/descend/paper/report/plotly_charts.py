@@ -3,8 +3,7 @@
 import plotly.graph_objects as go
 
 from descend.paper.report.chart import Line, Panel, Series
-from descend.report import band, plain_layout, plain_text
-from descend.report.figures import LOG_AXIS
+from descend.report import LOG_AXIS, band, plain_layout, plain_text
 
 
 def plot_panel(panel: Panel) -> go.Figure:
