@@ -43,11 +43,11 @@ def test_the_title_is_text(visit: Visit) -> None:
     assert visit.page.locator("h1").inner_text() == TITLE
 
 
-def test_the_verdict_comes_first(visit: Visit) -> None:
+def test_the_verdict_comes_before_the_rest(visit: Visit) -> None:
     verdict = visit.page.locator(".verdict")
     assert "Feasible" in verdict.inner_text()
     assert verdict.inner_text().count("bind") == verdict.inner_text().count("layers 2 and 5 bind") == 1
-    assert verdict.bounding_box()["y"] < visit.page.locator("table").first.bounding_box()["y"]
+    assert verdict.bounding_box()["y"] < visit.page.locator(".curious table").first.bounding_box()["y"]
 
 
 def test_what_is_not_certain_has_a_colour_of_its_own(browser: Browser, tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_a_classifiers_page_has_its_own_figures(browser: Browser, tmp_path: Path
         assert "Not trained by <Descend>." in visit.page.locator(".verdict").inner_text()
         words = visit.page.locator(".findings").inner_text()
         row = visit.page.locator(".curious table").first.locator("tbody tr").first
-        assert row.inner_text().split("\t")[:4] == ["ERM", "0.665", "0.7", "0.99"]
+        assert row.inner_text().split("\t")[:4] == ["ERM", "0.665", "7.04", "0.99"]
         ratio = "the loss of a single sample after a layer over that before it: median 0.9; 93\u00a0% are below 1."
         assert f"Constrained: {ratio}" in words and "0.95" not in words
         assert (
@@ -409,11 +409,15 @@ def test_whatever_a_model_answers_is_text(browser: Browser, tmp_path: Path) -> N
         {"instruction": f"prompt {hostile}", "output": f"answer {hostile} \ud800", "generator": HOSTILE[1]}
         for hostile in HOSTILE
     ]
-    (tmp_path / "a.json").write_text(json.dumps(rows))
-    page = write_completions([tmp_path / "a.json", tmp_path / "a.json"], tmp_path / "page.html")
+    paths = [tmp_path / folder / "a.json" for folder in ("erm", "constrained")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text(json.dumps(rows))
+    page = write_completions(paths, tmp_path / "page.html")
     with Guarded(browser, page, ready="table") as visit:
         visit.assert_quiet()
         assert visit.page.locator("tbody th").all_text_contents() == [row["instruction"] for row in rows]
         answers = [f"answer {hostile} ?" for hostile in HOSTILE for _ in range(2)]
         assert visit.page.locator("td").all_text_contents() == answers
-        assert HOSTILE[1] in visit.page.locator("thead th").nth(1).text_content()
+        heads = visit.page.locator("thead th").all_text_contents()
+        assert HOSTILE[1] in heads[1] and len(set(heads)) == len(heads) == 3  # two files of one name are told apart

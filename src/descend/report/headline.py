@@ -178,7 +178,7 @@ def _facts(arm: Arm) -> dict[str, str]:
         "noise": ", ".join(noise),
         "levels": levels,
         "samples": f"{summary.samples}" if summary.samples else "",
-        "calibration": {True: "calibrated", False: "not calibrated"}.get(run.calibrated, ""),
+        "calibration": {True: "calibrated", False: "not calibrated", None: ""}[run.calibrated],
     }
 
 
