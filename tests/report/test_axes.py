@@ -17,7 +17,7 @@ LABELS = """[...document.querySelectorAll('[data-plot="KEY"] .ytick text')].map(
 })"""
 
 
-@pytest.mark.parametrize("times", [1.002, 1.7, 5, 12, 300, 1e9])
+@pytest.mark.parametrize("times", [1.002, 1.1, 5, 12, 300, 1e9])
 def test_log_axes_have_labels_that_do_not_overlap(browser: Browser, tmp_path: Path, times: float) -> None:
     rows = {str(level): (0.0437 * times ** np.linspace(1, 0, 8)).tolist() for level in NOISE}
     run = fake_run(tmp_path / "run", "erm", frames=False, layer_losses=rows, layer_metrics=rows)
