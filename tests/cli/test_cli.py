@@ -30,7 +30,7 @@ from tests.support.sources import write_frames, write_video
 SHORT = ["--data", "generated", "--depth", "2", "--max-steps", "2", "--use-cpu"]
 BRIEF = [*SHORT, "--window", "2", "--stride", "40"]
 # What a line of an evaluation says of the input of video models.
-INPUT = r", where the noisy input itself has [\d.]+(, which is better)?"
+INPUT = r", where the noisy input itself has [\d.]+"
 TRAIN = ["train", "video-ut", "--data", "generated", "--out", "OUT"]
 
 

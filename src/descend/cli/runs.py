@@ -260,5 +260,4 @@ def line_of(summary: "Summary") -> str:
         value += f", {summary.train_value:.{digits}f} at the training noise"
     if summary.train_noise and (given := summary.input_metrics.get(summary.train_noise)) is not None:
         value += f", where the noisy input itself has {given:.{digits}f}"
-        value += ", which is better" if summary.depth in summary.worse_than_input else ""
     return f"{summary.model} {summary.method} on {summary.dataset}: {value}. {summary.verdict} {summary.certificate}"

@@ -81,11 +81,11 @@ class Robustness:
         return measured.model_copy(update={"settled_layer": settled}) if settled else measured
 
     def by_group(self, task: Task) -> Groups:
-        """A run's ``groups.json``: the last layer's scores by group, and all layers' losses by blocks of groups.
+        """A run's ``groups.json``: the last layer's scores by group; all layers' losses and scores by blocks.
 
         Where all samples are of one group, which ``single`` then says, each counts as a group of its own.
 
-        Both are sums, at every level; the losses at the training level too, whether or not it is among the others.
+        All are sums, at every level; those by blocks at the training level too, whether or not it is among the others.
 
         What is judged on the same data has the same groups in the same order, and the same draws of noise: figures over
         several runs compare them pair by pair. The metric at a level is Σ scores / Σ counts, or the root of it.
@@ -103,9 +103,8 @@ class Robustness:
             layers=LayerGroups(
                 noise=list(self.levels),
                 counts=_blocks(trained.by_group(ones)).tolist(),
-                losses=[
-                    [_short(layer) for layer in _blocks(each.by_group(each.losses)).T] for each in self.levels.values()
-                ],
+                losses=[_by_block(each, each.losses) for each in self.levels.values()],
+                scores=[_by_block(each, each.scores) for each in self.levels.values() if each.scores is not None],
             ),
         )
 
@@ -155,6 +154,11 @@ def _blocks(sums: Tensor) -> Tensor:
     """Sums over groups (G, …), added up to those over at most `MOST_BLOCKS` blocks of them (B, …)."""
     count = min(len(sums), MOST_BLOCKS)
     return sums.new_zeros(count, *sums.shape[1:]).index_add(0, torch.arange(len(sums)) % count, sums)
+
+
+def _by_block(measured: LayerLosses, values: Tensor) -> list[list[float]]:
+    """Sums of the samples' values (S, L+1) over blocks of groups, (L+1, B)."""
+    return [_short(layer) for layer in _blocks(measured.by_group(values)).T]
 
 
 def _short(values: Tensor) -> list[float]:

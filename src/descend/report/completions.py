@@ -34,7 +34,7 @@ def write_completions(paths: Sequence[Path], out: Path) -> Path:
         "completions.html",
         css=Markup(asset("page.css")),
         words=f"{len(shared)} prompts, and what each model went on with.",
-        heads=[_name(path, each) for path, each in zip(paths, files, strict=True)],
+        heads=_names(paths, files),
         rows=[(prompt[0], [each[prompt] for each in answers]) for prompt in shared],
     )
     path = out if out.suffix == ".html" else out / "completions.html"
@@ -56,5 +56,12 @@ def _by_prompt(completions: Sequence[Completion]) -> dict[tuple[str, int], str]:
     return answers
 
 
-def _name(path: Path, completions: Sequence[Completion]) -> str:
-    return f"{completions[0].generator} ({path.name})" if completions else path.name
+def _names(paths: Sequence[Path], files: Sequence[Sequence[Completion]]) -> list[str]:
+    """Each file's generator and name; its whole path where two would be alike."""
+    for shown in ([path.name for path in paths], paths):
+        names = [
+            f"{each[0].generator} ({path})" if each else str(path) for path, each in zip(shown, files, strict=True)
+        ]
+        if len(set(names)) == len(names):
+            break
+    return names

@@ -47,6 +47,7 @@ def write_interactive(
     *,
     package: str = PACKAGE,
     data: Sequence[Any],
+    pictures: bool,
     more: Mapping[str, Any] | None = None,
     css: str = "",
     js: str = "",
@@ -59,6 +60,7 @@ def write_interactive(
         template: A template that extends ``page.html``.
         package: The package that holds it in ``templates/``.
         data: For each section its plots by name, and the state that its controls set.
+        pictures: Whether predictions are pictures, which the page's glossary asks.
         more: What a further script unpacks when it is first needed.
         css: Further styles.
         js: A further script.
@@ -73,7 +75,7 @@ def write_interactive(
         css=Markup(asset("page.css") + css),
         js=Markup(asset("page.js") + js),
         plotly=_packed_plotly(),
-        terms=lambda content: terms(content, data),
+        terms=lambda content: terms(content, data, pictures=pictures),
         data=Markup(script_json({"sections": data})),
         more=_packed(json.dumps(more, **COMPACT)) if more else None,
         **values,

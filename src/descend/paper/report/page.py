@@ -147,6 +147,7 @@ def put_study_page(out: Path, results: Results, drawn: Mapping[str, Shown], scal
         "study.html",
         package="descend.paper.report",
         data=data,
+        pictures=True,  # every RMSE of a study is that of videos
         more={"layout": plain_layout("", "").to_plotly_json(), **opened(results)},
         css=_asset("study.css"),
         js=_asset("study.js"),
