@@ -93,19 +93,20 @@ class Robustness:
         measured = [self.levels[level] for level in self.noise]
         trained = self.levels[self.train_noise]
         ones = torch.ones(len(trained.losses), dtype=torch.int64)
-        scores = [each.by_group(each.scores[:, -1]) for each in measured if each.scores is not None]
+        single = trained.group_count == 1
+        sums = (lambda values: values) if single else trained.by_group
+        counts = sums(ones)
+        scores = [sums(each.scores[:, -1]) for each in measured if each.scores is not None]
         return Groups(
             noise=self.noise,
             root=task.root,
-            single=trained.single,
-            counts=trained.by_group(ones).tolist(),
+            single=single,
+            counts=counts.tolist(),
             scores=[_short(level) for level in scores],
             layers=LayerGroups(
                 noise=list(self.levels),
-                counts=_blocks(trained.by_group(ones)).tolist(),
-                losses=[
-                    [_short(layer) for layer in _blocks(each.by_group(each.losses)).T] for each in self.levels.values()
-                ],
+                counts=_blocks(counts).tolist(),
+                losses=[[_short(layer) for layer in _blocks(sums(each.losses)).T] for each in self.levels.values()],
             ),
         )
 
