@@ -312,6 +312,8 @@ def test_a_damaged_threshold_is_one_line(content, tmp_path):
     [
         ({"risk": 0.01}, "--exit"),
         ({"exit": True, "confidence": 0.9}, "--risk"),
+        ({"exit": True, "risk": 0.01, "unseen": True}, "--unseen.*--task"),
+        ({"exit": True, "risk": 0.01, "task": "classification"}, "not seen.*--unseen"),
         ({"exit": True, "risk": 0.0}, "risk.*0"),
         ({"exit": True, "risk": float("nan")}, "risk.*nan"),
         ({"exit": True, "risk": 0.1, "confidence": 1.0}, "confidence.*1"),
