@@ -3,8 +3,8 @@
     python benchmarks/coverage.py [--draws 4000]
 
 Prints the tables of docs/explanation/verdict.md and docs/guides/exits.md. Groups are of one size, of one and ten
-samples in turn, or one of ten among groups of one; half of the variance, or all of it, is the groups'. The estimand is
-the mean over samples.
+samples in turn, or of 10, 1, 1 and 1; half of the variance, or all of it, is the groups'. The estimand is the mean over
+samples.
 """
 
 import argparse

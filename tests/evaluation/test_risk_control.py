@@ -279,7 +279,7 @@ def test_evaluate_with_a_risk_saves_what_the_classifier_then_uses(trained):
 
 def test_the_page_on_exits_does_what_it_says(trained):
     page = (Path(__file__).parents[2] / "docs" / "guides" / "exits.md").read_text(encoding="utf-8")
-    (command,) = re.findall(r"^    descend (evaluate .*)$", page, re.MULTILINE)
+    command = re.findall(r"^    descend (evaluate .*)$", page, re.MULTILINE)[0]
     assert (
         main([word.replace("runs/imdb", str(trained)) for word in command.split()] + ["--noise", "0", "--most", "9"])
         == 0
