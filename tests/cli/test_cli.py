@@ -503,8 +503,9 @@ def test_a_loss_that_is_not_finite_is_one_line(capsys, tmp_path):
 def test_an_infeasible_end_is_loud(capsys, tmp_path):
     train = ["train", "video-ut", *BRIEF, "--alpha", "0.9", "--quiet", "--out", str(tmp_path / "run")]
     out, err = words(capsys, *train)
-    assert out.startswith(f"trained {tmp_path / 'run'}: INFEASIBLE: layers 1, 2 break")
-    assert err.startswith(f"WARNING: {tmp_path / 'run'} ends INFEASIBLE.")
+    assert out.startswith(f"trained {tmp_path / 'run'}: Open: ")  # a few clips prove nothing
+    assert "So far layers 1, 2 miss their bounds by more than 1% on the validation data." in out
+    assert err.startswith(f"WARNING: {tmp_path / 'run'} ends INFEASIBLE, but not proven.")
     (tmp_path / "run" / "best_feasible").mkdir()
     _, err = words(capsys, *train, "--resume")
     assert f"descend evaluate {tmp_path / 'run'} --model best_feasible" in err

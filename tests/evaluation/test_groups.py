@@ -57,11 +57,11 @@ def test_losses_and_scores_of_all_layers_stand_there_by_blocks(tmp_path):
             assert [sum(layer) / 150 for layer in rows] == pytest.approx(by_layer[level], rel=1e-5)
 
 
-def test_samples_of_a_single_group_stand_alone():
+def test_values_are_summed_by_group():
     values = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     found = lambda *groups: LayerLosses(values, torch.tensor(groups), []).by_group(values).tolist()  # noqa: E731
     assert found(7, 3, 7) == [[3, 4], [6, 8]]
-    assert found(7, 7, 7) == values.tolist()
+    assert found(7, 7, 7) == [[9, 12]]
 
 
 def test_the_histogram_of_ratios_counts_by_layer_and_its_outer_bins_are_open():

@@ -12,12 +12,13 @@ from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertForMaskedLM, DataCollatorWithPadding
 
 from descend import DescentClassifier, GaussianNoise, run
+from descend.cli import main
 from descend.errors import InputError
 from descend.evaluation.exits import COST, exit_layers, exits
 from descend.evaluation.layers import LayerLosses, embedding_std, measure, metric_value
 from descend.evaluation.probes import fit_probes
 from descend.models import LayeredClassifier
-from descend.models.exit_rule import ExitRule
+from descend.models.exit_rule import CERTIFIED_FILE, ExitRule
 from descend.records.schema import read_summary
 from descend.tasks.text import (
     Classification,
@@ -242,9 +243,13 @@ def test_a_plain_classifier_is_judged_probed_and_left_early(plain):
     assert summary.sigma == pytest.approx(words.std().item(), rel=0.02)
 
 
-def test_the_exits_of_a_plain_classifier_are_certified(plain):
+def test_the_exits_of_a_plain_classifier_are_certified_on_data_that_it_has_not_seen(plain, capsys):
     folder, data = plain
-    run.evaluate(folder, task="classification", data=str(data), noise=[0.0], exit=True, risk=0.5, confidence=0.5)
+    words = ["--task", "classification", "--data", str(data), "--noise", "0", "--exit", "--risk", "0.5"]
+    assert main(["evaluate", str(folder), *words, "--confidence", "0.5"]) == 2
+    assert "data that it has not seen" in capsys.readouterr().err
+    assert not (folder / CERTIFIED_FILE).exists()  # nobody said that the model was not trained on these data
+    assert main(["evaluate", str(folder), *words, "--confidence", "0.5", "--unseen"]) == 0
     assert DescentClassifier.from_pretrained(folder).exit.risk == 0.5
 
 

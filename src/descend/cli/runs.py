@@ -85,6 +85,7 @@ def _judge_options(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     more.add_argument("--exit", action="store_true", help="evaluate early exits: accuracy by layers used")
     more.add_argument("--risk", type=float, metavar="X", help="with --exit: certify that so few lose an answer")
     more.add_argument("--confidence", type=float, metavar="X", help="with --risk: how sure that must be [0.95]")
+    more.add_argument("--unseen", action="store_true", help="with --task and --risk: the model never saw the data")
     more.add_argument("--probe", action="store_true", help="fit and evaluate a linear probe at every layer")
     output = parser.add_argument_group("output")
     output.add_argument("--frames", type=int, metavar="N", default=2, help="frames, or texts, to keep for the page [2]")

@@ -64,17 +64,12 @@ class LayerLosses:
         return self.groups.unique(return_inverse=True)
 
     @property
-    def single(self) -> bool:
-        """Whether all samples belong to one group."""
-        return len(self._named[0]) == 1
+    def group_count(self) -> int:
+        """How many groups there are."""
+        return len(self._named[0])
 
     def by_group(self, values: Tensor) -> Tensor:
-        """Sums of values (S, …) over each group, (G, …), in the order of the groups' numbers.
-
-        Where there is one group only, each value is its own: nothing else tells how sure one may be of a mean.
-        """
-        if self.single:
-            return values
+        """Sums of values (S, …) over each group, (G, …), in the order of the groups' numbers."""
         names, place = self._named
         return values.new_zeros(len(names), *values.shape[1:]).index_add(0, place, values)
 

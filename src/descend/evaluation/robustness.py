@@ -93,18 +93,26 @@ class Robustness:
         measured = [self.levels[level] for level in self.noise]
         trained = self.levels[self.train_noise]
         ones = torch.ones(len(trained.losses), dtype=torch.int64)
-        scores = [each.by_group(each.scores[:, -1]) for each in measured if each.scores is not None]
+        single = trained.group_count == 1
+        sums = (lambda values: values) if single else trained.by_group
+        counts = sums(ones)
+
+        def by_block(values: Tensor) -> list[list[float]]:
+            """Sums of the samples' values (S, L+1) over blocks of groups, (L+1, B)."""
+            return [_short(layer) for layer in _blocks(sums(values)).T]
+
+        scores = [sums(each.scores[:, -1]) for each in measured if each.scores is not None]
         return Groups(
             noise=self.noise,
             root=task.root,
-            single=trained.single,
-            counts=trained.by_group(ones).tolist(),
+            single=single,
+            counts=counts.tolist(),
             scores=[_short(level) for level in scores],
             layers=LayerGroups(
                 noise=list(self.levels),
-                counts=_blocks(trained.by_group(ones)).tolist(),
-                losses=[_by_block(each, each.losses) for each in self.levels.values()],
-                scores=[_by_block(each, each.scores) for each in self.levels.values() if each.scores is not None],
+                counts=_blocks(counts).tolist(),
+                losses=[by_block(each.losses) for each in self.levels.values()],
+                scores=[by_block(each.scores) for each in self.levels.values() if each.scores is not None],
             ),
         )
 
@@ -154,11 +162,6 @@ def _blocks(sums: Tensor) -> Tensor:
     """Sums over groups (G, …), added up to those over at most `MOST_BLOCKS` blocks of them (B, …)."""
     count = min(len(sums), MOST_BLOCKS)
     return sums.new_zeros(count, *sums.shape[1:]).index_add(0, torch.arange(len(sums)) % count, sums)
-
-
-def _by_block(measured: LayerLosses, values: Tensor) -> list[list[float]]:
-    """Sums of the samples' values (S, L+1) over blocks of groups, (L+1, B)."""
-    return [_short(layer) for layer in _blocks(measured.by_group(values)).T]
 
 
 def _short(values: Tensor) -> list[float]:

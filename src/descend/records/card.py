@@ -114,7 +114,7 @@ class Card:
                 _table(
                     ["layer", "loss", "violation", "95 % interval"],
                     [
-                        [layer, _short(loss), _short(violation), f"{_short(low)} … {_short(high)}"]
+                        [layer, _short(loss), _short(violation), _interval(low, high)]
                         for layer, (loss, violation, (low, high)) in enumerate(
                             zip(
                                 summary.layer_losses[summary.train_noise][1:],
@@ -264,6 +264,10 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def _short(value: float) -> str:
     return f"{value:.4g}"
+
+
+def _interval(low: float, high: float) -> str:
+    return "open" if math.isnan(low) else f"{_short(low)} … {_short(high)}"
 
 
 def _layer(layer: int | None) -> str:

@@ -109,6 +109,7 @@ def evaluate(
     exit: bool = False,
     risk: float | None = None,
     confidence: float | None = None,
+    unseen: bool = False,
     seed: int = 0,
     frames: int = 2,
     most: int | None = None,
@@ -134,6 +135,8 @@ def evaluate(
         risk: Certify the exit threshold for this risk, see `descend.evaluation.risk_control`; it is saved with the
             model, where `DescentClassifier` finds it.
         confidence: How sure that bound must be; 0.95 unless given.
+        unseen: With ``task`` and ``risk``: you vouch that the model was trained on no sample of ``data``. A run knows
+            its own validation split and needs no such word.
         seed: The seed of the noise, the same for runs to be compared.
         frames: How many frames to keep for the page, or beginnings of texts.
         most: Judge on so many samples, taken evenly; by default on all.
@@ -158,6 +161,14 @@ def evaluate(
         check_risk(risk, confidence if confidence is not None else 0.95)
     elif confidence is not None:
         raise InputError("--confidence goes with --risk; add --risk, such as --risk 0.01.")
+    if unseen and (task is None or risk is None):
+        raise InputError("--unseen goes with --task and --risk; a run knows its own validation split. Leave it out.")
+    if risk is not None and task is not None and not unseen:
+        raise InputError(
+            "--risk takes data that the model has not seen, in any split; what a model without its run was trained on "
+            "is unknown, and on its training data it loses too few answers. Give data that it has not seen by --data, "
+            "and say that it has not by --unseen."
+        )
     place = results_folder(folder, data, task)
     written = [place / name for name in RESULTS]
     carried = (folder / model if task is None else folder) / CERTIFIED_FILE

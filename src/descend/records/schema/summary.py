@@ -62,15 +62,15 @@ class Measured(File):
             inputs and predictions are of one form, such as video denoising.
         anytime: For each γ of ``layer_metrics`` quality against depth; computed from them where a file has none.
         violations: Each descent constraint's, L numbers, ≤ 0 where it holds.
-        violation_intervals: A (low, high) of each.
+        violation_intervals: A (low, high) of each; NaN where the verdict is open.
         cap_violation: The cap's.
         cap_interval: Its (low, high); None in files that are older than this entry.
         bounds: The loss that each layer had to reach, L numbers; None where no constraint is in force.
         certified: The share by which each layer lowers the loss at least, L numbers.
         feasible: No constraint is broken.
-        certain: No constraint is broken or undecided, and the samples are of several groups.
+        certain: No constraint is broken or undecided, and the samples are of at least 12 groups: else it is open.
         violated: Broken constraints by layer; 0 stands for the cap.
-        undecided: Constraints whose interval reaches above 0.
+        undecided: Constraints that are not broken, but whose interval is unknown or reaches above 0.
         verdict: The verdict in a sentence.
         descending_share: How often a layer lowers a sample's loss.
         ratios: f_l / f_{l−1} over samples.
