@@ -12,11 +12,12 @@ The counts are an estimate: a launch here is an ATen operator, which is one kern
 
 import argparse
 import json
+import sys
 import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any, NamedTuple
 
 import torch
@@ -463,7 +464,8 @@ def main() -> None:
     parser.add_argument("--sites", action="store_true", help="where the host waits, too")
     options = parser.parse_args()
     for name in options.cases:
-        rows = {kind: counted(CASES[name], kind) for kind in TRAINERS}
+        with redirect_stdout(sys.stderr):  # Transformers prints its log to stdout
+            rows = {kind: counted(CASES[name], kind) for kind in TRAINERS}
         for kind, row in rows.items():
             if options.json:
                 print(json.dumps({"case": name, "trainer": kind} | row))

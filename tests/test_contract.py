@@ -6,17 +6,18 @@ import random
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
-from transformers import BertForSequenceClassification, LlamaForCausalLM
+from transformers import BertForSequenceClassification, LlamaForCausalLM, default_data_collator
 
-from descend import DescentConfig, DescentTrainer, GaussianNoise, Task
+from descend import DescentConfig, DescentTrainer, GaussianNoise, Task, evaluate
 from descend.errors import InputError
 from descend.models import LayeredModel
 from descend.objective import Objective
-from descend.tasks.text import Classification
+from descend.tasks.text import Classification, TokenClassification
 from tests.support.networks import QUIET, causal, network
 from tests.support.own import Classes, ResidualMLP, layers, mlp, samples
 
@@ -448,3 +449,172 @@ def test_records_of_ones_own_run_are_those_of_any_other(tmp_path):
     trainer(tmp_path, logging_steps=1).train()
     rows = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
     assert {row["layer"] for row in rows if row["metric"] == "loss"} == {0, 1, 2, 3}
+
+
+# --- noise and places follow the samples
+
+
+class Times(nn.Module):
+    """A recurrent kind of model: time steps before samples, as `nn.TransformerEncoder` has them by default."""
+
+    def __init__(self, first="samples", calls=1):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.calls = first, calls
+        self.embed, self.head = nn.Linear(3, 8), nn.Linear(8, 3)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2))
+
+    def forward(self, x, attention_mask=None):
+        turned = {"samples": x, "times": x.transpose(0, 1), "both": x.flatten(0, 1), "none": x[:1]}[self.first]
+        hidden = sum(self.embed(turned) for _ in range(self.calls))
+        hidden = hidden.unflatten(0, x.shape[:2]) if self.first == "both" else hidden
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.read(hidden)
+
+    def read(self, hidden):
+        return self.head(hidden.mean(0 if self.first == "times" else 1)).expand(hidden.shape[self.first == "times"], 3)
+
+
+def of_times(first="samples", calls=1):
+    network = Times(first, calls)
+    return layers(network, readout=network.read, embeddings="embed")
+
+
+def sequences(times, count=16, **fields):
+    torch.manual_seed(1)
+    return [{"x": torch.rand(times, 3), "labels": place % 3, **fields} for place in range(count)]
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 8])  # 2 and 3 are the trial's numbers of samples, 8 is that of a batch
+@pytest.mark.parametrize("first", ["times", "both", "none"])
+def test_noise_that_would_not_follow_the_samples_is_refused(tmp_path, first, times):
+    """Samples before time steps, one row for each sample, are taken: their loss does not depend on the batch."""
+    if (first, times) != ("both", 1):  # samples are the rows there
+        data = sequences(times)
+        with pytest.raises(InputError, match=r"embeddings, must have a row for each sample.*batch_first=True"):
+            trainer(tmp_path, of_times(first), data=data, held_out=data)
+        trainer(tmp_path, of_times("times"), data=data, held_out=data, noise=None)
+    few, many = (
+        trainer(tmp_path, of_times(), data=sequences(times), held_out=sequences(times), per_device_eval_batch_size=size)
+        for size in (2, 8)
+    )
+    assert few.evaluate()["eval_loss"] == pytest.approx(many.evaluate()["eval_loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "match"),
+    [
+        (of_times(calls=2), {}, r"embeddings must run once.*2 calls"),
+        (of_times(), {"attention_mask": torch.ones(4)}, r"mask.*\(2, 5\).*\(2, 4\).*Classes.mask"),
+    ],
+)
+def test_noise_has_one_output_and_its_mask(tmp_path, model, fields, match):
+    data = sequences(5, **fields)
+    with pytest.raises(InputError, match=match):
+        trainer(tmp_path, model, data=data, held_out=data)
+
+
+def test_a_batch_with_time_first_is_refused(tmp_path):
+    """`pad_sequence` puts time first by default; the model may turn it."""
+
+    class Turning(Times):
+        def forward(self, x):
+            return super().forward(x.transpose(0, 1))
+
+    def collate(rows):
+        x = nn.utils.rnn.pad_sequence([row["x"] for row in rows])
+        return {"x": x, "labels": torch.tensor([row["labels"] for row in rows])}
+
+    network = Turning()
+    model = layers(network, readout=network.read, embeddings="embed")
+    args, data = DescentConfig(str(tmp_path), **QUIET), sequences(2)
+    with pytest.raises(InputError, match=r"first tensor of a batch must have a row for each sample"):
+        DescentTrainer(model, args, task=Classes(), noise=1.0, train_dataset=data, data_collator=collate)
+
+
+def test_places_of_targets_are_found_only_where_samples_come_first(tmp_path):
+    class Tags(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.blocks = nn.Embedding(9, 8), nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, input_ids):
+            hidden = self.words(input_ids.T)
+            for block in self.blocks:
+                hidden = block(hidden)
+            return self.head(hidden)
+
+    data = [{"input_ids": [1, 2, 3], "labels": [0, 1, 2]}] * 4
+    model = layers(Tags(), readout="head", embeddings="words")
+    with pytest.raises(InputError, match=r"output of a block must have a row for each sample.*\(3, 2, 8\)"):
+        trainer(tmp_path, model, TokenClassification(), data, noise=None, held_out=data)
+
+
+def test_noise_of_samples_needs_a_row_for_each():
+    with pytest.raises(InputError, match=r"each of 2 samples.*\(5, 2, 8\)"):
+        GaussianNoise(1.0, 1.0)(torch.zeros(5, 2, 8), indices=[0, 1])
+
+
+# --- what the collator makes
+
+
+def tokenized(rows, labels=True):
+    """Makes tokens of words, cuts long texts, and makes classes of names."""
+    ids = torch.tensor([[5 + len(word) % 9 for word in row["text"].split()[:4]] for row in rows])
+    return {"input_ids": ids} | ({"labels": torch.tensor([len(row["kind"]) % 3 for row in rows])} if labels else {})
+
+
+TEXTS = [{"text": "a good film of mine", "kind": "good"}, {"text": "no very bad film", "kind": "bad"}] * 8
+LONG = [{"input_ids": [5] * (30 if place == 9 else 3), "label": "abc"[place % 3]} for place in range(16)]
+
+
+def cut(rows):
+    """Cuts long rows, and numbers their classes."""
+    return {
+        "input_ids": torch.tensor([row["input_ids"][:3] for row in rows]),
+        "labels": torch.tensor(["abc".index(row["label"]) for row in rows]),
+    }
+
+
+def test_neftunes_strength_follows_from_tokens_that_samples_have(tmp_path):
+    args = DescentConfig(str(tmp_path), method="neftune", remove_unused_columns=False, **QUIET)
+    with pytest.raises(InputError, match=r"tokenized training data.*neftune_noise_alpha"):
+        DescentTrainer(network("bert"), args, noise=0.5, train_dataset=TEXTS, data_collator=tokenized)
+
+
+def doubled(rows):
+    """Labels that are the tokens, as `DataCollatorForLanguageModeling(mlm=False)` makes them."""
+    ids = torch.tensor([row["input_ids"] for row in rows])
+    return {"input_ids": ids, "labels": ids.clone()}
+
+
+@pytest.mark.parametrize("kind", [Dataset.from_list, list])
+@pytest.mark.parametrize(
+    ("model", "rows", "collate", "fault"),
+    [
+        ("bert", TEXTS, tokenized, None),
+        ("bert", LONG, cut, None),
+        ("llama", [{"input_ids": [5, 6, 7]}] * 8, doubled, None),
+        ("llama", [{"input_ids": [5, 6, 70]}] * 8, doubled, r"sample 0 has token 70"),
+        ("bert", TEXTS, lambda rows: tokenized(rows, labels=False), r"must have input_ids; got text, kind"),
+        ("bert", [{"input_ids": [5]}] * 4, default_data_collator, r"must have labels or label.*data_collator"),
+    ],
+)
+def test_labels_and_tokens_may_come_from_the_collator(tmp_path, kind, model, rows, collate, fault):
+    """As with Transformers' Trainer: what counts is the batch."""
+    model = network("bert") if model == "bert" else causal()
+    data, noise = kind(rows), 0.5
+    args = DescentConfig(
+        str(tmp_path), max_steps=1, per_device_train_batch_size=4, remove_unused_columns=False, **QUIET
+    )
+    given = {"train_dataset": data, "eval_dataset": data, "data_collator": collate, "noise": noise}
+    if fault:
+        with pytest.raises(InputError, match=fault):
+            DescentTrainer(model, args, **given)
+        return
+    ours = DescentTrainer(model, args, **given)
+    ours.train()
+    assert ours.sigma > 0 and np.isfinite(ours.evaluate()["eval_loss"])
+    assert evaluate(ours.model, data, collate=collate, out=tmp_path / "plain").samples >= len(data)

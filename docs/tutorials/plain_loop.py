@@ -100,5 +100,5 @@ plt.show()
 # What next
 # ---------
 # With accumulation, or batches of unequal size, ``dual.observe(sums, count)`` takes each micro-batch's losses summed
-# over its samples. ``DescentProblem(depth=6, alpha=0.1, stop_gradient=False)`` with ``optimizer="adam"`` is the paper's
-# form: :doc:`/explanation/method`. ``dual.state_dict()`` belongs into your checkpoint.
+# over its samples. ``DescentProblem(depth=6, alpha=0.1, stop_gradient=False)`` with ``optimizer="adam"`` is
+# eq. (4) and (5): :doc:`/explanation/method`. ``dual.state_dict()`` belongs into your checkpoint.

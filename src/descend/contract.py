@@ -12,10 +12,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from descend.errors import InputError
+from descend.errors import InputError, SampleError
 from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier
-from descend.models.hooked import HookedModel
 from descend.models.layered import LayeredModel
 from descend.models.library import LibraryModel
 from descend.models.modules import cuda_devices, evaluating
@@ -25,7 +24,7 @@ from descend.noise import Noise
 from descend.tasks import Task
 from descend.tasks.text import Classification, NextToken, QuestionAnswering, TokenClassification
 from descend.tasks.text.tokens import stored
-from descend.trial import Trial, first_samples
+from descend.trial import Trial, first_samples, is_known, rows_of
 
 TASKS: dict[type[LayeredModel], type[Task]] = {
     LayeredClassifier: Classification,
@@ -88,7 +87,8 @@ def check_data(
 
     The random generators and the model are left as they were. If both model and task are this package's, they are known
     to fit, and no more than the groups of two samples is looked at, if these are not made when they are fetched.
-    Streams, which can't be read twice, are not looked at.
+    Streams, which can't be read twice, are not looked at. What the collator makes of a sample counts: it may add
+    labels, make tokens of a text, or cut a long one.
 
     Args:
         model: The model.
@@ -104,9 +104,10 @@ def check_data(
     for name, dataset in datasets.items():
         if isinstance(dataset, DataLoader):
             raise InputError(f"the {name} are a DataLoader; give the data set in it, the trainer makes the batches.")
-        _collect(problems, partial(task.check, dataset, model.limits))
+        with _undrawn(model):
+            _collect(problems, partial(_check_samples, task, dataset, model.limits, collate))
     whole = not any(parameter.is_meta for parameter in model.parameters())
-    own = not (_known(model) and _known(task))
+    own = not (is_known(model) and is_known(task))
     runs = whole and own
     for name, dataset in datasets.items():
         with evaluating(model), _undrawn(model), torch.no_grad():
@@ -115,6 +116,18 @@ def check_data(
             if samples:
                 Trial(model, task, samples, f"the {name}", problems).run(collate, noise, whole=runs)
     _refuse(problems, own=own)
+
+
+def _check_samples(task: Task, dataset: Any, limits: dict[str, int], collate: Callable[[list[Any]], Any]) -> None:
+    """Raise an error for samples that a model can't take, neither as they are nor as they are collated."""
+    try:
+        task.check(dataset, limits)
+    except InputError as error:
+        samples = [dataset[error.sample]] if isinstance(error, SampleError) else first_samples(dataset)
+        try:
+            task.check(rows_of(collate(samples)), limits)
+        except Exception:  # the collator is the user's own code; what is wrong with the samples says more
+            raise error from None
 
 
 def _layers(model: nn.Module, problems: list[str]) -> LayeredModel | None:
@@ -163,13 +176,6 @@ def _refuse(problems: list[str], *, own: bool) -> None:
     if problems:
         lines = "\n".join(f"- {problem}" for problem in problems)
         raise InputError(f"{len(problems)} things do not fit together:\n{lines}" + (f"\nSee {PAGE}." if own else ""))
-
-
-def _known(part: LayeredModel | Task) -> bool:
-    """Whether a model or task is defined in this package."""
-    if isinstance(part, HookedModel):
-        return False
-    return isinstance(part, LibraryModel) or type(part).__module__.startswith("descend.")
 
 
 @contextmanager

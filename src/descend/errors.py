@@ -8,6 +8,19 @@ class InputError(ValueError):
     """Input that Descend can't use; the command line prints the message without a traceback."""
 
 
+class SampleError(InputError):
+    """A sample that a model can't take.
+
+    Args:
+        message: What was expected, what was got and what to do.
+        sample: Its number in the data set.
+    """
+
+    def __init__(self, message: str, sample: int):
+        super().__init__(message)
+        self.sample = sample
+
+
 class MissingPackageError(InputError, ImportError):
     """An optional package is not installed; the message says what to install."""
 

@@ -5,15 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from operator import methodcaller
-from typing import Any, Protocol, Self, TypedDict, TypeVar, cast
+from typing import Any, Protocol, Self, TypedDict, cast
 
 import torch
 from torch import Tensor, distributed, nn
 
 from descend.errors import InputError
+from descend.noise_scale import Number, check_noise_is, noise_std
 from descend.seeds import Stream, generator_of, of_sample
-
-Number = TypeVar("Number", float, Tensor)
 
 
 class Embedding(Protocol):
@@ -41,7 +40,7 @@ class Noise:
         sigma: σ_x, the standard deviation of the clean embedding, in its own units. None measures it in every batch
             without padding: a trainable embedding then can't escape the noise by growing.
         seed: The user's seed, at least 0; each rank of a process group has its own stream.
-        noise_is: Whether γσ_x is the noise's ``"std"`` or its ``"variance"``: see `std`.
+        noise_is: Whether γσ_x is the noise's ``"std"`` or its ``"variance"``: see `noise_std`.
 
     Raises:
         InputError: If the level is negative or not finite, or ``noise_is`` is neither of the two.
@@ -49,27 +48,27 @@ class Noise:
 
     def __init__(self, level: float, sigma: float | None = None, seed: int = 0, noise_is: str = "std"):
         self._check(level)
-        if noise_is not in ("std", "variance"):
-            raise InputError(f"noise_is must be 'std' or 'variance', what γσ_x is of the noise; got {noise_is!r}.")
+        check_noise_is(noise_is)
         self.level, self.sigma, self.seed, self.noise_is = level, sigma, seed, noise_is
         self._generator: torch.Generator | None = None
         self._state: Tensor | None = None
+
+    @property
+    def kind(self) -> str:
+        """The noise's name, such as ``gaussian``."""
+        return type(self).__name__.removesuffix("Noise").lower()
 
     def _check(self, level: float) -> None:
         if not 0 <= level < math.inf:
             raise InputError(f"noise must be a level γ of at least 0, and finite; got {level}.")
 
     def std(self, sigma: Number) -> Number:
-        """The noise's standard deviation at this level, in the units of the data.
-
-        With ``"std"`` it is γσ_x, as in the paper's text (Sec. 4): γ has no unit, and the noise scales with the data.
-        With ``"variance"`` it is √(γσ_x), as on the paper's poster, N(μ, γσ_x I): γ has the unit of the data.
+        """The noise's standard deviation at this level, in the units of the data: see `noise_std`.
 
         Args:
             sigma: σ_x, a number or a tensor.
         """
-        scale = self.level * sigma
-        return scale if self.noise_is == "std" else scale**0.5
+        return noise_std(self.level, sigma, self.noise_is)
 
     def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
         """Corrupt x; a subclass defines how.
@@ -106,7 +105,8 @@ class Noise:
             x̃, of x's shape.
 
         Raises:
-            InputError: If ``indices`` are given and σ_x is not known: measured in the batch, it would depend on it.
+            InputError: If ``indices`` are given and σ_x is not known: measured in the batch, it would depend on it. Or
+                if there are more or fewer of them than rows of x.
         """
         if self.level == 0:
             return clean
@@ -116,6 +116,11 @@ class Noise:
                     "noise that belongs to samples needs a sigma, measured on the whole data set; got none."
                 )
             draws = indices if isinstance(indices, SampleDraws) else SampleDraws(indices)
+            if len(draws.indices) != len(clean):
+                raise InputError(
+                    f"noise that belongs to samples needs a row of x for each of {len(draws.indices)} samples; got the "
+                    f"shape {tuple(clean.shape)}. The output of the input embedding must be (B, …)."
+                )
             return self._of_samples(clean, self.sigma, keep, draws)
         std = self.std(_std(clean.detach(), keep)) if self.sigma is None else self.std(self.sigma)
         noisy = self.corrupt(clean, std, self._on(clean.device))

@@ -9,6 +9,7 @@ import numpy as np
 
 from descend.errors import InputError
 from descend.extras import required
+from descend.noise_scale import check_noise_is, noise_std
 
 # The noisy copy may change an attacker's odds of one text against another by a factor e^ε. Above ε = 10 it exceeds
 # 22,000, so such a guarantee is practically empty.
@@ -57,7 +58,7 @@ class Guarantee:
 
     Args:
         level: γ.
-        std: s = γσ_x.
+        std: s, the noise's standard deviation: γσ_x, or √(γσ_x) where γσ_x is its variance.
         token: ε for one token in place of another, Δ = 2C.
         text: ε for a whole text of T tokens in place of another, Δ = 2C√T.
     """
@@ -70,7 +71,7 @@ class Guarantee:
 
 @dataclass(frozen=True)
 class Release:
-    """One release of a text's embeddings, each of norm C at most, with Gaussian noise of std γσ_x.
+    """One release of a text's embeddings, each of norm C at most, with Gaussian noise of level γ.
 
     Args:
         delta: δ, strictly between 0 and 1.
@@ -78,6 +79,7 @@ class Release:
         tokens: T ≥ 1, the length of the text; the guarantee does not hide it.
         sigma: σ_x > 0, the standard deviation of the clean embedding per coordinate, in units of C.
         clip_from: How C was chosen, in words, for the output of `page`.
+        noise_is: Whether γσ_x is the noise's ``"std"`` or its ``"variance"``.
 
     Raises:
         InputError: If a number is out of its range.
@@ -88,30 +90,37 @@ class Release:
     tokens: int = 128
     sigma: float = 1.0
     clip_from: str = "as given"
+    noise_is: str = "std"
 
     def __post_init__(self) -> None:
         _share(self.delta)
         _positive("sigma", self.sigma)
         _positive("clip", self.clip)
         _count("tokens", self.tokens)
+        check_noise_is(self.noise_is)
 
     @classmethod
-    def of_dimension(cls, delta: float, dimension: int = 768, *, tokens: int = 128, sigma: float = 1.0) -> Self:
-        """A release with C = σ_x√d, the root mean square of the norm: ε then depends on γ, not on σ_x.
+    def of_dimension(
+        cls, delta: float, dimension: int = 768, *, tokens: int = 128, sigma: float = 1.0, noise_is: str = "std"
+    ) -> Self:
+        """A release with C = σ_x√d, the root mean square of the norm.
+
+        ε then depends on γ and not on σ_x if γσ_x is the noise's std; if it is the variance, on γ/σ_x.
 
         Args:
             delta: δ.
             dimension: d ≥ 1, the dimension of a token's embedding.
             tokens: T.
             sigma: σ_x.
+            noise_is: What γσ_x is of the noise.
         """
         _positive("sigma", sigma)
         _count("dimension", dimension)
-        return cls(delta, sigma * math.sqrt(dimension), tokens, sigma, f"σ_x√{dimension}, the default")
+        return cls(delta, sigma * math.sqrt(dimension), tokens, sigma, f"σ_x√{dimension}, the default", noise_is)
 
     def guarantee(self, level: float) -> Guarantee:
         """ε of a token and of the text at a level γ ≥ 0."""
-        std, reach = level * self.sigma, 2 * self.clip
+        std, reach = noise_std(level, self.sigma, self.noise_is), 2 * self.clip
         # All T tokens together have the sensitivity √T·2C, which is exact for Gaussian noise; composition is looser.
         text = epsilon(std, reach * math.sqrt(self.tokens), self.delta)
         return Guarantee(level, std, epsilon(std, reach, self.delta), text)
@@ -127,8 +136,9 @@ class Release:
 
     def _assumed(self) -> str:
         return (
-            f"These ε, at δ = {self.delta:g}, are for one noisy copy of a text, its length known, and hold only if no "
-            f"token's embedding is longer than C = {self.clip:.4g} ({self.clip_from}; σ_x = {self.sigma:.4g}): each "
+            f"These ε, at δ = {self.delta:g} and with γσ_x as the noise's {self.noise_is}, are for one noisy copy of a "
+            "text, its length known, and hold only if no token's embedding is longer than "
+            f"C = {self.clip:.4g} ({self.clip_from}; σ_x = {self.sigma:.4g}): each "
             "must be clipped to that norm before the noise, which descend does not do by itself."
         )
 

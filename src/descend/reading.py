@@ -21,6 +21,9 @@ MOST_DEPTH = 64
 PICKLES = frozenset({".bin", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".h5", ".msgpack"})
 """Suffixes of weight files that are never loaded: most are pickles, which can run code."""
 
+LITTER = frozenset({"__MACOSX", "@eaDir"})
+"""Folders that macOS's archives and Synology's disks add to data; what they hold is named like the data."""
+
 FOLLOW_LINKS = "DESCEND_FOLLOW_LINKS"
 """Environment variable that allows links to lead out of a data set."""
 
@@ -110,6 +113,28 @@ def json_lines(path: Path, *, appended: bool = False) -> Iterator[tuple[int, dic
         yield number, row
 
 
+def json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Read a file that holds a JSON list of objects, or one JSON object a line, whatever its name says.
+
+    Yields:
+        Each object, with its place for error messages: "FILE, row 3" of a list, "FILE, line 3" of lines.
+
+    Raises:
+        InputError: If it is neither; the message has the place.
+    """
+    with opened(path) as file:
+        while (first := file.read(1)).isspace():
+            pass
+    if first != "[":
+        for number, row in json_lines(path):
+            yield f"{path}, line {number}", row
+        return
+    for number, row in enumerate(read_json(path)):
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, row {number}, must be an object; got {repr(row)[:60]}. Correct or remove it.")
+        yield f"{path}, row {number}", row
+
+
 def parse_json(text: str) -> Any:
     """Parse JSON.
 
@@ -132,6 +157,11 @@ def parse_json(text: str) -> Any:
         if not level:
             return content
     raise ValueError("nested too deep")
+
+
+def is_litter(path: Path) -> bool:
+    """Whether a path's names, below the folder that a person gave, show it to be no data: hidden, or in `LITTER`."""
+    return any(name.startswith(".") or name in LITTER for name in path.parts)
 
 
 def plain_text(value: Any) -> bool:

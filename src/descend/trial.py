@@ -10,8 +10,9 @@ from accelerate.utils import send_to_device
 from torch import Tensor
 
 from descend.errors import InputError, reason
-from descend.models.hooked import HookedModel
+from descend.models.hooked import PLACES, HookedModel
 from descend.models.layered import LayeredModel
+from descend.models.library import LibraryModel
 from descend.tasks import Task
 from descend.tasks.base import GROUP, LABELS
 
@@ -23,6 +24,19 @@ def first_samples(dataset: Any) -> list[Any]:
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         return []
     return [dataset[place] for place in range(min(TRIAL_SAMPLES, len(dataset)))]
+
+
+def is_known(part: LayeredModel | Task) -> bool:
+    """Whether a model or task is defined in this package."""
+    if isinstance(part, HookedModel):
+        return False
+    return isinstance(part, LibraryModel) or type(part).__module__.startswith("descend.")
+
+
+def rows_of(batch: Mapping[str, Any]) -> list[dict[str, Tensor]]:
+    """The samples of a collated batch."""
+    tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim}
+    return [dict(zip(tensors, row, strict=True)) for row in zip(*tensors.values(), strict=False)]
 
 
 class Trial:
@@ -40,6 +54,8 @@ class Trial:
         self.model, self.task, self.samples, self.data, self.problems = model, task, samples, data, problems
         self.name = type(task).__name__
         self.batch: dict[str, Any] = {}
+        self.embedded: Any = None
+        """x, the output of the model's input embedding; None without noise."""
 
     def run(self, collate: Callable[[list[Any]], Any], noise: bool, *, whole: bool) -> None:
         """Collate the samples, check their groups, and run the task and the model.
@@ -60,6 +76,8 @@ class Trial:
         if self.problems or inputs is None:
             return
         predictions = self._predict(inputs, noise)
+        if not self.problems and not is_known(self.model):
+            self._check_rows(collate)
         if predictions is not None:
             self._check_losses(predictions[-1], target)
 
@@ -101,8 +119,11 @@ class Trial:
                 f"a batch of {self.data} must hold fields by name; got a {type(made).__name__}. Give dictionaries."
             )
         if not problems:
-            device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
-            self.batch = dict(send_to_device(made, device))
+            self.batch = self._on_device(made)
+
+    def _on_device(self, batch: Any) -> dict[str, Any]:
+        device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
+        return dict(send_to_device(batch, device))
 
     @property
     def _given_group(self) -> Any:
@@ -159,8 +180,10 @@ class Trial:
         return predictions
 
     def _check_embedding(self, calls: list[Any]) -> None:
-        """Noise must have a tensor of real numbers to be added to, before the first block."""
-        embedded = next((each for each in calls if each is not FIRST_BLOCK), None)
+        """Noise must have one tensor of real numbers to be added to, before the first block and where the mask says."""
+        outputs = [each for each in calls if each is not FIRST_BLOCK]
+        embedded = self.embedded = outputs[0] if outputs else None
+        mask = self.task.mask(self.batch)
         if not isinstance(embedded, Tensor) or not embedded.is_floating_point():
             got = f"a tensor of {embedded.dtype}" if isinstance(embedded, Tensor) else f"a {type(embedded).__name__}"
             self.problems.append(
@@ -173,6 +196,55 @@ class Trial:
                 "the module named by embeddings must run before the first block, which reads its noisy output; got a "
                 f"{type(self.model.get_input_embeddings()).__name__} that runs after. Name the one whose output is x."
             )
+        elif len(outputs) > 1:
+            self.problems.append(
+                "the module named by embeddings must run once in a forward pass, because its output is x; got "
+                f"{len(outputs)} calls. Name a module whose one output holds all that noise is added to."
+            )
+        elif mask is not None and mask.shape != embedded.shape[:2]:
+            self.problems.append(
+                f"the mask must say of each place of x, {tuple(embedded.shape[:2])}, whether noise is added there; got "
+                f"{tuple(mask.shape)}. Override {self.name}.mask(batch) and return a mask (B, T) of the embedding's "
+                "output, or None."
+            )
+
+    def _check_rows(self, collate: Callable[[list[Any]], Any]) -> None:
+        """Samples must come first where rows are told apart: noise and the places of targets belong to samples.
+
+        One more sample, the first one again, tells samples from time steps: it adds a sample and no length.
+        """
+        places = isinstance(self.model, HookedModel) and self.model.reads_places(self.task.inputs(self.batch))
+        if self.embedded is None and not places:
+            return
+        samples = [*self.samples, self.samples[0]]
+        batch = self._attempt("collating samples", lambda: self._on_device(collate(samples)))
+        if batch is None:
+            return
+        found = [self._attempt("the model", partial(self._parts, each, places)) for each in (self.batch, batch)]
+        if None in found:
+            return
+        for what, few in found[0].items():
+            more = found[1][what]
+            if (len(few), len(more)) != (len(self.samples), len(samples)):
+                self.problems.append(
+                    f"{what} must have a row for each sample, which has its own noise and targets; got the shapes "
+                    f"{tuple(few.shape)} for {len(self.samples)} samples and {tuple(more.shape)} for {len(samples)}. "
+                    "Put the samples first, (B, …), as batch_first=True does."
+                )
+                return
+
+    def _parts(self, batch: dict[str, Any], places: bool) -> dict[str, Tensor]:
+        """The tensors of a forward pass whose rows must be samples, by what they are."""
+        inputs = self.task.inputs(batch)
+        if places:
+            inputs = {name: value for name, value in inputs.items() if name != PLACES}
+        with _embedded(self.model) if self.embedded is not None else _nothing() as calls:
+            hidden = self.model.layer_outputs(inputs)[-1]
+        parts = {"the output of a block": hidden} if places else {}
+        for embedded in [each for each in calls if each is not FIRST_BLOCK]:
+            parts["the first tensor of a batch"] = _first_tensor(batch)
+            parts["x, the output of the module named by embeddings,"] = embedded
+        return parts
 
     def _check_losses(self, prediction: Tensor, target: Any) -> None:
         """Losses, scores and decisions of the last prediction must have a number for each target."""
@@ -194,6 +266,11 @@ class Trial:
             problems.append(
                 f"{name}.decide must return a decision and a probability for each of {len(target)} targets."
             )
+
+
+def _first_tensor(batch: Mapping[str, Any]) -> Tensor:
+    """The first tensor of a batch, whose rows are its samples; a number is none."""
+    return next(value for value in batch.values() if isinstance(value, Tensor) and value.ndim)
 
 
 def _whole_numbers(groups: Any) -> bool:

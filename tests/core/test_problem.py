@@ -190,6 +190,10 @@ def test_merit_by_hand():
     assert DescentProblem(3, alpha=[0.1, 0.2, 0.5], cap=5.0).merit(losses).item() == 4 + 5 + 0.5 + 0.5
     assert DescentProblem(3, alpha=[0.1, 0.2, 0.5], cap=5.0, first=1).merit(losses).item() == 4 + 4.5 + 0.5
     assert DescentProblem(3, alpha=0.01).merit(losses).item() == 4, "feasible"
+    # Losses below the cap are no credit, at the first exit or at another one; at the cap nothing is missed.
+    for met in ({"cap": 12.0}, {"cap": 10.0}, {"cap": 8.0, "cap_layer": 2}, {"cap": 6.0, "cap_layer": 3}):
+        assert DescentProblem(3, alpha=0.01, **met).merit(losses).item() == 4, met
+    assert DescentProblem(3, alpha=[0.1, 0.2, 0.5], cap=12.0).merit(losses).item() == 4 + 0.5 + 0.5
     assert DescentProblem(3, objective=[1, 1, 1, 1]).merit(losses).item() == 4, "no constraints"
 
 

@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 
 from descend import DescentConfig, DescentTrainer
 from descend.cli import main
-from descend.core import DescentProblem
+from descend.core import DescentProblem, GeometricTarget
 from descend.evaluation.calibration import TEMPERATURES, at_temperature, temperature
 from descend.evaluation.layers import LayerLosses
 from descend.models import LayeredClassifier
@@ -40,6 +40,12 @@ def test_without_constraints_it_is_that_of_the_lowest_last_loss():
     assert tempered.logits is not None and torch.equal(tempered.logits[0], layers.logits[0] / found)
 
 
+@pytest.mark.parametrize(("scales", "wrong"), [([0.1, 5.0], 0.0), ([0.1, 300.0], 0.0), ([0.1, 5.0], 0.5)])
+def test_without_a_mistake_or_any_knowledge_there_is_no_temperature(scales, wrong):
+    for problem in (DescentProblem(1), DescentProblem(1, target=GeometricTarget(0.2))):
+        assert temperature(sure(scales, wrong), Classification(), problem) is None
+
+
 def test_with_constraints_the_last_loss_may_be_one_percent_higher():
     """Where the last loss is lowest layer 2 lowers it by 1.4 %; at a higher temperature by the 2 % that α asks for."""
     layers, problem = sure([0.0, 0.4, 0.6]), DescentProblem(2, [0.08, 0.02])
@@ -65,8 +71,9 @@ def test_the_head_takes_up_a_temperature_and_no_decision_changes(family):
 
 @pytest.mark.parametrize("method", ["erm", "constrained"])
 def test_a_run_keeps_the_tempered_model_and_its_checkpoints_do_not(tmp_path, method):
-    flags = ["--data", "generated", "--depth", "2", "--hidden-size", "16", "--heads", "2", "--max-length", "16"]
-    flags += ["--num-train-epochs", "1", "--method", method]
+    flags = ["--data", "generated", "--depth", "2", "--hidden-size", "16", "--heads", "2", "--max-length", "64"]
+    flags += ["--num-train-epochs", "3", "--method", method, "--learning-rate", "3e-3"]
+    flags += ["--no-load-best-model-at-end", "--save-total-limit", "1"]
     for name, more in (("with", []), ("without", ["--no-calibrate"])):
         assert main(["train", "text-distilbert", *flags, *more, "--out", str(tmp_path / name)]) == 0
     kept, plain = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("with", "without"))
@@ -82,19 +89,19 @@ def test_a_run_keeps_the_tempered_model_and_its_checkpoints_do_not(tmp_path, met
 
 
 class Stop(TrainerCallback):
-    """Ends training after its second step."""
+    """Ends training after 20 steps."""
 
     def on_step_end(self, args, state, control, **kwargs):
-        control.should_training_stop |= state.global_step == 2
+        control.should_training_stop |= state.global_step == 20
 
 
 def test_a_drop_in_trainer_calibrates_once_whoever_ended_it(tmp_path, capsys):
     torch.manual_seed(0)
-    rows = [{"input_ids": torch.randint(5, 40, (7,)).tolist(), "labels": place % 3} for place in range(12)]
-    args = networks.QUIET | {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 4, "learning_rate": 3e-3}
+    rows = [{"input_ids": [5 + place % 3] * 7, "labels": place % 3 if place > 3 else 0} for place in range(24)]
+    args = networks.QUIET | {"eval_strategy": "steps", "eval_steps": 10, "max_steps": 40, "learning_rate": 1e-2}
     ours = DescentTrainer(
         networks.network("distilbert"),
-        DescentConfig(output_dir=str(tmp_path), strength=0.0, **args),
+        DescentConfig(output_dir=str(tmp_path), strength=0.0, calibrate=True, **args),
         train_dataset=rows,
         eval_dataset=rows,
         callbacks=[Stop()],
@@ -112,13 +119,14 @@ def test_a_drop_in_trainer_calibrates_once_whoever_ended_it(tmp_path, capsys):
 
     ours.add_callback(Look())
     metrics = ours.train().metrics
-    assert ours.state.global_step == 2 and ours.temperature in TEMPERATURES and ours.temperature != 1
+    assert ours.state.global_step == 20 and ours.temperature in TEMPERATURES and ours.temperature != 1
     assert metrics["temperature"] == ours.temperature
     assert f"temperature {ours.temperature:.4g}: the head's" in capsys.readouterr().out
     ours.create_model_card()
     assert f"divided by the temperature {ours.temperature:.4g}" in (tmp_path / "README.md").read_text()
     assert torch.allclose(head.weight * ours.temperature, before, atol=1e-6)
     ours._best = math.inf
+    seen.clear()
     ours.evaluate()  # the model as it is, whatever it was divided by
     assert seen[-1:] in ([], [1.0])
 
@@ -131,3 +139,22 @@ def test_adapters_that_leave_the_head_alone_are_not_calibrated():
         networks.network("distilbert"), LoraConfig(target_modules=["q_lin"], modules_to_save=["classifier"])
     )
     assert LayeredClassifier(saved).can_be_tempered
+
+
+@pytest.mark.parametrize("calibrate", [False, True])
+def test_a_classifier_without_a_mistake_keeps_its_weights_and_its_losses(tmp_path, caplog, calibrate):
+    """A drop-in trainer calibrates if it is asked to alone; with nothing to fit it says so."""
+    torch.manual_seed(0)
+    rows = [{"input_ids": [5 + place % 2] * 7, "labels": place % 2} for place in range(12)]
+    args = networks.QUIET | {"eval_strategy": "steps", "eval_steps": 20, "max_steps": 40, "learning_rate": 1e-2}
+    ours = DescentTrainer(
+        networks.network("distilbert"),
+        DescentConfig(output_dir=str(tmp_path), calibrate=calibrate, **args),
+        train_dataset=rows,
+        eval_dataset=rows,
+    )
+    output = ours.train()
+    assert "temperature" not in output.metrics and ours.temperature == 1
+    assert ("not calibrated: no temperature from 0.1 to 31.6" in caplog.text) is calibrate
+    metrics = ours.evaluate()
+    assert metrics["eval_accuracy"] == 1 and math.isfinite(metrics["eval_merit"]) and metrics["eval_loss"] > 0

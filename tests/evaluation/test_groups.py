@@ -43,8 +43,8 @@ def test_the_groups_recombine_to_the_values_of_the_summary(tmp_path, kind):
     assert again.values == summary.values[1:]
 
 
-def test_losses_of_all_layers_stand_there_by_blocks(tmp_path):
-    """So many that no text has a line of its own; their mean is the summary's."""
+def test_losses_and_scores_of_all_layers_stand_there_by_blocks(tmp_path):
+    """So many that no text has a line of its own; their means are the summary's."""
     out = tmp_path / "run"
     flags = ["--depth", "2", "--max-steps", "1", "--hidden-size", "8", "--max-length", "12", "--dataset", "imdb"]
     assert main(["train", "text-ut", "--data", "generated", "--method", "erm", *flags, "--out", str(out)]) == 0
@@ -52,16 +52,16 @@ def test_losses_of_all_layers_stand_there_by_blocks(tmp_path):
     layers = json.loads((out / "groups.json").read_text())["layers"]
     assert summary.samples == summary.groups == sum(layers["counts"]) == 150
     assert len(layers["counts"]) == 30 and layers["noise"] == [0, 1, 2]
-    for level, losses in zip(layers["noise"], layers["losses"], strict=True):
-        means = [sum(layer) / 150 for layer in losses]
-        assert means == pytest.approx(summary.layer_losses[level], rel=1e-5)
+    for sums, by_layer in ((layers["losses"], summary.layer_losses), (layers["scores"], summary.layer_metrics)):
+        for level, rows in zip(layers["noise"], sums, strict=True):
+            assert [sum(layer) / 150 for layer in rows] == pytest.approx(by_layer[level], rel=1e-5)
 
 
-def test_samples_of_a_single_group_stand_alone():
+def test_values_are_summed_by_group():
     values = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     found = lambda *groups: LayerLosses(values, torch.tensor(groups), []).by_group(values).tolist()  # noqa: E731
     assert found(7, 3, 7) == [[3, 4], [6, 8]]
-    assert found(7, 7, 7) == values.tolist()
+    assert found(7, 7, 7) == [[9, 12]]
 
 
 def test_the_histogram_of_ratios_counts_by_layer_and_its_outer_bins_are_open():

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import re
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from scipy.stats import binomtest
 from descend import DescentClassifier, run
 from descend.cli import main
 from descend.errors import InputError
+from descend.evaluation import risk_control
 from descend.evaluation.layers import LayerLosses
-from descend.evaluation.risk_control import SEQUENCE, answers_lost, certify, on_test_data, samples_needed
+from descend.evaluation.risk_control import SEQUENCE, GroupTest, answers_lost, certify, on_test_data
 from descend.models.exit_rule import CERTIFIED_FILE, CertifiedExit
 from descend.records.schema import Exits, read_summary
 from tests.support.pages import classifier, fake_run
@@ -84,6 +86,93 @@ def test_the_bound_is_the_exact_binomial_test_in_a_fixed_order():
     assert again.test == 800 and again.test_risk == guarantee.losses / 800
 
 
+# --- groups of samples
+
+RISK, DELTA = 0.2, 0.1
+
+
+def in_groups(sizes, risks, generator, correlation=0.9):
+    """Samples of which every exit loses answers by a law of its own: its risk may rise and fall with the threshold.
+
+    All samples leave at the k-th last exit at the k-th threshold of `thresholds`. There a sample of group g loses its
+    answer with the probability risks[k, g], correlated within the group and with no other exit.
+    """
+    exits, groups = len(risks), torch.arange(len(sizes)).repeat_interleave(sizes)
+    group = torch.rand(exits, len(sizes), generator=generator) < risks
+    own = torch.rand(exits, len(groups), generator=generator) < risks[:, groups]
+    copies = torch.rand(exits, len(groups), generator=generator) < correlation**0.5
+    scores = torch.ones(len(groups), exits + 2, dtype=torch.float64)
+    scores[:, 1:-1] -= torch.where(copies, group[:, groups], own).flip(0).T.double()
+    rising = torch.tensor([0.0, *reversed(thresholds(exits)), 1.0]).expand(len(groups), -1)
+    return LayerLosses(
+        losses=torch.zeros(len(groups), exits + 2),
+        groups=groups,
+        metrics=[],
+        scores=scores,
+        decisions=torch.zeros(len(groups), exits + 2, dtype=torch.int64),
+        confidences=rising,
+    )
+
+
+def thresholds(exits):
+    return [0.9 - 0.1 * place for place in range(exits)]
+
+
+SIZES = {
+    "single samples": torch.full((60,), 1),
+    "ten a group": torch.full((60,), 10),
+    "thirty a group": torch.full((60,), 30),
+    "from one to ten a group": torch.arange(60) % 10 + 1,
+}
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_a_risk_is_certified_wrongly_as_rarely_as_promised_for_correlated_samples(kind, monkeypatch):
+    """The first threshold is safe; the risk of the next three is the bound itself, of the fifth far below it again.
+
+    A group loses answers in proportion to its size.
+    """
+    sizes, draws = SIZES[kind], 1000
+    shape = sizes.double() * sizes.sum() / (sizes * sizes).sum()  # of mean 1 over samples
+    risks = RISK * torch.tensor([0.1, 1.0, 1.0, 1.0, 0.1])[:, None] * shape
+    monkeypatch.setattr(risk_control, "SEQUENCE", tuple(thresholds(5)))
+    generator = torch.Generator().manual_seed(0)
+    chosen = [certify(in_groups(sizes, risks, generator), RISK, 1 - DELTA, noise=0.0).threshold for _ in range(draws)]
+    wrong = sum(each not in (None, thresholds(5)[0]) for each in chosen)
+    assert wrong <= draws * DELTA + 3 * math.sqrt(draws * DELTA * (1 - DELTA))
+    assert chosen.count(None) < draws / 10  # the test is not idle
+
+
+def test_the_test_of_groups_is_the_product_by_hand():
+    """Fourteen groups at a risk of 0.2: b solves 14 kl(q, 0.2) = ln 10, and E is Π (1 + b / 0.8 · (0.2 n − S) / N)."""
+    test = GroupTest(torch.full((14,), 4.0), 0.2, 0.9)
+    share = 0.2 * (1 - test.bet)
+    kl = share * math.log(share / 0.2) + (1 - share) * math.log((1 - share) / 0.8)
+    assert 14 * kl == pytest.approx(math.log(10)) and test.needed == 11
+    lost = torch.tensor([1.0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+    for more, passes in ((0, True), (1, False)):
+        lost[2] = 4 * more  # a whole group
+        factors = [1 + test.bet / 0.8 * (0.2 * 4 - each) / 4 for each in lost.tolist()]
+        assert test.rejects(lost) == (math.prod(factors) >= 10) == passes
+
+
+@pytest.mark.parametrize("sizes", [[3] * 10, [3] * 11, [1, 2, 5] * 8, [1, 2, 5] * 5, [9] + [1] * 60])
+def test_groups_without_a_lost_answer_are_certified_if_and_only_if_there_are_enough(sizes):
+    test = GroupTest(torch.tensor(sizes, dtype=torch.float64), 0.2, 0.9)
+    assert test.rejects(torch.zeros(len(sizes))) == (len(sizes) >= test.needed)
+
+
+def test_too_few_groups_certify_nothing_however_many_samples_and_say_so():
+    groups = torch.arange(40).repeat_interleave(30)
+    perfect = vars(drawn(1200, torch.Generator().manual_seed(0)))
+    perfect = LayerLosses(**perfect | {"scores": torch.ones(1200, 4).double(), "groups": groups})
+    guarantee = certify(perfect, 0.05, 0.95, noise=0.0)
+    assert (guarantee.threshold, guarantee.validation, guarantee.groups, guarantee.needed) == (None, 1200, 40, 59)
+    assert "at least 59 independent groups of validation samples; there are 40, of 1200 samples" in guarantee.sentence()
+    enough = certify(perfect, 0.1, 0.95, noise=0.0)
+    assert enough.threshold == SEQUENCE[-1] and "0 of 1200 did there, in 40 independent groups" in enough.sentence()
+
+
 def test_an_answer_that_only_the_exit_has_right_makes_up_for_none():
     scores = torch.tensor([[0, 1, 0], [0, 0, 1], [0, 1, 1], [0, 0, 0]]).double()
     measured = LayerLosses(
@@ -99,8 +188,6 @@ def test_an_answer_that_only_the_exit_has_right_makes_up_for_none():
 
 @pytest.mark.parametrize(("risk", "confidence", "needed"), [(0.01, 0.95, 299), (0.05, 0.95, 59), (0.1, 0.9, 22)])
 def test_too_few_samples_mean_full_depth_and_say_how_many_are_needed(risk, confidence, needed):
-    assert samples_needed(risk, confidence) == needed
-
     def certified(count):
         perfect = drawn(count, torch.Generator().manual_seed(0))
         return certify(
@@ -108,6 +195,7 @@ def test_too_few_samples_mean_full_depth_and_say_how_many_are_needed(risk, confi
         )
 
     few, enough = certified(needed - 1), certified(needed)
+    assert few.needed == enough.needed == needed and (few.groups, enough.groups) == (needed - 1, needed)
     assert few.threshold is None and enough.threshold == SEQUENCE[-1]
     assert f"at least {needed} validation samples; there are {needed - 1}" in few.sentence()
     assert on_test_data(few, drawn(10, torch.Generator())).test_risk == 0
@@ -191,7 +279,7 @@ def test_evaluate_with_a_risk_saves_what_the_classifier_then_uses(trained):
 
 def test_the_page_on_exits_does_what_it_says(trained):
     page = (Path(__file__).parents[2] / "docs" / "guides" / "exits.md").read_text(encoding="utf-8")
-    (command,) = re.findall(r"^    descend (evaluate .*)$", page, re.MULTILINE)
+    command = re.findall(r"^    descend (evaluate .*)$", page, re.MULTILINE)[0]
     assert (
         main([word.replace("runs/imdb", str(trained)) for word in command.split()] + ["--noise", "0", "--most", "9"])
         == 0
@@ -224,6 +312,8 @@ def test_a_damaged_threshold_is_one_line(content, tmp_path):
     [
         ({"risk": 0.01}, "--exit"),
         ({"exit": True, "confidence": 0.9}, "--risk"),
+        ({"exit": True, "risk": 0.01, "unseen": True}, "--unseen.*--task"),
+        ({"exit": True, "risk": 0.01, "task": "classification"}, "not seen.*--unseen"),
         ({"exit": True, "risk": 0.0}, "risk.*0"),
         ({"exit": True, "risk": float("nan")}, "risk.*nan"),
         ({"exit": True, "risk": 0.1, "confidence": 1.0}, "confidence.*1"),

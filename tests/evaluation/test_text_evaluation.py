@@ -1,7 +1,9 @@
 """What is measured of classifiers: ratios, where decisions settle, exits, probes, and models we never trained."""
 
 import shutil
+from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,12 +12,13 @@ from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertForMaskedLM, DataCollatorWithPadding
 
 from descend import DescentClassifier, GaussianNoise, run
+from descend.cli import main
 from descend.errors import InputError
 from descend.evaluation.exits import COST, exit_layers, exits
-from descend.evaluation.layers import LayerLosses, measure
+from descend.evaluation.layers import LayerLosses, embedding_std, measure, metric_value
 from descend.evaluation.probes import fit_probes
 from descend.models import LayeredClassifier
-from descend.models.exit_rule import ExitRule
+from descend.models.exit_rule import CERTIFIED_FILE, ExitRule
 from descend.records.schema import read_summary
 from descend.tasks.text import (
     Classification,
@@ -130,6 +133,57 @@ def test_the_threshold_is_chosen_on_validation_and_reported_on_test(tokenizer, s
     assert [point.patience for point in report.patience] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "leaves"),
+    [
+        (0, 1.0),  # of 1000 samples those that the first exit gets wrong, and the mean number of layers then used
+        (5, 1.0),  # half a point is allowed
+        (6, 1.012),  # the next threshold keeps these six to the end
+    ],
+)
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_an_exit_may_cost_half_a_point_and_no_more(monkeypatch, wrong, leaves, higher_is_better):
+    """The first exit is less sure where it is wrong. Where less is better, the scores are errors."""
+    score, miss = (1.0, 0.0) if higher_is_better else (0.0, 1.0)
+    first = [miss] * wrong + [score] * (1000 - wrong)
+    correct = [[score, one, score, score] for one in first]
+    sure = [[0.0, 0.6 if one == miss else 1.0, 0.6, 1.0] for one in first]
+    judged = found([[0] * 4] * 1000, sure, correct)
+    judged = replace(judged, metrics=[metric_value(TASK, total, 1000) for total in judged.scores.sum(0).tolist()])
+    task = SimpleNamespace(root=False, higher_is_better=higher_is_better)
+    monkeypatch.setattr("descend.evaluation.exits._time_ratio", lambda *args, **settings: 0.5)
+    monkeypatch.setattr("descend.evaluation.exits.measure", lambda *args, **settings: judged)
+    chosen = exits(SimpleNamespace(depth=3), task, None, None).chosen
+    assert chosen.layers == pytest.approx(leaves)
+    assert abs(chosen.value - judged.metrics[-1]) <= 0.005 + 1e-12
+
+
+# --- σ_x
+
+
+class Unknown(Classification):
+    """A task that knows nothing of the embedding, so that σ_x is measured by forward passes."""
+
+    def sigma(self, embedding, dataset):
+        """Not known."""
+
+
+@pytest.mark.parametrize("most", [1024, 20])
+@pytest.mark.parametrize("batch_size", [7, 64])
+def test_sigma_is_that_of_all_tokens_of_the_samples_however_they_are_batched(tokenizer, monkeypatch, most, batch_size):
+    monkeypatch.setattr("descend.evaluation.layers.MOST_FOR_SIGMA", most)
+    random = np.random.default_rng(0)
+    # Texts of one word each first, then of many, long and short: no batch is like all of them, and most have padding.
+    texts = [[5] * 4] * 20 + [random.integers(5, 50, random.integers(2, 50)).tolist() for _ in range(40)]
+    rows = [{"input_ids": ids, "attention_mask": [1] * len(ids), "labels": 0} for ids in texts]
+    model = classifier(tokenizer)
+    used = [texts[60 * (2 * place + 1) // (2 * min(most, 60))] for place in range(min(most, 60))]
+    words = model.get_input_embeddings().weight.detach().double().numpy()
+    expected = words[np.concatenate(used)].std()
+    collate = DataCollatorWithPadding(tokenizer)
+    assert embedding_std(model, Unknown(), rows, batch_size=batch_size, collate=collate) == pytest.approx(expected)
+
+
 # --- probes
 
 
@@ -189,9 +243,13 @@ def test_a_plain_classifier_is_judged_probed_and_left_early(plain):
     assert summary.sigma == pytest.approx(words.std().item(), rel=0.02)
 
 
-def test_the_exits_of_a_plain_classifier_are_certified(plain):
+def test_the_exits_of_a_plain_classifier_are_certified_on_data_that_it_has_not_seen(plain, capsys):
     folder, data = plain
-    run.evaluate(folder, task="classification", data=str(data), noise=[0.0], exit=True, risk=0.5, confidence=0.5)
+    words = ["--task", "classification", "--data", str(data), "--noise", "0", "--exit", "--risk", "0.5"]
+    assert main(["evaluate", str(folder), *words, "--confidence", "0.5"]) == 2
+    assert "data that it has not seen" in capsys.readouterr().err
+    assert not (folder / CERTIFIED_FILE).exists()  # nobody said that the model was not trained on these data
+    assert main(["evaluate", str(folder), *words, "--confidence", "0.5", "--unseen"]) == 0
     assert DescentClassifier.from_pretrained(folder).exit.risk == 0.5
 
 

@@ -296,6 +296,67 @@ def test_bad_input_is_one_line_before_a_model_is_loaded(run, tasks, tmp_path, ca
     assert not (tmp_path / "out.json").exists()
 
 
+TASK = (
+    "task: {name}\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: '{rows}'}}}}\ntest_split: test\n"
+    "output_type: multiple_choice\ndoc_to_choice: ['red', 'blue']\ndoc_to_target: 0\n"
+)
+TEXT = "doc_to_text: '{{words}}'\n"
+METRIC = "metric_list: [{metric: acc}]\n"
+
+
+@pytest.fixture
+def code(tmp_path):
+    """A folder with a module that leaves a mark when it is imported, a task of one row and files to include."""
+    (tmp_path / "rows.jsonl").write_text('{"words": "red"}\n')
+    (tmp_path / "helper.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\ndef text(doc):\n    return doc['words']\n"
+        "def metric(items):\n    return items\n"
+    )
+    (tmp_path / "script").mkdir()
+    (tmp_path / "script" / "script.py").write_text((tmp_path / "helper.py").read_text())
+    (tmp_path / "inner").write_text("doc_to_text: !function helper.text\n")
+    (tmp_path / "middle.yml").write_text("include: inner\n")
+    return tmp_path
+
+
+ESCAPE = "{{ cycler.__init__.__globals__.__builtins__.open('%s', 'w') }}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("doc_to_text: !function helper.text\n" + METRIC, r"task\.yaml has !function helper\.text.*--trust-code"),
+        ("include: middle.yml\n" + METRIC, r"inner has !function helper\.text.*--trust-code"),
+        ("include: [{folder}/inner]\n" + METRIC, r"inner has !function"),
+        (TEXT + "metric_list: [{metric: !function helper.metric}]\n", r"runs code: .*helper\.metric"),
+        (TEXT + "metric_list: [{metric: {folder}/script}]\n", r"metric \S+/script, which is none of lm-eval's own"),
+        (TEXT + "metric_list: [{metric: acc, hf_evaluate: true}]\n", "package evaluate"),
+        (TEXT + METRIC + "metadata: {a: &x [!function helper.text, *x]}\n", "!function helper.text"),
+        (TEXT + METRIC + "metadata: !!python/name:os.system ''\n", "python/name:os.system"),
+        (f'doc_to_text: "{ESCAPE % "{folder}/ran"}"\n' + METRIC, r"SecurityError.*__init__"),
+    ],
+)
+def test_no_code_of_a_task_file_runs_unless_it_is_trusted(code, lines, words):
+    task = code / "task.yaml"
+    text = TASK.format(name="task", rows=code / "rows.jsonl") + lines.replace("{folder}", str(code))
+    task.write_text(text)
+    with pytest.raises(InputError, match=words):
+        loading.load_tasks([str(task)])
+    assert not (code / "ran").exists()
+
+
+def test_trusted_code_runs_and_a_plain_task_needs_no_trust(code, run, capsys):
+    plain, coded = code / "plain.yaml", code / "coded.yaml"
+    plain.write_text(TASK.format(name="plain", rows=code / "rows.jsonl") + TEXT + METRIC)
+    coded.write_text(TASK.format(name="coded", rows=code / "rows.jsonl") + "include: middle.yml\n" + METRIC)
+    for task, flags, status in ((plain, [], 0), (coded, [], 2), (coded, ["--trust-code"], 0)):
+        assert not (code / "ran").exists()
+        out = ["--out", str(code / f"{task.stem}.json")]
+        assert main(["tasks", str(run), "--tasks", str(task), *out, *flags]) == status
+    assert (code / "ran").exists() and read_task_results(code / "coded.json").curves[0].task == "coded"
+    assert "--trust-code" in capsys.readouterr().err
+
+
 def test_the_task_of_the_page_is_one(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "guides" / "tasks.md").read_text("utf-8")

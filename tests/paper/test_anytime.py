@@ -61,8 +61,8 @@ def test_missing_are_the_arms_that_the_grid_has_for_a_model(study):
     text = [line("text", "RoBERTa", "imdb", 4, 1.0, arm, 0) for arm in ("erm", "constrained", "linear")]
     missing = FIGURES["anytime"](results([*study, *text])).chart.missing
     assert missing == (
-        "Not run: DistilBERT, Llama, Paper's form of ViT, Linear weights of ViT, Uniform weights of ViT, ERM, more "
-        "noise of ViT, Paper's ERM of ViT, Paper's form of RoBERTa, Paper's ERM of RoBERTa."
+        "Not run: DistilBERT, Llama, Preset paper of ViT, Linear weights of ViT, Uniform weights of ViT, ERM, more "
+        "noise of ViT, ERM with preset paper of ViT, Preset paper of RoBERTa, ERM with preset paper of RoBERTa."
     )
 
 

@@ -211,7 +211,7 @@ def test_every_setting_has_its_numbers_and_its_verdict(study):
     assert (low, high) == pytest.approx((5 - reach, 5 + reach), rel=0.05)
     assert rows["UCSD"]["Linear weights: gain %"] == "+2.00 (+2.00 to +2.00)"
     assert rows["Avenue"]["Linear weights: gain %"] == rows["Avenue"]["Linear weights: verdict"] == "–"
-    assert rows["UCSD"]["Paper's form: feasible"] == "–" and rows["UCSD"][f"{name}: feasible"] == "3 of 3"
+    assert rows["UCSD"]["Preset paper: feasible"] == "–" and rows["UCSD"][f"{name}: feasible"] == "3 of 3"
     assert (rows["Avenue"]["ERM: last layer"], rows["Avenue"][f"{name}: last layer"]) == ("10", "11")
     assert f"{name}: better than ERM in 2 of 3 settings (1 decided), worse in 1 (1 decided)." in words
     assert "Linear weights: better than ERM in 1 of 1 settings (1 decided), worse in 0 (0 decided)." in words
@@ -223,21 +223,21 @@ def test_each_form_of_constraints_has_its_own_columns():
     lines += seeds([12, 12], "paper", feasible=False, certified=[0.1, 0.1])
     rows, words = table("table-cells", lines, "Data")
     row = rows["UCSD"]
-    assert [row[f"Paper's form: {head}"] for head in ("feasible", "falls", "last layer", "verdict")] == [
+    assert [row[f"Preset paper: {head}"] for head in ("feasible", "falls", "last layer", "verdict")] == [
         *("0 of 2", "2 of 2 (2 certain)", "12", "worse")
     ]
     assert [row[f"Descend's default: {head}"] for head in ("feasible", "falls", "last layer", "verdict")] == [
         *("2 of 2", "2 of 2", "9", "better")
     ]
-    assert "Paper's form: better than ERM in 0 of 1 settings (0 decided), worse in 1 (1 decided)." in words
+    assert "Preset paper: better than ERM in 0 of 1 settings (0 decided), worse in 1 (1 decided)." in words
     assert "is worse:" not in words
 
 
 def test_one_seed_decides_nothing_and_equal_runs_are_neither_better_nor_worse():
     rows, words = table("table-cells", [ut("erm", 0, 10), ut("constrained", 0, 10), ut("paper", 0, 9)], "Data")
     assert rows["UCSD"]["Descend's default: gain %"] == "+0.00"
-    assert rows["UCSD"]["Paper's form: gain %"] == "+10.00"
-    assert rows["UCSD"]["Paper's form: verdict"] == "undecided"
+    assert rows["UCSD"]["Preset paper: gain %"] == "+10.00"
+    assert rows["UCSD"]["Preset paper: verdict"] == "undecided"
     assert "Descend's default: better than ERM in 0 of 1 settings (0 decided), worse in 0 (0 decided), and neither in 1"
     assert "worse in 0 (0 decided), and neither in 1." in words and "is worse:" not in words
 
@@ -264,7 +264,7 @@ def test_a_form_is_that_of_a_variant_or_of_the_arm_itself():
     }
     assert len(rows) == len(forms) and {row["Data"] for row in rows} == {"UCSD"}
     assert {row["γσ_x is"] for row in rows} == {"a standard deviation"}
-    default, paper = "Descend's default", "Paper's form"
+    default, paper = "Descend's default", "Preset paper"
     assert forms == {
         ("UT", "tied", "–", "ERM"): ("2", "10"),
         ("UT", "tied", "–", default): ("2", "10"),
@@ -294,7 +294,7 @@ def test_the_papers_noise_is_read_in_both_ways():
     assert as_variance["Last layer"] == "6.5"
     reach = student.ppf(0.975, 1) * sqrt(0.5) / sqrt(2)
     assert interval(as_variance["Mean over noise"]) == pytest.approx((6.5 - reach, 6.5 + reach), rel=0.05)
-    assert rows["UT", "a variance", "Paper's form"]["Weights"] == "untied"
+    assert rows["UT", "a variance", "Preset paper"]["Weights"] == "untied"
     assert rows["ViT", "a variance", "ERM"]["Weights"] == rows["ViT", "a variance", "ERM"]["Layer"] == "–"
     assert len(rows) == 5
 

@@ -83,10 +83,10 @@ def test_a_form_that_asks_for_more_than_any_method_reached_says_so() -> None:
 
 def test_won_settings_are_left_out_and_the_worst_stands_first() -> None:
     found = rows(PLAIN, runs("constrained", [9, 9], 1.0, 1.0), runs("paper", [11, 11], 1.0, 1.1))
-    assert [row["Method"] for row in found] == ["Paper's form"]
+    assert [row["Method"] for row in found] == ["Preset paper"]
     shown = FIGURES["table-lost"](Results([])).table
     assert shown is not None and not shown.rows
-    assert "Paper's form has 0 of 0. Descend's default has 0 of 0." in shown.words
+    assert "Preset paper has 0 of 0. Descend's default has 0 of 0." in shown.words
 
 
 def test_a_diverged_run_is_the_reason() -> None:

@@ -100,13 +100,13 @@ def test_the_page_opens_with_five_answers_and_a_picture_before_the_grids_and_fol
     claims = study.page.locator("#claims")
     places = [study.page.locator(name).first.bounding_box() for name in ("#opening", "#grid", "#claims", "#figure-1")]
     assert [place["y"] for place in places] == sorted(place["y"] for place in places)
-    assert places[0]["y"] + places[0]["height"] < 1200
+    assert places[0]["y"] + places[0]["height"] < 1300
     assert claims.get_attribute("open") is None
     claims.locator("summary").click()
     verdicts = claims.locator(".judged")
     words = verdicts.locator(".word").all_inner_texts()
     counts = " ".join(opening.locator("p").all_inner_texts())
-    for form in ("Paper's form", "Descend's default"):
+    for form in ("Preset paper", "Descend's default"):
         of = verdicts.filter(has=study.page.get_by_text(f"{form}:", exact=True)).locator(".word").all_inner_texts()
         assert f"{form}: {of.count('Held')} held" in counts and of.count("Held") > 5
     marks = dict(zip(words, verdicts.locator(".mark").all_inner_texts(), strict=True))
@@ -120,7 +120,7 @@ def test_each_form_has_its_grid_on_one_scale_of_colours() -> None:
         return 0.02 if cell["arm"] == "paper" else 0.4
 
     maps = heat_map.heat_maps(Results.of(parse_cell(one, "a line") for one in small(apart)))
-    assert [one.name for one in maps] == ["Paper's form", "Descend's default"]
+    assert [one.name for one in maps] == ["Preset paper", "Descend's default"]
     paper, default = ([cell for _, row in one.rows for cell in row if cell] for one in maps)
     assert [cell.index for cell in paper] == [cell.index for cell in default]
     strongest = [max(cell.share for cell in cells) for cells in (paper, default)]
@@ -156,7 +156,7 @@ def test_a_cell_opens_by_keyboard_and_gives_the_focus_back(study: Visit) -> None
     expect(dialog).to_be_visible()
     assert dialog.locator("h2").inner_text() == "UT-5, UCSD, γ = 0.8"
     assert page.evaluate("document.querySelector('#cell-arm').selectedOptions[0].label") == "Descend's default"
-    for form in ("Paper's form", "Descend's default"):
+    for form in ("Preset paper", "Descend's default"):
         assert form in dialog.locator("#cell-words").inner_text()
     shown = "document.querySelector('[data-curve={}]')"
     assert dialog.locator("figure:not([hidden])").count() == 6
@@ -209,7 +209,7 @@ def test_answers_stand_side_by_side_at_each_noise(study: Visit) -> None:
     section.scroll_into_view_if_needed()
     tables = section.locator("table:visible")
     expect(tables).to_have_count(1)
-    assert tables.locator("thead th").all_inner_texts() == ["Prompt", "ERM", "Descend's default", "Paper's form"]
+    assert tables.locator("thead th").all_inner_texts() == ["Prompt", "ERM", "Descend's default", "Preset paper"]
     noisy = tables.locator("tbody tr").first.locator("td").all_inner_texts()
     assert noisy[0].count("mouse") > noisy[1].count("mouse")
     section.locator("[data-control=noise]").focus()

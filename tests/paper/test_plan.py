@@ -60,7 +60,7 @@ def text_ut(cell):
     ],
 )
 def test_the_size_of_an_unrolled_model_is_that_of_the_model(recipe, build, arm):
-    """The paper's form has weights for each layer; of text-ut the classifier's few weights are left out."""
+    """Preset paper has weights for each layer; of text-ut the classifier's few weights are left out."""
     cell = cell_of(recipe, arm, depth=5)
     assert size(cell).parameters == pytest.approx(count(build(cell)), rel=1e-3)
 

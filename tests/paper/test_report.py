@@ -385,13 +385,13 @@ def test_figures_have_a_line_or_a_panel_for_each_form() -> None:
     study = whole(BETTER)
     for name in ("figure-1", "figure-2", "figure-4", "figure-6", "figure-7", "figure-13", "figure-16"):
         chart = FIGURES[name](study).chart
-        assert {"ERM", "Paper's form", "Descend's default"} <= chart.legend().keys(), name
+        assert {"ERM", "Preset paper", "Descend's default"} <= chart.legend().keys(), name
     for name in ("figure-3", "figure-8", "figure-9", "figure-10"):
         panels = FIGURES[name](study).chart.panels
-        counts = {form: sum(form in panel.title for panel in panels) for form in ("Paper's form", "Descend's default")}
-        assert counts["Paper's form"] == counts["Descend's default"] > 0, name
+        counts = {form: sum(form in panel.title for panel in panels) for form in ("Preset paper", "Descend's default")}
+        assert counts["Preset paper"] == counts["Descend's default"] > 0, name
     spread = FIGURES["figure-12"](study).chart.legend()
-    assert list(spread) == ["ERM", "Paper's form", "Descend's default", "Paper's form, no relaxation"]
+    assert list(spread) == ["ERM", "Preset paper", "Descend's default", "Preset paper, no relaxation"]
 
 
 def test_steps_along_layers_rest_on_seeds_and_groups_where_groups_are_told() -> None:
@@ -518,7 +518,7 @@ def test_of_seeds_that_all_diverged_the_settings_are_those_of_their_flags() -> N
     study = results(lines)
     named = [claim for name in ("figure-5", "figure-14", "figure-15") for claim in claims(study, name, "paper")]
     assert all(claim.held == "not held" and "Diverged: " in claim.sentence for claim in named)
-    (row,) = (row for row in FIGURES["table-2"](study).table.rows if list(row[:2]) == ["RoBERTa", "Paper's form"])
+    (row,) = (row for row in FIGURES["table-2"](study).table.rows if list(row[:2]) == ["RoBERTa", "Preset paper"])
     assert "0.003" in row and "0.05" not in row, "what its flags give, and nothing of another's"
 
 
@@ -774,7 +774,7 @@ def test_the_papers_numbers_stand_beside_ours() -> None:
     strong = [one for one in columns if one["Noise"] == "strong"]
     assert {one["Printed: ERM"] for one in strong} == {"–"}, "the paper has no strong regime"
     heads = list(table.heads)
-    assert heads.index("Printed: ERM") == heads.index("Gain %: Paper's form") + 1
+    assert heads.index("Printed: ERM") == heads.index("Gain %: Preset paper") + 1
     assert all("(" in one[f"Gain %: {ARM_NAMES[form]}"] for one in columns for form in ("paper", "constrained"))
 
 

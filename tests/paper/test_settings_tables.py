@@ -73,9 +73,9 @@ def test_the_papers_rows_stand_before_ours(tmp_path):
     assert ut[0]["Method"] == PRINTED and (ut[0]["cap"], ut[0]["α"], ut[0]["Data"]) == ("5.5?", "0.22?", "all")
     assert ut[0]["As printed"] == "5.50 (cap, guessed), 0.78 (1 − α, guessed)"
     methods = {row["Method"] for row in ut[1:]}
-    assert {"ERM", "Paper's form", "Descend's default"} <= methods and PRINTED not in methods
+    assert {"ERM", "Preset paper", "Descend's default"} <= methods and PRINTED not in methods
     for row in ut[1:]:
-        bound = row["Method"] in ("Paper's form", "Descend's default")
+        bound = row["Method"] in ("Preset paper", "Descend's default")
         assert (row["α"], row["cap"]) == (("0.1", "1.5") if bound else ("–", "–")), row["Method"]
         assert row["As printed"] == "–"
 

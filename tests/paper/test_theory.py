@@ -31,7 +31,7 @@ def line(arm: str, seed: int = 0, losses: list[float] | None = None, **changed: 
 
 
 def claim(lines: list[dict[str, Any]], name: str, number: int = 0) -> Claim:
-    """The verdict on one claim about the paper's form."""
+    """The verdict on one claim about preset paper."""
     return judge(name, results(lines).judging("paper"))[number]
 
 
@@ -39,7 +39,7 @@ def claim(lines: list[dict[str, Any]], name: str, number: int = 0) -> Claim:
 
 
 def logged(losses: list[list[float]], multipliers: list[list[float]], seed: int = 0, **changed: Any) -> dict[str, Any]:
-    """A cell of the paper's form with these rows of its log."""
+    """A cell of preset paper with these rows of its log."""
     one = line("paper", seed, **changed)
     steps = [10.0 * (place + 1) for place in range(len(losses))]
     one["curves"]["loss"] = {"steps": steps, "values": losses}
@@ -147,7 +147,7 @@ def test_the_figure_of_theorem_2_shows_both_forms_and_their_bounds() -> None:
     (panel,) = FIGURES["theory-1"](results([line("erm", losses=[4.0, 5.0, 1.0]), paper, ours])).chart.panels
     assert [list(series.y) for series in panel.series] == [[3.0, 3.0, 0.0], [3.0, 1.0, 1.0], [3.0, 2.5, 1.0]]
     assert [one.at for one in panel.lines] == pytest.approx([0.2 / ALPHA, 0.0])
-    assert "Paper's form" in panel.lines[0].words
+    assert "Preset paper" in panel.lines[0].words
 
 
 def test_a_bound_above_the_gap_of_the_input_says_nothing() -> None:

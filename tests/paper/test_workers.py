@@ -148,7 +148,7 @@ def test_what_another_command_leaves_behind_is_taken_over(out):
     def work():
         done.append(carry_out([job], light, workers=1, preload=PRELOAD))
 
-    with locked(out / "runs", f"{job.cell.name}.lock"):
+    with locked(out / "runs", f"{job.cell.name}.descend-lock"):
         thread = threading.Thread(target=work)
         thread.start()
         time.sleep(1)
@@ -168,7 +168,7 @@ def test_a_command_that_is_stopped_leaves_no_process_and_no_claim(out, how):
     assert other.exitcode is not None
     until(lambda: not any(running(each) for each in workers), 10)
     for job in jobs_of(out)[:2]:
-        with locked(out / "runs", f"{job.cell.name}.lock"):
+        with locked(out / "runs", f"{job.cell.name}.descend-lock"):
             pass
     assert not cell_store.read(out)
 
@@ -198,7 +198,7 @@ def test_a_study_from_the_command_line(out, monkeypatch, capsys):
     assert "4 cells: 0 done, 4 to run." in capsys.readouterr().out
     assert not (out / "cells.jsonl").exists()
 
-    lock, folder = out / "runs" / f"{long.name}.lock", out / "runs" / long.name
+    lock, folder = out / "runs" / f"{long.name}.descend-lock", out / "runs" / long.name
     killed = []
 
     def killer():

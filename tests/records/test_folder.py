@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 
 from descend.errors import InputError
 from descend.records import LOCK_FILE, locked
-from descend.records.folder import aside, put
+from descend.records.folder import put
+from descend.records.ownership import aside
 
 fork = multiprocessing.get_context("fork")
 

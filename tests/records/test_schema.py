@@ -47,7 +47,7 @@ CONFIG = {
 }
 GROUPS = {
     **{"noise": [0.0, 1.0], "root": True, "single": False, "counts": [2, 3], "scores": [[1.0, 2.0], [3.0, None]]},
-    "layers": {"noise": [1.0], "counts": [5], "losses": [[[1.0], [2.0]]]},
+    "layers": {"noise": [1.0], "counts": [5], "losses": [[[1.0], [2.0]]], "scores": [[[3.0], [4.0]]]},
 }
 
 

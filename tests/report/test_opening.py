@@ -1,192 +1,179 @@
-"""The sentence that a page opens with says what its numbers say, and no more."""
+"""The numbers that a page opens with, computed again from the runs' sums by group."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 
 from descend.report import RunView, group_runs
 from descend.report.frames import Frames, embed
+from descend.report.headline import headline, judged_apart
 from descend.report.opening import opening
-from descend.report.sentence import Curve, Scale, sentence
-from tests.support.pages import classifier, fake_run
+from tests.support.pages import NOISE, classifier, fake_run
 
-RMSE, ACCURACY = Scale("RMSE", higher=False), Scale("Accuracy", higher=True)
-FALLING = [90.0, 60.0, 45.0, 20.0, 9.0]
-EARLY = [90.0, 20.0, 15.0, 10.0, 9.1]
-
-
-@pytest.fixture(scope="module")
-def arms(tmp_path_factory: pytest.TempPathFactory):
-    root = tmp_path_factory.mktemp("arms")
-    runs = [fake_run(root / method, method, frames=False) for method in ("erm", "constrained")]
-    (group,) = group_runs([RunView.read(run) for run in runs])
-    return group.arms
+GROUPS = 24
+LAYERS = (1, 3, 7)
+BASE = np.linspace(0.5, 0.9, 8)[:, None] + 0.1 * np.random.default_rng(0).normal(
+    size=GROUPS
+)  # hard groups are hard to all
 
 
-def said(arms, ours: list[float], plain: list[float] | None, scale: Scale = RMSE) -> str:
-    baseline = Curve(arms[0], plain, "plain training") if plain else None
-    return sentence(Curve(arms[1], ours, "constrained training"), baseline, scale)
+def means(seed: int, better: float = 0.0) -> np.ndarray:
+    """A score at each layer and group, (8, GROUPS)."""
+    return BASE + better + 0.01 * np.random.default_rng(seed).normal(size=(8, GROUPS))
 
 
-def test_a_gain_is_told_with_its_numbers(arms) -> None:
-    assert said(arms, EARLY, FALLING) == (
-        "Half of the layers already give RMSE 15.0 with constrained training; plain training needs all 4 layers for "
-        "that (45.0 at half depth); at full depth constrained training is 1.1% worse (9.10 against 9.00)."
-    )
-    earlier = said(arms, EARLY, [90.0, 60.0, 45.0, 14.0, 9.0])
-    assert "plain training needs 3 layers for that" in earlier
-    never = said(arms, EARLY, [90.0, 60.0, 45.0, 20.0, 16.0])
-    assert "reaches that at no layer" in never and "at full depth constrained training is 43% better (9.10" in never
-    odd = said(arms, EARLY[:4], FALLING[:4])
-    assert odd.startswith("1 of 3 layers already gives RMSE 20.0")
+def judged(
+    folder: Path, method: str, scores: np.ndarray | None, *, size: int = 5, root: bool = False, **entries
+) -> Path:
+    """A run of which each group has ``size`` samples with these mean scores."""
+    if scores is not None:
+        values = (np.sqrt(scores.mean(1)) if root else scores.mean(1)).tolist()
+        entries = {"layer_metrics": {"0.15": values}} | entries
+    fake_run(folder, method, frames=False, **entries if root else classifier(**entries))
+    if scores is not None:
+        sums = (size * scores).tolist()
+        counts = [size] * scores.shape[1]
+        layers = {"noise": [0.15], "counts": counts, "losses": [sums], "scores": [sums]}
+        content = {"noise": NOISE, "root": root, "counts": counts, "scores": [sums[-1]] * len(NOISE), "layers": layers}
+        (folder / "groups.json").write_text(json.dumps(content))
+    return folder
 
 
-def test_no_gain_and_a_loss_are_told_as_such(arms) -> None:
-    assert "gains nothing along the layers" in said(arms, FALLING, FALLING)
-    worse = said(arms, FALLING, EARLY)
-    assert worse.startswith("Constrained training is worse along the layers") and "is 1.1% better (9.00" in worse
-    costly = said(arms, [90.0, 20.0, 15.0, 13.0, 12.0], FALLING)
-    assert "at full depth constrained training is 33% worse (12.0 against 9.00)" in costly
-    assert "diverged" in said(arms, [*EARLY[:4], float("nan")], FALLING)
-    assert said(arms, [9.0, 5.0], [9.0, 7.0]) == "At full depth constrained training is 29% better (5.00 against 7.00)."
+def shown(*folders: Path):
+    (group,) = group_runs([RunView.read(folder) for folder in folders])
+    table, notes = headline(group)
+    cells = {
+        (body.name, row.cells[0].text): [(float(cell.text), cell.note) for cell in row.cells[1:]]
+        for body in table.bodies
+        for row in body.rows
+    }
+    return table, cells, " ".join(notes)
 
 
-def test_a_single_run_has_its_own_sentence(arms) -> None:
-    assert said(arms, FALLING, None).startswith("This model needs all of its 4 layers")
-    assert said(arms, [90.0, 10.0, 9.2, 9.1, 9.0], None).startswith("The first 2 of 4 layers already give RMSE 9.20")
-    assert said(arms, [90.0, 20.0, 15.0, 9.2, 9.0], None).startswith("3 of 4 layers give RMSE 9.20")
-    assert said(arms, [9.0, 9.0, 9.0, 9.0, 9.0], None).startswith("The layers improve nothing")
+def ends(note: str) -> list[float]:
+    return [float(end) for end in note.split(" to ")]
 
 
-def test_an_accuracy_within_its_sampling_error_gains_nothing(arms) -> None:
-    ours, plain = [0.5, 0.52, 0.53, 0.53, 0.53], [0.5, 0.5, 0.5, 0.5, 0.52]
-    assert "already give accuracy 0.530" in said(arms, ours, plain, ACCURACY)
-    assert "gains nothing" in said(arms, ours, plain, Scale("Accuracy", higher=True, samples=250))
+def students(values: np.ndarray) -> list[float]:
+    width = student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return [values.mean() - width, values.mean() + width]
+
+
+def test_every_method_has_its_numbers_and_differences_are_paired(tmp_path: Path) -> None:
+    scores = {"erm": means(1), "constrained": means(2, 0.02), "linear": means(3), "layerskip": means(4, -0.02)}
+    table, cells, words = shown(*(judged(tmp_path / method, method, each) for method, each in scores.items()))
+    assert table.heads == ["Accuracy", "Layer 1", "Half depth, layer 3", "Full depth, layer 7"]
+    names = {"erm": "ERM", "constrained": "Constrained", "linear": "Linear weights", "layerskip": "LayerSkip"}
+    minus = "Minus ERM, on the same samples"
+    assert set(cells) == {("", name) for name in names.values()} | {
+        (minus, name) for method, name in names.items() if method != "erm"
+    }
+    for method, name in names.items():
+        for layer, (value, note) in zip(LAYERS, cells["", name], strict=True):
+            own = scores[method][layer]
+            assert value == pytest.approx(own.mean(), abs=6e-4)
+            assert ends(note) == pytest.approx(students(own), abs=0.1 * own.std() / np.sqrt(GROUPS) + 1e-3)
+        if method == "erm":
+            continue
+        for layer, (value, note) in zip(LAYERS, cells[minus, name], strict=True):
+            apart = scores[method][layer] - scores["erm"][layer]
+            assert value == pytest.approx(apart.mean(), rel=0.01)
+            low, high = students(apart)
+            assert ends(note) == pytest.approx([low, high], abs=0.1 * (high - low))
+            # Unpaired it would be several times as wide.
+            assert high - low < 0.3 * np.subtract(*reversed(ends(cells["", name][0][1])))
+    assert "in its own unit; higher is better" in words and "over 24 groups of samples" in words
+    assert "%" not in words.replace("95\u00a0%", "") and "point" not in words
+
+
+def test_a_root_is_taken_of_the_mean_over_groups(tmp_path: Path) -> None:
+    scores = [np.abs(means(seed)) + 3 for seed in (1, 2)]
+    folders = [judged(tmp_path / str(place), "erm", each, root=True, seed=place) for place, each in enumerate(scores)]
+    _, cells, words = shown(folders[0])
+    value, note = cells["", "ERM"][-1]
+    assert value == pytest.approx(np.sqrt(scores[0][7].mean()), abs=6e-3)
+    low, high = np.sqrt(students(scores[0][7]))
+    assert ends(note) == pytest.approx([low, high], abs=0.1 * (high - low) + 5e-3)
+    assert "lower is better" in words and "of these trained models alone" in words
+    _, cells, words = shown(*folders)  # two seeds
+    assert "and 2 seeds" in words
+    by_seed = np.sqrt([each[7].mean() for each in scores])
+    low, high = ends(cells["", "ERM"][-1][1])
+    assert cells["", "ERM"][-1][0] == pytest.approx(by_seed.mean(), abs=6e-3) and low < by_seed.min() < high
 
 
 @pytest.mark.parametrize(
-    ("ours", "plain", "words"),
+    ("theirs", "reason"),
     [
-        (0.01319, 0.01274, "constrained training is 3.5% worse (0.0132 against 0.0127)."),
-        (8.93, 8.90, "the two differ by 0.3% (8.93 against 8.90)."),
-        (8.9001, 8.9, "both give RMSE 8.90."),
-        (0.0, 0.0, "both give RMSE 0.00."),
+        ({"scores": means(2)[:, 1:]}, "they were judged on different samples"),
+        ({"scores": means(2), "size": 6}, "they were judged on different samples"),
+        ({"scores": None}, "not both have the layers’ scores by group of samples; evaluate them again"),
     ],
 )
-def test_full_depth_is_compared_in_per_cent(arms, ours: float, plain: float, words: str) -> None:
-    assert said(arms, [90.0, 20.0, ours], [90.0, 60.0, plain]).endswith(f"at full depth {words}")
+def test_what_can_not_be_paired_has_no_difference_and_says_why(tmp_path: Path, theirs: dict, reason: str) -> None:
+    other = judged(tmp_path / "constrained", "constrained", **theirs)
+    _, cells, words = shown(judged(tmp_path / "erm", "erm", means(1)), other)
+    assert {name for name, _ in cells} == {""} and reason in words
+    three = (judged(tmp_path / f"{seed}", "erm", means(seed), seed=seed) for seed in (1, 2))
+    _, cells, words = shown(*three, judged(tmp_path / "late", "linear", means(5), seed=5))
+    assert "they have no seeds in common" in words
 
 
 @pytest.mark.parametrize(
-    ("ours", "plain", "samples", "words"),
+    ("entries", "words"),
     [
-        (0.53, 0.52, None, "the two differ by 1 point (0.530 against 0.520)."),
-        (0.55, 0.52, 9000, "x is 3 points better (0.550 against 0.520)."),
-        (
-            0.5,
-            0.52,
-            250,
-            "x is 2 points worse (0.500 against 0.520), which may be chance on 250 samples.",
-        ),
+        ({"strength": 0.8}, "bounds, so violations do not compare: strength 0.2 (ERM); strength 0.8 (Constrained)."),
+        ({"sigma": 0.5}, "γ stands for different noise: σ_x 0.18 (ERM); σ_x 0.5 (Constrained)."),
+        ({"noise": NOISE[:-1], "values": [0.7] * 5}, "The mean over noise is over different levels"),
+        ({"samples": 70}, "The number of samples differs: 60 (ERM); 70 (Constrained)."),
+        ({"calibrated": True}, "losses do not compare: not calibrated (ERM); calibrated (Constrained)."),
+        ({}, None),
     ],
 )
-def test_accuracies_are_compared_in_points(arms, ours: float, plain: float, samples: int | None, words: str) -> None:
-    scale = Scale("Accuracy", higher=True, samples=samples)
-    curves = Curve(arms[1], [0.3, 0.5, ours], "x"), Curve(arms[0], [0.3, 0.5, plain], "y")
-    assert sentence(*curves, scale).endswith(f"at full depth {words}")
+def test_runs_that_were_not_judged_alike_are_not_compared_silently(tmp_path: Path, entries: dict, words: str) -> None:
+    alike = {"strength": 0.2, "samples": 60}
+    folders = []
+    for method, own in (("erm", {}), ("constrained", entries)):
+        known = alike | own
+        temperature = 1.3 if known.pop("calibrated", False) else None
+        folders.append(judged(tmp_path / method, method, means(1), **known))
+        summary = json.loads((folders[-1] / "summary.json").read_text())
+        (folders[-1] / "summary.json").write_text(json.dumps(summary | {"alpha": None}))
+        config = {"recipe": "text-distilbert", "method": method, "seed": 0, "model": "m", "settings": {}}
+        (folders[-1] / "config.json").write_text(json.dumps(config | {"training": {}, "temperature": temperature}))
+    lines = judged_apart(group_runs([RunView.read(folder) for folder in folders])[0])
+    assert (len(lines) == 1 and words in lines[0]) if words else lines == []
 
 
-def test_a_difference_that_seeds_explain_may_be_chance(arms) -> None:
-    def words(ours: list[float], plain: list[float]) -> str:
-        ends = [(values, sum(values) / len(values)) for values in (ours, plain)]
-        curves = [Curve(arm, [90.0, 20.0, mean], "x", values) for arm, (values, mean) in zip(arms, ends, strict=True)]
-        return sentence(*curves, RMSE)
-
-    assert words([9.0, 10.0, 11.0], [9.0, 9.5, 10.3]).endswith("), which may be chance over seeds.")
-    assert words([10.0, 10.1, 10.2], [9.0, 9.1, 9.05]).endswith(").")
-    assert words([10.0, 10.0], [9.0, 9.0]).endswith(").") and words([10.0], [9.0]).endswith(").")
-
-
-def test_one_layer_that_is_better_than_all_is_told_as_such(arms) -> None:
-    assert said(arms, [90.0, 12.3, 12.6, 12.7], None) == (
-        "The first of 3 layers already gives RMSE 12.3, within 5% of all 3 (12.7); the layers after it make it worse."
-    )
-
-
-def test_the_noisy_input_is_beside_the_layers(tmp_path: Path) -> None:
+def test_the_noisy_input_has_its_number_and_its_line(tmp_path: Path) -> None:
     rows = {"erm": [90.0, 60, 50, 45, 40, 30, 20, 9], "constrained": [90.0, 40, 30, 20, 15, 10, 9, 9]}
-
-    def opened(given: float) -> tuple[str, list[str], list[float]]:
-        runs = [
-            fake_run(
-                tmp_path / method,
-                method,
-                frames=False,
-                layer_metrics={"0.15": row},
-                train_value=row[-1],
-                input_metrics={"0.15": given},
-            )
-            for method, row in rows.items()
-        ]
-        (group,) = group_runs([RunView.read(run) for run in runs])
-        view, figure = opening(0, group, None)
-        lines = {trace.name: list(trace.y) for trace in figure.data if trace.showlegend is not False}
-        return view.sentence, list(lines), lines["Noisy input"]
-
-    words, names, line = opened(36.0)
-    assert words.endswith(
-        "The noisy input itself has RMSE 36.0; worse than doing nothing: constrained training at layer 1 and plain "
-        "training at layers 1 to 4."
-    ) or words.endswith("plain training at layers 1 to 4 and constrained training at layer 1.")
-    assert names == ["Plain training", "Constrained training", "Noisy input"] and line == [36.0] * 8
-    words, _, _ = opened(95.0)
-    assert words.endswith(" The noisy input itself has RMSE 95.0.")
-    words, _, _ = opened(5.0)
-    assert "plain training at every layer" in words
-
-
-def test_a_picture_that_is_worse_than_its_input_says_so(tmp_path: Path) -> None:
-    clean = np.full((1, 16, 16), 100, np.uint8)
-    noisy = clean[None] + np.uint8(20)
-    layers = np.stack([noisy[:, 0] + np.uint8(add) for add in (30, 30, 0, 0, 0, 0, 0, 0)], axis=1)[:, :, None]
-    (group,) = group_runs([RunView.read(fake_run(tmp_path / "run", "constrained", frames=False))])
-    pictures = embed({"Constrained": Frames([0.15], clean, noisy, layers)}, 10**6)
-    words = [still.words for layer in opening(0, group, pictures)[0].strip for still in layer.stills]
-    assert words[:3] == ["RMSE 50.0", "RMSE 50.0, worse than the input", "RMSE 20.0"]
-
-
-def test_the_plot_has_the_sentences_numbers(tmp_path: Path) -> None:
-    rows = {"erm": [0.5, 0.5, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9], "constrained": [0.5, 0.6, 0.7, 0.8, 0.85, 0.88, 0.9, 0.9]}
     runs = [
-        fake_run(tmp_path / method, method, frames=False, **classifier(layer_metrics={"0.15": row}))
+        fake_run(tmp_path / method, method, frames=False, layer_metrics={"0.15": row}, input_metrics={"0.15": 36.0})
         for method, row in rows.items()
     ]
     (group,) = group_runs([RunView.read(run) for run in runs])
     view, figure = opening(0, group, None)
-    assert view.sentence.startswith("3 of 7 layers already give accuracy 0.800 with constrained training")
-    assert "all" not in view.sentence.split(";")[0] and view.strip == []
-    names = [trace.name for trace in figure.data if trace.showlegend is not False]
-    assert names == ["Plain training", "Constrained training"]
-    numbers = [number for trace in figure.data if trace.text for number in trace.text]
-    assert set(numbers) == {"0.800", "0.550", "0.900"}
-    # Without the metric along the layers it speaks of the loss.
+    lines = {trace.name: list(trace.y) for trace in figure.data if trace.showlegend is not False}
+    assert list(lines) == ["ERM", "Constrained", "Noisy input"] and lines["Noisy input"] == [36.0] * 8
+    assert lines["ERM"] == rows["erm"]
+    assert "The noisy input itself: RMSE 36.00." in view.notes and not any("nothing" in note for note in view.notes)
+    # Without the metric along the layers the numbers are losses.
     older = [fake_run(tmp_path / f"older-{method}", method, frames=False) for method in rows]
     (group,) = group_runs([RunView.read(run) for run in older])
-    assert " loss " in opening(0, group, None)[0].sentence
+    assert opening(0, group, None)[0].numbers.heads[0] == "Loss"
 
 
-def test_arms_of_one_method_have_names_that_fit_a_sentence(tmp_path: Path) -> None:
-    long = {f"setting_{place}": "a value of its own" for place in range(9)}
-    folders = [fake_run(tmp_path / f"{alpha}", "constrained", frames=False, alpha=alpha) for alpha in (0.1, 0.2)]
-    folders.append(fake_run(tmp_path / "erm", "erm", frames=False))
-    (group,) = group_runs([RunView.read(folder) for folder in folders])
-    view, figure = opening(0, group, None)
-    assert "with Constrained, α = 0.1" in view.sentence or "Constrained, α = 0.1 " in view.sentence
-    assert "plain training" in view.sentence
-    folders.append(fake_run(tmp_path / "long", "constrained", frames=False, settings=long))
-    (group,) = group_runs([RunView.read(folder) for folder in folders])
-    view, figure = opening(0, group, None)
-    assert "onstrained training 1 of 3" in view.sentence and "setting_0" not in view.sentence
-    names = [trace.name for trace in figure.data if trace.showlegend is not False]
-    assert names == ["Plain training", *(f"Constrained training {place} of 3" for place in (1, 2, 3))]
+def test_frames_of_every_method_have_their_numbers(tmp_path: Path) -> None:
+    clean = np.full((1, 16, 16), 100, np.uint8)
+    noisy = clean[None] + np.uint8(20)
+    layers = np.stack([noisy[:, 0] + np.uint8(add) for add in (30, 30, 0, 0, 0, 0, 0, 0)], axis=1)[:, :, None]
+    methods = {"erm": "ERM", "linear": "Linear weights", "constrained": "Constrained"}
+    runs = [RunView.read(fake_run(tmp_path / method, method, frames=False)) for method in methods]
+    (group,) = group_runs(runs)
+    pictures = embed({name: Frames([0.15], clean, noisy, layers) for name in methods.values()}, 10**6)
+    first, second, *_ = opening(0, group, pictures)[0].strip
+    assert [(still.label, still.words) for still in first.stills] == [(name, "RMSE 50.0") for name in methods.values()]
+    assert second.stills[0].alt == "ERM, layer 1, RMSE 50.0"

@@ -43,15 +43,16 @@ def test_the_title_is_text(visit: Visit) -> None:
     assert visit.page.locator("h1").inner_text() == TITLE
 
 
-def test_the_verdict_comes_first(visit: Visit) -> None:
+def test_the_verdict_comes_before_the_rest(visit: Visit) -> None:
     verdict = visit.page.locator(".verdict")
     assert "Feasible" in verdict.inner_text()
     assert verdict.inner_text().count("bind") == verdict.inner_text().count("layers 2 and 5 bind") == 1
-    assert verdict.bounding_box()["y"] < visit.page.locator("table").first.bounding_box()["y"]
+    assert verdict.bounding_box()["y"] < visit.page.locator(".curious table").first.bounding_box()["y"]
 
 
 def test_what_is_not_certain_has_a_colour_of_its_own(browser: Browser, tmp_path: Path) -> None:
-    states = {"certain": {}, "tentative": {"certain": False}, "broken": {"feasible": False}}
+    proven = {"feasible": False, "violation_intervals": [[0.1, 0.5]] * 7}
+    states = {"certain": {}, "tentative": {"certain": False}, "broken": proven}
     looks = set()
     for name, entries in states.items():
         run = fake_run(tmp_path / name, "constrained", frames=False, **entries)
@@ -194,6 +195,7 @@ def test_a_study_has_a_section_per_setting_and_says_loudly_what_is_infeasible(br
         assert visit.complaints == []
         assert visit.page.locator("[data-section]").count() == 2
         assert "Not feasible in 2 of 4 runs" in visit.page.locator(".verdict.broken").first.inner_text()
+        assert "they differ in training noise" in visit.page.locator(".subtitle").inner_text()
         row = visit.page.locator("tbody tr", has_text="Constrained").first.inner_text()
         assert "±" in row and "1 of 2" in row
         assert visit.page.locator("details.curious:not([open])").count() == 2
@@ -209,10 +211,10 @@ def test_the_page_stays_small(tmp_path: Path) -> None:
     assert write_page(texts, tmp_path / "texts.html", "texts").stat().st_size < 2e6
 
 
-def test_it_opens_with_a_sentence_a_picture_and_the_frames_of_each_layer(visit: Visit) -> None:
+def test_it_opens_with_numbers_a_picture_and_the_frames_of_each_layer(visit: Visit) -> None:
     page = visit.page
-    lead, plot = page.locator(".lead"), page.locator("[data-plot=opening]")
-    assert lead.inner_text().endswith(".") and lead.count() == 1
+    lead, plot = page.locator(".numbers"), page.locator("[data-plot=opening]")
+    assert lead.locator("tbody th").all_inner_texts()[:2] == ["ERM", "Constrained"]
     images = page.locator(".layers img")
     tops = [part.bounding_box()["y"] for part in (lead, plot, images.first, page.locator(".verdict"))]
     assert tops == sorted(tops)
@@ -222,7 +224,7 @@ def test_it_opens_with_a_sentence_a_picture_and_the_frames_of_each_layer(visit: 
     alts = [image.get_attribute("alt") for image in images.all()]
     assert alts[1].startswith("Constrained, layer 0, RMSE ") and alts[13].startswith("Constrained, layer 7, RMSE ")
     assert alts[13].endswith(visit.panel("Constrained")[2])
-    # It stands at the training noise, where the sentence is true.
+    # It stands at the training noise, where the numbers are.
     before = visit.plot("opening", "plot.data[0].y"), images.nth(4).get_attribute("src")
     visit.slide("frames-noise-0", "End")
     assert (visit.plot("opening", "plot.data[0].y"), images.nth(4).get_attribute("src")) == before
@@ -282,6 +284,10 @@ def test_the_glossary_lists_what_the_page_shows_and_nothing_else(browser: Browse
         shown = ("UT", "RMSE", "γ, noise level", "λ, multiplier", "fl, loss", "ERM, plain training")
         assert {*shown, "Feasible, infeasible", "Layer l, L"} <= set(names)
         assert not {"DUST", "ViT", "Accuracy", "NEFTune", "Linear probe"} & set(names)
+        assert "grey values" in visit.page.locator("footer").inner_text()
+    own = fake_run(tmp_path / "own", "erm", frames=False, recipe="Regression")
+    page = write_page([own], tmp_path / "report.html", "words").read_text().split("<script")[0]
+    assert "<dt>RMSE</dt>" in page and "the target’s own unit" in page and "picture" not in page
     texts = fake_run(tmp_path / "texts", "erm", frames=False, **classifier())
     page = write_page([texts], tmp_path / "report.html", "words").read_text()
     assert "<dt>Exit</dt>" in page and "<dt>Accuracy</dt>" in page and "<dt>RMSE</dt>" not in page
@@ -304,8 +310,10 @@ def test_a_classifiers_page_has_its_own_figures(browser: Browser, tmp_path: Path
         ]
         assert "Not trained by <Descend>." in visit.page.locator(".verdict").inner_text()
         words = visit.page.locator(".findings").inner_text()
-        assert "a mean Accuracy of 0.665 against ERM’s 0.665" in words and "The area under it over γ is 0.99" in words
-        assert "Constrained: on average a layer multiplies the loss of a single sample by 0.95;" in words
+        row = visit.page.locator(".curious table").first.locator("tbody tr").first
+        assert row.inner_text().split("\t")[:4] == ["ERM", "0.665", "7.04", "0.99"]
+        ratio = "the loss of a single sample after a layer over that before it: median 0.9; 93\u00a0% are below 1."
+        assert f"Constrained: {ratio}" in words and "0.95" not in words
         assert (
             "Early exits at a confidence of 0.9, chosen on validation data, use 5.00 of 7 layers on average and 0.80"
             in words
@@ -401,11 +409,15 @@ def test_whatever_a_model_answers_is_text(browser: Browser, tmp_path: Path) -> N
         {"instruction": f"prompt {hostile}", "output": f"answer {hostile} \ud800", "generator": HOSTILE[1]}
         for hostile in HOSTILE
     ]
-    (tmp_path / "a.json").write_text(json.dumps(rows))
-    page = write_completions([tmp_path / "a.json", tmp_path / "a.json"], tmp_path / "page.html")
+    paths = [tmp_path / folder / "a.json" for folder in ("erm", "constrained")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text(json.dumps(rows))
+    page = write_completions(paths, tmp_path / "page.html")
     with Guarded(browser, page, ready="table") as visit:
         visit.assert_quiet()
         assert visit.page.locator("tbody th").all_text_contents() == [row["instruction"] for row in rows]
         answers = [f"answer {hostile} ?" for hostile in HOSTILE for _ in range(2)]
         assert visit.page.locator("td").all_text_contents() == answers
-        assert HOSTILE[1] in visit.page.locator("thead th").nth(1).text_content()
+        heads = visit.page.locator("thead th").all_text_contents()
+        assert HOSTILE[1] in heads[1] and len(set(heads)) == len(heads) == 3  # two files of one name are told apart

@@ -18,7 +18,7 @@ from descend.models import UT, LayeredCausalLM, LayeredClassifier, ViTDenoiser
 from descend.run import export_model
 from descend.run.exporting import LayerChoice
 from tests.support import own
-from tests.support.networks import network
+from tests.support.networks import causal, network
 from tests.support.texts import review_folder
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "export.md").read_text(encoding="utf-8")
@@ -108,6 +108,12 @@ def test_evaluate_takes_an_exported_classifier(classifier, reviews, tmp_path, ca
     whole, cut = (json.loads((each / "summary.json").read_text()) for each in (classifier, tmp_path / "two"))
     assert cut["layer_metrics"]["0.0"] == whole["layer_metrics"]["0.0"][:3]
     assert cut["layer_losses"]["0.0"] == pytest.approx(whole["layer_losses"]["0.0"][:3], rel=1e-5)
+    words(capsys, "evaluate", classifier / "model", *flags)
+    alone = json.loads((classifier / "model" / "summary.json").read_text())
+    for name in ("method", "seed", "strength", "train_noise", "temperature"):
+        assert alone[name] == whole[name], name
+    assert "did not ask" in cut["verdict"] and "did not ask" not in alone["verdict"]
+    assert (cut["method"], cut["temperature"]) == (whole["method"], whole["temperature"])
 
 
 def test_video_models_and_what_a_shared_layer_means(tmp_path, capsys):
@@ -206,6 +212,10 @@ def test_a_model_of_a_script_is_exported_and_stays_whole(tmp_path, lora):
 def test_what_export_model_refuses(tmp_path, model, layers, message):
     with pytest.raises(InputError, match=message):
         export_model(model, layers, tmp_path / "out")
+    unsampled = causal()
+    unsampled.generation_config.temperature, unsampled.generation_config.do_sample = 0.9, False
+    with pytest.raises(InputError, match=r"its generation_config: .*do_sample"):
+        export_model(unsampled, 1, tmp_path / "out")
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="new or an empty folder"):
         export_model(network("distilbert"), 1, tmp_path)

@@ -141,7 +141,7 @@ def test_noise_moves_answers_and_an_interrupted_file_goes_on(run, prompts, tmp_p
     assert "exists; choose another" in err
     (tmp_path / "bad.json.partial").write_text("garbage\n")
     _, err = ask("bad.json", status=2)
-    assert "is damaged. Remove it" in err
+    assert "was not written by descend complete" in err
     for flags, said in ((["--noise", "-1"], "noise must be a level"), (["--seed", str(10**20)], "seed must be")):
         _, err = ask("none.json", *flags, status=2)
         assert said in err and not (tmp_path / "none.json.partial").exists()

@@ -249,8 +249,8 @@ def undecided(folder: Path) -> dict:
     """Processes that measure unlike losses, as unlike processors do by rounding: the second's first are the best."""
 
     class Unlike(DescentTrainer):
-        def _measure(self, *given):
-            layers = super()._measure(*given)
+        def _measure(self, *given, **options):
+            layers = super()._measure(*given, **options)
             by = self.args.process_index * (1 + self.state.global_step)
             return replace(layers, losses=layers.losses + by)
 

@@ -99,7 +99,7 @@ def line(
     settings = {"learning_rate": 3e-3, "max_steps": 400}
     if constrained:
         settings |= {"dual_lr": 0.03, "resilience": 0.05, "dual_optimizer": "adam"}
-        settings["stop_gradient"] = arm != "paper"  # the paper's form descends its Lagrangian
+        settings["stop_gradient"] = arm != "paper"  # preset paper descends its Lagrangian
     summary = {
         **{
             "recipe": cell["recipe"],

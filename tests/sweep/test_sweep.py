@@ -27,6 +27,7 @@ from descend.cli import main
 from descend.cli.settings import read_recipe
 from descend.methods import METHODS
 from descend.recipes.options import options as flags
+from descend.records.ownership import written_by_descend
 from descend.records.studies import SweepFile
 from descend.run import mean_metric
 from descend.sweep import storage
@@ -95,6 +96,13 @@ def swept(tmp_path_factory) -> Path:
 
 
 # --- what a sweep is
+
+
+def test_a_sweeps_database_lies_in_its_folder_whatever_its_name(tmp_path):
+    folder = tmp_path / "lr?1 #2 50%20 {x}"
+    folder.mkdir()
+    open_storage(storage.database_url(folder / "sweep.db")).engine.dispose()
+    assert list(tmp_path.rglob("*")) == [folder, folder / "sweep.db"] and written_by_descend(folder / "sweep.db")
 
 
 def test_every_method_has_as_many_trials_and_what_was_chosen_is_the_lowest(swept):
@@ -521,10 +529,10 @@ def test_another_sweep_in_the_storage_is_refused(swept, tmp_path, capsys):
     assert "holds trials of erm that the storage does not hold" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "trials")
     (tmp_path / "sweep.db").unlink()
-    (tmp_path / "sweep.json").write_text("all that is left of a sweep")
+    shutil.copy(swept / "sweep.json", tmp_path)  # all that is left of a sweep
     assert main(words(tmp_path, 1)) == 2
     assert "would be written over" in capsys.readouterr().err
-    assert (tmp_path / "sweep.json").read_text() == "all that is left of a sweep"
+    assert found(tmp_path) == found(swept)
 
 
 # --- the page

@@ -31,21 +31,21 @@ def tokenizer():
     return made
 
 
-def written(folder, rows, name="data.json"):
-    file = folder / name
-    file.write_text("\n".join(map(json.dumps, rows)) if name.endswith("l") else json.dumps(rows))
-    return file
+LINES, LIST = "\r\n".join(map(json.dumps, ROWS)), json.dumps(ROWS, indent=2)
 
 
-@pytest.mark.parametrize("name", ["data.json", "data.jsonl"])
-def test_an_empty_output_is_counted_and_left_out(tmp_path, name):
-    found = read_instructions(written(tmp_path, ROWS, name))
+@pytest.mark.parametrize("name", ["data.json", "data.jsonl", "DATA.JSONL", "data.txt"])
+@pytest.mark.parametrize("content", [LINES, LIST, f"\ufeff{LINES}\r\n", f"\ufeff\n{LIST}"])
+def test_lists_and_lines_are_read_by_any_name_and_an_empty_output_is_left_out(tmp_path, name, content):
+    (tmp_path / name).write_text(content, "utf-8", newline="")
+    found = read_instructions(tmp_path / name)
     assert found.rows.to_list() == ROWS[:2] and found.skipped == {"empty output": 1}
 
 
 def test_an_input_may_be_missing(tmp_path):
     rows = [{"instruction": "say red", "output": "red"}, {"instruction": "say red", "input": None, "output": "red"}]
-    row, other = read_instructions(written(tmp_path, rows)).rows
+    (tmp_path / "data.json").write_text(json.dumps(rows))
+    row, other = read_instructions(tmp_path / "data.json").rows
     assert row == other == {"instruction": "say red", "input": "", "output": "red"}
 
 
@@ -53,7 +53,9 @@ def test_an_input_may_be_missing(tmp_path):
     ("content", "words"),
     [
         ('[{"instruction": "a", "output": "b"}, {"out', r"data\.json.*JSON"),
-        ('{"instruction": "a"}', r"list.*dict"),
+        ('{"instruction": "a", "output": "b"}\n{"instruction": "a"}', r"line 2.*'output'.*none"),
+        ('{"instruction": "a", "output": "b"}\n{"instruc', r"line 2.*one JSON object.*'\{\"instruc'"),
+        ("a, b", r"line 1.*one JSON object.*'a, b'"),
         ('[{"output": "b"}]', r"row 0.*'instruction'.*none"),
         ('[{"instruction": "a", "output": "b"}, {"instruction": "a"}]', r"row 1.*'output'.*none"),
         ('[{"instruction": 3, "output": "b"}]', r"row 0.*'instruction'.*got 3"),
@@ -68,12 +70,6 @@ def test_wrong_files_are_refused_by_row(tmp_path, content, words):
     (tmp_path / "data.json").write_text(content)
     with pytest.raises(InputError, match=words):
         read_instructions(tmp_path / "data.json")
-
-
-def test_a_line_that_ends_early_is_named(tmp_path):
-    (tmp_path / "data.jsonl").write_text('{"instruction": "a", "output": "b"}\n{"instruc')
-    with pytest.raises(InputError, match=r"data.jsonl, line 2.*'\{\"instruc'"):
-        read_instructions(tmp_path / "data.jsonl")
 
 
 def test_no_file_and_no_text_are_refused(tmp_path):

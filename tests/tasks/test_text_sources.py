@@ -1,8 +1,11 @@
 """IMDb and MNLI as they lie on disk, real files where they are, and what else a folder may hold."""
 
+import json
+
 import pytest
 
 from descend.errors import InputError
+from descend.recipes.corpora import kind_of
 from descend.tasks.text import MNLI_LABELS, read_imdb, read_mnli
 from tests.support.sources import imdb, mnli
 
@@ -99,6 +102,36 @@ def test_what_editors_and_archives_leave_is_read_all_the_same(tmp_path):
     (tmp_path / "original").mkdir()
     (tmp_path / "original" / "multinli_1.0_train.jsonl").write_text("{}")
     assert read_mnli(tmp_path)["train"].num_rows == 2
+
+
+LITTER = b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X        \x00\x02\xb0\xff"  # what macOS leaves beside a file
+
+
+@pytest.mark.parametrize("form", ["imdb", "glue", "jsonl"])
+def test_hidden_files_and_folders_of_archives_are_no_data(tmp_path, form):
+    read, folder = (read_imdb, imdb(tmp_path)) if form == "imdb" else (read_mnli, mnli(tmp_path / "inner", form).parent)
+    before = read(folder)
+    for file in [file for file in folder.rglob("*") if file.is_file()]:
+        file.with_name(f"._{file.name}").write_bytes(LITTER)
+        inside = folder / "__MACOSX" / file.relative_to(folder)
+        inside.parent.mkdir(parents=True, exist_ok=True)
+        inside.write_bytes(LITTER)
+    (folder / "Thumbs.db").write_bytes(LITTER)
+    (folder / "desktop.ini").write_bytes(LITTER)
+    after = read(folder)
+    assert {side: rows.to_list() for side, rows in after.items()} == {
+        side: rows.to_list() for side, rows in before.items()
+    }
+    assert kind_of(folder) == ("imdb" if form == "imdb" else "mnli")
+
+
+def test_pairs_in_a_json_list_and_names_in_capitals_are_read(tmp_path):
+    rows = [{"sentence1": "a dog", "sentence2": "a cat", "gold_label": "neutral"}] * 3
+    for name in ("TRAIN.JSONL", "dev.jsonl"):
+        (tmp_path / name).write_text(json.dumps(rows))
+    sides = read_mnli(tmp_path)
+    assert [len(sides[side]) for side in ("train", "test")] == [3, 3]
+    assert sides["train"]["source"][2] == f"{tmp_path / 'TRAIN.JSONL'}, row 2"
 
 
 def test_a_field_or_a_byte_that_cant_be_read_is_told_by_its_file(tmp_path):

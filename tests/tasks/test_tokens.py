@@ -1,18 +1,17 @@
 """Texts → tokens: cutting, padding, vocabularies, and the σ_x of an embedding."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from torch import nn
 
 from descend.errors import InputError
 from descend.tasks.text import (
     Classification,
-    generate_pairs,
     generate_reviews,
     learn_tokenizer,
     load_tokenizer,
-    split_off,
     token_counts,
     tokenize,
 )
@@ -59,28 +58,6 @@ def test_of_a_pair_both_sentences_are_kept(tokenizer):
     assert len(words) == 12 and words.count("[SEP]") == 2 and words[-3:-1] == ["bad", "film"]
 
 
-@pytest.mark.parametrize("generate", [generate_reviews, generate_pairs])
-def test_the_validation_part_is_the_same_share_every_time(generate):
-    def sides():
-        return DatasetDict({side: Dataset.from_list(generate(50, seed)) for seed, side in enumerate(("train", "test"))})
-
-    one, again = (split_off(sides(), 0.2) for _ in range(2))
-    assert {side: len(rows) for side, rows in one.items()} == {"train": 40, "validation": 10, "test": 50}
-    for side in one:
-        assert one[side].to_list() == again[side].to_list()
-    both = sorted(map(str, [*one["train"].to_list(), *one["validation"].to_list()]))
-    assert both == sorted(map(str, generate(50, 0)))
-
-
-@pytest.mark.parametrize(
-    ("share", "match"), [(0, "between 0 and 1; got 0"), (0.01, "at least 2 of the 50"), (1.5, "got 1.5")]
-)
-def test_a_share_that_leaves_a_part_empty_is_refused(share, match):
-    sides = DatasetDict({side: Dataset.from_list(generate_reviews(50, 0)) for side in ("train", "test")})
-    with pytest.raises(InputError, match=match):
-        split_off(sides, share)
-
-
 def test_tokenizers_are_read_from_the_folders_people_have(tmp_path, tokenizer):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "film", "##s"]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
@@ -115,3 +92,27 @@ def test_sigma_is_the_std_of_all_embedded_tokens_but_padding(kind, tokenizer):
     expected = embedding.weight.detach()[ids].double().std(correction=0).item()
     assert Classification().sigma(embedding, kind(rows)) == pytest.approx(expected, rel=1e-9)
     assert token_counts(kind(rows)).tolist() == np.bincount(ids).tolist()
+
+
+IDS = pa.array([[4, 5, 6], [7, 8, 9]])
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.large_list(pa.int32()), pa.list_(pa.int64(), 3)])
+def test_a_list_is_a_list_however_arrow_stores_it(kind):
+    data = Dataset(pa.table({"input_ids": IDS.cast(kind), "labels": pa.array([0, 1])}))
+    rows = [{"input_ids": [4, 5, 6], "labels": 0}, {"input_ids": [7, 8, 9], "labels": 1}]
+    embedding = nn.Embedding(10, 4)
+    limits = {"labels": 2, "vocabulary": 10, "length": 3}
+    Classification().check(data, limits)
+    assert Classification().sigma(embedding, data) == Classification().sigma(embedding, rows)
+    for wrong, match in (({"vocabulary": 9}, "sample 1 has token 9"), ({"length": 2}, "sample 0 has 3 tokens")):
+        with pytest.raises(InputError, match=match):
+            Classification().check(data, limits | wrong)
+
+
+@pytest.mark.parametrize(
+    ("ids", "match"), [([[1.0, 2.0]], "whole numbers.*float"), ([None, [1]], "sample 0 has no token")]
+)
+def test_tokens_are_whole_numbers(ids, match):
+    with pytest.raises(InputError, match=match):
+        Classification().check(Dataset.from_dict({"input_ids": ids, "labels": [0] * len(ids)}), {"labels": 2})

@@ -1,6 +1,8 @@
 """Layouts on disk and what is wrong with them: real files where there are some, generated ones for damage."""
 
+import io
 import shutil
+import struct
 from pathlib import Path
 
 import av
@@ -11,7 +13,7 @@ from PIL import Image
 from descend.errors import InputError
 from descend.tasks.video import SIZE, Clip, find_clips, has_sides
 from descend.tasks.video.sources import natural
-from tests.support.sources import write_frames, write_video
+from tests.support.sources import add_box, box, trim, write_frames, write_video
 
 
 def cut(file: Path, share: float) -> None:
@@ -116,6 +118,8 @@ def test_ucsd_masks_and_the_archives_litter_are_left_out(tmp_path):
     (tmp_path / "Test/Test001/._0.tif").write_bytes(b"litter")
     write_frames(tmp_path / "Test/Test001_gt", suffix=".bmp")
     (tmp_path / "Test/.DS_Store").write_bytes(b"litter")
+    write_frames(tmp_path / "Test/@eaDir")
+    (tmp_path / "Test/__MACOSX/Test001").mkdir(parents=True)
     (tmp_path / "Test/UCSDped1.m").write_text("TestVideoFile = {};")
     (clip,) = find_clips(tmp_path, "test")
     assert clip.name == "testing/Test001"
@@ -251,6 +255,180 @@ def test_video_frames_come_in_order(tmp_path):
     (clip,) = find_clips(write_video(tmp_path / "clip.avi"), None)
     levels = decoded(clip)[:, :60].mean((1, 2))
     assert np.abs(levels - 20 * np.arange(12)).max() < 6
+
+
+# --- files that hold more, or less, than their first stream or page
+
+
+@pytest.mark.parametrize(
+    ("parts", "frames"),
+    [
+        ([(0, 39)], range(40)),
+        ([(13, 39)], range(13, 40)),  # as ffmpeg -ss … -c copy leaves it: from the last key frame on
+        ([(0, 9)], range(10)),
+        ([(13, 20)], range(13, 21)),
+        ([(0, 4), (30, 35)], [*range(5), *range(30, 36)]),
+    ],
+)
+def test_a_trimmed_video_is_shorter_and_not_truncated(tmp_path, parts, frames):
+    whole = write_video(tmp_path / "whole.mp4", frames=40)
+    file = trim(Path(shutil.copyfile(whole, tmp_path / "trimmed.mp4")), *parts)
+    np.testing.assert_array_equal(decoded(Clip("", (file,))), decoded(Clip("", (whole,)))[list(frames)])
+
+
+def test_a_trimmed_video_that_is_cut_off_is_refused(tmp_path):
+    file = trim(write_video(tmp_path / "a.mp4", frames=40), (13, 39))
+    content = file.read_bytes()
+    place = content.index(b"mdat") + 4
+    half = (content.index(b"moov") - 4 - place) // 2
+    file.write_bytes(content[: place + half] + bytes(half) + content[place + 2 * half :])
+    with pytest.raises(InputError, match=r"a\.mp4.*(truncated|decoded)"):
+        decoded(Clip("", (file,)))
+
+
+def test_dropped_frames_of_an_avi_are_no_truncation(tmp_path):
+    with av.open(str(tmp_path / "a.avi"), "w") as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for k in range(20):
+            picture = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 10 * k, np.uint8), format="rgb24")
+            picture.pts = 2 * k  # every other one is empty
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode(None))
+    clip = Clip("", (tmp_path / "a.avi",))
+    assert clip.announced() == 39 and len(decoded(clip)) == 20
+
+
+def test_the_video_is_read_and_not_its_cover(tmp_path):
+    plain = write_video(tmp_path / "plain.mp4")
+    covered = Path(shutil.copyfile(plain, tmp_path / "covered.mp4"))
+    picture = io.BytesIO()
+    Image.new("L", (32, 32)).save(picture, "JPEG")
+    cover = box(b"ilst", box(b"covr", box(b"data", struct.pack(">II", 13, 0) + picture.getvalue())))
+    handler = box(b"hdlr", bytes(8) + b"mdirappl" + bytes(9))
+    add_box(covered, (b"moov",), box(b"udta", box(b"meta", bytes(4) + handler + cover)), first=True)
+    with av.open(str(covered)) as container:
+        assert [stream.codec_context.name for stream in container.streams.video] == ["mjpeg", "mpeg4"]
+    clip = Clip("", (covered,))
+    assert clip.size() == (64, 48) and clip.announced() == 12
+    np.testing.assert_array_equal(decoded(clip), decoded(Clip("", (plain,))))
+
+
+@pytest.mark.parametrize(("marked", "level"), [((True, False), 50), ((False, True), 200), ((True, True), None)])
+def test_of_two_videos_the_default_is_read_or_none(tmp_path, marked, level):
+    file = tmp_path / "two.mkv"
+    with av.open(str(file), "w") as container:
+        streams = [container.add_stream("mpeg4", rate=25) for _ in marked]
+        for stream, default in zip(streams, marked, strict=True):
+            stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+            stream.disposition = av.stream.Disposition.default if default else av.stream.Disposition(0)
+        for stream, grey in zip(streams, (50, 200), strict=True):
+            for k in range(3):
+                picture = av.VideoFrame.from_ndarray(np.full((48, 64, 3), grey, np.uint8), format="rgb24")
+                picture.pts = k
+                container.mux(stream.encode(picture))
+            container.mux(stream.encode(None))
+    if level is None:
+        with pytest.raises(InputError, match=r"two\.mkv holds 2 videos and marks 2 as its default"):
+            decoded(Clip("", (file,)))
+    else:
+        assert abs(decoded(Clip("", (file,))).mean() - level) < 3
+
+
+UPRIGHT = [  # what each of EXIF's orientations does, and the display matrix (a, b, c, d) of the same turn
+    (1, lambda shown: shown, (1, 0, 0, 1)),
+    (2, lambda shown: shown[:, ::-1], (-1, 0, 0, 1)),
+    (3, lambda shown: shown[::-1, ::-1], (-1, 0, 0, -1)),
+    (4, lambda shown: shown[::-1], (1, 0, 0, -1)),
+    (5, lambda shown: shown.T, (0, 1, 1, 0)),
+    (6, lambda shown: np.rot90(shown, -1), (0, 1, -1, 0)),
+    (7, lambda shown: np.rot90(shown, 2).T, (0, -1, -1, 0)),
+    (8, lambda shown: np.rot90(shown), (0, -1, 1, 0)),
+]
+
+
+@pytest.mark.parametrize(("orientation", "upright", "matrix"), UPRIGHT)
+def test_frames_are_upright_as_exif_and_the_display_matrix_say(tmp_path, orientation, upright, matrix):
+    size = (64, 48) if orientation < 5 else (48, 64)
+    coded = np.full((48, 64), 20, np.uint8)  # bright on top, grey at the left: no turn leaves it as it is
+    coded[:24], coded[:, :16] = 200, 110
+    expected = np.asarray(Image.fromarray(np.ascontiguousarray(upright(coded))).resize((SIZE, SIZE), 2)).astype(float)
+    exif = Image.Exif()
+    exif[0x112] = orientation
+    for suffix in (".png", ".jpg", ".tif"):
+        Image.fromarray(coded).save(tmp_path / f"photo{suffix}", exif=exif)
+        clip = Clip("", (tmp_path / f"photo{suffix}",))
+        assert clip.size() == size and np.abs(decoded(clip)[0] - expected).mean() < 2, suffix
+    file = tmp_path / "phone.mp4"
+    with av.open(str(file), "w") as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        container.mux(stream.encode(av.VideoFrame.from_ndarray(coded, format="gray").reformat(format="yuv420p")))
+        container.mux(stream.encode(None))
+    content = bytearray(file.read_bytes())
+    a, b, c, d = (value << 16 for value in matrix)
+    struct.pack_into(">9i", content, content.index(b"tkhd") + 44, a, b, 0, c, d, 0, 0, 0, 1 << 30)
+    file.write_bytes(content)
+    clip = Clip("", (file,))
+    assert clip.size() == size and np.abs(decoded(clip)[0] - expected).mean() < 3
+
+
+def test_a_video_that_is_shown_aslant_is_refused_and_damaged_exif_costs_nothing(tmp_path):
+    file = write_video(tmp_path / "aslant.mp4")
+    content = bytearray(file.read_bytes())
+    turn = (46341, 46341, 0, -46341, 46341, 0, 0, 0, 1 << 30)
+    struct.pack_into(">9i", content, content.index(b"tkhd") + 44, *turn)
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=r"aslant\.mp4.*45°.*quarter turns"):
+        decoded(Clip("", (file,)))
+    Image.new("L", (24, 16), 77).save(tmp_path / "odd.jpg", exif=b"Exif\0\0not a TIFF at all")
+    assert decoded(Clip("", (tmp_path / "odd.jpg",))).mean() == 77
+
+
+def pages(count: int, size: tuple[int, int] = (24, 16)) -> list[Image.Image]:
+    return [Image.new("L", size, 10 * k + 5) for k in range(count)]
+
+
+@pytest.mark.parametrize(("name", "options"), [("a.tif", {}), ("a.tif", {"compression": "tiff_lzw"}), ("a.png", {})])
+def test_every_page_is_a_frame_and_every_stack_a_clip(tmp_path, capfd, name, options):
+    first, *others = pages(6)
+    (tmp_path / "stacks").mkdir()
+    for number in (10, 9):
+        file = tmp_path / "stacks" / f"{number}{name}"
+        first.save(file, save_all=True, append_images=others, **options)
+    clips = [*find_clips(tmp_path / "stacks", None), *find_clips(tmp_path, None), *find_clips(file, None)]
+    assert [clip.name for clip in clips] == ["9a", "10a", "stacks/9a", "stacks/10a", "9a"]
+    for clip in clips:
+        assert clip.announced() == 6 and clip.size() == (24, 16)
+        assert decoded(clip)[:, 0, 0].tolist() == [5, 15, 25, 35, 45, 55]
+    content = file.read_bytes()
+    end = content.rindex(b"IEND") - 16 if name == "a.png" else len(content) - 30
+    for size in range(end // 2, end, 7):  # a list of pages that breaks off ends no clip early
+        file.write_bytes(content[:size])
+        with pytest.raises(InputError, match=rf"9{name}"):
+            decoded(Clip("", (file,)))
+
+
+def test_what_is_in_an_image_and_no_frame_is_left_out_or_refused(tmp_path):
+    shown, *others = pages(4)
+    shown.save(tmp_path / "still_first.png", save_all=True, append_images=others, default_image=True)
+    thumbnail, mask = Image.new("L", (6, 4)), Image.new("L", (24, 16))
+    thumbnail.encoderinfo, mask.encoderinfo = {"tiffinfo": {254: 1}}, {"tiffinfo": {254: 4}}
+    shown.save(tmp_path / "with_thumbnail.tif", save_all=True, append_images=[thumbnail, others[0], mask])
+    shown.save(tmp_path / "with_preview.jpg", "MPO", save_all=True, append_images=[thumbnail])
+    for name, levels in (("still_first.png", [15, 25, 35]), ("with_thumbnail.tif", [5, 15]), ("with_preview.jpg", [5])):
+        clip = Clip("", (tmp_path / name,))
+        assert clip.announced() == len(levels) and decoded(clip)[:, 0, 0].tolist() == levels
+    shown.save(tmp_path / "stereo.jpg", "MPO", save_all=True, append_images=others[:1])
+    with pytest.raises(InputError, match=r"stereo\.jpg holds 2 pictures; expected one"):
+        decoded(Clip("", (tmp_path / "stereo.jpg",)))
+    shown, *others = pages(4)
+    (tmp_path / "mixed").mkdir()
+    shown.save(tmp_path / "mixed/0.tif")
+    shown.save(tmp_path / "mixed/1.tif", save_all=True, append_images=others)
+    (clip,) = find_clips(tmp_path / "mixed", None)
+    with pytest.raises(InputError, match=r"mixed/1\.tif has 4 pages; expected one, because 0\.tif has one"):
+        decoded(clip)
 
 
 # --- bad input: one clear error that names the file

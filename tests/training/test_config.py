@@ -1,6 +1,7 @@
 """DescentConfig: settings of several types, from Python, a command line and a config.json, mean the same."""
 
 import json
+import math
 from dataclasses import asdict
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 from transformers import HfArgumentParser, TrainingArguments
 
-from descend import DescentConfig, InputError
+from descend import UT, DescentConfig, InputError, UTConfig
 from descend.cli.settings import read_recipe
 from descend.core import DescentProblem
 from descend.recipes import RECIPES
@@ -20,7 +21,6 @@ LIST = [0.25, 0.5, 0.125]
     ("given", "kept"),
     [
         (0.25, 0.25),
-        (1, 1.0),
         (np.float32(0.25), 0.25),
         (torch.tensor(0.25), 0.25),
         (LIST, LIST),
@@ -39,7 +39,7 @@ def test_alpha_is_a_number_or_a_list_however_it_is_given(tmp_path, given, kept):
     assert args.alpha == kept and type(args.alpha) is type(kept)
     written = json.loads(json.dumps(args.to_dict()))["alpha"]
     assert DescentConfig(str(tmp_path), alpha=written).alpha == kept
-    if kept not in (None, 1.0):
+    if kept is not None:
         assert args.problem(3).alpha == (kept if isinstance(kept, list) else [kept] * 3)
 
 
@@ -54,6 +54,73 @@ def test_alpha_of_another_type_is_one_clear_line(tmp_path, given):
 def test_a_text_in_place_of_a_number_is_one_clear_line(tmp_path, name):
     with pytest.raises(InputError, match=f"{name} must be a number; got the text '0.8'"):
         DescentConfig(str(tmp_path), **{name: "0.8"})
+
+
+REFUSED = [
+    ({"method": "contrained"}, "method must be one of constrained, .*'contrained' .did you mean constrained"),
+    ({"strength": 2}, r"strength must lie in \[0, 1\]; got 2"),
+    ({"strength": True}, "strength must be a number; got True"),
+    ({"alpha": 1.0}, "alpha must lie strictly between 0 and 1"),
+    ({"alpha": [0.2, 0.0]}, "alpha must lie strictly between 0 and 1"),
+    ({"alpha": []}, "alpha must be one number or one per layer"),
+    ({"alpha": 0.1, "strength": 0.2}, "strength and alpha are two ways"),
+    ({"alpha": 0.1, "alpha_decay": 0.0}, "alpha_decay must lie in"),
+    ({"alpha_decay": 0.5}, "alpha_decay belongs to alpha"),
+    ({"alpha": 0.1, "cap": -1.0}, "cap must be a positive bound"),
+    ({"alpha": 0.1, "cap": 1.0, "cap_layer": -1}, "cap_layer must be from 0"),
+    ({"alpha": 0.1, "cap": 1.0, "cap_layer": 0.5}, "cap_layer must be a whole number; got 0.5"),
+    ({"first_layer": -1}, "first .--first-layer. must be from 0"),
+    ({"alpha": [0.1, 0.2], "first_layer": 2}, "first .--first-layer. must be from 0 to depth - 1 = 1"),
+    ({"form": "ration"}, "form must be one of difference, ratio; got 'ration' .did you mean ratio"),
+    ({"stop_gradient": "false"}, "stop_gradient must be True or False; got 'false'"),
+    ({"dual_lr": 0.0, "method": "erm"}, "a learning rate of the dual must be a positive number"),
+    ({"dual_optimizer": "adan"}, "dual_optimizer must be one of .*did you mean adam"),
+    ({"dual_optim_args": "{"}, "dual_optim_args must be a JSON object"),
+    ({"dual_optim_args": {"price": 1.0}}, "dual_optim_args must be a JSON object"),
+    ({"dual_optim_args": '{"nu": 0.5}'}, "'price' does not take these options"),
+    ({"dual_optim_args": '{"kp": "5"}', "dual_optimizer": "nupi"}, "kp of the dual optimizer must be a number"),
+    ({"dual_optim_args": '{"betas": [0.9]}', "dual_optimizer": "adam"}, "'adam' does not take these options"),
+    ({"dual_every": 0}, "every must be a number of steps, at least 1"),
+    ({"dual_warmup_steps": -1.0}, "dual_warmup_steps must be at least 0"),
+    ({"dual_warmup_epochs": math.nan}, "dual_warmup_epochs must be at least 0, and finite"),
+    ({"dual_warmup_epochs": 1.0, "dual_warmup_steps": 1.0}, "the same in two units"),
+    ({"resilience": -0.1}, "resilience must be 0"),
+    ({"slack": "explict"}, "slack must be one of implicit, explicit"),
+    ({"slack": "explicit"}, "explicit slack needs a positive resilience"),
+    ({"slack_lr": 0.0}, "slack_lr must be a number above 0"),
+    ({"slack_optimizer": "price"}, "slack_optimizer must be one of sgd, adam, nupi"),
+    ({"r_drop": -1.0}, "r_drop must be at least 0"),
+    ({"layer_dropout": 1.0}, "layer_dropout must be a rate"),
+    ({"layer_dropout_schedule": "slow"}, "layer_dropout_schedule must be one of exponential, constant"),
+    ({"exit_curriculum": "rotate"}, "exit_curriculum must be one of rotating, gradual"),
+    ({"exit_rotation": 0}, "exit_rotation must be at least 1"),
+    ({"exit_scale": math.inf}, "exit_scale must be at least 0, and finite"),
+    ({"calibrate": "no"}, "calibrate must be True or False"),
+    ({"patience": 0}, "patience must be at least 1"),
+    ({"preset": "papr"}, "preset must be one of paper"),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), REFUSED, ids=[str(given) for given, _ in REFUSED])
+def test_a_setting_that_cant_be_is_refused_when_it_is_given(tmp_path, given, words):
+    """By keyword, from JSON, and assigned later: the trainer's own door."""
+    later = DescentConfig(str(tmp_path))
+    vars(later).update(given)
+    (tmp_path / "args.json").write_text(json.dumps({"output_dir": str(tmp_path), **given}))
+    doors = (
+        lambda: DescentConfig(str(tmp_path), **given),
+        lambda: HfArgumentParser(DescentConfig).parse_json_file(tmp_path / "args.json"),
+        lambda: DescentConfig.of(later),
+    )
+    for door in doors:
+        with pytest.raises(InputError, match=words) as error:
+            door()
+        assert "\n" not in str(error.value)
+
+
+def test_a_list_of_alpha_and_a_late_first_layer_are_taken(tmp_path):
+    assert DescentConfig(str(tmp_path), alpha=[0.1] * 40, first_layer=30, cap=1.0, cap_layer=40).problem(40).first == 30
+    assert DescentConfig(str(tmp_path), first_layer=30).problem(31).first == 30
 
 
 @pytest.mark.parametrize(("given", "kept"), [(1, 1), (3, 3), (np.int64(3), 3), ("3", 3), ("epoch", "epoch")], ids=repr)
@@ -122,11 +189,33 @@ def test_python_and_the_command_line_mean_the_same_problem(tmp_path, more):
         assert typed.resolved(name) == args.resolved(name)
 
 
-def test_alpha_and_strength_are_refused_together_however_they_are_given(tmp_path):
+@pytest.mark.parametrize(
+    ("settings", "first"),
+    [
+        ({}, 1),  # exit 0 of UT is the noisy input itself, which no layer changes
+        ({"alpha": 0.1}, 0),  # the paper's chain starts at the input, also that of UT
+        ({"alpha": [0.1, 0.2, 0.3], "cap": 5.0}, 0),
+        ({"alpha": 0.1, "first_layer": 1}, 1),
+        ({"first_layer": 0}, 0),
+        ({"first_layer": 2}, 2),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("method", ["constrained", "erm"])
+def test_where_the_chain_of_ut_starts(tmp_path, settings, first, method):
+    args = DescentConfig(str(tmp_path), method=method, **settings)
+    model = UT(UTConfig(depth=3))
+    problem = args.problem(model.depth, model.first_layer)
+    assert (problem.first, problem.target.first) == (first, first)
+    assert problem.in_force.tolist() == ["cap" in settings, *(layer > first for layer in (1, 2, 3))]
+    trained = args.primal_dual(model.depth, model.first_layer).problem
+    assert torch.equal(trained.in_force, problem.in_force) is (method == "constrained")
+
+
+def test_a_model_of_one_layer_has_a_chain(tmp_path):
+    assert DescentConfig(str(tmp_path)).problem(1, first=1).in_force.tolist() == [False, True]
+
+
+def test_alpha_and_strength_are_refused_together_on_the_command_line():
     with pytest.raises(InputError, match=r"alpha.*strength|strength.*alpha"):
-        DescentConfig(str(tmp_path), alpha=0.2, strength=0.7).problem(3)
-    _, _, args, _ = read_recipe(
-        ["video-ut", "--data", "generated", "--out", str(tmp_path), "--alpha", "0.2", "--strength", "0.7"]
-    )
-    with pytest.raises(InputError, match=r"alpha.*strength|strength.*alpha"):
-        args.problem(3)
+        read_recipe(["video-ut", "--data", "generated", "--out", "run", "--alpha", "0.2", "--strength", "0.7"])

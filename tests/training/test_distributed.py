@@ -174,7 +174,7 @@ def test_a_disk_that_fails_one_process_is_told_by_both(two):
     for rank, said in ((1, second), (0, first)):
         assert said.startswith(f"process {rank}: {checkpoint} can't be written: "), said
         assert "Connection" not in said
-    assert "checkpoint-2" not in left + also_left and ".part" not in left + also_left
+    assert "checkpoint-2" not in left + also_left and ".descend-part" not in left + also_left
     assert none == "" and "checkpoint-2" in whole and damage(checkpoint) is None
 
 

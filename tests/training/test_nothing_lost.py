@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 
 from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, InputError, UTConfig, run
 from descend.cli import main
-from descend.records import locked
+from descend.records import LOCK_FILE, locked
 from descend.tasks.video import VideoDenoising, cache, load_video
 from descend.training import DescentMixin
 from descend.training.checkpoints import damage, load_state, rotate, save_state, seal
@@ -70,12 +70,12 @@ def test_a_run_that_is_killed_at_any_moment_goes_on_bit_equal():
     assert any(met != "over already" for one in tries for _, met in one["kills"])
 
 
-@pytest.mark.parametrize("left", [[], [".lock", ".part", "config.part.json"]])
+@pytest.mark.parametrize("left", [[], [".descend-lock", ".descend-part", ".descend-part-config.json"]])
 def test_a_run_that_was_killed_before_it_wrote_anything_starts(finished, tmp_path, left, capsys):
     out = tmp_path / "part" / "run"
     for name in left:
         out.mkdir(parents=True, exist_ok=True)
-        (out / name).mkdir() if name == ".part" else (out / name).touch()
+        (out / name).mkdir() if name == ".descend-part" else (out / name).touch()
     assert train(out, "--resume") == 0
     assert f"{out} has no whole checkpoint to go on from: training from the start." in capsys.readouterr().err
     assert_same_end(out, finished)
@@ -171,16 +171,16 @@ def test_going_on_from_a_damaged_checkpoint_is_refused_in_a_script_too(finished,
         trainer.train(resume_from_checkpoint=True)
 
 
-def test_what_is_left_of_a_checkpoint_that_was_being_deleted_outlives_no_whole_one(finished, tmp_path):
-    """As the library's rotation leaves it, killed; and none is ever left so by ours."""
+def test_rotation_keeps_the_newest_the_best_and_what_another_trainer_wrote(finished, tmp_path):
     out = shutil.copytree(finished, tmp_path / "run")
-    (out / "checkpoint-3" / "manifest.json").unlink()
+    shutil.copytree(out / "checkpoint-8", out / "checkpoint-9")
+    (out / "checkpoint-9" / "manifest.json").unlink()
     rotate(out, 2, None)
-    assert sorted(path.name for path in out.glob("checkpoint-*")) == ["checkpoint-6", "checkpoint-8"]
+    assert sorted(path.name for path in out.glob("checkpoint-*")) == ["checkpoint-6", "checkpoint-8", "checkpoint-9"]
     shutil.copytree(finished / "checkpoint-3", out / "checkpoint-3")
     rotate(out, 1, str(out / "checkpoint-3"))
-    assert sorted(path.name for path in out.glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-8"]
-    assert not (out / ".part").exists()
+    assert sorted(path.name for path in out.glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-8", "checkpoint-9"]
+    assert not (out / ".descend-part").exists()
 
 
 def test_state_is_read_as_it_was_written(tmp_path):
@@ -300,7 +300,7 @@ def test_a_signal_in_an_evaluation_stops_the_run(finished, tmp_path, monkeypatch
         assert train(out) == 130
     line = said(capsys)
     assert words in line and line.endswith("--resume")
-    assert not (out / "model").exists() and not (out / ".part").exists()
+    assert not (out / "model").exists() and not (out / ".descend-part").exists()
     assert train(out, "--resume") == 0
     assert_same_end(out, finished)
 
@@ -382,7 +382,7 @@ def test_a_full_disk_ends_the_run_with_one_line_and_costs_nothing(finished, smal
     out = small_disk / "run"
     assert train(out) == 1
     assert said(capsys).startswith(f"descend: {out / 'checkpoint-8'} can't be written: ")
-    assert not (out / ".part").exists()
+    assert not (out / ".descend-part").exists()
     whole = sorted(out.glob("checkpoint-*"))
     assert [path.name for path in whole] == ["checkpoint-3", "checkpoint-6"]
     assert [damage(path) for path in whole] == [None, None]
@@ -391,7 +391,7 @@ def test_a_full_disk_ends_the_run_with_one_line_and_costs_nothing(finished, smal
         filler.write_bytes(b"x" * 2**22)  # the rest of it
     assert train(out, "--resume") == 1
     assert "can't be written: No space left on device; 0.0 MB free" in said(capsys)
-    assert rows(out) == before and not list(out.glob("*.part*"))
+    assert rows(out) == before and not list(out.glob(".descend-part*"))
     filler.unlink()
     subprocess.run(["mount", "-o", "remount,size=64M", small_disk], check=True)
     assert train(out, "--resume") == 0
@@ -413,7 +413,7 @@ def test_a_fault_of_the_disk_ends_the_run_with_one_line(finished, tmp_path):
 import os, sys
 from descend.cli import main
 words, ends = sys.argv[1:], []
-for fault in ("records.jsonl:1500:5", "optimizer.pt:1000:5", ".part/model/:0:5", ""):
+for fault in ("records.jsonl:1500:5", "optimizer.pt:1000:5", ".descend-part/model/:0:5", ""):
     os.environ["FAULT"] = fault
     ends.append(main([*words, *(["--resume"] if ends else [])]))
 print(ends)
@@ -463,10 +463,10 @@ def test_two_processes_do_not_write_into_one_run(finished, unfinished, capsys):
     finally:
         holder.kill()  # the lock dies with it, its file stays
         holder.join()
-    assert (unfinished / ".lock").exists()
+    assert (unfinished / LOCK_FILE).exists()
     with locked(unfinished):
         pass
-    assert not (unfinished / ".lock").exists()
+    assert not (unfinished / LOCK_FILE).exists()
 
 
 def test_the_best_checkpoint_is_found_wherever_the_run_is_named_from(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from peft import LoraConfig, PeftModel, PromptTuningConfig, TaskType, get_peft_m
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    DataCollatorWithPadding,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -24,7 +25,7 @@ from descend.errors import InputError
 from descend.models import LayeredClassifier
 from descend.models.exit_rule import CERTIFIED_FILE
 from descend.tasks.text import generate_reviews, learn_tokenizer
-from tests.support.networks import network
+from tests.support.networks import causal, network
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUIET = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "save_strategy": "no"}
@@ -329,7 +330,7 @@ def test_adapters_are_what_is_trained_and_saved(tmp_path, tokenizer):
     ours = trainer(tmp_path, tokenizer, model, noise=0.5, args={"save_strategy": "steps", "save_steps": 2})
     ours.train()
     certified = Path(ours.args.output_dir) / CERTIFIED_FILE
-    certified.write_text("{}")  # of the weights before
+    certified.write_text('{"threshold": 0.9, "risk": 0.1, "confidence": 0.9, "noise": 0}')  # of the weights before
     ours.save_model()
     assert not certified.exists()
     assert (ours.dual.multipliers > 0).any()
@@ -420,5 +421,88 @@ def test_what_a_model_cant_take_is_refused_before_training(tmp_path, tokenizer):
     refused("model_init", model_init=lambda: None)
     refused(r"include_for_metrics.*inputs", args={"include_for_metrics": ["inputs"]})
     refused("bf16_full_eval", args={"bf16_full_eval": True})
+    by_steps = {"eval_strategy": "steps", "eval_steps": 2}
+    refused("eval_dataset must hold at least 2 samples; got 1", eval_dataset=good.select([0]), args=by_steps)
+    known = "accuracy, feasible, loss, merit, violation"
+    refused(f"one of {known}; got 'f1'", args=by_steps | {"metric_for_best_model": "f1"})
+    two, known = {"a": good, "b": good}, "a_accuracy, .*, b_violation"
+    refused(f"one of {known}; got 'f1'", eval_dataset=two, args=by_steps | {"metric_for_best_model": "eval_f1"})
     with pytest.raises(InputError, match="eval_dataset"):
         trainer(tmp_path, tokenizer, classifier(tokenizer), eval_dataset=None).evaluate()
+
+
+class Steps(TrainerCallback):
+    """Counts the steps."""
+
+    taken = 0
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.taken += 1
+
+
+class Unsavable:
+    """A processor that can't be written."""
+
+    def save_pretrained(self, folder):
+        raise TypeError("no JSON")
+
+
+def without_sampling(tokenizer):
+    """A language model as some are published: with a temperature, and without sampling."""
+    model = causal(vocab_size=len(tokenizer), max_position_embeddings=64)
+    model.generation_config.temperature, model.generation_config.do_sample = 0.9, False
+    return model
+
+
+def texts_alone(tokenizer):
+    rows = texts(tokenizer, 8, 0).remove_columns(["label", "text", "idx"])
+    return rows.filter(lambda row: len(row["input_ids"]) >= 8).map(lambda row: {"labels": row["input_ids"]})
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "data", "words"),
+    [
+        (classifier, {"dataloader_drop_last": True}, {"count": 3}, "at least one batch"),
+        (classifier, {"dataloader_drop_last": True, "max_steps": -1}, {"count": 3}, "at least one batch"),
+        (without_sampling, {}, {}, "its generation_config: .*temperature.*do_sample"),
+        (lambda tokenizer: Unsavable(), {}, {}, "its tokenizer: no JSON"),
+    ],
+    ids=["steps", "epochs", "generation config", "processor"],
+)
+def test_what_would_fail_at_the_end_is_refused_before_the_first_step(tmp_path, tokenizer, model, args, data, words):
+    steps, given = Steps(), model(tokenizer)
+    if isinstance(given, Unsavable):
+        settings = {"processing_class": given, "data_collator": DataCollatorWithPadding(tokenizer)}
+        given = classifier(tokenizer)
+    else:
+        settings = {"processing_class": tokenizer}
+    rows = texts_alone(tokenizer) if given.can_generate() else texts(tokenizer, data.get("count", 16), 0)
+    chosen = TrainingArguments(str(tmp_path), **QUIET | {"max_steps": 2} | args)
+    ours = DescentTrainer(given, chosen, train_dataset=rows, callbacks=[steps], **settings)
+    with pytest.raises(InputError, match=words) as error:
+        ours.train()
+    assert steps.taken == 0 and "\n" not in str(error.value)
+
+
+def test_a_metric_that_no_evaluation_gives_is_named_with_those_there_are(tmp_path, tokenizer):
+    """What compute_metrics returns is known when it was called: in a warm-up, too."""
+
+    def train(name):
+        best = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": name}
+        args = DescentConfig(str(tmp_path), max_steps=2, dual_warmup_steps=1, **QUIET | best)
+        given = {"train_dataset": texts(tokenizer, 16, 0), "eval_dataset": texts(tokenizer, 8, 1)}
+        ours = DescentTrainer(
+            classifier(tokenizer), args, processing_class=tokenizer, compute_metrics=lambda _: {"share": 0.5}, **given
+        )
+        ours.train()
+        return ours.state
+
+    with pytest.raises(InputError, match=r"accuracy, .*loss, .*share.*; got 'f1'"):
+        train("f1")
+    assert train("share").best_metric == 0.5
+
+
+def test_a_run_that_is_never_evaluated_says_that_it_keeps_the_last_model(tmp_path, tokenizer, caplog):
+    best = {"eval_strategy": "steps", "eval_steps": 9, "save_strategy": "steps", "save_steps": 9, "max_steps": 1}
+    trainer(tmp_path, tokenizer, classifier(tokenizer), args=best | {"load_best_model_at_end": True}).train()
+    assert "a run of 1 steps is never evaluated with eval_steps 9" in caplog.text

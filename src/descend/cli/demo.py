@@ -27,12 +27,15 @@ def demo(words: Sequence[str]) -> None:
     check_data(options.data)
     import descend.report  # noqa: F401  # a missing package shows before the training
     from descend.records import locked
+    from descend.records.ownership import refuse_foreign
 
     folders = [options.out / method for method in ("erm", "constrained")]
     mark = options.out / ".descend-demo"  # a demo replaces only what an earlier demo wrote
     if any(folder.exists() for folder in folders) and not mark.is_file():
         raise InputError(f"{options.out} holds runs that are not a demo's; choose another folder with --out.")
     check_free_for_page(options.out)
+    for folder in () if options.resume else folders:
+        refuse_foreign(sorted(folder.glob("*")), "another folder with --out")
     # Six blocks: plain training leaves their inner exits far behind the last one.
     flags = ["video-vit", "--data", options.data, "--depth", "6", "--seed", str(options.seed)]
     flags += ["--max-steps", str(options.max_steps)] if options.max_steps is not None else []

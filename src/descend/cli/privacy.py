@@ -17,6 +17,7 @@ def privacy(words: Sequence[str]) -> None:
     )
     parser.add_argument("run", type=Path, nargs="?", help="folder of a run on text: its noise, σ_x and dimension")
     parser.add_argument("--noise", metavar="LEVELS", help="levels γ: 1,20,200 or 0:200:50 [the run's]")
+    parser.add_argument("--noise-is", choices=("std", "variance"), help="what γσ_x is of the noise [the run's, or std]")
     parser.add_argument("--delta", type=float, default=1e-5, help="δ, strictly between 0 and 1 [1e-5]")
     parser.add_argument("--dimension", type=int, help="d of a token's embedding [the run's, or 768]")
     parser.add_argument("--sigma", type=float, help="σ_x, std of the clean embedding [the run's, or 1]")
@@ -26,25 +27,26 @@ def privacy(words: Sequence[str]) -> None:
     if options.run is None and options.noise is None:
         raise InputError("expected --noise with levels γ such as 1,20,200, or the folder of a run; got neither.")
     gammas = None if options.noise is None else levels(options.noise)
-    sigma, dimension = options.sigma, options.dimension
+    sigma, dimension, noise_is = options.sigma, options.dimension, options.noise_is
     if options.run is not None:
-        trained, run_sigma = _trained_noise(options.run)
+        trained, run_sigma, run_noise_is = _trained_noise(options.run)
         gammas = [trained] if gammas is None else gammas
         sigma = run_sigma if sigma is None else sigma
+        noise_is = noise_is or run_noise_is
         dimension = _width(options.run) if dimension is None and options.clip is None else dimension
-    sigma = 1.0 if sigma is None else sigma
+    sigma, noise_is = 1.0 if sigma is None else sigma, noise_is or "std"
     from descend.privacy import Release
 
     if options.clip is not None:
-        release = Release(options.delta, options.clip, options.tokens, sigma)
+        release = Release(options.delta, options.clip, options.tokens, sigma, noise_is=noise_is)
     else:
         dimension = 768 if dimension is None else dimension
-        release = Release.of_dimension(options.delta, dimension, tokens=options.tokens, sigma=sigma)
+        release = Release.of_dimension(options.delta, dimension, tokens=options.tokens, sigma=sigma, noise_is=noise_is)
     print(release.page(gammas or []))
 
 
-def _trained_noise(run: Path) -> tuple[float, float]:
-    """A run's training noise γ, and σ_x of its data."""
+def _trained_noise(run: Path) -> tuple[float, float, str]:
+    """A run's training noise γ, σ_x of its data, and what γσ_x is of the noise."""
     from descend.records.schema import CONFIG_FILE, read_config
 
     config = read_config(run)
@@ -53,7 +55,7 @@ def _trained_noise(run: Path) -> tuple[float, float]:
     noise = config.settings.get("noise")
     if not isinstance(noise, int | float):
         raise InputError(f"{run / CONFIG_FILE} must hold settings.noise, a number; got {noise!r:.60}. Give --noise.")
-    return float(noise), config.sigma
+    return float(noise), config.sigma, str(config.settings.get("noise_is", "std"))
 
 
 def _width(run: Path) -> int:

@@ -85,6 +85,7 @@ def _judge_options(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     more.add_argument("--exit", action="store_true", help="evaluate early exits: accuracy by layers used")
     more.add_argument("--risk", type=float, metavar="X", help="with --exit: certify that so few lose an answer")
     more.add_argument("--confidence", type=float, metavar="X", help="with --risk: how sure that must be [0.95]")
+    more.add_argument("--unseen", action="store_true", help="with --task and --risk: the model never saw the data")
     more.add_argument("--probe", action="store_true", help="fit and evaluate a linear probe at every layer")
     output = parser.add_argument_group("output")
     output.add_argument("--frames", type=int, metavar="N", default=2, help="frames, or texts, to keep for the page [2]")
@@ -171,7 +172,7 @@ def complete(words: Sequence[str]) -> None:
         "RUN --prompts FILE --out FILE [options]",
     )
     parser.add_argument("run", type=Path, nargs="?", help="folder of a trained run of llm-sft")
-    parser.add_argument("--prompts", type=Path, help="a JSON list of prompts, as alpaca_eval.json")
+    parser.add_argument("--prompts", type=Path, help="a JSON list or lines of prompts, as alpaca_eval.json")
     parser.add_argument("--compare", type=Path, nargs="+", metavar="FILE", help="written answers, for one page")
     parser.add_argument("--out", type=Path, required=True, help="file to write; with --compare the page or its folder")
     parser.add_argument("--noise", type=float, help="γ on every token, the model's own too [the training's]")
@@ -237,15 +238,14 @@ def compare_runs(runs: Sequence[Path], out: Path) -> Path:
 
 
 def check_free_for_page(out: Path) -> None:
-    """Refuse a folder whose summary.json is not a comparison's, since it would be overwritten."""
+    """Refuse a folder whose summary.json or page is not a comparison's, since they would be overwritten."""
+    from descend.records.ownership import PAGE_FILE, refuse_foreign
     from descend.records.schema import CONFIG_FILE, SUMMARY_FILE, read_comparison
 
-    taken = (
-        out.is_file()
-        or (out / CONFIG_FILE).exists()
-        or ((out / SUMMARY_FILE).exists() and read_comparison(out) is None)
-    )
-    if taken:
+    if out.is_file() or (out / CONFIG_FILE).exists():
+        raise InputError(f"{out} holds something else than a comparison; choose another folder with --out.")
+    refuse_foreign([out / SUMMARY_FILE, out / PAGE_FILE], "another folder with --out")
+    if (out / SUMMARY_FILE).exists() and read_comparison(out) is None:
         raise InputError(f"{out} holds something else than a comparison; choose another folder with --out.")
 
 
@@ -261,5 +261,4 @@ def line_of(summary: "Summary") -> str:
         value += f", {summary.train_value:.{digits}f} at the training noise"
     if summary.train_noise and (given := summary.input_metrics.get(summary.train_noise)) is not None:
         value += f", where the noisy input itself has {given:.{digits}f}"
-        value += ", which is better" if summary.depth in summary.worse_than_input else ""
     return f"{summary.model} {summary.method} on {summary.dataset}: {value}. {summary.verdict} {summary.certificate}"

@@ -31,6 +31,7 @@ def tasks(words: Sequence[str]) -> None:
     parser.add_argument("--limit", type=int, help="only the first so many samples of a task")
     parser.add_argument("--batch-size", type=int, default=1, help="texts at a time; on a CPU one always [1]")
     parser.add_argument("--seed", type=int, default=0, help="of the noise [0]")
+    parser.add_argument("--trust-code", action="store_true", help="run the Python that YAML files name")
     add_talk(parser)
     options = talk(parser.parse_args(words))
     names = [name.strip() for name in options.tasks.split(",") if name.strip()]
@@ -52,6 +53,7 @@ def tasks(words: Sequence[str]) -> None:
         limit=options.limit,
         batch_size=options.batch_size,
         seed=options.seed,
+        trust_code=options.trust_code,
     )
     print("\n".join(lines(results)))
     print(options.out)

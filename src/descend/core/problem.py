@@ -143,9 +143,32 @@ class DescentProblem:
         """As `violations`, but without checking the values, which would synchronize with a GPU."""
         if self.target is None:
             return torch.zeros_like(losses)
-        descent = self.target.violations(losses, losses if reference is None else reference.to(losses))
+        return self._with_cap(
+            self.target.violations(losses, losses if reference is None else reference.to(losses)), losses
+        )
+
+    def _with_cap(self, descent: Tensor, losses: Tensor) -> Tensor:
+        """The cap's violation at entry 0 of those of the target, and 0 where a constraint is not in force."""
         cap = losses[self.cap_layer] - (self.cap or 0.0)
         return torch.where(self.in_force.to(losses.device), torch.cat([cap[None], descent[1:]]), 0.0)
+
+    def pieces(self, losses: Tensor) -> Tensor:
+        """The smooth functions of the losses that `join` makes the violations of, see `Target.pieces`.
+
+        Args:
+            losses: f_0 … f_L, shape (L+1,).
+
+        Returns:
+            Shape (K, L+1): K = 1 unless bounds are the lowest or highest of several.
+        """
+        self._check(losses)
+        if self.target is None:
+            return torch.zeros_like(losses)[None]
+        return torch.stack([self._with_cap(each, losses) for each in self.target.pieces(losses, losses)])
+
+    def join(self, pieces: Tensor) -> Tensor:
+        """The violations (L+1,) from their `pieces` (K, L+1); does not fall where a piece rises."""
+        return pieces[0] if self.target is None else self.target.join(pieces.unbind())
 
     def bounds(self, losses: Tensor) -> Tensor:
         """The right-hand side of each constraint: the cap at entry 0, (1−α_l) f_{l−1} at entry l.

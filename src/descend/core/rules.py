@@ -163,9 +163,9 @@ def rule(values: Tensor, name: str, lr: float, options: Mapping[str, Any], *, ma
                 f"options of the dual optimizer must not hold {option}: the learning rate has an argument of its own, "
                 f"and multipliers always ascend; got {option}={value!r}. Leave it out."
             )
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"{option} of the dual optimizer must be a number; got {value}.")
+        if isinstance(value, str) or (isinstance(value, float) and not math.isfinite(value)):
+            raise InputError(f"{option} of the dual optimizer must be a number; got {value!r}.")
     try:
         return RULES[name]([values], lr=lr, maximize=maximize, **options)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, IndexError) as error:
         raise InputError(f"the dual optimizer {name!r} does not take these options: {error}") from None

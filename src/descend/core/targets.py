@@ -49,6 +49,18 @@ class Target(ABC):
     def violations(self, losses: Tensor, reference: Tensor) -> Tensor:
         """Left-hand side minus right-hand side of each constraint, shape (L+1,); positive if violated."""
 
+    def pieces(self, losses: Tensor, reference: Tensor) -> list[Tensor]:
+        """The smooth functions of the losses that `join` makes the violations of, each of shape (L+1,).
+
+        A bound that is the lower or the higher of several has a kink where these tie, and one slope does not tell how
+        the violation varies there.
+        """
+        return [self.violations(losses, reference)]
+
+    def join(self, pieces: Sequence[Tensor]) -> Tensor:
+        """The violations from their `pieces`, shape (L+1,); does not fall where a piece rises."""
+        return pieces[0]
+
     @abstractmethod
     def units(self, reference: Tensor) -> Tensor:
         """The unit in which the dual step measures each violation, shape (L+1,)."""
@@ -190,6 +202,16 @@ class GeometricTarget(Target):
         """f_l − bound_l."""
         return losses - self.bounds(losses, reference)
 
+    def pieces(self, losses: Tensor, reference: Tensor) -> list[Tensor]:
+        """f_l less step_l, and less each of the two lines."""
+        bounds = self._candidates(losses, reference)[:3]
+        return [losses - torch.cat([losses[: self.first + 1], bound]) for bound in bounds]
+
+    def join(self, pieces: Sequence[Tensor]) -> Tensor:
+        """max(f_l − step_l, min(f_l − line_l of either))."""
+        step, from_first, from_last = pieces
+        return torch.maximum(step, torch.minimum(from_first, from_last))
+
     def units(self, reference: Tensor) -> Tensor:
         """The loss of the layer before, so that violations are relative."""
         return _positive(_before(reference))
@@ -209,6 +231,11 @@ class GeometricTarget(Target):
 
     def _both(self, losses: Tensor, reference: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """step_l and line_l for l = F+1 … L, each (L−F,), and 1−b, a scalar."""
+        step, from_first, from_last, higher, rate = self._candidates(losses, reference)
+        return step, torch.where(higher, from_first, from_last), rate
+
+    def _candidates(self, losses: Tensor, reference: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """step_l, the lines from exit F and from layer L, whether the first is the higher, each (L−F,), and 1−b."""
         count = len(losses) - 1 - self.first
         layers = torch.arange(1, count + 1, dtype=losses.dtype, device=losses.device)
         last = reference[-1]
@@ -222,8 +249,8 @@ class GeometricTarget(Target):
         # Choose the larger of the two lines at the reference, so that the bound is linear in the losses.
         floor_there = (1 - self.margin) * last
         higher = from_first * (reference[self.first] - floor_there) >= from_last * (last - floor_there)
-        line = floor + torch.where(higher, from_first * (losses[self.first] - floor), from_last * (losses[-1] - floor))
-        return step, line, rate
+        first_line = floor + from_first * (losses[self.first] - floor)
+        return step, first_line, floor + from_last * (losses[-1] - floor), higher, rate
 
 
 def _before(losses: Tensor) -> Tensor:

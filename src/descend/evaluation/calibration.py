@@ -32,8 +32,11 @@ def at_temperature(layers: LayerLosses, task: Task, temperature: float) -> Layer
     return replace(layers, losses=torch.stack(losses, 1), logits=(logits / temperature, targets))
 
 
-def temperature(layers: LayerLosses, task: Task, problem: DescentProblem) -> float:
-    """The τ that fits what was measured.
+def temperature(layers: LayerLosses, task: Task, problem: DescentProblem) -> float | None:
+    """The τ that fits what was measured; None if no τ within the range of `TEMPERATURES` does.
+
+    A classifier without a mistake is never sure enough, and one that knows nothing is always too sure: the loss then
+    falls up to an end of the range, where τ says no more than that the range ends.
 
     Of all τ whose last loss is at most 1 % above the lowest it is the one at which the constraints are broken least,
     by the penalties of `DescentProblem.merit`; among equals that of the lowest last loss.
@@ -47,4 +50,6 @@ def temperature(layers: LayerLosses, task: Task, problem: DescentProblem) -> flo
     last = [mean[-1].item() for mean in means]
     broken = [problem.merit(mean).item() - mean[-1].item() for mean in means]
     close = [place for place, loss in enumerate(last) if loss <= (1 + TOLERANCE) * min(last)]
-    return TEMPERATURES[min(close, key=lambda place: (broken[place], last[place]))]
+    place = min(close, key=lambda place: (broken[place], last[place]))
+    at_an_end = {0, len(TEMPERATURES) - 1} & {place, last.index(min(last))}
+    return None if at_an_end else TEMPERATURES[place]

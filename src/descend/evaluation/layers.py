@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -64,17 +64,12 @@ class LayerLosses:
         return self.groups.unique(return_inverse=True)
 
     @property
-    def single(self) -> bool:
-        """Whether all samples belong to one group."""
-        return len(self._named[0]) == 1
+    def group_count(self) -> int:
+        """How many groups there are."""
+        return len(self._named[0])
 
     def by_group(self, values: Tensor) -> Tensor:
-        """Sums of values (S, …) over each group, (G, …), in the order of the groups' numbers.
-
-        Where there is one group only, each value is its own: nothing else tells how sure one may be of a mean.
-        """
-        if self.single:
-            return values
+        """Sums of values (S, …) over each group, (G, …), in the order of the groups' numbers."""
         names, place = self._named
         return values.new_zeros(len(names), *values.shape[1:]).index_add(0, place, values)
 
@@ -140,7 +135,7 @@ def embedding_std(
     handle = embedding.register_forward_hook(add)
     try:
         with evaluating(model):
-            for batch in DataLoader(chosen, batch_size=batch_size, generator=torch.Generator(), collate_fn=collate):
+            for batch in batches_of(chosen, batch_size, collate):
                 batch = send_to_device(batch, device)
                 mask = task.mask(batch)
                 next(iter(model.predictions(task.inputs(batch))))
@@ -150,6 +145,12 @@ def embedding_std(
     return math.sqrt(max(squares / count - (total / count) ** 2, 0.0))
 
 
+def batches_of(dataset: Any, size: int, collate: Callable[[list[Any]], Any] | None) -> DataLoader:
+    """The batches of a data set, of ``size`` samples in their order."""
+    # A generator of its own: a loader draws a seed from the global one, which is the training's.
+    return DataLoader(dataset, batch_size=size, generator=torch.Generator(), collate_fn=collate)
+
+
 Watch = Callable[[dict[str, Any], Tensor | None, Tensor], None]
 """Called with a batch, the last exit's prediction (None for a language model) and its losses."""
 
@@ -157,7 +158,7 @@ Watch = Callable[[dict[str, Any], Tensor | None, Tensor], None]
 def measure(
     model: Any,
     task: Task,
-    dataset: Dataset,
+    dataset: Dataset | None,
     noise: Noise | None = None,
     *,
     batch_size: int = 16,
@@ -166,6 +167,7 @@ def measure(
     watch: Watch | None = None,
     watch_rows: WatchRows | None = None,
     keep_logits: bool = False,
+    loader: Iterable[Any] | None = None,
 ) -> LayerLosses:
     """Measure every layer on every sample of a data set, in one forward pass.
 
@@ -183,6 +185,7 @@ def measure(
         watch: Called with each batch, while the batch's noise is on.
         watch_rows: Called with the last exit's logits of a language model, tile by tile.
         keep_logits: Give every layer's predictions, of a task whose predictions are logits (N, C).
+        loader: Gives the batches, in place of ``dataset``, ``batch_size`` and ``collate``.
 
     Raises:
         InputError: If there is no sample, or none of them has a target.
@@ -198,6 +201,7 @@ def measure(
         watch=watch,
         watch_rows=watch_rows,
         keep_logits=keep_logits,
+        loader=loader,
     )
     return measured
 
@@ -206,7 +210,7 @@ def measure(
 def measure_levels(
     model: Any,
     task: Task,
-    dataset: Dataset,
+    dataset: Dataset | None,
     noises: Sequence[Noise | None],
     *,
     batch_size: int = 16,
@@ -216,6 +220,7 @@ def measure_levels(
     watch: Watch | None = None,
     watch_rows: WatchRows | None = None,
     keep_logits: bool = False,
+    loader: Iterable[Any] | None = None,
     progress: Progress | None = None,
 ) -> list[tuple[LayerLosses, LayerLosses | None]]:
     """Measure every layer at several noise levels, in one forward pass for each.
@@ -234,6 +239,7 @@ def measure_levels(
         watch: See `measure`.
         watch_rows: See `measure`.
         keep_logits: See `measure`.
+        loader: See `measure`.
         progress: A bar to advance by one per sample and level.
 
     Returns:
@@ -248,12 +254,13 @@ def measure_levels(
     all_groups: list[Tensor] = []
     targets: list[Tensor] = []
     seen = 0
-    # A generator of its own: a loader draws a seed from the global one, which is the training's.
-    for batch in DataLoader(dataset, batch_size=batch_size, generator=torch.Generator(), collate_fn=collate):
+    if loader is None:
+        loader = batches_of(dataset, batch_size, collate)
+    for batch in loader:
         batch = send_to_device(batch, device)
         inputs, target, mask = task.inputs(batch), task.target(batch), task.mask(batch)
         owners = task.owners(batch).cpu()
-        size = len(next(value for value in batch.values() if isinstance(value, Tensor)))
+        size = len(next(value for value in batch.values() if isinstance(value, Tensor) and value.ndim))
         draws = SampleDraws(range(seen, seen + size))
         for noise, (by_head, by_probe) in zip(noises, columns, strict=True):
             noisy = noise is not None and noise.level > 0

@@ -1,4 +1,4 @@
-"""Exit thresholds with a guarantee: a test on validation data bounds how often an early answer loses a right one.
+r"""Exit thresholds with a guarantee: a test on validation data bounds how often an early answer loses a right one.
 
 The loss of a sample is 1 where full depth answers right and the early exit wrong, and 0 elsewhere: the performance gap
 of Jazbec et al. (2024, arXiv 2405.20915), in which an early answer that happens to be better makes up for nothing. The
@@ -7,12 +7,31 @@ risk R(t) of a threshold t is its mean over the population, so accuracy falls by
 Learn-then-Test (Angelopoulos et al., 2021, arXiv 2110.01052) tests the hypotheses R(t) > r one after the other, from
 the safest threshold to the boldest, and stops at the first that it can't reject at level δ = 1 − confidence. The order
 is fixed before the data are seen, so no correction is needed (fixed-sequence testing): with probability at least
-1 − δ over the draw of the validation data, the risk of the threshold before the stop is at most r. Since the loss is
-0 or 1, the exact binomial tail is a valid p-value at any sample size; R need not be monotone in t.
+1 − δ over the draw of the validation data, the risk of the threshold before the stop is at most r. R need not be
+monotone in t.
+
+Each test holds at any number of groups, which are independent; the samples of a group, such as the pairs of a premise,
+need not be. The estimand is the mean over samples, for groups of the given sizes: R = Σ_g E[S_g] / Σ_g n_g, where S_g
+of the n_g samples of group g lose an answer.
+
+- Where every sample is a group, the exact binomial tail is a p-value.
+- Else we bet against R > r (Waudby-Smith and Ramdas, 2024, arXiv 2010.09686), with one bet b in (0, 1] for all groups:
+
+  .. math:: E = \prod_g \Big(1 + \frac{b}{1-r} \cdot \frac{r\,n_g - S_g}{N}\Big), \qquad N = \max_g n_g
+
+  No factor is negative. If R ≥ r, the mean of E is at most 1: by independence it is the product of the factors' means,
+  and by the inequality of the two means at most the G-th power of their average, which is at most 1. Markov's
+  inequality makes 1/E a p-value. With the bet of `GroupTest.bet` it rejects all that Hoeffding's test (1963) does for
+  groups of one size, and more where the samples of a group differ.
 """
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 
+import torch
+from scipy.optimize import brentq
+from scipy.special import rel_entr
 from scipy.stats import binom
 from torch import Tensor
 
@@ -42,9 +61,56 @@ def check_risk(risk: float, confidence: float) -> None:
             raise InputError(f"--{name} must be a number between 0 and 1, such as 0.01; got {value:g}.")
 
 
-def samples_needed(risk: float, confidence: float) -> int:
-    """The smallest number of validation samples that can certify anything: ln(1 − confidence) / ln(1 − risk)."""
-    return math.ceil(math.log1p(-confidence) / math.log1p(-risk))
+@dataclass(frozen=True)
+class GroupTest:
+    """The test of one threshold, on groups of samples.
+
+    Attributes:
+        sizes: n_g of each group, (G,).
+        risk: r.
+        confidence: 1 − δ.
+    """
+
+    sizes: Tensor
+    risk: float
+    confidence: float
+
+    @cached_property
+    def needed(self) -> int:
+        """The fewest groups of such sizes that can certify anything, if none of their samples loses an answer."""
+        return math.ceil(_needed(self.risk, self.confidence) * len(self.sizes) / self._whole * (1 - 1e-12))
+
+    @cached_property
+    def _whole(self) -> float:
+        """How many groups of the largest size gain as much as these if no answer is lost."""
+        gains = torch.log1p(self.risk / (1 - self.risk) * self.sizes / self.sizes.max())
+        return gains.sum().item() / -math.log1p(-self.risk)
+
+    @cached_property
+    def bet(self) -> float:
+        """b = 1 − q/r, where q is the largest share of groups lost as a whole that Hoeffding's test rejects.
+
+        It solves G kl(q, r) = ln(1/δ), with G as if all groups were of the largest size; without a solution b = 1.
+        """
+        if _needed(self.risk, self.confidence) >= self._whole:
+            return 1.0
+        level = -math.log1p(-self.confidence) / self._whole
+        root = brentq(
+            lambda share: rel_entr(share, self.risk) + rel_entr(1 - share, 1 - self.risk) - level, 0, self.risk
+        )
+        return 1 - root / self.risk
+
+    def rejects(self, lost: Tensor) -> bool:
+        """Whether R > r is rejected.
+
+        Args:
+            lost: S_g of each group, (G,).
+        """
+        largest = int(self.sizes.max())
+        if largest == 1:
+            return bool(binom.cdf(int(lost.sum()), len(lost), self.risk) <= 1 - self.confidence)
+        gains = self.bet / (1 - self.risk) * (self.risk * self.sizes - lost) / largest
+        return gains.clamp(min=-1).log1p().sum().item() >= -math.log1p(-self.confidence)
 
 
 def answers_lost(measured: LayerLosses, threshold: float) -> Tensor:
@@ -69,22 +135,34 @@ def certify(measured: LayerLosses, risk: float, confidence: float, *, noise: flo
     Returns:
         The threshold with the bound; no threshold where nothing is certain, which means full depth.
     """
-    count = len(measured.losses)
+    sizes = measured.by_group(torch.ones(len(measured.losses), dtype=torch.float64))
+    test = GroupTest(sizes, risk, confidence)
     threshold, losses = None, 0
     for candidate in SEQUENCE:
-        lost = int(answers_lost(measured, candidate).sum())
-        if binom.cdf(lost, count, risk) > 1 - confidence:
+        lost = answers_lost(measured, candidate)
+        if not test.rejects(measured.by_group(lost.double())):
             break
-        threshold, losses = candidate, lost
+        threshold, losses = candidate, int(lost.sum())
     return Guarantee(
         risk=risk,
         confidence=confidence,
         noise=noise,
         threshold=threshold,
-        validation=count,
+        validation=len(measured.losses),
         losses=losses,
-        needed=samples_needed(risk, confidence),
+        groups=len(sizes),
+        needed=test.needed,
     )
+
+
+def _kl(share: float, risk: float) -> float:
+    """The Kullback-Leibler divergence of a coin with ``share`` from one with ``risk``."""
+    return float(rel_entr(share, risk) + rel_entr(1 - share, 1 - risk))
+
+
+def _needed(risk: float, confidence: float) -> float:
+    """How many groups of one size it takes without a lost answer: ln(1 − confidence) / ln(1 − risk)."""
+    return math.log1p(-confidence) / math.log1p(-risk)
 
 
 def on_test_data(guarantee: Guarantee, measured: LayerLosses) -> Guarantee:

@@ -81,11 +81,11 @@ class Robustness:
         return measured.model_copy(update={"settled_layer": settled}) if settled else measured
 
     def by_group(self, task: Task) -> Groups:
-        """A run's ``groups.json``: the last layer's scores by group, and all layers' losses by blocks of groups.
+        """A run's ``groups.json``: the last layer's scores by group; all layers' losses and scores by blocks.
 
         Where all samples are of one group, which ``single`` then says, each counts as a group of its own.
 
-        Both are sums, at every level; the losses at the training level too, whether or not it is among the others.
+        All are sums, at every level; those by blocks at the training level too, whether or not it is among the others.
 
         What is judged on the same data has the same groups in the same order, and the same draws of noise: figures over
         several runs compare them pair by pair. The metric at a level is Σ scores / Σ counts, or the root of it.
@@ -93,19 +93,26 @@ class Robustness:
         measured = [self.levels[level] for level in self.noise]
         trained = self.levels[self.train_noise]
         ones = torch.ones(len(trained.losses), dtype=torch.int64)
-        scores = [each.by_group(each.scores[:, -1]) for each in measured if each.scores is not None]
+        single = trained.group_count == 1
+        sums = (lambda values: values) if single else trained.by_group
+        counts = sums(ones)
+
+        def by_block(values: Tensor) -> list[list[float]]:
+            """Sums of the samples' values (S, L+1) over blocks of groups, (L+1, B)."""
+            return [_short(layer) for layer in _blocks(sums(values)).T]
+
+        scores = [sums(each.scores[:, -1]) for each in measured if each.scores is not None]
         return Groups(
             noise=self.noise,
             root=task.root,
-            single=trained.single,
-            counts=trained.by_group(ones).tolist(),
+            single=single,
+            counts=counts.tolist(),
             scores=[_short(level) for level in scores],
             layers=LayerGroups(
                 noise=list(self.levels),
-                counts=_blocks(trained.by_group(ones)).tolist(),
-                losses=[
-                    [_short(layer) for layer in _blocks(each.by_group(each.losses)).T] for each in self.levels.values()
-                ],
+                counts=_blocks(counts).tolist(),
+                losses=[by_block(each.losses) for each in self.levels.values()],
+                scores=[by_block(each.scores) for each in self.levels.values() if each.scores is not None],
             ),
         )
 

@@ -15,6 +15,9 @@ from descend.evaluation.layers import LayerLosses
 CONFIDENCE = 0.95
 """Of all intervals at once."""
 
+ENOUGH_GROUPS = 12
+"""Below so many groups of samples no interval is given: too few tell how much groups differ."""
+
 TOLERANCE = 0.01
 """A constraint missed by more than this share of its bound is broken, however wide its interval."""
 
@@ -37,20 +40,21 @@ class Verdict:
 
     Attributes:
         violations: The violation of each descent constraint on the data set, L numbers, ≤ 0 where it holds.
-        intervals: A (low, high) of each, simultaneous at 95 % over all constraints in force.
+        intervals: A (low, high) of each, simultaneous at 95 % over all constraints in force; NaN where the verdict is
+            open.
         cap_violation: That of the cap, 0 without one.
         cap_interval: Its interval.
         violated: Broken constraints, by layer; 0 stands for the cap. Their interval lies above 0, which proves it, or
             they are missed by more than 1 % of their bound.
-        undecided: Constraints that are not broken, but whose interval reaches above 0.
+        undecided: Constraints that are not broken, but whose interval is unknown or reaches above 0.
         feasible: No constraint is broken.
-        certain: No constraint is broken or undecided: every interval lies at or below 0, and rests on several groups.
-        groups: How many independent groups of samples the intervals rest on; of a single one its samples.
-        single: Whether all samples are of one group: then the intervals say nothing of others.
+        certain: No constraint is broken or undecided, and the verdict is not open.
+        groups: How many independent groups of samples the intervals rest on.
         worst: The largest violation of a constraint in force, the cap's among them; −∞ if none is.
         bounds: What each layer's loss had to reach, L numbers; None where no constraint is in force.
         certified: By which share each layer lowers the loss of the one before at least, 1 − f_l / f_{l−1}, with 95 %
-            confidence for all L layers together; L numbers, below 0 where the data can't exclude that it rises.
+            confidence for all L layers together; L numbers, below 0 where the data can't exclude that it rises, and
+            NaN where the verdict is open.
     """
 
     violations: list[float]
@@ -62,10 +66,19 @@ class Verdict:
     feasible: bool
     certain: bool
     groups: int
-    single: bool
     worst: float
     bounds: list[float | None]
     certified: list[float]
+
+    @property
+    def open(self) -> bool:
+        """Whether the samples are of too few groups to prove anything: below `ENOUGH_GROUPS`."""
+        return self.groups < ENOUGH_GROUPS
+
+    @property
+    def single(self) -> bool:
+        """Whether all samples are of one group, such as the windows of one clip."""
+        return self.groups == 1
 
     def certificate(self) -> str:
         """What is certain of each layer, in words."""
@@ -76,12 +89,17 @@ class Verdict:
 
     def sentence(self, data: str = "held-out data") -> str:
         """The verdict in words; ``data`` are what it was measured on."""
-        words = self._broken(data) if self.violated else self._feasible(data)
-        return (
-            f"{words} The samples are all of one group, such as one clip: nothing is known of others."
-            if self.single
-            else words
-        )
+        if self.open and self.violated == self.unproven:
+            return (
+                f"Open: {self.groups} group{'s' * (self.groups > 1)} of samples, at least {ENOUGH_GROUPS} are needed "
+                f"for a verdict, such as {ENOUGH_GROUPS} clips or texts. So far {self._so_far(data)}."
+            )
+        return self._broken(data) if self.violated else self._feasible(data)
+
+    def _so_far(self, data: str) -> str:
+        """What the mean losses alone say."""
+        missed = _misses(self.violated)
+        return f"{missed} on {data}" if missed else f"no constraint is missed by more than {TOLERANCE:.0%} on {data}"
 
     def _feasible(self, data: str) -> str:
         """What is known of constraints that are not broken."""
@@ -105,8 +123,7 @@ class Verdict:
         """Which constraints are broken, and of which that is not proven."""
         unproven = self.unproven
         proven = [constraint for constraint in self.violated if constraint not in unproven]
-        misses = "misses its bound" if len(unproven) == 1 else "miss their bounds"
-        misses = f"{_names(unproven)} {misses} by more than {TOLERANCE:.0%}"
+        misses = _misses(unproven)
         if not proven:
             return f"INFEASIBLE, but not proven: {misses} on {data}, which may be chance. Judge on more samples."
         breaks = "breaks its constraint" if len(proven) == 1 else "break their constraints"
@@ -119,17 +136,18 @@ class Verdict:
 def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
     """Hold a model's measured losses against the problem that it was trained on.
 
-    The violations are those of the mean losses, as in training. Their intervals come from the spread over groups of
-    samples (the windows of a clip are alike, and count together) to first order (the delta method, exact in the
-    difference form), with Student's t at 95 % simultaneously over the constraints (Bonferroni). With a single group
-    each sample is its own, and nothing is certain.
+    The violations are those of the mean losses, as in training. Their intervals come from `standard_errors` to first
+    order (the delta method, exact in the difference form), with Student's t at 95 % simultaneously over the constraints
+    (Bonferroni). A bound that is the lowest or highest of several has an interval for each, joined as the bounds are:
+    where they tie, the slope of the one that happens to be lower says too little. Below `ENOUGH_GROUPS` groups the
+    verdict is open.
 
     Args:
         problem: The constraints.
         layers: Losses of every sample.
 
     Raises:
-        InputError: If fewer than two samples leave the interval unknown, or a layer's mean loss is negative.
+        InputError: If there are fewer than two samples, or a layer's mean loss is negative.
     """
     losses = layers.losses
     count = len(losses)
@@ -138,11 +156,12 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
     mean = losses.mean(0)
     refuse_negative(mean)
     estimate = problem.violations(mean)
-    slopes = torch.func.jacrev(_two_sided(problem).violations)(mean)
-    errors, groups = _standard_errors(layers, (losses - mean) @ slopes.T)
+    smooth = _two_sided(problem)
+    pieces, slopes = smooth.pieces(mean), torch.func.jacrev(smooth.pieces)(mean)
+    errors, freedom = standard_errors(layers, slopes)
     number = max(1, int(problem.in_force.sum()))
-    width = errors * float(student.ppf(1 - (1 - CONFIDENCE) / (2 * number), groups - 1))
-    low, high = estimate - width, estimate + width
+    width = errors * _quantile(1 - (1 - CONFIDENCE) / (2 * number), freedom)
+    low, high = (smooth.join(ends).where(problem.in_force, 0.0) for ends in (pieces - width, pieces + width))
     # A loss that is not finite meets no constraint.
     missed = (low > 0) | (estimate > TOLERANCE * problem.bounds(mean)) | ~estimate.isfinite()
     violated = missed & problem.in_force
@@ -156,9 +175,8 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
         violated=violated.nonzero().flatten().tolist(),
         undecided=undecided.nonzero().flatten().tolist(),
         feasible=not violated.any().item(),
-        certain=not (violated | undecided).any().item() and not layers.single,
-        groups=groups,
-        single=layers.single,
+        certain=not (violated | undecided).any().item() and layers.group_count >= ENOUGH_GROUPS,
+        groups=layers.group_count,
         worst=estimate[problem.in_force].max().item() if problem.constrained else -math.inf,
         bounds=[
             bound if on else None
@@ -169,30 +187,72 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
 
 
 def certified_falls(layers: LayerLosses) -> list[float]:
-    """The lower end of each layer's relative fall 1 − f_l / f_{l−1}, L numbers.
+    """The lower end of each layer's relative fall 1 − f_l / f_{l−1}, L numbers; NaN below `ENOUGH_GROUPS` groups.
 
-    One-sided, at 95 % simultaneously over the layers (Bonferroni), by the delta method over groups of samples, as in
-    `verdict`. A layer after a loss of 0 lowers nothing.
+    One-sided, at 95 % simultaneously over the layers (Bonferroni), by the delta method, as in `verdict`. A layer after
+    a loss of 0 lowers nothing.
 
     Args:
         layers: Losses of every sample.
     """
-    losses = layers.losses
-    mean = losses.mean(0)
+    mean = layers.losses.mean(0)
     before, after = mean[:-1], mean[1:]
     divisors = torch.where(before == 0, 1.0, before)
     falls = torch.where(before == 0, 0.0, 1 - after / divisors)
     # d(f_l / f_{l−1}) = (df_l − (f_l / f_{l−1}) df_{l−1}) / f_{l−1}
-    moved = losses - mean
-    errors, groups = _standard_errors(layers, (moved[:, 1:] - (after / divisors) * moved[:, :-1]) / divisors)
-    return (falls - errors * float(student.ppf(1 - (1 - CONFIDENCE) / len(falls), groups - 1))).tolist()
+    slopes = mean.new_zeros(len(falls), len(mean))
+    slopes.diagonal(1).copy_(1 / divisors)
+    slopes.diagonal().copy_(-after / divisors**2)
+    errors, freedom = standard_errors(layers, slopes)
+    return (falls - errors * _quantile(1 - (1 - CONFIDENCE) / len(falls), freedom)).tolist()
 
 
-def _standard_errors(layers: LayerLosses, deviations: Tensor) -> tuple[Tensor, int]:
-    """The standard error of each mean from the samples' deviations, (S, K) → (K,), and the number of groups."""
-    totals = layers.by_group(deviations)
-    groups = len(totals)
-    return (totals.square().sum(0) * groups / (groups - 1)).sqrt() / len(deviations), groups
+def standard_errors(layers: LayerLosses, slopes: Tensor) -> tuple[Tensor, float]:
+    r"""The standard errors of linear functions of the mean losses, and their degrees of freedom.
+
+    The mean is over samples, the independent units are groups g of n_g of them: the windows of a clip are alike. The
+    variance is the jackknife's, which leaves out one group at a time (CR3; MacKinnon and White, 1985):
+
+    .. math:: \frac{G-1}{G} \sum_g \Big(\frac{T_g}{N - n_g}\Big)^2,
+        \qquad T_g = \sum_{i \in g} \text{slopes} \cdot (f_i - \bar f)
+
+    Its degrees of freedom are Satterthwaite's (Bell and McCaffrey, 2002; Imbens and Kolesár, 2016), for groups whose
+    means have one variance: G − 1 for groups of one size, fewer where a few groups hold most samples.
+
+    Args:
+        layers: Losses of every sample.
+        slopes: (…, L+1).
+
+    Returns:
+        The errors (…), and the degrees of freedom; NaN below `ENOUGH_GROUPS` groups.
+    """
+    groups, count = layers.group_count, len(layers.losses)
+    if groups < ENOUGH_GROUPS:
+        return slopes.new_full(slopes.shape[:-1], math.nan), math.nan
+    sizes = layers.by_group(layers.losses.new_ones(count))
+    totals = layers.by_group(layers.losses - layers.losses.mean(0)) / (count - sizes)[:, None]
+    errors = ((totals @ slopes.flatten(0, -2).T).square().sum(0) * (groups - 1) / groups).sqrt()
+    return errors.unflatten(0, slopes.shape[:-1]), _freedom(sizes / count)
+
+
+def _freedom(shares: Tensor) -> float:
+    """2 E[V]² / Var[V] of the jackknife's variance V, if the means of the groups are normal with one variance.
+
+    V is the quadratic form of A = (I − w 1ᵀ) D (I − 1 wᵀ) with the shares w and D = diag(d), d = (w / (1 − w))²: this
+    is tr(A)² / tr(A²).
+    """
+    d = (shares / (1 - shares)).square()
+    total, ww, wd, dd = d.sum(), shares @ shares, shares @ d, d @ d
+    trace = total - 2 * wd + total * ww
+    # tr(A²) = |D − w dᵀ − d wᵀ + total w wᵀ|²
+    square = dd + 2 * wd**2 + 2 * ww * dd + (total * ww) ** 2
+    square += 2 * total * (shares.square() @ d) - 4 * (shares @ d.square()) - 4 * total * ww * wd
+    return (trace**2 / square).item()
+
+
+def _quantile(share: float, freedom: float) -> float:
+    """Student's."""
+    return float(student.ppf(share, freedom))
 
 
 def _two_sided(problem: DescentProblem) -> DescentProblem:
@@ -208,6 +268,12 @@ def _two_sided(problem: DescentProblem) -> DescentProblem:
         stop_gradient=False,
         cap_layer=problem.cap_layer,
     )
+
+
+def _misses(constraints: list[int]) -> str:
+    """That constraints are missed by more than the tolerance; empty without any."""
+    misses = "misses its bound" if len(constraints) == 1 else "miss their bounds"
+    return f"{_names(constraints)} {misses} by more than {TOLERANCE:.0%}" if constraints else ""
 
 
 def _names(constraints: list[int]) -> str:

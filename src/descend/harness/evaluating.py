@@ -53,6 +53,7 @@ def evaluate_tasks(
     limit: int | None = None,
     batch_size: int = 1,
     seed: int = 0,
+    trust_code: bool = False,
 ) -> TaskResults:
     """Evaluate runs of language models on lm-eval's tasks, and write the results.
 
@@ -68,9 +69,11 @@ def evaluate_tasks(
         limit: The most samples of a task, from the first; all by default.
         batch_size: Texts at a time, unless on a CPU.
         seed: The seed of the noise.
+        trust_code: Whether the Python that YAML files name may run.
 
     Raises:
-        InputError: If a run has no language model or no layer K, a task is not known, or ``out`` exists.
+        InputError: If a run has no language model or no layer K, a task is not known or runs code that is not trusted,
+            or ``out`` exists.
     """
     if batch_size < 1 or (limit is not None and limit < 1):
         raise InputError(f"limit and batch_size must be at least 1; got {limit} and {batch_size}.")
@@ -84,7 +87,7 @@ def evaluate_tasks(
     shown = progress(len(folders) * len(noise), "evaluating", "noise level", quiet=sys.stderr.isatty())
     with locked(out), shown:
         _refuse_existing(out)  # again, now that no other command can write it
-        loaded = load_tasks(tasks)
+        loaded = load_tasks(tasks, trust_code=trust_code)
         runs, scores = [], []
         for folder in folders:
             lm = DescendLM(str(folder), layer=layer, checkpoint=checkpoint, seed=seed, batch_size=batch_size)

@@ -2,14 +2,20 @@
 
 import difflib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import lm_eval.api.metrics  # noqa: F401  (registers the metrics)
 import numpy as np
+import yaml
+from jinja2.sandbox import SandboxedEnvironment
+from lm_eval import utils
+from lm_eval.api.registry import metric_registry
 from lm_eval.api.task import Task
 from lm_eval.tasks import TaskManager
 
 from descend.errors import InputError, reason
+from descend.reading import read_text
 
 RANDOM_SEED, OTHER_SEED = 0, 1234
 """The seeds of lm-eval's own command: of Python's generator, and of NumPy's and the few-shot examples'."""
@@ -18,19 +24,31 @@ OUTPUTS = ("multiple_choice", "loglikelihood", "loglikelihood_rolling", "generat
 """Types of tasks that a language model of text can do."""
 
 
-def load_tasks(names: Sequence[str]) -> dict[str, Task]:
+_VALUES = ("str", "int", "float", "bool", "null", "seq", "map", "merge", "timestamp")
+PLAIN = frozenset(f"tag:yaml.org,2002:{name}" for name in _VALUES)
+"""Tags of YAML that stand for values alone."""
+
+
+def load_tasks(names: Sequence[str], *, trust_code: bool = False) -> dict[str, Task]:
     """lm-eval's tasks by their names, with their data, in the order given; a group stands for its tasks.
 
     Args:
         names: Names of tasks, groups or tags in lm-eval, patterns such as ``mmlu_*``, and paths of YAML files.
+        trust_code: Whether the Python that YAML files name may run.
 
     Raises:
-        InputError: If there is no such task, or one can't be loaded or be done by a language model of text.
+        InputError: If there is no such task, one can't be loaded or be done by a language model of text, or a file
+            names code that is not trusted.
     """
     files = [name for name in names if name.endswith((".yaml", ".yml"))]
     for name in files:
         if not Path(name).expanduser().is_file():
             raise InputError(f"expected the YAML file of a task; there is no {name}.")
+        if not trust_code and (code := next(_code(Path(name).expanduser().resolve(), set()), None)):
+            raise InputError(
+                f"the task {name} runs code: {code}. Read that code, and give --trust-code if you trust it."
+            )
+    _sandbox_templates()
     # Thousands of files are read to know lm-eval's own tasks.
     manager = TaskManager(include_defaults=len(files) < len(names))
     # Tasks may draw from the global generators when they load.
@@ -51,6 +69,49 @@ def load_tasks(names: Sequence[str]) -> dict[str, Task]:
     for name, task in tasks.items():
         _check(name, task)
     return tasks
+
+
+def _code(file: Path, seen: set[Path]) -> Iterator[str]:
+    """What a task's YAML file, and the files that it includes, would run: each in words."""
+    if file in seen:
+        return
+    seen.add(file)
+    try:
+        root = yaml.compose(read_text(file), Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise InputError(f"{file} is not YAML: {reason(error)}.") from None
+    nodes, visited = [root] if root else [], set[int]()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in visited:  # of an alias, which may be inside what it stands for
+            continue
+        visited.add(id(node))
+        if node.tag not in PLAIN:
+            yield f"{file} has {node.tag} {node.value if isinstance(node.value, str) else ''}".strip()
+        if isinstance(node, yaml.SequenceNode):
+            nodes += node.value
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                nodes += (key, value)
+                if key.value == "include":
+                    for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                        included = (file.parent / str(each.value)).resolve()
+                        if included.is_file():
+                            yield from _code(included, seen)
+                # lm-eval asks the package evaluate for a metric that it does not know, and that runs a script.
+                elif key.value == "metric" and isinstance(value.value, str) and value.value not in metric_registry:
+                    yield f"{file} has the metric {value.value}, which is none of lm-eval's own"
+                elif key.value == "hf_evaluate" and str(value.value).lower() not in ("false", "no", "off"):
+                    yield f"{file} has a metric of the package evaluate"
+
+
+def _sandbox_templates() -> None:
+    """Let Jinja's sandbox render lm-eval's templates: a template could reach any function of Python otherwise."""
+    given = utils.env
+    if not isinstance(given, SandboxedEnvironment):
+        undefined, newline = given.undefined, given.keep_trailing_newline
+        utils.env = SandboxedEnvironment(loader=given.loader, undefined=undefined, keep_trailing_newline=newline)
+        utils.env.filters.update(given.filters)
 
 
 def _matching(name: str, manager: TaskManager) -> list[str]:

@@ -74,7 +74,7 @@ class DescentDenoiser:
 
     @property
     def noise_std(self) -> float | None:
-        """The standard deviation of the training noise in grey levels, γ·σ_x·255; None if it is not known."""
+        """The standard deviation of the training noise in grey levels, out of 255; None if it is not known."""
         return None if self.noise is None or self.noise.sigma is None else 255 * self.noise.std(self.noise.sigma)
 
     def layer_of(self, layer: int | None) -> int:

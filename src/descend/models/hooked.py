@@ -43,8 +43,9 @@ def layered(
         readout: Turns h_l of any l into a prediction, one tensor, so that ``readout(h_L)`` is the module's own output
             or, of a tuple or dictionary, a part of it (``logits`` if there are any): a submodule, its dotted name, or a
             function such as ``lambda h: module.head(module.norm(h))``.
-        embeddings: The submodule whose output is x, or its dotted name. Noise is added there. Needed only with noise;
-            by default what ``module.get_input_embeddings()`` returns, if there is such a method.
+        embeddings: The submodule whose output is x, (B, …), or its dotted name. It runs once in a forward pass. Noise
+            is added there. Needed only with noise; by default what ``module.get_input_embeddings()`` returns, if there
+            is such a method.
         depth: L, the number of block calls in a forward pass. Needed only if blocks run more than once.
         first_layer: Where the default chain of constraints starts: 0, or 1 if exit 0 is the noisy input itself.
 
@@ -183,10 +184,14 @@ class HookedModel(LayeredModel):
 
         A task with targets inside a text, such as `TokenClassification`, does so: the readout then sees (N, H).
         """
-        if not isinstance(inputs, Mapping) or PLACES not in inputs or PLACES in _parameters(self.network):
+        if not self.reads_places(inputs):
             return super().predictions(inputs)
         given = {name: value for name, value in inputs.items() if name != PLACES}
         return (self.readout(hidden.flatten(0, 1)[inputs[PLACES]]) for hidden in self.layer_outputs(given))
+
+    def reads_places(self, inputs: Any) -> bool:
+        """Whether `predictions` are those at the ``places`` of some inputs, which the module itself does not take."""
+        return isinstance(inputs, Mapping) and PLACES in inputs and PLACES not in _parameters(self.network)
 
     def _call(self, inputs: Any) -> Any:
         if isinstance(inputs, Mapping):

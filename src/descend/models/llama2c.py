@@ -10,6 +10,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pro
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from descend.errors import InputError
+from descend.reading import is_litter
 
 UNKNOWN, BOS, EOS = "<unk>", "<s>", "</s>"
 
@@ -25,7 +26,7 @@ def convert(folder: Path, out: Path) -> None:
     Raises:
         InputError: If there is not exactly one of each, or one is damaged.
     """
-    binaries = sorted(folder.glob("*.bin"))
+    binaries = sorted(file for file in folder.glob("*.bin") if not is_litter(Path(file.name)))
     tokenizers = [each for each in binaries if each.name.startswith("tok")]
     checkpoints = [each for each in binaries if not each.name.startswith("tok")]
     if len(tokenizers) != 1 or len(checkpoints) != 1:

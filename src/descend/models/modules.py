@@ -3,11 +3,15 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from descend.errors import InputError
 
 WEIGHTS_FILE = "model.safetensors"
 
@@ -33,6 +37,33 @@ def save_module(
     tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items() if name not in tied}
     Path(folder).mkdir(parents=True, exist_ok=True)
     save_file(tensors, Path(folder) / WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+def check_savable(module: nn.Module, tokenizer: Any = None) -> None:
+    """Try to save what a model is saved with, but for its weights, in a temporary folder.
+
+    Args:
+        module: Any module; of Transformers' models the configurations are saved.
+        tokenizer: Its tokenizer, or a processor of another kind; None without one.
+
+    Raises:
+        InputError: If its configuration, its generation config or the tokenizer can't be saved.
+    """
+    parts = {"tokenizer": tokenizer}
+    if isinstance(module, PreTrainedModel):
+        generates = module.can_generate()
+        parts |= {"config": module.config, "generation_config": module.generation_config if generates else None}
+    with TemporaryDirectory() as folder:
+        for name, part in parts.items():
+            try:
+                if part is not None:
+                    part.save_pretrained(folder)
+            except OSError:
+                raise
+            except Exception as error:
+                raise InputError(
+                    f"the model can't be saved with its {name}: {' '.join(str(error).split())} Change it first."
+                ) from error
 
 
 def tied_names(module: nn.Module) -> set[str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from descend.errors import SaveError
 from descend.reading import json_lines
-from descend.records import locked, put
+from descend.records import LOCK_FILE, locked, put
 from descend.records.schema import (
     Groups,
     Record,
@@ -26,7 +26,7 @@ from descend.records.schema import (
 from descend.records.studies import CELLS_FILE, Answer, Cell, Curve, FinishedCell, Settings, parse_cell
 
 OLD_FILE = "superseded.jsonl"
-LOCK = "cells.lock"
+LOCK = f"cells{LOCK_FILE}"
 
 ANSWERS_FILE = "answers-{gamma:g}.json"
 """In a run's folder: the answers of its language model at one noise level."""

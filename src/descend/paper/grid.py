@@ -41,9 +41,10 @@ ARMS: dict[str, Settings] = {
     "neftune": {"method": "neftune"},
     "layerskip": {"method": "layerskip"},
 }
-"""Arm → its settings. ``paper`` is the paper's form, ``constrained`` the default, with no constraint setting.
-``erm-noisier`` is ERM at more training noise, which validation data choose; ``erm-paper`` is ERM with the paper's
-optimizer, schedule and choice of the model; ``erm-clean`` is ERM without noise."""
+"""Arm → its settings. ``paper`` is preset paper, our first reading of the paper's settings. ``constrained`` is the
+default, with no constraint setting. ``erm-noisier`` is ERM at more training noise, which validation data choose;
+``erm-paper`` is ERM with the preset's optimizer, schedule and choice of the model; ``erm-clean`` is ERM without
+noise."""
 
 FURTHER = {
     "video-ut": ("uniform", "erm-noisier", "erm-paper"),
@@ -71,7 +72,7 @@ FORMS: dict[str, dict[str, Settings]] = {
         "proximal": {"layer": "proximal"},
     },
 }
-"""Recipe → variants of its form. The recipes are tied; the paper's constrained models have weights for each layer."""
+"""Recipe → variants of its form. The recipes are tied; preset paper has weights for each layer."""
 
 FORM_ARMS = ("erm", "paper", "constrained")
 
@@ -273,7 +274,7 @@ class Grid:
         return runs
 
     def ablation(self, recipe: str, task: str, variants: Mapping[str, Settings], **other: Any) -> list[Cell]:
-        """Runs of the paper's form with changed settings, by the variant's name, and the unchanged arms."""
+        """Runs of preset paper with changed settings, by the variant's name, and the unchanged arms."""
         data = next(iter(self.scale.gammas[task]))
         compared = self.seeds(recipe, data, **other)
         for variant, changes in variants.items():
@@ -281,7 +282,7 @@ class Grid:
         return compared
 
     def infeasible(self) -> list[Cell]:
-        """A run whose constraints can't be met, with the shallowest UT: beside it the paper's form is feasible."""
+        """A run whose constraints can't be met, with the shallowest UT: beside it preset paper is feasible."""
         variants = {"infeasible": self.settings["infeasible"]}
         return self.ablation("video-ut", "video", variants, depth=min(self.scale.depths["video-ut"]))
 

@@ -103,7 +103,7 @@ class Size(NamedTuple):
 def size(cell: Cell) -> Size:
     """The size of a cell's model, by its recipe and settings."""
     given = cell.settings
-    # The paper's unrolled models have weights for each layer where they are constrained.
+    # With preset paper unrolled models have weights for each layer where they are constrained.
     tied = bool(given.get("tied", given.get("preset") != "paper"))
     if cell.recipe == "video-ut":
         layer = PIXELS * (PIXELS + 32.0)

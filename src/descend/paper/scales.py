@@ -15,7 +15,7 @@ class Scale:
         gammas: Task → data set → regime → training noise γ. A data set's first regime has every depth, the others the
             middle one. A task's first data set, its first regime and that one's last γ are those of ablations.
         alphas: α of the ablation of Figures 5 and 14.
-        dual_lrs: η_λ of Figure 15, beside that of the paper's form, 0.01.
+        dual_lrs: η_λ of Figure 15, beside that of preset paper, 0.01.
         noises: Training noise of Figures 9 and 10.
         telling: Whether its runs say anything about the method.
         task_seeds: Task → its seeds, where they differ.

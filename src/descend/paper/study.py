@@ -15,10 +15,11 @@ from descend.paper.data_check import NeededPath, needed_paths
 from descend.paper.grid import OUT, ROOT, cells, names, settings
 from descend.paper.plan import processes
 from descend.paper.scales import SCALES
-from descend.paper.study_file import read_request
+from descend.paper.study_file import FIGURES_FOLDER, read_request
 from descend.paper.workers import RUNS, Job, Report, Work, carry_out
 from descend.progress import is_quiet
 from descend.records import locked
+from descend.records.ownership import PAGE_FILE, refuse_foreign
 from descend.records.schema import CONFIG_FILE, read_config
 from descend.records.studies import CELLS_FILE, STUDY_FILE, Cell, StudyFile
 
@@ -171,8 +172,15 @@ class Study:
 def _before(out: Path, scale: str) -> StudyFile | None:
     """The folder's ``study.json``; refuses one of another scale."""
     before = read_request(out)
-    if before is None and not (out / CELLS_FILE).exists() and ((out / CONFIG_FILE).exists() or out.is_file()):
-        raise InputError(f"{out} holds no study, but a run or a file. Choose another folder with --out.")
+    if before is None and not (out / CELLS_FILE).exists():
+        written = (CONFIG_FILE, PAGE_FILE, FIGURES_FOLDER, cell_store.OLD_FILE)
+        other = [name for name in written if (out / name).exists()] or ([out.name] if out.is_file() else [])
+        if other:
+            found = ", ".join(other)
+            raise InputError(
+                f"{out} holds no study, but a run or other files: {found}. Choose another folder with --out."
+            )
+    refuse_foreign([out / PAGE_FILE], "another folder with --out")
     if before and before.scale != scale:
         raise InputError(
             f"{out} holds a study at --scale {before.scale}; got {scale}. Choose another folder with --out."

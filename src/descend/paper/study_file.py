@@ -8,6 +8,9 @@ from descend.paper.grid import cells, names
 from descend.paper.scales import SCALES
 from descend.records.studies import STUDY_FILE, StudyFile, read_study
 
+FIGURES_FOLDER = "figures"
+"""In a study's folder: the folder of its figures and tables."""
+
 
 def read_request(out: Path) -> StudyFile | None:
     """The content of a folder's ``study.json``; None if it has none.

@@ -22,7 +22,8 @@ from tqdm import tqdm
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError, StudyError, reason
 from descend.paper import cell_store
 from descend.paper.grid import HERE, OUT, ROOT
-from descend.records import locked
+from descend.records import LOCK_FILE, locked
+from descend.records.ownership import FEASIBLE_FOLDER, remove
 from descend.records.schema import read_config
 from descend.records.studies import Cell, Settings
 
@@ -245,7 +246,7 @@ def _end_with_the_command() -> None:
 def _tried(job: Job, work: Work) -> Ended:
     with ExitStack() as claim:
         try:
-            claim.enter_context(locked(job.folder.parent, f"{job.cell.name}.lock"))
+            claim.enter_context(locked(job.folder.parent, f"{job.cell.name}{LOCK_FILE}"))
         except InputError:
             return Ended("elsewhere")
         if job.cell.name in cell_store.read(job.out):
@@ -279,5 +280,5 @@ def _tried(job: Job, work: Work) -> Ended:
 
 def _tidy(folder: Path) -> None:
     """Delete the weights: the page needs only the line in ``cells.jsonl`` and small files."""
-    for heavy in (folder / "model", folder / "best_feasible", *folder.glob("checkpoint-*")):
-        shutil.rmtree(heavy, ignore_errors=True)
+    for heavy in (folder / "model", folder / FEASIBLE_FOLDER, *folder.glob("checkpoint-*")):
+        remove(heavy)

@@ -63,6 +63,7 @@ class TrainingDefaults:
     report_to: str | None = "none"
     bf16: bool | None = None
     activation_checkpointing: bool | None = None
+    calibrate: bool | None = True
     strength: float | None = None
     dual_optim_args: str | None = None
 

@@ -23,6 +23,7 @@ from descend.tasks.text import (
     tokenize,
 )
 from descend.tasks.text.corpus import corpus
+from descend.tasks.text.sources import pair_files
 
 PLAIN_FOLDERS = {"imdb", "aclimdb", "mnli", "glue_format", "glue_data", "jsonl", "nyu_tsv", "multinli_1.0"}
 """Folder names that add nothing to the name of the data set."""
@@ -62,7 +63,7 @@ def kind_of(folder: Path) -> str:
     """
     if any((folder / inside / "train" / "pos").is_dir() for inside in (".", "aclImdb")):
         return "imdb"
-    if folder.is_dir() and any(file.suffix in (".tsv", ".jsonl") for file in folder.rglob("*")):
+    if folder.is_dir() and pair_files(folder):
         return "mnli"
     raise InputError(f"{folder} looks like none of {', '.join(CORPORA)}; choose one by --dataset.")
 

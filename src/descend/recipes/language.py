@@ -33,6 +33,7 @@ from descend.tasks.text import (
     read_instructions,
     tokenize_instructions,
 )
+from descend.tasks.text.splits import split_groups
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
 
 ADAPTERS = "adapter_config.json"
@@ -143,16 +144,14 @@ class InstructionRecipe(Recipe):
         given = read_instructions(self.source) if self.source is not None else generate_instructions()
         rows = given.rows
         count = round(len(rows) * self.validation_share)
-        if count < 2:
-            raise InputError(f"validation and test need at least 2 rows each; got {count} of {len(rows)}. Give more.")
-        held = rows.train_test_split(2 * count, seed=0)
-        sides = DatasetDict(
-            {
-                "train": held["train"],
-                "validation": held["test"].select(range(count)),
-                "test": held["test"].select(range(count, 2 * count)),
-            }
-        )
+        prompts = list(zip(rows["instruction"], rows["input"], strict=True))
+        parts = dict(zip(("validation", "test", "train"), split_groups(prompts, [count, count]), strict=True))
+        if count < 2 or min(map(len, parts.values())) < 2:
+            raise InputError(
+                f"validation and test need at least 2 rows each, and training others; got {count} of {len(rows)} rows "
+                f"with {len(set(prompts))} different prompts. Give more."
+            )
+        sides = DatasetDict({side: rows.select(parts[side]) for side in ("train", "validation", "test")})
         tokenizer = restored.tokenizer if restored else None
         if tokenizer is None:
             tokenizer = self._tokenizer(sides["train"])

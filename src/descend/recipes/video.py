@@ -79,10 +79,11 @@ class VideoRecipe(Recipe):
         lines.append(f"Training noise: {levels} (γ = {self.noise:g}, σ_x = {sigma:.2g}).")
         if std <= min(1, 3 * sigma):
             return lines, []
+        unit = "γ is in units of σ_x" if self.noise_is == "std" else "γσ_x is the noise's variance"
         wanted = ""
         if self.noise_is == "std" and 1 <= self.noise <= 255 and sigma:
             wanted = f" For {self.noise:g} grey levels give --noise {self.noise / (255 * sigma):.2g}."
-        return lines, [f"the training noise hides the frames: it has {levels}. γ is in units of σ_x.{wanted}"]
+        return lines, [f"the training noise hides the frames: it has {levels}. {unit}.{wanted}"]
 
     def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
         """Load the test windows of another data set, and its name."""

@@ -7,12 +7,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from typing import TYPE_CHECKING, Any
 
 from descend.records.folder import put
-from descend.records.schema import WITHIN, Summary
+from descend.records.schema import WITHIN, Summary, Trained
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
 
 CARD_FILE = "README.md"
 
@@ -65,6 +66,11 @@ class Card:
 
     def text(self) -> str:
         """The card in Markdown, with its metadata in YAML before it."""
+        from huggingface_hub import (
+            ModelCard,
+            ModelCardData,
+        )  # here, because it takes long and most readers need no card
+
         tags = self.metadata.get("tags") or []
         known: dict[str, Any] = {"model_name": self.name, "library_name": "transformers"}
         known |= {"base_model": self.base_model, "pipeline_tag": self.task}
@@ -78,8 +84,10 @@ class Card:
             parts += ["## How it was trained", f"```\n{self.command}\n```", "Local paths are shortened to their names."]
         return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n"))
 
-    def _results(self, summary: Summary) -> list[EvalResult]:
+    def _results(self, summary: Summary) -> list["EvalResult"]:
         """The metric at each noise level, as the Hub reads it."""
+        from huggingface_hub import EvalResult
+
         return [
             EvalResult(
                 task_type=self.task or "other",
@@ -106,7 +114,7 @@ class Card:
                 _table(
                     ["layer", "loss", "violation", "95 % interval"],
                     [
-                        [layer, _short(loss), _short(violation), f"{_short(low)} … {_short(high)}"]
+                        [layer, _short(loss), _short(violation), _interval(low, high)]
                         for layer, (loss, violation, (low, high)) in enumerate(
                             zip(
                                 summary.layer_losses[summary.train_noise][1:],
@@ -183,6 +191,13 @@ class Card:
         return -1 if self.layer is None else self.layer
 
 
+def trained_note(trained: Trained) -> str:
+    """Sentences on the constraints of a model's training, Descend's version and a classifier's temperature."""
+    asked = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in trained.problem.items())
+    bounds = f" Its constraints: {asked}." if trained.method == "constrained" and asked else ""
+    return f"{bounds} Trained with Descend {trained.version}.{temperature_note(trained.temperature)}"
+
+
 def temperature_note(temperature: float | None) -> str:
     """A sentence on what a classifier's logits were divided by; empty if they were not."""
     if temperature is None or temperature == 1:
@@ -203,6 +218,12 @@ def edited_card(folder: Path) -> bytes | None:
     text = content.decode("utf-8", errors="replace")
     mark = _MARKED.search(text)
     return content if mark is None or mark[1] != _checksum(text[: mark.start()]) else None
+
+
+def has_mark(folder: Path) -> bool:
+    """Whether a folder's README.md is one of descend's, edited or not."""
+    path = folder / CARD_FILE
+    return path.is_file() and _MARKED.search(path.read_text("utf-8", errors="replace")) is not None
 
 
 def write_card(folder: Path, text: str) -> None:
@@ -243,6 +264,10 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def _short(value: float) -> str:
     return f"{value:.4g}"
+
+
+def _interval(low: float, high: float) -> str:
+    return "open" if math.isnan(low) else f"{_short(low)} … {_short(high)}"
 
 
 def _layer(layer: int | None) -> str:

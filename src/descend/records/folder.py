@@ -1,12 +1,10 @@
-"""Write and lock the files of a run: each file or folder is there as a whole or not at all."""
+"""Write and lock the files of a run: each file is there as a whole or not at all."""
 
 import json
 import logging
 import math
 import os
 import platform
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -19,10 +17,10 @@ from safetensors import SafetensorError
 from descend import reading
 from descend.errors import InputError, SaveError
 
-PART = ".part"
-"""In a run's folder: where its own folders are written, before they are put in place."""
+PART = ".descend-part"
+"""Where files and folders are written before they are put in place: a folder, or the beginning of a file's name."""
 
-LOCK_FILE = ".lock"
+LOCK_FILE = ".descend-lock"
 MOST_HOLDER = 300
 """Characters of a lock's file: a process and its machine."""
 
@@ -91,49 +89,6 @@ def _warn_unlocked(folder: Path, why: str) -> None:
     logger.warning("%s can't be locked (%s): make sure that no other process writes there.", folder, why)
 
 
-@contextmanager
-def aside(folder: Path, *, alone: bool = True) -> Iterator[Path]:
-    """Write a folder in one piece: fill the folder that it yields; after the ``with`` block that is put in place.
-
-    Args:
-        folder: The folder.
-        alone: Whether no other process writes beside it, as in a locked run folder; what a killed process left there is
-            removed then.
-
-    Raises:
-        SaveError: If it can't be written; the folder is as it was.
-    """
-    part = folder.parent / PART / folder.name
-    try:
-        if alone:
-            shutil.rmtree(part.parent, ignore_errors=True)  # left by a killed process
-        else:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            part = Path(tempfile.mkdtemp(prefix=f"{PART}-", dir=folder.parent)) / folder.name
-        part.mkdir(parents=True)
-        yield part
-        for path in (*part.rglob("*"), part):
-            if path.is_file():
-                _open_to(path, part.stat().st_mode)
-            flush(path)
-        if folder.exists():
-            folder.rename(old := part.parent / "old")
-            try:
-                part.rename(folder)
-            except OSError:
-                old.rename(folder)
-                raise
-        else:
-            part.rename(folder)
-        flush(folder.parent)
-    except Exception as error:
-        if not of_disk(error):
-            raise
-        raise SaveError.at(folder, error) from error
-    finally:
-        shutil.rmtree(part.parent, ignore_errors=True)
-
-
 def put(path: Path, write: Callable[[Path], Any]) -> None:
     """Write a file in one piece: a reader sees the old file or the new one, never half of it.
 
@@ -144,12 +99,12 @@ def put(path: Path, write: Callable[[Path], Any]) -> None:
     Raises:
         SaveError: If it can't be written; the file is as it was.
     """
-    part = path.with_name(f"{path.stem}{PART}{path.suffix}")
+    part = path.with_name(f"{PART}-{path.name}")
     try:
         part.touch()
         usual = part.stat().st_mode
         write(part)
-        _open_to(part, usual)
+        open_to(part, usual)
         flush(part)
         os.replace(part, path)
     except (OSError, SafetensorError) as error:
@@ -158,7 +113,7 @@ def put(path: Path, write: Callable[[Path], Any]) -> None:
         raise SaveError.at(path, error) from error
 
 
-def _open_to(path: Path, usual: int) -> None:
+def open_to(path: Path, usual: int) -> None:
     """Let those read and write a file who may do so with others by the umask: safetensors writes for the user alone.
 
     Args:

@@ -290,4 +290,6 @@ def read_sweep(folder: Path) -> SweepFile:
     path = folder / SWEEP_FILE
     if not path.is_file():
         raise InputError(f"{folder} has no {SWEEP_FILE}; run descend sweep with this --out.")
-    return parse(SweepFile, read_json(path), str(path), "Run the same sweep again; it only writes the file again.")
+    return parse(
+        SweepFile, read_json(path), str(path), "Remove it, and run the same sweep again; it only writes the file again."
+    )

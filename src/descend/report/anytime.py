@@ -20,7 +20,7 @@ def by_depth(group: Group) -> go.Figure:
     for frame in figure.frames:
         frame.data = (*frame.data, *_rings(group, float(frame.name), layers))
     if not group.higher_is_better:
-        figure.update_yaxes(type="log", tickvals=_ticks(group), tickformat=".3~g")
+        figure.update_yaxes(figures.LOG_AXIS)
     return figure
 
 
@@ -39,14 +39,8 @@ def by_time(group: Group) -> go.Figure:
     figure.update_layout(hovermode="closest")
     figure.update_xaxes(rangemode="tozero")
     if not group.higher_is_better:
-        figure.update_yaxes(type="log", tickvals=_ticks(timed), tickformat=".3~g")
+        figure.update_yaxes(figures.LOG_AXIS)
     return figure
-
-
-def _ticks(group: Group) -> list[float]:
-    """The ticks of a logarithmic axis over the metric."""
-    curves = [[arm.anytime(level) for arm in group.arms] for level in group.noise_levels]
-    return figures.log_ticks([value for curve in level if curve for value in curve.metric] for level in curves)
 
 
 def depth_table(group: Group) -> Table:

@@ -7,8 +7,9 @@ from pathlib import Path
 from markupsafe import Markup
 
 from descend.errors import InputError
+from descend.records.ownership import refuse_foreign
 from descend.records.schema import Completion, read_completions
-from descend.report.rendering import asset, render
+from descend.report.rendering import asset, render, write_whole
 
 
 def write_completions(paths: Sequence[Path], out: Path) -> Path:
@@ -33,14 +34,15 @@ def write_completions(paths: Sequence[Path], out: Path) -> Path:
         "completions.html",
         css=Markup(asset("page.css")),
         words=f"{len(shared)} prompts, and what each model went on with.",
-        heads=[_name(path, each) for path, each in zip(paths, files, strict=True)],
+        heads=_names(paths, files),
         rows=[(prompt[0], [each[prompt] for each in answers]) for prompt in shared],
     )
     path = out if out.suffix == ".html" else out / "completions.html"
     if out.is_file() and path != out:
         raise InputError(f"{out} is a file; give --out a folder for the page, or a name that ends in .html.")
+    refuse_foreign([path], "another file or folder with --out")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8", errors="replace")  # half a surrogate pair, as JSON may hold
+    write_whole(path, page.encode(errors="replace"))  # half a surrogate pair, as JSON may hold
     return path
 
 
@@ -54,5 +56,12 @@ def _by_prompt(completions: Sequence[Completion]) -> dict[tuple[str, int], str]:
     return answers
 
 
-def _name(path: Path, completions: Sequence[Completion]) -> str:
-    return f"{completions[0].generator} ({path.name})" if completions else path.name
+def _names(paths: Sequence[Path], files: Sequence[Sequence[Completion]]) -> list[str]:
+    """Each file's generator and name; its whole path where two would be alike."""
+    for shown in ([path.name for path in paths], paths):
+        names = [
+            f"{each[0].generator} ({path})" if each else str(path) for path, each in zip(shown, files, strict=True)
+        ]
+        if len(set(names)) == len(names):
+            break
+    return names

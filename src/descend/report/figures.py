@@ -4,9 +4,8 @@ Two entries are for the page alone: a trace's ``meta`` is its colour on a light 
 ``figure.frames`` are the noise levels, named by γ, that a slider steps through.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
-from math import ceil, floor, inf, log10
 from typing import Any
 
 import plotly.graph_objects as go
@@ -20,6 +19,9 @@ ALONG_LAYERS = "layer (0: before the first block)"
 MOST_POINTS = 300
 MOST_LEGEND_ENTRIES = 12
 
+LOG_AXIS = {"type": "log", "tickformat": ".3~g"}
+"""A logarithmic axis with plain numbers; ``page.js`` sets its steps by the range that is shown."""
+
 
 def layer_losses(group: Group, noise: float | None = None) -> go.Figure:
     """The loss along the layers: one line per arm, and what each layer under a constraint had to reach.
@@ -32,7 +34,7 @@ def layer_losses(group: Group, noise: float | None = None) -> go.Figure:
         noise: γ to show; the training noise unless given. The figure's frames hold every level known.
     """
     figure = _along_layers(group, noise, "loss f<sub>l</sub>", _loss_traces)
-    figure.update_yaxes(type="log", tickvals=log_ticks(_losses_by_level(group)), tickformat=".3~g")
+    figure.update_yaxes(LOG_AXIS)
     return figure
 
 
@@ -378,32 +380,6 @@ def layer_colours(layer: int, depth: int) -> tuple[str, str]:
 def layer_ticks(first: int, last: int) -> dict[str, Any]:
     """The settings of an axis over layers ``first`` … ``last``: about eight ticks, with room at both ends."""
     return {"dtick": max(1, round(last / 8)), "tick0": first, "range": [first - 0.4, last + 0.4]}
-
-
-def log_ticks(ranges: Iterable[Iterable[float]]) -> list[float]:
-    """Round numbers for a logarithmic axis over all values, as many per decade as the widest range leaves room for.
-
-    Args:
-        ranges: The values that the axis shows at a time; those that are not positive and finite are left out.
-    """
-    spans = []
-    for values in ranges:
-        known = [value for value in values if 0 < value < inf]
-        spans += [(min(known), max(known))] if known else []
-    if not spans:
-        return []
-    widest = max(high / low for low, high in spans)
-    steps = (1, 1.5, 2, 3, 5, 7) if widest < 30 else (1, 2, 5) if widest < 1000 else (1,)
-    # Within what a float holds.
-    first = max(-300, floor(log10(min(low for low, _ in spans))))
-    last = min(300, ceil(log10(max(high for _, high in spans))))
-    return [step * 10.0**power for power in range(first, last + 1) for step in steps]
-
-
-def _losses_by_level(group: Group) -> list[list[float]]:
-    """The losses of all runs at each noise level."""
-    by_level = [[run.summary.layer_losses.get(level, []) for run in group.runs] for level in group.noise_levels]
-    return [[loss for row in rows for loss in row] for rows in by_level]
 
 
 def vertical_line(x: float, dash: str, role: str) -> dict[str, Any]:

@@ -14,8 +14,6 @@ from PIL import Image
 
 from descend.errors import InputError
 
-FRAMES_FILE = "frames.npz"
-
 # WebP at this quality keeps a noisy 160×160 frame near 7 kB, and a viewer sees no difference at the size of the page.
 QUALITY = 60
 
@@ -50,7 +48,7 @@ class Frames:
             raise
         # All exceptions: numpy's and zipfile's readers meet damage with a dozen kinds, depending on where it is.
         except Exception as error:
-            raise InputError(f"{path} is damaged; run `descend evaluate` again.") from error
+            raise InputError(f"{path} is damaged; remove it, and run `descend evaluate` again.") from error
         count = len(noise)
         if (
             clean.ndim != 3
@@ -65,7 +63,7 @@ class Frames:
             raise InputError(
                 f"{path} must hold uint8 clean (K,H,W), noisy (G,K,H,W) and reconstruction (G,L+1,K,H,W), "
                 f"G = {count} noise levels, none empty and no side above {MOST_SIDE}; got {clean.shape}, "
-                f"{noisy.shape} and {reconstruction.shape}. Run `descend evaluate` again."
+                f"{noisy.shape} and {reconstruction.shape}. Remove it, and run `descend evaluate` again."
             )
         return cls(noise, clean, noisy, reconstruction)
 

@@ -20,6 +20,12 @@ def _term(name: str, meaning: str, pattern: str) -> Term:
     return Term(Markup(name), Markup(meaning), re.compile(pattern))
 
 
+_OF_PICTURES = _term(
+    "RMSE",
+    "Root mean square error: the distance of a picture from the clean one, on the scale 0–255 of its grey values.",
+    r"\bRMSE\b",
+)
+
 _TERMS = (
     _term(
         "Layer <i>l</i>, <i>L</i>",
@@ -41,10 +47,10 @@ _TERMS = (
         r"\b[Cc]onstrained\b",
     ),
     _term(
-        "Paper’s form, Descend’s default",
-        "Two forms of the constraints: as the paper has them (<code>--preset paper</code>), and without any constraint"
-        " setting.",
-        r"\bPaper(’|'|&#39;)s form\b|\bDescend(’|'|&#39;)s default\b",
+        "Preset paper, Descend’s default",
+        "Two kinds of constraints: by our first reading of the paper’s settings (<code>--preset paper</code>), with"
+        " guesses where they are lost, and without any constraint setting.",
+        r"\b[Pp]reset paper\b|\bDescend(’|'|&#39;)s default\b",
     ),
     _term(
         "Uniform, linear weights",
@@ -63,7 +69,7 @@ _TERMS = (
     ),
     _term(
         "RMSE",
-        "Root mean square error: the distance of a picture from the clean one, on the scale 0–255 of its grey values.",
+        "Root mean square error: the typical distance of a prediction from its target, in the target’s own unit.",
         r"\bRMSE\b",
     ),
     _term("Accuracy", "The share of answers that are right.", r"\b[Aa]ccuracy\b"),
@@ -148,17 +154,19 @@ _TERMS = (
 )
 
 
-def terms(page: str, data: Sequence[Any]) -> list[Term]:
+def terms(page: str, data: Sequence[Any], *, pictures: bool) -> list[Term]:
     """The terms that a page shows.
 
     Args:
         page: The page's HTML.
         data: The page's sections, with the plots that its script draws.
+        pictures: Whether predictions are pictures, so that an RMSE is one of grey values.
     """
     words = html.unescape(re.sub(r"<(?!sub)[^>]*>", " ", page))
     words += " ".join(text for section in data for plot in section.get("plots", {}).values() for text in _texts(plot))
     # A model is called UT-7.
-    return [term for term in _TERMS if term.pattern.search(words)]
+    known = [_OF_PICTURES if pictures and term.name == _OF_PICTURES.name else term for term in _TERMS]
+    return [term for term in known if term.pattern.search(words)]
 
 
 def _texts(plot: Mapping[str, Any]) -> list[str]:

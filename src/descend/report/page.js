@@ -123,7 +123,7 @@ class Section {
   draw(element, plot) {
     const frame = plot.frames?.[nearest(plot.frames.map((item) => Number(item.name)), this.state.noise)];
     const traces = plot.data.map((trace, i) => paintTrace(frame ? { ...trace, ...frame.data[i] } : trace));
-    const layout = paintLayout(plot.layout, this.state, this.inputs);
+    const layout = paintLayout(plot.layout, this.state, this.inputs, traces);
     Plotly.react(element, traces, layout, { responsive: true, displayModeBar: false });
   }
 
@@ -162,7 +162,15 @@ function paintTrace(trace) {
   return painted;
 }
 
-function paintLayout(layout, state, inputs) {
+/** The ticks of a logarithmic axis: even steps within a decade; 1, 2 and 5 up to two; then powers of ten. */
+function logSteps(values) {
+  const known = values.filter((value) => Number.isFinite(value) && value > 0);
+  const decades = Math.log10(Math.max(...known) / Math.min(...known));
+  if (!(decades > 0.75)) return { nticks: 4, tickformat: "" };
+  return { dtick: decades < 2 ? "D2" : Math.ceil(decades / 4) };
+}
+
+function paintLayout(layout, state, inputs, traces) {
   const [ink, grid, muted, paper] = ["--ink", "--rule", "--muted", "--paper"].map(css);
   const axis = (old) => ({ ...old, gridcolor: grid, linecolor: grid, zerolinecolor: muted });
   const shapes = (layout.shapes ?? []).map((shape) => {
@@ -179,7 +187,11 @@ function paintLayout(layout, state, inputs) {
     xaxis: axis(layout.xaxis),
     yaxis: axis(layout.yaxis),
   };
-  if (layout.yaxis.type === "log" && !state.log) Object.assign(painted.yaxis, { type: "linear", tickvals: null });
+  if (layout.yaxis.type === "log" && !state.log) painted.yaxis.type = "linear";
+  for (const key of ["x", "y"]) {
+    const axis = painted[`${key}axis`];
+    if (axis.type === "log") Object.assign(axis, logSteps(traces.flatMap((trace) => trace[key] ?? [])));
+  }
   return painted;
 }
 

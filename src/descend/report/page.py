@@ -11,7 +11,7 @@ from descend.errors import InputError
 from descend.report import anytime, figures
 from descend.report.opening import opening
 from descend.report.rendering import write_interactive
-from descend.report.runs import Arm, Group, RunView, alphas, group_name, group_runs
+from descend.report.runs import Arm, Group, RunView, alphas, group_name, group_runs, groups_differ
 from descend.report.tables import layers_table, runs_tables
 from descend.report.verdict import findings, verdict
 from descend.report.viewer import pictures_view
@@ -91,7 +91,11 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str = "")
         "runs.html",
         data=data,
         title=title,
-        subtitle=group_name(groups[0]) if len(groups) == 1 else f"{len(views)} runs in {len(groups)} settings",
+        subtitle=group_name(groups[0])
+        if len(groups) == 1
+        else f"{len(views)} runs in {len(groups)} settings, which "
+        f"are not compared with each other: they differ in {groups_differ(groups)}",
+        pictures=any(map(_denoises, views)),
         verdict=verdict(groups) if len(groups) > 1 else None,
         tables=runs_tables(groups) if len(groups) > 1 else [],
         sections=sections,
@@ -128,6 +132,11 @@ def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[Sec
     return section, data
 
 
+def _denoises(run: RunView) -> bool:
+    """Whether a run's predictions are pictures."""
+    return run.frames is not None or run.summary.recipe.startswith("video-")
+
+
 def _judged_by_layer(run: RunView) -> bool:
     """Whether a run has something to show layer by layer: constraints, bounds or what is certain of a layer."""
     summary = run.summary
@@ -149,7 +158,7 @@ def _figures(index: int, group: Group) -> tuple[dict[str, go.Figure], list[Figur
     add("losses", figures.layer_losses(group), heading, _loss_words(group), **_loss_controls(index, group))
     error = f"{group.metric if counts else 'Error'} against noise"
     add("error", figures.error_by_noise(group), error, _ERROR)
-    if any(summary.anytime for summary in summaries):
+    if any(summary.anytime for summary in summaries) and group.measure != "loss":
         words = _METRICS.format(unit="points" if counts else "%") + (_MOVES if len(group.noise_levels) > 1 else "")
         add("metrics", anytime.by_depth(group), f"{group.metric} along the layers", words)
     if any(summary.anytime and summary.latency for summary in summaries):

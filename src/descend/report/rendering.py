@@ -14,6 +14,8 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from descend.records import PART
+from descend.records.ownership import PAGE_FILE, refuse_foreign
 from descend.report.glossary import terms
 
 PACKAGE = "descend.report"
@@ -45,6 +47,7 @@ def write_interactive(
     *,
     package: str = PACKAGE,
     data: Sequence[Any],
+    pictures: bool,
     more: Mapping[str, Any] | None = None,
     css: str = "",
     js: str = "",
@@ -57,6 +60,7 @@ def write_interactive(
         template: A template that extends ``page.html``.
         package: The package that holds it in ``templates/``.
         data: For each section its plots by name, and the state that its controls set.
+        pictures: Whether predictions are pictures, which the page's glossary asks.
         more: What a further script unpacks when it is first needed.
         css: Further styles.
         js: A further script.
@@ -71,12 +75,13 @@ def write_interactive(
         css=Markup(asset("page.css") + css),
         js=Markup(asset("page.js") + js),
         plotly=_packed_plotly(),
-        terms=lambda content: terms(content, data),
+        terms=lambda content: terms(content, data, pictures=pictures),
         data=Markup(script_json({"sections": data})),
         more=_packed(json.dumps(more, **COMPACT)) if more else None,
         **values,
     )
-    path = out / "report.html" if out.is_dir() else out
+    path = out / PAGE_FILE if out.is_dir() else out
+    refuse_foreign([path], "another place")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, page.encode(errors="replace"))  # a folder's name need not be UTF-8
     return path
@@ -106,7 +111,7 @@ def _packed_plotly() -> Packed:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file in one piece, even if two commands write it at once or one is stopped."""
-    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part = path.with_name(f"{PART}-{os.getpid()}-{path.name}")
     part.write_bytes(content)
     part.replace(path)
 

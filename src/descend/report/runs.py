@@ -7,19 +7,25 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from descend.errors import InputError
+from descend.records.ownership import FRAMES_FILE
 from descend.records.schema import (
+    CONFIG_FILE,
     DECISIONS_FILE,
     ELSEWHERE,
+    MODELS,
     RECORDS_FILE,
     AnytimeCurve,
     Decisions,
+    Groups,
     Record,
     Summary,
+    read_config,
     read_decisions,
+    read_groups,
     read_records,
     read_summary,
 )
-from descend.report.frames import FRAMES_FILE, Frames
+from descend.report.frames import Frames
 
 # In the order of legends and tables: what all are held against first, the constrained last.
 METHOD_NAMES = {
@@ -77,6 +83,8 @@ class RunView:
         history: Each layer's multiplier over the steps; layer 0 is the cap's.
         frames: The pictures of its evaluation.
         decisions: What its layers decide on a few texts.
+        groups: Its ``groups.json``, on which intervals rest.
+        calibrated: Whether this model's logits were divided by a temperature; None if that is not known.
     """
 
     summary: Summary
@@ -84,6 +92,8 @@ class RunView:
     history: History = field(default_factory=dict)
     frames: Frames | None = None
     decisions: Decisions | None = None
+    groups: Groups | None = None
+    calibrated: bool | None = None
 
     @property
     def alpha(self) -> tuple[float, ...]:
@@ -114,12 +124,16 @@ class RunView:
         """
         summary = read_summary(folder)
         records, frames, decisions = folder / RECORDS_FILE, folder / FRAMES_FILE, folder / DECISIONS_FILE
+        # A saved model's folder has a config.json of Transformers; the best feasible model is not calibrated.
+        trained = not summary.of_script and summary.checkpoint == MODELS[0] and (folder / CONFIG_FILE).is_file()
         return cls(
             summary,
             name=_name(folder.absolute()),
             history=multiplier_history(read_records(records), summary.depth) if records.is_file() else {},
             frames=Frames.load(frames) if frames.is_file() else None,
             decisions=read_decisions(decisions) if decisions.is_file() else None,
+            groups=read_groups(folder),
+            calibrated=read_config(folder).temperature not in (None, 1) if trained else None,
         )
 
 
@@ -209,7 +223,8 @@ class Group:
     def metric(self) -> str:
         """The metric's name for readers."""
         metric = self.measure
-        return metric.upper() if len(metric) <= 4 else metric.replace("_", " ").capitalize()
+        acronym = len(metric) <= 4 and metric != "loss"
+        return metric.upper() if acronym else metric.replace("_", " ").capitalize()
 
     @property
     def higher_is_better(self) -> bool:
@@ -237,6 +252,24 @@ def group_name(group: Group) -> str:
     words += f", {group.checkpoint.replace('_', ' ')} checkpoint" if group.checkpoint != "model" else ""
     words += f", where the noisy input has {group.metric} {group.other_data:.3g}" if group.other_data else ""
     return words
+
+
+_COMPARED_BY = {
+    "dataset": "data set",
+    "model": "model",
+    "train_noise": "training noise",
+    "split": "split",
+    "checkpoint": "checkpoint",
+    "shift": "kind of noise",
+    "measure": "metric",
+    "other_data": "the noisy input",
+}
+
+
+def groups_differ(groups: Sequence[Group]) -> str:
+    """In what some groups differ, in words."""
+    apart = [words for name, words in _COMPARED_BY.items() if len({getattr(group, name) for group in groups}) > 1]
+    return ", ".join(apart)
 
 
 def group_runs(runs: Sequence[RunView]) -> list[Group]:

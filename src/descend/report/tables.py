@@ -7,6 +7,8 @@ from statistics import fmean, stdev
 from descend.report.runs import Arm, Group, RunView, group_name
 from descend.report.views import Body, Cell, Row, Table
 
+TIME = "Training, machine time of this run"
+
 
 def runs_tables(groups: Sequence[Group]) -> list[Table]:
     """For each metric a table with one row per arm, by group; of several seeds every run by itself.
@@ -22,9 +24,13 @@ def runs_tables(groups: Sequence[Group]) -> list[Table]:
 
 def _tables(metric: str, groups: Sequence[Group], named: bool) -> list[Table]:
     """The tables of groups with one metric."""
-    heads = ("Method", f"{metric}, mean over noise", "At training noise", "Feasible", "Descending layers", "Time")
+    area = ["Area over γ"] if groups[0].higher_is_better else []
+    heads = ("Method", f"{metric}, mean over noise", "At training noise", *area, "Feasible", "Descending layers", TIME)
     bodies = [
-        Body([Row(_arm_cells(arm), arm.style) for arm in group.arms], group_name(group) if named else "")
+        Body(
+            [Row(_arm_cells(arm, area=bool(area)), arm.style) for arm in group.arms],
+            group_name(group) if named else "",
+        )
         for group in groups
     ]
     several = any(len(arm.runs) > 1 for group in groups for arm in group.arms)
@@ -84,7 +90,7 @@ def _every_run(metric: str, groups: Sequence[Group], named: bool) -> Table:
     return Table(heads, [Body(rows)], "Every run by itself")
 
 
-def _arm_cells(arm: Arm) -> list[Cell]:
+def _arm_cells(arm: Arm, *, area: bool) -> list[Cell]:
     summaries = [run.summary for run in arm.runs]
     shares = [summary.descending_share for summary in summaries if summary.descending_share is not None]
     seconds = [summary.seconds for summary in summaries if summary.seconds is not None and isfinite(summary.seconds)]
@@ -92,6 +98,7 @@ def _arm_cells(arm: Arm) -> list[Cell]:
         Cell(arm.label, f"{len(arm.runs)} seeds" if len(arm.runs) > 1 else ""),
         Cell(_spread([summary.mean for summary in summaries])),
         Cell(_spread([run.train_value for run in arm.runs])),
+        *([Cell(_spread([summary.auc for summary in summaries]))] if area else []),
         _feasible(arm.runs),
         Cell(f"{fmean(shares):.0%}" if shares else "–"),
         Cell(_duration(fmean(seconds)) if seconds else "–"),

@@ -1,27 +1,23 @@
 """The verdict on the constraints in plain words, what to do about it, and further findings on a group's runs."""
 
 from collections.abc import Sequence
-from math import isfinite
 from statistics import fmean
 
-from descend.report.beside_input import harmful, headline_end, warnings
 from descend.report.runs import Arm, Group, RunView, alphas, group_name
 from descend.report.tables import number
 from descend.report.views import GroupLink, Sentence, Span, VerdictView
 
-_MARKS = {"holds": "✓", "tentative": "≈", "broken": "✕", "open": "–"}
+_MARKS = {"holds": "✓", "tentative": "≈", "unproven": "≈", "broken": "✕", "open": "–"}
 
 
 def verdict(groups: Sequence[Group]) -> VerdictView:
     """Whether the constraints hold in some groups of runs; for a single group with its arms' verdicts and advice."""
     runs = [run for group in groups for run in group.runs if run.summary.constrained]
-    state, headline = _shown(groups), _headline(runs) + headline_end(groups)
+    state, headline = _shown(groups), _headline(runs)
     if len(groups) > 1:
         return VerdictView(state, _MARKS[state], headline, groups=_links(groups))
-    advice = warnings(groups[0])
-    better = "Train longer, on more data, or against stronger noise."  # what holds would ask for nothing
-    advice.append(better if advice and _state(runs) == "holds" else _advice(_state(runs), runs))
-    return VerdictView(state, _MARKS[state], headline, _verdicts(groups[0]), advice=" ".join(advice))
+    lines = [*_verdicts(groups[0]), *([Span(words)] for words in _beside_input(groups[0]))]
+    return VerdictView(state, _MARKS[state], headline, lines, advice=_advice(_state(runs), runs))
 
 
 def findings(group: Group) -> list[Sentence]:
@@ -30,23 +26,43 @@ def findings(group: Group) -> list[Sentence]:
     certain = _by_run(arms, [[run.summary.certificate for run in arm.runs] for arm in arms])
     measured = [words for arm in arms for words in _measured(arm, group)]
     asked = dict.fromkeys(words for arm in arms if (words := _asked(arm)))
-    return [*certain, *([Span(words)] for words in (*measured, *asked)), *_gain(group)]
+    return [*certain, *([Span(words)] for words in (*measured, *asked))]
 
 
 def _state(runs: Sequence[RunView]) -> str:
+    """``broken`` is what is proven to be; where all misses may be chance it is ``unproven``."""
     known = [run.summary.feasible for run in runs]
     if any(feasible is False for feasible in known):
-        return "broken"
+        proven = any(run.summary.feasible is False and not run.summary.unproven for run in runs)
+        return "broken" if proven else "unproven"
     if not runs or not all(known):
         return "open"
     return "holds" if all(run.summary.certain for run in runs) else "tentative"
 
 
 def _shown(groups: Sequence[Group]) -> str:
-    """The state of some groups' runs; open instead of good where a run is worse than doing nothing."""
+    """The state of some groups' runs; open instead of good where a run's metric is worse than its input's."""
     state = _state([run for group in groups for run in group.runs if run.summary.constrained])
-    worse = any(harmful(group) for group in groups)
+    worse = any(_worse_than_input(group) for group in groups)
     return "open" if worse and state in ("holds", "tentative") else state
+
+
+def _worse_than_input(group: Group) -> list[RunView]:
+    return [run for run in group.runs if run.summary.depth in run.summary.worse_than_input]
+
+
+def _beside_input(group: Group) -> list[str]:
+    """The numbers of the arms whose output has a worse metric than the noisy input itself."""
+    worse, lines = _worse_than_input(group), []
+    for arm in group.arms:
+        values = [run.summary.layer_metrics[group.train_noise][-1] for run in arm.runs if run in worse]
+        if values and group.input_value is not None:
+            who = f"{arm.label}: " if len(group.arms) > 1 else ""
+            lines.append(
+                f"{who}{group.metric} of the output at the training noise {number(fmean(values))}, of the noisy input "
+                f"itself {number(group.input_value)}."
+            )
+    return lines
 
 
 def _headline(runs: Sequence[RunView]) -> str:
@@ -61,14 +77,16 @@ def _headline(runs: Sequence[RunView]) -> str:
             return f"Feasible: every layer lowers the loss as asked{scope}"
         case "tentative":
             return f"Feasible as far as the data can tell{scope}" + (f"; beyond doubt in {certain}" if certain else "")
-        case "broken" if total == 1 and unproven:
+        case "unproven" if total == 1:
             return "Not feasible, but not proven: that a bound is missed may be chance"
         case "broken" if total == 1:
             return "Not feasible: the constraints do not hold"
-        case "broken":
+        case "broken" | "unproven":
             where = f"Not feasible in {total - feasible} of {total} runs"
             proven = f", proven in {total - feasible - unproven or 'none'}" if unproven else ""
             return f"{where}{proven or ': there the constraints do not hold'}"
+        case _ if any(run.summary.violations for run in runs):
+            return "Open: these data are too few to tell whether the constraints hold"
         case _:
             return "Not judged: whether the constraints hold was not measured"
 
@@ -90,7 +108,7 @@ def _advice(state: str, runs: Sequence[RunView]) -> str:
                 "Nothing on these data speaks against this model’s constraints. To be certain, evaluate it on more "
                 f"data, or {less}."
             )
-        case "broken":
+        case "broken" | "unproven":
             chance = any(summary.unproven for summary in summaries)
             return (
                 f"{'What is not proven may be chance: evaluate on more data first. ' if chance else ''}"
@@ -99,6 +117,8 @@ def _advice(state: str, runs: Sequence[RunView]) -> str:
             )
         case _ if not runs:
             return "For a promise about each layer, train with --method constrained."
+        case _ if any(summary.violations for summary in summaries):
+            return "Evaluate on more groups of samples, such as more clips or texts."
         case _:
             return "Evaluate the runs again with `descend evaluate`."
 
@@ -150,15 +170,12 @@ def _measured(arm: Arm, group: Group) -> list[str]:
     """Further findings on an arm's first run."""
     summary, who = arm.runs[0].summary, f"{arm.label}: " if len(group.arms) > 1 else ""
     words = []
-    if summary.ratios.mean is not None and summary.ratios.median is not None:
-        words.append(
-            f"{who}{'on' if who else 'On'} average a layer multiplies the loss of a single sample by "
-            f"{number(summary.ratios.mean)}; the median is {number(summary.ratios.median)}."
-        )
+    if summary.ratios.median is not None:
+        falls = "" if summary.descending_share is None else f"; {100 * summary.descending_share:.0f}\u00a0% are below 1"
+        ratio = "the loss of a single sample after a layer over that before it"
+        words.append(f"{who}{ratio if who else ratio.capitalize()}: median {number(summary.ratios.median)}{falls}.")
     if summary.exit:
         words.append(who + summary.exit.sentence(summary.metric))
-    if len(group.arms) == 1 and summary.higher_is_better and summary.auc is not None:
-        words.append(f"The area under the {group.metric.lower()} over γ is {number(summary.auc)}.")
     return words
 
 
@@ -178,41 +195,6 @@ def _asked(arm: Arm) -> str:
 def _listed(numbers: Sequence[int]) -> str:
     *most, last = map(str, numbers)
     return f"{', '.join(most)} and {last}" if most else last
-
-
-def _gain(group: Group) -> list[Sentence]:
-    plain = next((arm for arm in group.arms if arm.method == "erm"), None)
-    if plain is None or len(group.arms) == 1:
-        return []
-    if any(run.summary.noise != plain.runs[0].summary.noise for run in group.runs):
-        return [[Span("The runs were evaluated at different noise levels, so their means do not compare.")]]
-    lines: list[Sentence] = []
-    before = fmean(run.summary.mean for run in plain.runs)
-    for arm in group.arms:
-        if arm is plain:
-            continue
-        after = fmean(run.summary.mean for run in arm.runs)
-        change = (after - before) / before if before else float("nan")
-        words = f": {abs(change):.1%} {'higher' if change > 0 else 'lower'}" if isfinite(change) else ""
-        lines.append(
-            [
-                Span(f"Over all noise levels, {arm.label} has a mean {group.metric} of "),
-                Span(number(after), bold=True),
-                Span(" against ERM’s "),
-                Span(number(before), bold=True),
-                Span(f"{words}.{_areas(arm, plain)}"),
-            ]
-        )
-    return lines
-
-
-def _areas(arm: Arm, plain: Arm) -> str:
-    """The area under the metric over γ, which papers on accuracy report; empty for errors."""
-    pairs = [[run.summary.auc for run in each.runs if run.summary.auc is not None] for each in (arm, plain)]
-    if not arm.runs[0].summary.higher_is_better or not all(pairs):
-        return ""
-    ours, theirs = map(fmean, pairs)
-    return f" The area under it over γ is {number(ours)} against {number(theirs)}."
 
 
 def _links(groups: Sequence[Group]) -> list[GroupLink]:

@@ -140,9 +140,13 @@ class StripLayer:
 
 @dataclass(frozen=True)
 class OpeningView:
-    """The first thing in a section: a sentence, the plot that shows it, and frames, or decisions, at each layer."""
+    """The first thing in a section: numbers, their plot, and frames, or decisions, at each layer.
 
-    sentence: str
+    ``notes`` say what the numbers are and in what the runs differ.
+    """
+
+    numbers: Table
+    notes: Sequence[str]
     figure: FigureView
     section: int = 0
     strip: Sequence[StripLayer] = ()

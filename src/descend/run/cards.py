@@ -10,8 +10,8 @@ from descend.errors import InputError
 from descend.recipes import RECIPES
 from descend.recipes.options import options
 from descend.recipes.pretrained import SMALL
-from descend.records.card import Card, temperature_note
-from descend.records.schema import MODELS, SUMMARY_FILE, RunConfig, Summary, read_config, read_summary
+from descend.records.card import Card, temperature_note, trained_note
+from descend.records.schema import MODELS, SUMMARY_FILE, RunConfig, Summary, read_config, read_summary, read_trained
 from descend.training.preset import Preset, paper
 
 _DERIVED = {"disable_tqdm", "dataloader_pin_memory", "gradient_checkpointing", "do_eval", "greater_is_better"}
@@ -39,7 +39,8 @@ def run_card(
         layers: K, for an export of the first K layers; None for the whole model.
     """
     config = read_config(folder)
-    summary = _summary(folder, checkpoint)
+    summary, trained = _summary(folder, checkpoint), read_trained(folder / checkpoint)
+    temperature = config.temperature if checkpoint == MODELS[0] else None
     start = next((config.settings[name] for name in ("pretrained", "model") if config.settings.get(name)), SMALL)
     base = None if start == SMALL or _local(start) else str(start)
     noise = config.settings.get("noise", 0)
@@ -53,7 +54,7 @@ def run_card(
     about = [
         f"{config.model}, trained on {config.dataset}{begin}, with the method `{config.method}`, noise γ = {noise:g} "
         f"on {noise_on} and seed {config.seed}. {read}"
-        + (temperature_note(config.temperature) if checkpoint == MODELS[0] else "")
+        + (trained_note(trained) if trained else temperature_note(temperature))
     ]
     if layers is not None:
         about.append(

@@ -11,7 +11,7 @@ import torch
 from descend.errors import InputError
 from descend.noise import Noise
 from descend.progress import progress
-from descend.reading import parse_json, plain_text, read_json, read_text
+from descend.reading import json_objects, parse_json, plain_text, read_text
 from descend.records import locked, write_json
 from descend.records.schema import CONFIG_FILE
 from descend.run.judging import of_run
@@ -19,6 +19,8 @@ from descend.seeds import Stream, derived
 from descend.tasks.text import encode_prompt, prompt
 
 PARTIAL = ".partial"
+_BEGIN = '{"run": '
+"""How the first line of an unfinished file begins, with the settings of `complete`."""
 """Suffix of an unfinished output file: its settings, then one answer on each line."""
 
 
@@ -169,18 +171,18 @@ def _entry(row: dict[str, Any], answer: str, generator: str) -> dict[str, str]:
 
 
 def _prompts(path: Path) -> Iterator[dict[str, Any]]:
-    rows = read_json(path)
-    if not isinstance(rows, list) or not rows:
-        raise InputError(f"{path} must hold a JSON list of prompts, as alpaca_eval.json; got {type(rows).__name__}.")
-    for number, row in enumerate(rows):
-        texts = row if isinstance(row, dict) else {}
-        strings = [texts.get("instruction"), texts.get("input") or "", texts.get("dataset") or ""]
-        if not all(map(plain_text, strings)) or not texts["instruction"].strip():
+    empty = True
+    for place, row in json_objects(path):
+        strings = [row.get("instruction"), row.get("input") or "", row.get("dataset") or ""]
+        if not all(map(plain_text, strings)) or not row["instruction"].strip():
             raise InputError(
-                f"{path}, row {number}, must be an object with the text 'instruction', and 'input' and 'dataset' as "
-                f"texts if there are any; got {repr(row)[:60]}."
+                f"{place}, must be an object with the text 'instruction', and 'input' and 'dataset' as texts if there "
+                f"are any; got {repr(row)[:60]}."
             )
+        empty = False
         yield row
+    if empty:
+        raise InputError(f"{path} holds no prompts; expected a JSON list or lines of them, as alpaca_eval.json.")
 
 
 def _refuse_existing(out: Path) -> None:
@@ -196,7 +198,10 @@ def _begun(partial: Path, settings: dict[str, Any]) -> list[dict[str, str] | Non
     """The answers that an interrupted run has written, without a half-written last line."""
     if not partial.exists():
         return []
-    lines = read_text(partial).split("\n")[:-1]
+    content = read_text(partial)
+    if not content.startswith(_BEGIN[: len(content)]):
+        raise InputError(f"{partial} was not written by descend complete. Move it, or choose another file with --out.")
+    lines = content.split("\n")[:-1]
     if not lines:
         partial.unlink()
         return []

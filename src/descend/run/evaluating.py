@@ -20,13 +20,23 @@ from descend.evaluation.latency import latency
 from descend.evaluation.layers import embedding_std
 from descend.extras import missing
 from descend.models.library import LibraryModel
-from descend.noise import GaussianNoise, Noise
+from descend.noise import GaussianNoise
 from descend.objective import Objective, Task
 from descend.records.card import CARD_FILE
-from descend.records.schema import RECORDS_FILE, SUMMARY_FILE, Provenance, Summary
-from descend.run.judging import settings_of
+from descend.records.ownership import PAGE_FILE, refuse_foreign
+from descend.records.schema import (
+    GROUPS_FILE,
+    RECORDS_FILE,
+    SUMMARY_FILE,
+    TRAINED_KEY,
+    Provenance,
+    Summary,
+    Trained,
+)
+from descend.run.judging import provenance_of, settings_of
 from descend.run.training import stored
 from descend.training import DescentMixin
+from descend.training.config import problem_of
 
 PACKED = "seq_lengths"
 """The field of several texts in one row, which TRL's collator reads."""
@@ -49,7 +59,8 @@ def evaluate(
 ) -> Summary:
     """Judge a model at every layer and noise level: is the loss lower at each layer, and how sure is that?
 
-    A trainer's model is held to the constraints of its training, any other model to 1 % less loss at every layer.
+    A model that Descend trained is held to the constraints of its training, at its noise, as a trainer or its saved
+    configuration says; any other model to 1 % less loss at every layer.
 
     Args:
         model: A `DescentTrainer`, or a model: of Transformers, of this package, or made by `descend.layered`. Of
@@ -87,6 +98,11 @@ def evaluate(
         raise InputError("expected no task: the trainer has one. Leave it out, or give the model without the trainer.")
     objective: Objective = trainer.objective if trainer is not None else Objective(_module(model), task)
     network = objective.model
+    folder = Path(out) if out is not None else trainer.args.folder if trainer is not None else None
+    copies = trainer is not None and folder is not None and trainer.args.folder.absolute() != folder.absolute()
+    if folder is not None:
+        names = [SUMMARY_FILE, GROUPS_FILE, PAGE_FILE, *([RECORDS_FILE] if copies else [])]
+        refuse_foreign([folder / name for name in names], "another folder: out=…")
     if trainer is not None:
         batch_size = batch_size or trainer.args.eval_batch_size
         collate = collate or trainer.evaluation_collator()
@@ -97,7 +113,10 @@ def evaluate(
         collate = RemoveColumnsCollator(collate, [*reads, PACKED])
     batch_size = batch_size or 16
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
+    known = Trained.of(getattr(getattr(network.saved, "config", None), TRAINED_KEY, None)) if trainer is None else None
     trained = objective.noise or GaussianNoise(0.0)
+    if known is not None and known.shift == trained.kind:
+        trained = GaussianNoise(known.noise, noise_is=known.noise_is)
     levels = _levels(noise, trained.level)
     noisy = max(*levels, trained.level) > 0
     objective.check_data({"data": dataset}, collate, noise=noisy)
@@ -110,6 +129,8 @@ def evaluate(
         sigma = embedding_std(network, objective.task, dataset, batch_size=batch_size, device=device, collate=collate)
     if trainer is not None:
         problem = trainer.args.problem(network.depth, network.first_layer)
+    elif known is not None and known.is_whole:
+        problem = problem_of(known.problem, network.depth, network.first_layer)
     else:
         problem = DescentProblem(network.depth, PLAIN_ALPHA)
     judgement = judge(
@@ -121,20 +142,19 @@ def evaluate(
         levels=levels,
         name=name,
         split=split,
-        shift=_shift(trained),
+        shift=trained.kind,
         batch_size=batch_size,
         device=device,
         collate=collate,
     )
-    provenance = _provenance(objective) if trainer is None else _trained(trainer)
-    summary = judgement.summary(provenance, asked=trainer is not None)
+    provenance = _provenance(objective, known) if trainer is None else _trained(trainer)
+    summary = judgement.summary(provenance, asked=trainer is not None or (known is not None and known.is_whole))
     timed = latency(network, objective.task, dataset, batch_size=batch_size, device=device, collate=collate)
     if timed is not None:
         summary = summary.model_copy(update={"latency": timed})
-    folder = Path(out) if out is not None else trainer.args.folder if trainer is not None else None
     if folder is not None and (trainer is None or trainer.is_world_process_zero()):
         judgement.write(folder, summary)
-        if trainer is not None and trainer.args.folder.absolute() != folder.absolute():
+        if trainer is not None and copies:
             _copy_records(trainer.args.folder, folder)
         if trainer is not None:
             trainer.summary = summary
@@ -202,16 +222,13 @@ def _levels(noise: Sequence[float] | None, level: float) -> list[float]:
     return levels
 
 
-def _shift(noise: Noise) -> str:
-    return type(noise).__name__.removesuffix("Noise").lower()
-
-
 def _trained(trainer: DescentMixin) -> Provenance:
     """Where a trainer's model comes from."""
     args, dual = trainer.args, trainer.dual
     cap, *multipliers = dual.multipliers.tolist()
     return _provenance(
         trainer.objective,
+        None,
         method=args.method,
         seed=args.seed,
         multipliers=multipliers,
@@ -219,15 +236,15 @@ def _trained(trainer: DescentMixin) -> Provenance:
         slack=dual.slack[1:].tolist(),
         binding=[layer for layer, value in enumerate([cap, *multipliers]) if value > 0 and dual.moved],
         settings=settings_of(stored(args), args.idle),
+        temperature=trainer.temperature,
         seconds=next((row["train_runtime"] for row in trainer.state.log_history if "train_runtime" in row), None),
     )
 
 
-def _provenance(objective: Objective, **known: Any) -> Provenance:
-    """Where a model comes from; without a trainer its method is ``plain``."""
+def _provenance(objective: Objective, trained: Trained | None, **known: Any) -> Provenance:
+    """Where a model comes from, see `provenance_of`."""
     label = f"{type(objective.model.saved).__name__}-{objective.model.depth}"
-    defaults: dict[str, Any] = {"method": "plain", "seed": 0, "settings": {}}
-    return Provenance(recipe=type(objective.task).__name__, model=label, checkpoint="model", **(defaults | known))
+    return provenance_of(trained, recipe=type(objective.task).__name__, model=label, **known)
 
 
 def _copy_records(source: Path, folder: Path) -> None:

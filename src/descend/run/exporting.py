@@ -17,10 +17,10 @@ from descend.models import LayeredCausalLM, LayeredModel
 from descend.models.first_layers import keep_first, merged, own_output, probe_inputs
 from descend.models.hooked import HookedModel
 from descend.models.loading import load_config, load_model
-from descend.models.modules import close
-from descend.records import aside
-from descend.records.card import Card, write_card
-from descend.records.schema import read_config
+from descend.models.modules import check_savable, close
+from descend.records.card import Card, trained_note, write_card
+from descend.records.ownership import aside
+from descend.records.schema import TRAINED_KEY, Trained, read_config, read_trained
 from descend.run.cards import run_card
 from descend.run.judging import layer_metrics, of_run
 
@@ -190,11 +190,14 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> Export
     depth = network.depth
     config = read_config(folder)
     adapters = hasattr(network.saved, "peft_config")
+    trained = read_trained(source)
+    origin: dict[str, Any] = trained.content() if trained else {}
+    origin |= {"model": config.model, "recipe": config.recipe, "method": config.method, **config.export_entries}
     again = _write(
         network,
         layers,
         out,
-        origin={"model": config.model, "recipe": config.recipe, "method": config.method, **config.export_entries},
+        origin=origin,
         dtype=None if adapters else load_config(type(network.saved.config), source, _EXPECTED).dtype,
         tokenizer=subject.restored.tokenizer,
         card=lambda plain: run_card(folder, plain, checkpoint=model, layers=layers),
@@ -238,11 +241,13 @@ def export_model(model: nn.Module, layers: int, out: str | Path, tokenizer: Any 
         f"The first {layers} of {depth} layers of a {kind}, with its embedding and head. The output is that of exit "
         f"{layers} of the whole model."
     )
+    if (trained := Trained.of(getattr(getattr(network.saved, "config", None), TRAINED_KEY, None))) is not None:
+        about += f" Method of training: `{trained.method}`.{trained_note(trained)}"
     _write(
         deepcopy(network).cpu(),
         layers,
         Path(out),
-        origin={},
+        origin=trained.content() if trained else {},
         dtype=None if hasattr(network.saved, "peft_config") else network.saved.dtype,
         tokenizer=tokenizer,
         card=lambda plain: Card(f"{type(plain).__name__}-first-{layers}", [about], type(plain).__name__),
@@ -281,8 +286,9 @@ def _write(
     keep_first(network, layers)
     plain: Any = network.saved
     # Kept by from_pretrained and save_pretrained, so that a copy still says where it comes from.
-    plain.config.descend = {"exported_layers": layers, "of_layers": depth, **origin}
+    setattr(plain.config, TRAINED_KEY, {**origin, "exported_layers": layers, "of_layers": depth})
     plain.to(dtype or torch.float32)
+    check_savable(plain, tokenizer)
     text = card(plain).text()
     with aside(out.absolute(), alone=False) as part:
         plain.save_pretrained(part)

@@ -1,5 +1,6 @@
 """Judge a run, or a classifier of Transformers, at every layer and noise level; writes ``summary.json``."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -30,24 +31,26 @@ from descend.models.unrolled import UnrolledModel
 from descend.recipes import GENERATED, RECIPES, SHIFTS, Data, Recipe, Restored, Workload
 from descend.records import put, read_json, write_json
 from descend.records.card import write_card
+from descend.records.ownership import DUAL_FILE, FRAMES_FILE, RESULTS, refuse_foreign
 from descend.records.schema import (
     CONFIG_FILE,
     DECISIONS_FILE,
+    ELSEWHERE,
     TRAIN_LOSSES_FILE,
     Probes,
     Provenance,
     RunConfig,
     Summary,
+    Trained,
     TrainLosses,
     check_model,
     parse,
+    read_trained,
 )
 from descend.run.cards import run_card
-from descend.run.evaluation_files import FRAMES_FILE, results_folder
 from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED
-from descend.training import DUAL_FILE
-from descend.training.config import DescentConfig
+from descend.training.config import PROBLEM, DescentConfig
 
 EXECUTION = ("bf16", "fp16", "tf32", "deepspeed", "fsdp", "ddp_", "torch_compile", "accelerator", "parallelism")
 """Prefixes of training arguments that depend on the machine: a run is judged on other machines, too."""
@@ -68,6 +71,7 @@ class Subject:
         args: The training arguments, with the problem that the model is held to.
         sigma: σ_x of its training; None to measure it on the training split of the data it is judged on.
         provenance: Where the model comes from.
+        asked: Whether its training asked for that problem.
     """
 
     recipe: Workload
@@ -75,6 +79,20 @@ class Subject:
     args: DescentConfig
     sigma: float | None
     provenance: Provenance
+    asked: bool = True
+
+
+def results_folder(folder: Path, data: str | None = None, task: str | None = None) -> Path:
+    """Where an evaluation writes: the run's folder, or for other data than its own a folder in it.
+
+    Args:
+        folder: The run; or with ``task`` a model of Transformers, which has no data of its own.
+        data: Other data, as `descend.run.evaluate` takes them.
+        task: As `descend.run.evaluate` takes it.
+    """
+    if data is None or task is not None:
+        return folder
+    return folder / f"{ELSEWHERE}{Path(os.path.abspath(Path(data).expanduser())).name}"
 
 
 def evaluate(
@@ -91,6 +109,7 @@ def evaluate(
     exit: bool = False,
     risk: float | None = None,
     confidence: float | None = None,
+    unseen: bool = False,
     seed: int = 0,
     frames: int = 2,
     most: int | None = None,
@@ -116,6 +135,8 @@ def evaluate(
         risk: Certify the exit threshold for this risk, see `descend.evaluation.risk_control`; it is saved with the
             model, where `DescentClassifier` finds it.
         confidence: How sure that bound must be; 0.95 unless given.
+        unseen: With ``task`` and ``risk``: you vouch that the model was trained on no sample of ``data``. A run knows
+            its own validation split and needs no such word.
         seed: The seed of the noise, the same for runs to be compared.
         frames: How many frames to keep for the page, or beginnings of texts.
         most: Judge on so many samples, taken evenly; by default on all.
@@ -140,6 +161,19 @@ def evaluate(
         check_risk(risk, confidence if confidence is not None else 0.95)
     elif confidence is not None:
         raise InputError("--confidence goes with --risk; add --risk, such as --risk 0.01.")
+    if unseen and (task is None or risk is None):
+        raise InputError("--unseen goes with --task and --risk; a run knows its own validation split. Leave it out.")
+    if risk is not None and task is not None and not unseen:
+        raise InputError(
+            "--risk takes data that the model has not seen, in any split; what a model without its run was trained on "
+            "is unknown, and on its training data it loses too few answers. Give data that it has not seen by --data, "
+            "and say that it has not by --unseen."
+        )
+    place = results_folder(folder, data, task)
+    written = [place / name for name in RESULTS]
+    carried = (folder / model if task is None else folder) / CERTIFIED_FILE
+    choice = "other data" if data is not None and task is None else "another folder"
+    refuse_foreign([*written, carried] if risk is not None else written, choice)
     subject = of_run(folder, model) if task is None else _of_transformers(folder, task, dataset, data)
     recipe, restored, args = subject.recipe, subject.restored, subject.args
     network = restored.model
@@ -196,8 +230,7 @@ def evaluate(
         probed=probed,
         **settings,
     )
-    summary = judgement.summary(subject.provenance, asked=task is None)
-    place = results_folder(folder, data, task)
+    summary = judgement.summary(subject.provenance, asked=subject.asked)
     place.mkdir(exist_ok=True)
     more: dict[str, Any] = {}  # by the summary's field
     if (timed := latency(network, objective_task, samples, **settings)) is not None:
@@ -222,8 +255,7 @@ def evaluate(
             **settings,
         )
         if (bound := more["exit"].guarantee) is not None:
-            carried = CertifiedExit(bound.threshold, bound.risk, bound.confidence, bound.noise)
-            write_json((folder / model if task is None else folder) / CERTIFIED_FILE, asdict(carried))
+            write_json(carried, asdict(CertifiedExit(bound.threshold, bound.risk, bound.confidence, bound.noise)))
     if isinstance(network, LayeredCausalLM) and exit and network.depth > 1:
         more["speculation"] = speculation(network, samples, IGNORED, device=device)  # type: ignore[arg-type]
     if isinstance(network, UnrolledModel):
@@ -339,6 +371,7 @@ def of_run(folder: Path, model: str) -> Subject:
         args.problem(network.depth, network.first_layer)
     except (TypeError, OverflowError) as error:
         raise InputError(f"{path} describes no problem: {reason(error)}. Train the run again.") from None
+    trained = read_trained(folder / model)
     dual = _dual((folder if model == "model" else folder / model) / DUAL_FILE, network.depth)
     provenance = Provenance(
         recipe=config.recipe,
@@ -352,6 +385,7 @@ def of_run(folder: Path, model: str) -> Subject:
         slack=dual.slack,
         binding=[layer for layer, value in enumerate([dual.cap, *dual.multipliers]) if value > 0],
         seconds=config.seconds,
+        temperature=trained.temperature if trained else config.temperature if model == "model" else None,
     )
     return Subject(recipe, restored, args, dual.sigma, provenance)
 
@@ -374,19 +408,38 @@ def _of_transformers(folder: Path, task: str, dataset: str | None, data: str | N
         raise InputError("a model that is not a run has no data of its own; give some by --data.")
     from descend.recipes import PlainClassifier  # needs the extra text
 
-    recipe = PlainClassifier.of(folder, data, dataset)
+    recipe, trained = PlainClassifier.of(folder, data, dataset), read_trained(folder)
+    if trained is not None and trained.shift in SHIFTS and trained.shift != "dropout":
+        recipe = replace(recipe, noise=trained.noise, noise_is=trained.noise_is)
     restored = _restored(recipe, folder)
-    args = DescentConfig(output_dir=str(folder), alpha=PLAIN_ALPHA, report_to="none")
-    provenance = Provenance(
-        recipe=task,
-        method="plain",
-        seed=0,
-        model=recipe.name_of(restored.model),
-        checkpoint="model",
-        settings={},
-        note=_UNTRAINED,
-    )
-    return Subject(recipe, restored, args, None, provenance)
+    constraints: dict[str, Any] = {"alpha": PLAIN_ALPHA}
+    if trained is not None and trained.is_whole:
+        constraints = {name: value for name, value in trained.problem.items() if name in PROBLEM}
+    args = DescentConfig(output_dir=str(folder), report_to="none", **constraints)
+    note = {"note": _UNTRAINED} if trained is None else {}
+    provenance = provenance_of(trained, recipe=task, model=recipe.name_of(restored.model), **note)
+    return Subject(recipe, restored, args, None, provenance, trained is not None and trained.is_whole)
+
+
+def provenance_of(trained: Trained | None, **known: Any) -> Provenance:
+    """Where a model comes from that is judged without its run.
+
+    Args:
+        trained: What it was last trained with; None for a model that Descend did not train, whose method is ``plain``.
+        **known: Other entries.
+    """
+    entries: dict[str, Any] = {"method": "plain", "seed": 0, "settings": {}}
+    if trained is not None:
+        layers = trained.exported_layers
+        part = "" if layers is None else f" These are its first {layers} layers alone, which nothing was asked of."
+        entries = {
+            "method": trained.method,
+            "seed": trained.seed,
+            "settings": settings_of({"noise": trained.noise, **trained.problem}, set()),
+            "temperature": trained.temperature,
+            "note": f"Last trained by Descend {trained.version}, with the method {trained.method}.{part}",
+        }
+    return Provenance(**entries | known)
 
 
 def _restored(recipe: Workload, folder: Path) -> Restored:

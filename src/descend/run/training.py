@@ -25,14 +25,14 @@ from descend.methods import OF_METHOD
 from descend.objective import check_r_drop
 from descend.progress import Progress, is_quiet, progress
 from descend.recipes import Data, Recipe
-from descend.records import LOCK_FILE, PART, aside, locked
+from descend.records import LOCK_FILE, PART, locked
 from descend.records.card import edited_card, put_card
-from descend.records.schema import CONFIG_FILE, RunConfig, read_config
+from descend.records.ownership import DUAL_FILE, FEASIBLE_FOLDER, aside, forget_results, refuse_foreign
+from descend.records.schema import CONFIG_FILE, MODELS, RunConfig, read_config
 from descend.run.cards import run_card
-from descend.run.evaluation_files import forget_results
-from descend.training import DUAL_FILE, FEASIBLE_FOLDER, DescentMixin
+from descend.training import DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
-from descend.training.config import DescentArguments, DescentConfig
+from descend.training.config import MEASURED, DescentArguments, DescentConfig
 from descend.training.preset import paper
 
 if is_datasets_available():
@@ -90,10 +90,7 @@ def _train(
     args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
     check_method(recipe, args.method)
     _claim(out, resume)
-    measured = {"loss", "merit", "violation", "feasible", recipe.task().metric}
-    chosen = (args.metric_for_best_model or "merit").removeprefix("eval_")
-    if chosen not in measured:
-        raise InputError(f"metric_for_best_model must be one of {', '.join(sorted(measured))}; got {chosen!r}.")
+    args.check_best_metric({*MEASURED, recipe.task().metric})
     # One process of each machine decodes or tokenizes the data; the others read its cache.
     with args.main_process_first(desc="reading the data"):
         data = loaded or recipe.load()
@@ -204,11 +201,12 @@ def finished(folder: Path) -> bool:
 
 def _claim(out: Path, resume: bool) -> None:
     """Refuse a folder that a new run would overwrite, or that holds no run to resume."""
-    left = {LOCK_FILE, PART, f"config{PART}.json"}  # files of a run that was killed early
-    if not out.exists() or (out.is_dir() and {path.name for path in out.iterdir()} <= left):
+    left = (LOCK_FILE, PART)  # files of a run that was killed early
+    if not out.exists() or (out.is_dir() and all(path.name.startswith(left) for path in out.iterdir())):
         return
     if resume:
         read_config(out)
+        refuse_foreign([out / MODELS[0], out / DUAL_FILE], "another folder with --out")
     elif (out / CONFIG_FILE).is_file() and not _begun(out):
         raise InputError(
             f"the output folder {out} holds a run without a checkpoint; start it over with --resume, with these "

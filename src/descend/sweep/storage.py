@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -15,7 +16,7 @@ from optuna.pruners import PercentilePruner
 from optuna.samplers import TPESampler
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy import make_url
+from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from descend.errors import InputError, Interrupted, reason
@@ -46,6 +47,11 @@ SETTINGS = "settings"
 """The study attribute that holds the settings that all its trials share."""
 
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
+
+
+def database_url(path: Path) -> str:
+    """The URL of an SQLite file, whatever characters its path has."""
+    return URL.create("sqlite", database=str(path)).render_as_string()
 
 
 def open_storage(url: str) -> RDBStorage:

@@ -2,7 +2,6 @@
 
 import math
 import os
-import shutil
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -24,11 +23,12 @@ from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveErro
 from descend.recipes import Recipe
 from descend.recipes.options import options
 from descend.records import locked
+from descend.records.ownership import DATABASE_FILE, FRAMES_FILE, PAGE_FILE, refuse_foreign, remove
 from descend.records.schema import Summary
 from descend.records.studies import SWEEP_FILE, SweepFile
 from descend.sweep.results import tell, write
 from descend.sweep.space import Ranges, described, draw, recipe_values, space
-from descend.sweep.storage import LOST, Search, TooMany, lost, open_storage, studies
+from descend.sweep.storage import LOST, Search, TooMany, database_url, lost, open_storage, studies
 from descend.training import steps_of_epoch
 from descend.training.config import DescentConfig
 
@@ -137,9 +137,10 @@ class _Worker:
         self._bases = bases
         self.levels = run.usual_levels(self.recipe) if levels is None else list(levels)
         self.task = self.recipe.task()
+        refuse_foreign([out / name for name in (SWEEP_FILE, DATABASE_FILE, PAGE_FILE)], "another folder with --out")
         self.data = self.recipe.load()  # raises on unusable data before the folder is created
         out.mkdir(parents=True, exist_ok=True)
-        self._storage: RDBStorage = open_storage(storage or f"sqlite:///{out / 'sweep.db'}")
+        self._storage: RDBStorage = open_storage(storage or database_url(out / DATABASE_FILE))
         self.searches = [self._search(method) for method in methods]
         if (out / SWEEP_FILE).exists() and not any(search.ran for search in self._all()):
             raise InputError(
@@ -279,10 +280,8 @@ class _Worker:
             folder = self.out / str(trial.user_attrs.get("folder"))
             keep = {"model", "best_feasible"} if best is not None and trial.number == best.number else set()
             for path in (*folder.glob("*"), *folder.parent.glob(f"{folder.name}-seed*/*")):
-                if path.is_dir() and path.name not in keep:
-                    shutil.rmtree(path, ignore_errors=True)  # another worker may delete it at the same time
-                elif path.name == "frames.npz":
-                    path.unlink(missing_ok=True)
+                if (path.is_dir() and path.name not in keep) or path.name == FRAMES_FILE:
+                    remove(path)  # another worker may do so at the same time
 
     def write(self) -> SweepFile:
         """Write ``sweep.json``."""

@@ -15,8 +15,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from descend.errors import InputError, reason
 from descend.reading import PICKLES, parse_json, read_json
 from descend.records import PART
+from descend.records.ownership import MANIFEST_FILE, written_by_descend
 
-MANIFEST_FILE = "manifest.json"
 WEIGHTS = ("model", "adapter_model", "pytorch_model_fsdp")
 """Prefixes of the files or folders that hold a model's weights."""
 DAMAGED = "damaged-"
@@ -32,9 +32,7 @@ def seal(checkpoint: Path) -> None:
 
 
 def damage(checkpoint: Path) -> str | None:
-    """Describe what is wrong with a checkpoint; None if it matches its manifest."""
-    if not (checkpoint / MANIFEST_FILE).is_file():
-        return f"it has no {MANIFEST_FILE}"
+    """Describe what is wrong with a checkpoint of Descend; None if it matches its manifest."""
     try:
         manifest = read_json(checkpoint / MANIFEST_FILE)
         digests = manifest["sha256"] if isinstance(manifest, dict) else None
@@ -62,9 +60,12 @@ def damage(checkpoint: Path) -> str | None:
 
 
 def newest_whole(folder: Path) -> tuple[Path | None, dict[Path, str]]:
-    """A run's newest undamaged checkpoint, or None; and each newer damaged one with a description of the damage."""
+    """A run's newest undamaged checkpoint, or None; and each newer damaged one with a description of the damage.
+
+    Other trainers' checkpoints are passed over.
+    """
     damaged: dict[Path, str] = {}
-    for checkpoint in sorted(checkpoints(folder), key=step_of, reverse=True):
+    for checkpoint in reversed(checkpoints(folder)):
         fault = damage(checkpoint)
         if fault is None:
             return checkpoint, damaged
@@ -80,7 +81,7 @@ def rotate(folder: Path, limit: int | None, best: str | None) -> None:
         limit: The number of checkpoints to keep, including the best; None for all.
         best: The best checkpoint, which is never deleted.
     """
-    newest = sorted(checkpoints(folder), key=_sealed, reverse=True)
+    newest = sorted(checkpoints(folder), key=_sealed, reverse=True)  # another trainer's are not counted
     if not newest or not limit or limit < 0:
         return
     stays = {newest[0]} | ({Path(best)} if best else set())
@@ -93,8 +94,43 @@ def rotate(folder: Path, limit: int | None, best: str | None) -> None:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """All checkpoints of a run, including damaged ones."""
-    return [path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir() and step_of(path) >= 0]
+    """All checkpoints that Descend wrote in a folder, including damaged ones."""
+    return [path for path in any_checkpoints(folder) if is_ours(path)]
+
+
+def any_checkpoints(folder: Path) -> list[Path]:
+    """All checkpoints in a folder by step, those of other trainers too."""
+    found = [path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir() and step_of(path) >= 0]
+    return sorted(found, key=step_of)
+
+
+def is_ours(checkpoint: Path) -> bool:
+    """Whether Descend wrote a checkpoint: it has a manifest, which other trainers do not write."""
+    return (checkpoint / MANIFEST_FILE).is_file() and written_by_descend(checkpoint)
+
+
+def unusable(checkpoint: Path) -> str | None:
+    """Why training can't be resumed from a path, and what to do; None if it can.
+
+    Args:
+        checkpoint: The path of a checkpoint, or of whatever a person takes for one.
+    """
+    inside = any_checkpoints(checkpoint)
+    if not checkpoint.exists():
+        there = any_checkpoints(checkpoint.parent)
+        choice = f"Give {there[-1]}, the newest there." if there else "Give one that is there, or leave it out."
+        return f"the checkpoint {checkpoint} does not exist. {choice}"
+    if inside and not is_ours(checkpoint):
+        return f"{checkpoint} is a folder of checkpoints. Give one of them, such as {inside[-1]}."
+    if not is_ours(checkpoint):
+        return (
+            f"{checkpoint} is no checkpoint of Descend: it has no {MANIFEST_FILE}, and no multipliers to resume with. "
+            "If another trainer wrote it, load the model from it, and train into another folder without "
+            "resume_from_checkpoint."
+        )
+    if fault := damage(checkpoint):
+        return f"{checkpoint} is damaged: {fault}. Go on from another checkpoint."
+    return None
 
 
 def save_state(path: Path, state: Any) -> None:
@@ -154,8 +190,7 @@ def step_of(checkpoint: Path) -> int:
 
 def _sealed(checkpoint: Path) -> tuple[int, int]:
     """Sort key: when a checkpoint was written, then its step."""
-    manifest = checkpoint / MANIFEST_FILE
-    return manifest.stat().st_mtime_ns if manifest.is_file() else 0, step_of(checkpoint)
+    return (checkpoint / MANIFEST_FILE).stat().st_mtime_ns, step_of(checkpoint)
 
 
 def _files(checkpoint: Path) -> list[Path]:

@@ -1,11 +1,12 @@
 """The settings of constrained training, added to the training arguments of Transformers and TRL."""
 
+import difflib
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin
 
 from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
@@ -14,8 +15,9 @@ from descend.core import DescentProblem, GeometricTarget, PrimalDual
 from descend.core.rules import LEARNING_RATES
 from descend.errors import InputError
 from descend.methods import METHODS, OF_METHOD
+from descend.models.loading import MOST_LAYERS
 from descend.training.flags import alpha_of, dual_every_of
-from descend.training.preset import PAPER, paper
+from descend.training.preset import paper
 from descend.training.settings import DescentSettings
 
 DEFAULTS: dict[str, dict[str, float | str]] = {
@@ -50,8 +52,22 @@ REFUSED = {
 }
 """Trainer settings that we refuse, with the reason."""
 
-_NUMBERS = (int, float, int | None, float | None)
-"""Types of settings that no text can be."""
+MEASURED = ("feasible", "loss", "merit", "violation")
+"""What every evaluation measures beside the task's metric, see `metric_for_best_model`."""
+
+_WHOLE, _REAL = (int, int | None), (float, float | None)
+"""Types of settings that are numbers."""
+
+LEAST = {
+    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"), 1),
+    **dict.fromkeys(("exit_rotation", "save_total_limit", "patience"), 1),
+    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "r_drop", "exit_scale"), 0),
+    **dict.fromkeys(("dual_warmup_steps", "dual_warmup_epochs", "dataloader_num_workers", "seed"), 0),
+}
+"""The least value of settings that may be left out or are finite numbers."""
+
+PROBLEM = ("strength", "alpha", "alpha_decay", "cap", "cap_layer", "first_layer", "form")
+"""The settings that say which constraints a model is judged by."""
 
 FILLED = ("strength", "dual_optim_args")
 """Settings for which recipes have their own defaults, see `DescentArguments.fill`."""
@@ -84,6 +100,7 @@ class DescentArguments(DescentSettings):
         if args is None:
             return cls(output_dir="trainer_output")
         if isinstance(args, cls):
+            args._check()  # again: settings may have been assigned since
             return args
         config = cls.__new__(cls)
         # Skip `__post_init__`: these values were already processed.
@@ -93,15 +110,15 @@ class DescentArguments(DescentSettings):
 
     @classmethod
     def paper(cls, recipe: str, output_dir: str | None = None, *, dataset: str = "imdb", **settings: Any) -> Self:
-        """The paper's training arguments for a recipe; all others have Transformers' defaults.
+        """Our reading of the paper's training arguments for a recipe; all others have Transformers' defaults.
 
-        `descend.training.preset` documents for each value whether the paper prints it.
+        `descend.training.preset` documents for each value whether the paper prints it or we guess it.
 
         Args:
             recipe: The recipe's name, such as ``video-ut``.
             output_dir: The run's folder.
             dataset: ``imdb`` or ``mnli``, for text classification.
-            **settings: Further arguments; they override the paper's.
+            **settings: Further arguments; they override the preset's.
 
         Raises:
             InputError: If there is no such recipe, or a setting is outside its range.
@@ -124,37 +141,30 @@ class DescentArguments(DescentSettings):
                 setattr(self, name, value)
 
     def _check(self) -> None:
+        ours = {each.name for each in fields(DescentSettings)}
         for each in fields(self):
-            value = getattr(self, each.name)
-            if isinstance(value, str) and each.type in _NUMBERS:
-                raise InputError(f"{each.name} must be a number; got the text {value!r}.")
+            if isinstance(getattr(self, each.name), str) and each.type in (*_WHOLE, *_REAL):
+                raise InputError(f"{each.name} must be a number; got the text {getattr(self, each.name)!r}.")
+            if each.name in ours:
+                self._check_kind(each)
         self.alpha = None if self.alpha is None else alpha_of(self.alpha)
         self.dual_every = dual_every_of(self.dual_every)
-        for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1; got {getattr(self, name)}.")
-        if self.dataloader_num_workers < 0:
-            raise InputError(f"dataloader_num_workers must be at least 0; got {self.dataloader_num_workers}.")
-        for name in ("learning_rate", "weight_decay", "max_grad_norm", "r_drop", "exit_scale"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(f"{name} must be a number of at least 0; got {getattr(self, name)}.")
-        alpha = self.neftune_noise_alpha
-        if alpha is not None and not 0 < alpha < math.inf:
-            raise InputError(f"neftune_noise_alpha must be a number above 0, or left out; got {alpha}.")
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value < math.inf:
+                raise InputError(
+                    f"{name} must be at least {least}{'' if math.isfinite(value) else ', and finite'}; got {value}."
+                )
+        for name in ("neftune_noise_alpha", "slack_lr"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"{name} must be a number above 0, or left out; got {value}.")
         if not 0 <= self.layer_dropout < 1:
             raise InputError(f"layer_dropout must be a rate in [0, 1); got {self.layer_dropout}.")
-        if self.exit_rotation is not None and self.exit_rotation < 1:
-            raise InputError(f"exit_rotation must be at least 1 step; got {self.exit_rotation}.")
         if self.torch_compile or self.torch_compile_backend or self.torch_compile_mode:
             self.check_compilable()
-        if self.preset not in (None, PAPER):
-            raise InputError(f"preset must be {PAPER}, or left out; got {self.preset!r}.")
         if self.preset is not None and self.alpha is None:
             raise InputError("preset is only the name of settings; DescentConfig.paper(RECIPE) creates them.")
-        if self.seed < 0:
-            raise InputError(f"seed must be at least 0; got {self.seed}.")
-        if self.save_total_limit is not None and self.save_total_limit < 1:
-            raise InputError(f"save_total_limit must be at least 1, or left out; got {self.save_total_limit}.")
         for name, reason in REFUSED.items():
             if getattr(self, name):
                 raise InputError(f"{name} must be off: {reason}")
@@ -163,12 +173,43 @@ class DescentArguments(DescentSettings):
                 f"max_steps or num_train_epochs must be above 0; got {self.max_steps} and {self.num_train_epochs}."
             )
         if self.patience is not None:
-            self._check_patience(self.patience)
+            self._check_patience()
         if self.label_smoothing_factor:
             raise InputError(
                 "label_smoothing_factor must be 0: the loss is the task's, the same at every layer; got "
                 f"{self.label_smoothing_factor}."
             )
+        if self.dual_warmup_epochs is not None and self.dual_warmup_steps is not None:
+            raise InputError("dual_warmup_steps and dual_warmup_epochs are the same in two units; give one of them.")
+        # The core checks its own ranges. The model's depth is not known yet: a list of α gives it, else no model is
+        # deeper than this. Every method is checked, because all are judged by the same constraints.
+        depth = max(1, len(self.alpha)) if isinstance(self.alpha, list) else MOST_LAYERS
+        self._dual(self.problem(depth))
+
+    def _check_kind(self, setting: Field) -> None:
+        """Raise an error for one of Descend's settings that has another type than declared, or an unknown choice."""
+        name, value = setting.name, getattr(self, setting.name)
+        if value is None and setting.default is None:
+            return
+        literal = get_origin(setting.type) is Literal
+        choices = get_args(setting.type) if literal else setting.metadata.get("choices", ())
+        expected, close = "", []
+        if choices and value not in choices:
+            expected, close = f"one of {', '.join(choices)}", difflib.get_close_matches(str(value), choices, n=1)
+        elif setting.type is bool and value not in (True, False):
+            expected = "True or False"
+        elif setting.type in (*_WHOLE, *_REAL):
+            kind, method = ("whole number", "__index__") if setting.type in _WHOLE else ("number", "__float__")
+            expected = f"a {kind}" * (isinstance(value, bool) or not hasattr(value, method))
+        if expected:
+            meant = f" (did you mean {close[0]}?)" if close else ""
+            raise InputError(f"{name} must be {expected}; got {value!r}{meant}.")
+
+    def check_best_metric(self, measured: Iterable[str]) -> None:
+        """Raise an error if ``metric_for_best_model`` is given and none of these metrics."""
+        known, chosen = sorted(measured), (self.metric_for_best_model or "").removeprefix("eval_")
+        if chosen and chosen not in known:
+            raise InputError(f"metric_for_best_model must be one of {', '.join(known)}; got {chosen!r}.")
 
     def check_compilable(self) -> None:
         """Raise an error for a method that can't be compiled."""
@@ -178,9 +219,7 @@ class DescentArguments(DescentSettings):
                 "hooks at every step."
             )
 
-    def _check_patience(self, patience: int) -> None:
-        if patience < 1:
-            raise InputError(f"patience must be at least 1 evaluation; got {patience}.")
+    def _check_patience(self) -> None:
         evaluated, saved = IntervalStrategy(self.eval_strategy), SaveStrategy(self.save_strategy)
         if evaluated == IntervalStrategy.NO:
             raise InputError("patience counts evaluations, and there are none; set eval_strategy to steps or epoch.")
@@ -249,6 +288,13 @@ class DescentArguments(DescentSettings):
             cap_layer=self.cap_layer,
         )
 
+    @property
+    def constraints(self) -> dict[str, Any]:
+        """The settings of `problem` that are not their defaults, and the strength where there is no α."""
+        usual = {each.name: each.default for each in fields(self)}
+        every = {name: getattr(self, name) for name in PROBLEM} | {"strength": self.resolved("strength")}
+        return {name: value for name, value in every.items() if value != usual[name]}
+
     def primal_dual(self, depth: int, first: int = 0) -> PrimalDual:
         """The dual of the problem that training solves, which has constraints if the method is ``constrained``.
 
@@ -259,16 +305,13 @@ class DescentArguments(DescentSettings):
         Raises:
             InputError: If a setting is outside its range.
         """
-        if self.method not in METHODS:
-            raise InputError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}.")
-        problem = self.problem(depth, first)  # checked for every method: all are judged by the same constraints
-        if self.method != "constrained":
-            return PrimalDual(DescentProblem(depth, objective=METHODS[self.method](depth)))
-        if self.dual_warmup_epochs is not None and self.dual_warmup_steps is not None:
-            raise InputError("dual_warmup_steps and dual_warmup_epochs are the same in two units; give one of them.")
-        for name in ("dual_warmup_steps", "dual_warmup_epochs"):
-            if not 0 <= (self.resolved(name) or 0.0) < math.inf:
-                raise InputError(f"{name} must be at least 0; got {self.resolved(name)}.")
+        problem = self.problem(depth, first)  # for every method: all are judged by the same constraints
+        if self.method == "constrained":
+            return self._dual(problem)
+        return PrimalDual(DescentProblem(depth, objective=METHODS[self.method](depth)))
+
+    def _dual(self, problem: DescentProblem) -> PrimalDual:
+        """The dual of a constrained problem."""
         return PrimalDual(
             problem,
             lr=self.resolved("dual_lr"),
@@ -324,7 +367,7 @@ class DescentArguments(DescentSettings):
     def _dual_options(self) -> dict[str, Any]:
         try:
             options = json.loads(self.dual_optim_args or "{}")
-        except ValueError:
+        except (ValueError, TypeError):
             options = None
         if not isinstance(options, dict) or options.keys() & {"lr", "maximize", "name", "in_force"}:
             raise InputError(
@@ -342,3 +385,20 @@ class DescentConfig(DescentArguments, TrainingArguments):
     """
 
     library: ClassVar[type] = TrainingArguments
+
+
+def problem_of(constraints: Mapping[str, Any], depth: int, first: int) -> DescentProblem:
+    """The problem of `DescentArguments.constraints`, without training arguments, which would reset Accelerate's state.
+
+    Args:
+        constraints: Settings of `PROBLEM` by name; others are not used.
+        depth: As in `DescentArguments.problem`.
+        first: As there.
+
+    Raises:
+        InputError: If a setting is outside its range.
+    """
+    config = DescentConfig.__new__(DescentConfig)
+    known = {name: value for name, value in constraints.items() if name in PROBLEM}
+    vars(config).update({each.name: each.default for each in fields(DescentSettings)} | known)
+    return config.problem(depth, first)

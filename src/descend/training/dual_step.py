@@ -1,18 +1,19 @@
 """When the dual step is taken: the callback in Transformers' training loop."""
 
+import logging
 import math
-import shutil
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, has_length
 
-from descend.records.schema import DECISIONS_FILE, GROUPS_FILE, SUMMARY_FILE
-from descend.training.measuring import FEASIBLE_FOLDER
+from descend.records.ownership import FEASIBLE_FOLDER, forget_results, remove
 
 if TYPE_CHECKING:
     from descend.training.trainer import DescentMixin
+
+logger = logging.getLogger(__name__)
 
 
 def steps_of_epoch(args: TrainingArguments, state: TrainerState, loader: DataLoader) -> int:
@@ -37,15 +38,20 @@ class DualStep(TrainerCallback):
         epochs = math.ceil(state.max_steps / self.steps)
         self.trainer.dual.plan(epochs if self.trainer.dual.every == "epoch" else state.max_steps)
         self.postponed = False
+        rare = args.eval_strategy == IntervalStrategy.STEPS and state.eval_steps > state.max_steps
+        if args.load_best_model_at_end and rare and state.is_world_process_zero:
+            logger.warning(
+                f"a run of {state.max_steps} steps is never evaluated with eval_steps {state.eval_steps}: the last "
+                "model is kept, and not the best."
+            )
         if state.global_step:
             args.eval_on_start = False  # it was done before the interruption
             return
         self.trainer._begin()
         if state.is_world_process_zero:  # delete the results of an earlier run
             self.trainer.records.truncate_after(-1)
-            shutil.rmtree(args.folder / FEASIBLE_FOLDER, ignore_errors=True)
-            for name in (SUMMARY_FILE, GROUPS_FILE, DECISIONS_FILE, "report.html"):  # its evaluation
-                (args.folder / name).unlink(missing_ok=True)
+            remove(args.folder / FEASIBLE_FOLDER)
+            forget_results(args.folder)
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Do the end-of-epoch work of the epoch before."""

@@ -1,7 +1,8 @@
 """Every private method of Transformers' and TRL's trainers that Descend overrides or calls.
 
 They may change in any release. ``tests/training/test_hf_hooks.py`` compares their signatures with those of the
-supported versions, and names a method that changed.
+supported versions, and names a method that changed. Of the public methods this file says which ones a subclass may not
+override; ``tests/training/test_extension_points.py`` knows them all.
 """
 
 from collections.abc import Iterator
@@ -14,8 +15,46 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer
 
+from descend.errors import InputError
 from descend.objective import Objective
 from descend.training.config import DescentArguments
+
+NEVER_CALLED = {
+    "call_model_init": "there is no model_init. Give the trainer a model.",
+    "create_optimizer_and_scheduler": "Transformers calls create_optimizer and create_scheduler. Override these.",
+    "evaluation_loop": "evaluate measures every layer in a loop of its own. Override evaluate, and call "
+    "super().evaluate(); get_eval_dataloader; or add a callback.",
+    "prediction_step": "evaluate measures every layer by the task. Give the loss as task=..., and change the last "
+    "layer's predictions in preprocess_logits_for_metrics or compute_metrics.",
+}
+"""Public methods that a subclass may not override, because an override would be passed over, and what to do."""
+
+REPLACED = ("compute_loss", "create_model_card", "evaluate")
+"""Public methods in whose place Descend has its own: those of a class behind `TrainerHooks` would be passed over."""
+
+
+def overriding(kind: type, name: str) -> list[type]:
+    """The classes of a user's trainer that define a method, those first that Python looks at first."""
+    packages = ("descend", "transformers", "trl")
+    return [each for each in kind.__mro__ if name in vars(each) and each.__module__.partition(".")[0] not in packages]
+
+
+def refuse_overrides(kind: type) -> None:
+    """Raise an error for a user's trainer with a method that would never be called.
+
+    Args:
+        kind: The trainer's class.
+    """
+    for name, advice in NEVER_CALLED.items():
+        for each in overriding(kind, name):
+            raise InputError(f"{each.__name__}.{name} would never be called: {advice}")
+    behind = kind.__mro__[kind.__mro__.index(TrainerHooks) :]
+    for name in REPLACED:
+        for each in set(overriding(kind, name)) & set(behind):
+            raise InputError(
+                f"{each.__name__}.{name} would never be called, because Descend's comes first. Name that class first: "
+                f"class {kind.__name__}({each.__name__}, …)."
+            )
 
 
 class TrainerHooks(Trainer):

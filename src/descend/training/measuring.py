@@ -1,10 +1,12 @@
 """Evaluation while training: every layer at the training noise, the verdict, and the best feasible model."""
 
+import json
 import logging
 import math
+import os
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ from transformers.utils import is_datasets_available
 
 from descend.errors import InputError
 from descend.evaluation.calibration import TEMPERATURES, at_temperature, temperature
-from descend.evaluation.layers import LayerLosses, Watch, embedding_std, measure
+from descend.evaluation.layers import LayerLosses, Watch, batches_of, embedding_std, measure
 from descend.evaluation.readings import WatchRows
 from descend.evaluation.satisfaction import TOLERANCE, Verdict, verdict
 from descend.models import LayeredCausalLM
-from descend.records import aside, put
+from descend.records import put
+from descend.records.ownership import DUAL_FILE, FEASIBLE_FOLDER, aside
+from descend.training.hf_hooks import overriding
 from descend.training.metrics import Predictions
 from descend.training.resuming import Resumable
 
@@ -28,9 +32,6 @@ if is_datasets_available():
     import datasets
 
 logger = logging.getLogger(__name__)
-
-DUAL_FILE = "dual.safetensors"
-FEASIBLE_FOLDER = "best_feasible"
 
 
 class Measuring(Resumable):
@@ -44,7 +45,7 @@ class Measuring(Resumable):
 
     def is_best(self, metrics: dict[str, float]) -> bool:
         """Whether a model is the best so far, see `beats_best`; always False during warm-up."""
-        if self.in_warmup or not self.beats_best(metrics):
+        if not self.beats_best(metrics) or self.in_warmup:
             return False
         self._best_meets = self._meets(metrics)
         return True
@@ -63,9 +64,13 @@ class Measuring(Resumable):
 
         Args:
             metrics: The result of `evaluate`.
+
+        Raises:
+            InputError: If the metric is not in it: only then are those of ``compute_metrics`` known.
         """
         if self.args.metric_for_best_model is None:
             return False
+        self.args.check_best_metric(name.removeprefix("eval_") for name in metrics)
         value, best = metrics[f"eval_{self.args.metric_for_best_model.removeprefix('eval_')}"], self.state.best_metric
         if not math.isfinite(value) or best is None:
             return math.isfinite(value)
@@ -81,6 +86,9 @@ class Measuring(Resumable):
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """Measure every layer's loss and metric at the training noise, and check the constraints.
+
+        The batches are those of `get_eval_dataloader` if a subclass overrides it; otherwise every process reads all
+        samples in their order. A sample's number, to which its noise belongs, is its place among them.
 
         Args:
             eval_dataset: Samples, several data sets by name, or the name of one of the trainer's data sets; by default
@@ -98,27 +106,33 @@ class Measuring(Resumable):
             InputError: If there are no samples, or a layer's mean loss on them is negative.
         """
         is_own = eval_dataset is None
+        if is_own and not self.is_in_train:
+            self.refuse_foreign_files()
         if isinstance(eval_dataset, str):
             known = self._evaluated(self.eval_dataset)
             if eval_dataset not in known:
                 raise InputError(f"eval_dataset must be one of {', '.join(known)}; got {eval_dataset!r}.")
             eval_dataset = known[eval_dataset]
         datasets = self._evaluated(self.eval_dataset if is_own else eval_dataset)
+        if not datasets and overriding(type(self), "get_eval_dataloader"):
+            datasets = {"": None}
         if not datasets:
             raise InputError("expected an eval_dataset, of the trainer or of this call; got none.")
         metrics: dict[str, float] = {}
         losses: list[float] = []
         verdicts: list[Verdict] = []
         for name, dataset in datasets.items():
-            self._refuse_empty(name, dataset)
+            self._refuse_few(name, dataset)
             began = time.time()
             predictions = self._predictions()
-            layers = self._measure(dataset, predictions)
+            loader = self._evaluation_loader(dataset, name if is_own else "")
+            self.callback_handler.eval_dataloader = loader
+            layers = self._measure(loader, predictions, calls_back=True)
             model = self.objective.model
             divisor = 1.0
             if is_own and self.is_in_train and layers.logits is not None:
                 # Measure a candidate at the temperature with which it would be saved.
-                divisor = self._broadcast(temperature(layers, self.objective.task, self.dual.problem))
+                divisor = self._broadcast(temperature(layers, self.objective.task, self.dual.problem)) or 1.0
                 layers = at_temperature(layers, self.objective.task, divisor)
             judged = verdict(self.args.problem(model.depth, model.first_layer), layers)
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
@@ -176,9 +190,20 @@ class Measuring(Resumable):
             self._best = loss
             place = self.args.folder / FEASIBLE_FOLDER
             with aside(place) if self.args.should_save else nullcontext(place) as folder:
-                with self.objective.model.tempered(divisor) if divisor != 1 else nullcontext():
+                with self._tempered(divisor) if divisor != 1 else nullcontext():
                     self.save_pretrained(folder)
-                self.save_dual(folder / DUAL_FILE)
+                self.save_dual(folder / DUAL_FILE, whole_folder=True)
+
+    @contextmanager
+    def _tempered(self, divisor: float) -> Iterator[None]:
+        """Divide a classifier's logits inside the ``with`` block, and say so in what is saved there."""
+        before = self.temperature
+        with self.objective.model.tempered(divisor):
+            self.temperature = before * divisor
+            try:
+                yield
+            finally:
+                self.temperature = before
 
     @staticmethod
     def _evaluated(dataset: Any) -> dict[str, Any]:
@@ -186,11 +211,13 @@ class Measuring(Resumable):
         return dataset if isinstance(dataset, dict) else {} if dataset is None else {"": dataset}
 
     @staticmethod
-    def _refuse_empty(name: str, dataset: Any) -> None:
-        """Raise an error for an evaluation set of length 0."""
-        if has_length(dataset) and not len(dataset):
+    def _refuse_few(name: str, dataset: Any) -> None:
+        """Raise an error for an evaluation set of fewer than two samples, which have no confidence interval."""
+        if has_length(dataset) and len(dataset) < 2:
             which = f"eval_dataset {name!r}" if name else "eval_dataset"
-            raise InputError(f"{which} must hold at least 2 samples; got 0. Leave it out, or choose other samples.")
+            raise InputError(
+                f"{which} must hold at least 2 samples; got {len(dataset)}. Leave it out, or choose other samples."
+            )
 
     def _predictions(self) -> Predictions | None:
         """The collector of predictions for ``compute_metrics``; None without that function."""
@@ -198,41 +225,56 @@ class Measuring(Resumable):
             return None
         return Predictions(self.args, self.compute_metrics, self.preprocess_logits_for_metrics)
 
-    def _measure(self, dataset: Any, predictions: Predictions | None = None) -> LayerLosses:
-        """Measure every layer on a data set at the training noise.
+    def _evaluation_loader(self, dataset: Any, name: str = "") -> Any:
+        """The batches of an evaluation set: of the user's `get_eval_dataloader`, or all samples in their order.
+
+        Transformers' own loader may divide samples among processes, order them by length and drop the last.
 
         Args:
             dataset: The samples.
+            name: Their name among several sets of the trainer, by which Transformers asks for them.
+        """
+        if overriding(type(self), "get_eval_dataloader"):
+            return self.get_eval_dataloader(name or dataset)
+        if is_datasets_available() and isinstance(dataset, datasets.Dataset):
+            dataset = self.evaluation_columns(dataset)
+        return batches_of(dataset, self.args.eval_batch_size, self.evaluation_collator())
+
+    def _measure(self, loader: Any, predictions: Predictions | None = None, *, calls_back: bool = False) -> LayerLosses:
+        """Measure every layer on a data set at the training noise.
+
+        Args:
+            loader: Its batches.
             predictions: Collects the last layer's predictions here, unless a temperature is still to be applied.
+            calls_back: Whether callbacks hear of each batch.
         """
         noise = self.objective.noise
         self.objective.eval()  # not undone here: training steps call train()
-        if is_datasets_available() and isinstance(dataset, datasets.Dataset):
-            dataset = self.evaluation_columns(dataset)
-        fixed = noise.at(noise.level, seed=0, sigma=self.sigma or self._sigma(dataset)) if noise else None
-        return self._gathered(
-            lambda: measure(
-                self.objective.model,
-                self.objective.task,
-                dataset,
-                fixed,
-                batch_size=self.args.eval_batch_size,
-                collate=self.evaluation_collator(),
-                device=self.args.device,
-                watch=self._watch(None if self._calibrates else predictions),
-                watch_rows=self._watch_rows(),
-                keep_logits=self._calibrates,
+        fixed = noise.at(noise.level, seed=0, sigma=self._sigma_for(loader)) if noise else None
+        with self.compute_loss_context_manager():
+            return self._gathered(
+                lambda: measure(
+                    self.objective.model,
+                    self.objective.task,
+                    None,
+                    fixed,
+                    loader=loader,
+                    device=self.args.device,
+                    watch=self._watch(None if self._calibrates else predictions, calls_back),
+                    watch_rows=self._watch_rows(),
+                    keep_logits=self._calibrates,
+                )
             )
-        )
 
-    def _watch(self, predictions: Predictions | None) -> Watch | None:
-        """The callback for the last layer's predictions of each measured batch; None for no callback."""
-        if predictions is None:
-            return None
+    def _watch(self, predictions: Predictions | None, calls_back: bool) -> Watch:
+        """The callback for the last layer's predictions of each measured batch."""
 
         def watch(batch: dict[str, Any], prediction: Tensor | None, losses: Tensor) -> None:
-            whole = self._of_causal(batch) if prediction is None else prediction
-            predictions.add(whole, self._labels(batch), losses)
+            if predictions is not None:
+                whole = self._of_causal(batch) if prediction is None else prediction
+                predictions.add(whole, self._labels(batch), losses)
+            if calls_back:
+                self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
 
         return watch
 
@@ -250,19 +292,22 @@ class Measuring(Resumable):
     def calibrate(self) -> None:
         """Divide a classifier's logits by the temperature that fits the evaluation data best.
 
-        `train` calls this at the end of training; it does nothing if ``DescentConfig.calibrate`` is off.
+        `train` calls this at the end of training. It does nothing if ``DescentConfig.calibrate`` is off, and if no
+        temperature within the range fits, which it says.
         """
         if self._calibrates:
-            (dataset,) = self._evaluated(self.eval_dataset).values()
-            divisor = temperature(self._measure(dataset), self.objective.task, self.dual.problem)
+            ((name, dataset),) = self._evaluated(self.eval_dataset).items()
+            measured = self._measure(self._evaluation_loader(dataset, name))
+            divisor = temperature(measured, self.objective.task, self.dual.problem)
             divisor = self._broadcast(divisor)
-            if divisor in (TEMPERATURES[0], TEMPERATURES[-1]) and self.is_world_process_zero():
+            if divisor is not None:
+                self.objective.model.temper(divisor)
+                self.temperature *= divisor
+            elif self.is_world_process_zero():
                 logger.warning(
-                    f"the temperature {divisor:.3g} is at an end of the range: on the evaluation data the logits say "
-                    f"{'almost nothing' if divisor > 1 else 'too little'}. Train longer, or set calibrate to false."
+                    f"not calibrated: no temperature from {TEMPERATURES[0]:.3g} to {TEMPERATURES[-1]:.3g} fits the "
+                    "evaluation data best. The classifier makes no mistake on them, or knows nothing of them."
                 )
-            self.objective.model.temper(divisor)
-            self.temperature *= divisor
 
     def _gathered(self, look: Callable[[], Any]) -> Any:
         """Call ``look``, which reads the model outside its forward pass, with parameters gathered under FSDP2."""
@@ -290,14 +335,24 @@ class Measuring(Resumable):
         data = next((each for each in known if has_length(each)), None)
         return None if data is None else self._sigma(data)
 
-    def _sigma(self, dataset: Any) -> float:
+    def _sigma_for(self, loader: Any) -> float:
+        """σ_x of the noise in an evaluation: `sigma`, or that of the evaluated data where it is None."""
+        sigma, dataset = self.sigma, getattr(loader, "dataset", None)
+        if sigma is None and not has_length(dataset):
+            raise InputError(
+                "expected data of known length, to measure σ_x on; got streams alone. Give noise=GaussianNoise(level, "
+                "sigma)."
+            )
+        return self._sigma(dataset, loader.collate_fn) if sigma is None else sigma
+
+    def _sigma(self, dataset: Any, collate: Callable[[list[Any]], Any] | None = None) -> float:
         return self._gathered(
             lambda: embedding_std(
                 self.objective.model,
                 self.objective.task,
                 dataset,
                 batch_size=self.args.eval_batch_size,
-                collate=self.evaluation_collator(),
+                collate=collate or self.evaluation_collator(),
                 device=self.args.device,
             )
         )
@@ -319,7 +374,7 @@ class Measuring(Resumable):
         def look() -> Tensor:
             return self._of_causal(batch) if causal else list(self.objective.model.predictions(task.inputs(batch)))[-1]
 
-        with torch.no_grad():
+        with torch.no_grad(), self.compute_loss_context_manager():
             prediction = self._gathered(look)
         try:
             target = task.target(batch)
@@ -343,8 +398,13 @@ class Measuring(Resumable):
     def _level(self) -> float:
         return self.objective.noise.level if self.objective.noise else 0.0
 
-    def save_dual(self, path: Path) -> None:
-        """Write λ, the cap's multiplier, the slack and the current σ_x. All ranks must call this."""
+    def save_dual(self, path: Path, *, whole_folder: bool = False) -> None:
+        """Write λ, the cap's multiplier, the slack and the current σ_x. All ranks must call this.
+
+        Args:
+            path: The file.
+            whole_folder: Whether to list the files beside it, by which the folder is recognised as ours as a whole.
+        """
         multipliers = self.dual.multipliers
         tensors = {
             "multipliers": multipliers[1:].clone(),
@@ -355,4 +415,5 @@ class Measuring(Resumable):
         if sigma is not None:
             tensors["sigma"] = torch.tensor(sigma, dtype=torch.float64)
         if self.args.should_save:
-            put(path, lambda part: save_file(tensors, part))
+            listed = {"files": json.dumps(sorted(os.listdir(path.parent)))} if whole_folder else None
+            put(path, lambda part: save_file(tensors, part, listed))

@@ -17,12 +17,12 @@ def matched_alpha(std: float, lengths: Sequence[int], width: int) -> float:
     r"""The α at which NEFTune's noise has a standard deviation, for ``neftune_noise_alpha``.
 
     NEFTune adds numbers that are uniform within ±α/√(Td) to a batch of T tokens a row, padding included, and d
-    coordinates. Their standard deviation is α/√(3Td). Its mean over batches is γσ_x for
+    coordinates. Their standard deviation is α/√(3Td). Its mean over batches is s for
 
-    .. math:: \alpha = \gamma \sigma_x \sqrt{3 d} \, / \, \mathrm{mean}(1/\sqrt{T})
+    .. math:: \alpha = s \sqrt{3 d} \, / \, \mathrm{mean}(1/\sqrt{T})
 
     Args:
-        std: γσ_x, in units of the embedding.
+        std: s, the standard deviation of the noise to match, in units of the embedding.
         lengths: T of some training batches.
         width: d, the size of a word's embedding.
     """

@@ -1,8 +1,9 @@
-"""The settings of the paper's method: what `--preset paper` and `DescentConfig.paper` choose.
+"""Our first reading of the paper's settings: what `--preset paper` and `DescentConfig.paper` choose.
 
 In our copy of the paper, Tables 1, 2 and 5 have lost their column heads and many values. The comments below say which
-values are printed and which are guessed. The model's learning rate, the batch size and, for texts, the number of epochs
-are lost and not guessed: they stay as the recipe has them.
+values are printed and which are our guesses. The model's learning rate, the batch size and, for texts, the number of
+epochs are lost and not guessed: they stay as the recipe has them. ``docs/explanation/departures.md`` lists what is
+guessed, and what the study ran in other ways.
 """
 
 from collections.abc import Collection, Mapping
@@ -47,25 +48,26 @@ _METHOD = Preset(
         "stop_gradient": False,  # eq. (5) is differentiated through both sides
         "form": "difference",  # eq. (4)
         "alpha_decay": 1.0,  # printed: a constant descent schedule
-        "first_layer": 0,  # printed: l = 1 … L, so the chain starts at the embedded input
+        "first_layer": 0,  # printed: for all l, which we read as l = 1 … L, so the chain starts at the embedded input
         "dual_optimizer": "adam",  # printed: a second Adam for the dual variables
         "dual_lr": 0.01,  # lost; guessed
-        "dual_every": 1,  # not stated; Algorithm 1 alternates
+        "dual_every": 1,  # not stated; guessed, since Algorithm 1 alternates
         "slack_lr": None,  # not stated: our default for explicit slack
-        "slack_optimizer": None,
+        "slack_optimizer": None,  # the same
         "resilience": 0.05,  # lost; guessed
-        "dual_warmup_epochs": 1.0,  # printed: an epoch without constraints
-        "max_grad_norm": 0.0,  # clipping is not mentioned
-        "lr_scheduler_type": "constant",  # a schedule is not mentioned
+        "dual_warmup_epochs": 1.0,  # printed of video: an epoch without constraints; guessed of texts
+        # Guessed from what the paper does not mention: clipping, a schedule, a temperature, a choice within a run.
+        "max_grad_norm": 0.0,
+        "lr_scheduler_type": "constant",
         "warmup_steps": 0.0,
         "weight_decay": 0.0,  # printed: Adam
-        "calibrate": False,  # not mentioned
-        "load_best_model_at_end": False,  # not mentioned; the paper selects among runs
+        "calibrate": False,
+        "load_best_model_at_end": False,  # the paper chooses among runs
     }
 )
 
 # Printed of video: explicit slack "as in the original work", set to zero after every epoch. γ = 0.15 is the largest
-# training noise; as a variance it is the reading that fits the printed caps (docs/explanation/method.md).
+# training noise. Guessed: that it is a variance, which fits the printed caps (docs/explanation/departures.md).
 _VIDEO = Preset(
     {"noise": 0.15, "noise_is": "variance"},
     # Lost: the number of epochs. Guessed: ten, instead of the recipe's number of steps.
@@ -84,6 +86,7 @@ _TEXT = Preset(training={"slack": "implicit"})  # printed: the weight-decay form
 # cap bounds exit 1.
 _OF_MODEL = {
     "video-ut": _VIDEO | Preset(training={"alpha": 0.22, "cap": 5.5, "cap_layer": 1}),
+    # The number of atoms is lost and stays as the recipe has it.
     "video-dust": _VIDEO | Preset({"layer": "alternating"}, {"alpha": 0.25, "cap": 6.5, "cap_layer": 1}),
     "video-vit": _VIDEO | Preset({"readout": "pixels"}, {"alpha": 0.29, "cap": 0.44, "cap_layer": 0}),
     # Printed in Table 2: DistilBERT 0.774, UT 0.900. Guessed: 1 − α. RoBERTa is not in the table: as DistilBERT.
@@ -118,16 +121,19 @@ _REPLACES = {"dual_warmup_steps": "dual_warmup_epochs"}
 """A setting that the user gives → the setting of the preset that it replaces."""
 
 _UNROLLED = ("video-ut", "video-dust", "text-ut")
+"""Weights of their own in each layer, if constrained: printed of DUST (Appendix C.4). Guessed of UT, whose layers share
+their weights in Appendix C.2."""
 
 
 def paper(
     recipe: str, method: str = "constrained", dataset: str = "imdb", given: Collection[str] = frozenset()
 ) -> Preset:
-    """The paper's settings of a recipe.
+    """Our reading of the paper's settings of a recipe.
 
     Args:
         recipe: The recipe's name, such as ``video-ut``.
-        method: ``constrained``, or ``erm``, which the paper trains with tied weights (Appendix C.4).
+        method: ``constrained``, or ``erm``, whose unrolled models have tied weights. Appendix C.4 has separate
+            dictionaries for constrained DUST; that UT's weights are separate too is our guess.
         dataset: For text classification, ``imdb`` or ``mnli``.
         given: Names of settings that the user chose. A warm-up in steps replaces the preset's warm-up in epochs.
 
@@ -135,7 +141,7 @@ def paper(
         InputError: If there is no such recipe or data set.
     """
     if recipe not in _OF_MODEL:
-        raise InputError(f"the paper's settings are those of {', '.join(_OF_MODEL)}; got {recipe!r}.")
+        raise InputError(f"preset paper is for the recipes {', '.join(_OF_MODEL)}; got {recipe!r}.")
     preset = _METHOD | _OF_MODEL[recipe]
     if recipe in _UNROLLED:
         preset |= Preset({"tied": method == "erm"})

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,10 +10,23 @@ from typing import Any
 
 from tqdm import tqdm
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import SaveStrategy
 
 from descend.errors import InputError
-from descend.models.modules import tied_names
-from descend.training.checkpoints import DAMAGED, damage, load_state, newest_whole, rotate
+from descend.models.modules import check_savable, tied_names
+from descend.records.ownership import FEASIBLE_FOLDER, free_name, refuse_foreign
+from descend.records.schema import RECORDS_FILE
+from descend.training.checkpoints import (
+    DAMAGED,
+    any_checkpoints,
+    damage,
+    is_ours,
+    load_state,
+    newest_whole,
+    rotate,
+    step_of,
+    unusable,
+)
 from descend.training.saving import STATE_FILE, Saving
 
 logger = logging.getLogger(__name__)
@@ -38,23 +50,27 @@ class Resumable(Saving):
 
         Args:
             resume_from_checkpoint: A checkpoint to resume from, or True for the newest undamaged one.
-            calibrate: Whether to call `calibrate` at the end.
+            calibrate: Whether to call `calibrate` at the end, which ``DescentConfig.calibrate`` switches on.
             **kwargs: Further arguments of Transformers' ``train``.
 
         Returns:
             Transformers' ``TrainOutput``; its ``metrics`` also have the ``temperature`` of a calibrated classifier.
 
         Raises:
-            InputError: If the checkpoint is damaged, or there is none.
+            InputError: If the checkpoint is damaged or another trainer's, or there is none; if the folder holds files
+                that the run would replace and Descend did not write; if the model's settings or its tokenizer can't
+                be saved; if there is no batch to train on.
             SaveError: If a checkpoint or the records can't be written; earlier checkpoints are not affected.
         """
         checkpoint = resume_from_checkpoint or None
         if checkpoint is True:
-            checkpoint = self.last_checkpoint()
+            checkpoint = self.last_checkpoint() or self._newest_of_others()
             if checkpoint is None:
                 raise InputError(f"{self.args.folder} has no whole checkpoint to go on from.")
-        elif checkpoint is not None:
+        if checkpoint is not None:
             self._check(checkpoint)
+        self.refuse_foreign_files(checkpoint)
+        check_savable(self.users_model, self._tokenizer_to_save)
         try:
             with self.layer_skip.on() if self.layer_skip else nullcontext():
                 output = super().train(checkpoint, **kwargs)
@@ -64,13 +80,14 @@ class Resumable(Saving):
             rotate(self.args.folder, self.args.save_total_limit, self.state.best_model_checkpoint)
         if calibrate:
             self.calibrate()
-            if self.temperature != 1:
-                output.metrics["temperature"] = self.temperature
-                if self.args.should_log:
-                    tqdm.write(
-                        f"temperature {self.temperature:.4g}: the head's last weights are divided by it, to fit the "
-                        "evaluation data. calibrate=False leaves them."
-                    )
+        self.mark_model()
+        if calibrate and self.temperature != 1:
+            output.metrics["temperature"] = self.temperature
+            if self.args.should_log:
+                tqdm.write(
+                    f"temperature {self.temperature:.4g}: the head's last weights are divided by it, to fit the "
+                    "evaluation data."
+                )
         return output
 
     def last_checkpoint(self) -> str | None:
@@ -85,10 +102,38 @@ class Resumable(Saving):
         newest = self._from_main(look)
         return None if newest is None else str(newest)
 
+    def _newest_of_others(self) -> str | None:
+        """The newest checkpoint in the folder where none is Descend's; None if there is none at all."""
+        return self._from_main(lambda: next((str(each) for each in any_checkpoints(self.args.folder)[::-1]), None))
+
     def _check(self, checkpoint: str) -> None:
-        """Raise an error if a checkpoint does not match its manifest."""
-        if fault := self._from_main(lambda: damage(Path(checkpoint))):
-            raise InputError(f"{checkpoint} is damaged: {fault}. Go on from another checkpoint.")
+        """Raise an error if training can't be resumed from a path."""
+        if fault := self._from_main(lambda: unusable(Path(checkpoint))):
+            raise InputError(fault)
+
+    def refuse_foreign_files(self, checkpoint: str | None = None) -> None:
+        """Raise an error on all ranks if the folder holds files that this run would replace and Descend did not write.
+
+        Args:
+            checkpoint: The checkpoint that training resumes from; None for a run from the start.
+        """
+        folder, problem = self.args.folder, self.dual.problem
+
+        def look() -> str | None:
+            step = -1 if checkpoint is None else _state_of(checkpoint)["global_step"]
+            paths = [folder / RECORDS_FILE]
+            if problem.constrained and checkpoint is None:
+                paths.append(folder / FEASIBLE_FOLDER)
+            if self.args.save_strategy != SaveStrategy.NO:
+                paths += [each for each in any_checkpoints(folder) if step_of(each) > step]
+            try:
+                refuse_foreign(paths, "another output_dir")
+            except InputError as error:
+                return str(error)
+            return None
+
+        if fault := self._from_main(look):
+            raise InputError(fault)
 
     def state_restored(self, checkpoint: str) -> None:
         """Correct the path of the best checkpoint, in case the run's folder was moved."""
@@ -105,7 +150,8 @@ class Resumable(Saving):
             return
 
         def look() -> bool:
-            if fault := damage(Path(best)):
+            fault = damage(Path(best)) if is_ours(Path(best)) else "it is gone"
+            if fault:
                 _rename_damaged(Path(best), fault)
                 logger.warning("%s was the best model so far. %s", Path(best).name, instead)
             return fault is not None
@@ -172,8 +218,9 @@ def _state_of(checkpoint: str) -> dict[str, Any]:
 
 
 def _rename_damaged(checkpoint: Path, fault: str) -> None:
-    renamed = checkpoint.with_name(DAMAGED + checkpoint.name)
-    shutil.rmtree(renamed, ignore_errors=True)
-    if checkpoint.exists():
-        checkpoint.rename(renamed)
+    if not is_ours(checkpoint):
+        logger.warning("%s is gone.", checkpoint)
+        return
+    renamed = free_name(checkpoint.with_name(DAMAGED + checkpoint.name))
+    checkpoint.rename(renamed)
     logger.warning("%s is damaged: %s. It is now %s and is not used.", checkpoint, fault, renamed.name)

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from descend.core import Outlook, PrimalDual
 from descend.errors import NonFiniteLossError, SaveError
 from descend.models.exit_rule import CERTIFIED_FILE
 from descend.models.modules import save_module
-from descend.records import PART, aside, of_disk
+from descend.records import PART, of_disk
 from descend.records.card import edited_card, put_card, write_card
+from descend.records.ownership import aside, remove
 from descend.records.rows import Records
-from descend.records.schema import Summary
+from descend.records.schema import TRAINED_KEY, Summary, Trained
 from descend.training.checkpoints import newest_whole, rotate, save_state, seal, step_of
 from descend.training.config import DescentArguments
 from descend.training.hf_hooks import TrainerHooks
@@ -183,17 +185,45 @@ class Saving(TrainerHooks):
         if not self.args.should_save:
             return
         saved, names = self.users_model, {}
+        self.mark_model()
         if self.checkpoint_parent is not None and isinstance(saved, PreTrainedModel):
             # A checkpoint uses the names of weights in the model, for resuming; other folders use those of the Hub.
             names = {"save_original_format": False}
         edited = edited_card(Path(folder))  # PEFT writes a README.md of its own
         save_module(saved, folder, state_dict, **names)
-        tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)
-        if tokenizer is not None:
+        if not isinstance(saved, PreTrainedModel):
+            self.trained.write(Path(folder))
+        if (tokenizer := self._tokenizer_to_save) is not None:
             tokenizer.save_pretrained(folder)
         if self.checkpoint_parent is None:
-            (Path(folder) / CERTIFIED_FILE).unlink(missing_ok=True)  # it belongs to the weights before
+            remove(Path(folder) / CERTIFIED_FILE)  # it belongs to the weights before
             put_card(Path(folder), trainer_card(self).text(), edited)
+
+    @property
+    def trained(self) -> Trained:
+        """What the model is trained with, which is saved with it."""
+        args, noise = self.args, self.objective.noise
+        of_noise: dict[str, Any] = {}
+        if noise is not None:
+            of_noise = {"noise": noise.level, "noise_is": noise.noise_is, "shift": noise.kind}
+        return Trained(
+            version=version("descend"),
+            method=args.method,
+            seed=args.seed,
+            problem=args.constraints,
+            temperature=self.temperature,
+            **of_noise,
+        )
+
+    def mark_model(self) -> None:
+        """Note in the configuration of a Transformers model what it is trained with."""
+        if isinstance(self.users_model, PreTrainedModel):
+            setattr(self.users_model.config, TRAINED_KEY, self.trained.content())
+
+    @property
+    def _tokenizer_to_save(self) -> Any:
+        """The tokenizer, or a processor of another kind, that belongs to the model; None without one."""
+        return self.processing_class or getattr(self.data_collator, "tokenizer", None)
 
     def create_model_card(self, *_: Any, **given: Any) -> None:
         """Write our model card in place of Transformers' or TRL's, unless a user has edited it.

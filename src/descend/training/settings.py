@@ -28,8 +28,8 @@ class DescentSettings(_TrainerArguments):
             ``linear``: deep supervision, a mean of all layers' losses without constraints, weighted equally or in
             proportion to l. ``r-drop``: ERM on two passes of every text, with a penalty where they differ. ``neftune``:
             ERM with NEFTune's noise on word embeddings. ``layerskip``: layer dropout and an early-exit loss.
-        preset: ``paper`` for the paper's settings in place of ours, in training and model, as far as they are known.
-            Other settings override it, and ``config.json`` lists them.
+        preset: ``paper`` for our reading of the paper's settings, in training and model, with guesses where they are
+            lost. Other settings override it, and ``config.json`` lists them.
         strength: How much of the descent early layers must do, from 0 to 1; None for the recipe's own, or 0.2. The
             bounds follow from the losses themselves, so no α is needed.
         alpha: The paper's bounds in place of ours: step α in (0, 1), each layer must lower the loss by a factor 1 − α.
@@ -64,7 +64,8 @@ class DescentSettings(_TrainerArguments):
         exit_rotation: Of ``layerskip``: R, each inner exit is on at every R-th step; None for L − 1.
         calibrate: For a classifier: whether to divide the logits, at the end of training, by the temperature that fits
             the evaluation data best, for every method. It needs one evaluation data set and evaluations in training.
-            The most likely class at a layer stays the same.
+            The most likely class at a layer stays the same. Recipes switch it on. It is left out, which a line says,
+            where no temperature fits. Compare models that are all calibrated, or none.
         patience: End training after this many evaluations without a better model, and keep the best by
             ``metric_for_best_model`` (``merit``: the last layer's loss plus penalties for violations). A model that
             meets its constraints may be 1 percent worse. Evaluations in the warm-up do not count. None to train to the
@@ -81,7 +82,7 @@ class DescentSettings(_TrainerArguments):
         },
     )
     preset: str | None = field(
-        default=None, metadata={"help": "the paper's settings in place of ours [ours]", "choices": ["paper"]}
+        default=None, metadata={"help": "our reading of the paper's settings [our own]", "choices": ["paper"]}
     )
     strength: float | None = field(default=None, metadata={"help": "share of the descent that early layers do [0.2]"})
     alpha: Alpha | None = field(default=None, metadata={"help": "the paper's bounds: step α, or as 0.3,0.2 [none]"})
@@ -118,7 +119,7 @@ class DescentSettings(_TrainerArguments):
     exit_scale: float = field(default=1.0, metadata={"help": "layerskip: scale of inner exits' losses"})
     exit_curriculum: Literal["rotating", "gradual"] = field(default="rotating", metadata={"help": "layerskip"})
     exit_rotation: int | None = field(default=None, metadata={"help": "layerskip: steps to an exit's turn [L - 1]"})
-    calibrate: bool = field(default=True, metadata={"help": "fit a classifier's temperature at the end"})
+    calibrate: bool = field(default=False, metadata={"help": "fit a classifier's temperature at the end"})
     patience: int | None = field(default=None, metadata={"help": "end after N evaluations not better [none]"})
     dataloader_pin_memory: bool = field(
         default_factory=torch.cuda.is_available, metadata={"help": "page-locked batches [where there is a GPU]"}

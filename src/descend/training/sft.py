@@ -98,6 +98,7 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
 
     args: DescentSFTConfig
     other_sums = 4
+    other_metrics = ("entropy", "mean_token_accuracy", "num_tokens")
 
     def _others(self, exits: ExitLosses, inputs: dict[str, Any]) -> Iterable[float]:
         """The last exit's correct tokens, entropy and targets, and the number of input tokens."""

@@ -26,9 +26,10 @@ from descend.objective import ExitLosses, Objective, Task
 from descend.records.rows import Records
 from descend.records.schema import RECORDS_FILE
 from descend.tasks.text import NextToken
-from descend.training.config import DescentArguments, DescentConfig
+from descend.training.config import MEASURED, DescentArguments, DescentConfig
 from descend.training.divergence import Guarded
 from descend.training.dual_step import DualStep
+from descend.training.hf_hooks import overriding, refuse_overrides
 from descend.training.layerskip import LayerSkip
 from descend.training.neftune import batch_lengths, matched_alpha, words_of
 from descend.training.order import LengthGrouped, Share
@@ -49,14 +50,21 @@ class DescentMixin(Guarded):
 
     other_sums = 0
     """K, the number of sums that `_others` returns."""
+    other_metrics: tuple[str, ...] = ()
+    """Further metrics of an evaluation."""
 
     @staticmethod
     def _noise(noise: Noise | float | None, seed: int) -> Noise | None:
         return GaussianNoise(noise, seed=seed) if isinstance(noise, int | float) else noise
 
-    @staticmethod
-    def _refuse(args: DescentArguments, kwargs: dict[str, Any]) -> None:
-        """Raise an error for arguments that the training loop does not support."""
+    def _refuse(self, args: DescentArguments, kwargs: dict[str, Any]) -> None:
+        """Raise an error for arguments, and methods of a subclass, that the training loop does not support."""
+        refuse_overrides(type(self))
+        if args.world_size > 1 and overriding(type(self), "get_eval_dataloader"):
+            raise InputError(
+                "get_eval_dataloader can't be overridden where there are several processes: each one measures all "
+                "samples, and a loader may divide them. Give the data as eval_dataset and the batches' data_collator."
+            )
         if kwargs.get("model_init") is not None:
             raise InputError(
                 "expected a model; got model_init, which makes one for each trial. Give the trainer a model: "
@@ -113,12 +121,14 @@ class DescentMixin(Guarded):
         """Check the data and add the callbacks; the last part of the constructor."""
         if self.train_dataset is not None and has_length(self.train_dataset) and not len(self.train_dataset):
             raise InputError("train_dataset must hold at least one sample; got 0. Choose other samples.")
-        data = {f"{name} evaluation data".lstrip(): each for name, each in self._evaluated(self.eval_dataset).items()}
-        data = {"training data": self.train_dataset} | data
+        data = {} if overriding(type(self), "get_train_dataloader") else {"training data": self.train_dataset}
+        if not overriding(type(self), "get_eval_dataloader"):  # batches of a user's loader may need other samples
+            own = self._evaluated(self.eval_dataset)
+            data |= {f"{name} evaluation data".lstrip(): each for name, each in own.items()}
         self.objective.check_data(data, self.evaluation_collator())
-        if IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO:
-            for name, evaluated in self._evaluated(self.eval_dataset).items():
-                self._refuse_empty(name, evaluated)
+        evaluates = IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO
+        for name, evaluated in self._evaluated(self.eval_dataset).items() if evaluates else ():
+            self._refuse_few(name, evaluated)
         self.loss_is_scaled_for_ga = True
         if is_deepspeed_zero3_enabled():
             raise InputError(
@@ -134,11 +144,14 @@ class DescentMixin(Guarded):
         falls = {"violation", "merit"} | (set() if task.higher_is_better else {task.metric})
         chosen = (self.args.metric_for_best_model or "").removeprefix("eval_")
         names = [name for name in self._evaluated(self.eval_dataset) if name]
-        if chosen in falls | {"loss", "feasible", task.metric} and names:
+        measured = {*MEASURED, task.metric, *self.other_metrics}
+        if chosen in measured and names:
             raise InputError(
                 f"metric_for_best_model must say of which evaluation data it is: {names[0]}_{chosen}, for one; got "
                 f"{chosen!r}."
             )
+        if evaluates and self.compute_metrics is None and type(self).evaluate.__module__.startswith("descend."):
+            self.args.check_best_metric({f"{name}_{metric}" for name in names for metric in measured} or measured)
         if chosen in falls | {f"{name}_{metric}" for name in names for metric in falls}:
             self.args.greater_is_better = False
         if self.args.patience is not None:
@@ -149,10 +162,12 @@ class DescentMixin(Guarded):
         noise, data, sigma = self.objective.noise, self.train_dataset, self.sigma
         if data is None:
             return None
-        if noise is None or noise.level == 0 or sigma is None or not has_length(data):
+        rows: Any = data
+        known = has_length(data) and "input_ids" in rows[0]
+        if noise is None or noise.level == 0 or sigma is None or not known:
             raise InputError(
-                "the method neftune matches a noise above 0 on training data of known length; got none. Give "
-                "neftune_noise_alpha (--neftune-noise-alpha)."
+                "the method neftune matches a noise above 0 on tokenized training data of known length; got none. "
+                "Give neftune_noise_alpha (--neftune-noise-alpha)."
             )
         lengths = batch_lengths(
             data,
@@ -228,6 +243,15 @@ class DescentMixin(Guarded):
         """The gradient scaler's scale, which falls at a skipped step; Accelerate misses it with a fused optimizer."""
         scaler = self.accelerator.scaler
         return 1.0 if scaler is None else scaler.get_scale()
+
+    def set_initial_training_values(self, args: TrainingArguments, dataloader: DataLoader) -> Any:
+        """As in Transformers, but a loader without a batch is refused."""
+        if has_length(dataloader) and not len(dataloader):
+            raise InputError(
+                "expected at least one batch to train on; the data loader has none. Give more samples, lower "
+                "per_device_train_batch_size, or switch off dataloader_drop_last, which drops a batch that is not full."
+            )
+        return super().set_initial_training_values(args, dataloader)
 
     def get_train_dataloader(self) -> DataLoader:
         """Transformers' loader, changed so that each sample comes once per epoch.

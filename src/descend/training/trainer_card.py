@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from descend.records.card import Card, temperature_note
+from descend.records.card import Card, trained_note
 
 
 def trainer_card(trainer: Any, name: str | None = None, base_model: str | None = None, **metadata: Any) -> Card:
@@ -28,7 +28,7 @@ def trainer_card(trainer: Any, name: str | None = None, base_model: str | None =
     about = (
         f"{type(library).__name__} with {objective.model.depth} layers, trained by `{type(trainer).__name__}` with the "
         f"method `{args.method}`{noise} and seed {args.seed}. The prediction can be read after every layer."
-        + temperature_note(trainer.temperature)
+        + trained_note(trainer.trained)
     )
     return Card(
         name=name or args.folder.absolute().name,

@@ -7,10 +7,9 @@ from math import inf, isfinite
 
 import numpy as np
 
-from descend.paper.groups import GroupScores
 from descend.records.schema import Groups, Summary
 from descend.records.studies import Answer, Cell, Curve, FinishedCell
-from descend.report import METHOD_NAMES
+from descend.report import METHOD_NAMES, GroupScores
 
 DATA = {
     **{"avenue": "Avenue", "shanghaitech": "ShanghaiTech", "ucsd": "UCSD", "imdb": "IMDb", "mnli": "MNLI"},
@@ -19,8 +18,8 @@ DATA = {
 
 ARM_NAMES = METHOD_NAMES | {
     "erm-noisier": "ERM, more noise",
-    "erm-paper": "Paper's ERM",
-    "paper": "Paper's form",
+    "erm-paper": "ERM with preset paper",
+    "paper": "Preset paper",
     "constrained": "Descend's default",
 }
 """Arm → its name for readers; where arms are listed, in this order."""

@@ -473,7 +473,7 @@ ROWS = (
         "theory-4",
         "At the end of training a primal value and the Lagrangian agree, as they do at Theorem 1's saddle point (here: "
         f"within {theory.MEET:g} % of the primal value).",
-        "cells of the paper's form with the losses and multipliers of training",
+        "cells of preset paper with the losses and multipliers of training",
         duality.dualities,
         theory.values_meet,
         "They agree in {near} of {settings} settings. Strongest counter-evidence: {worst}, {end} of the primal value. "
@@ -486,5 +486,5 @@ ROWS = (
 
 
 def judge(figure: str, results: Results) -> list[Claim]:
-    """The claims of one figure or table, each for the paper's form of the constraints and for the default."""
+    """The claims of one figure or table, each for preset paper and for the default."""
     return [claim for row in ROWS if row.figure == figure for claim in row.judge(results)]

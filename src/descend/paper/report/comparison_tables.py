@@ -33,7 +33,7 @@ def table_arms(results: Results) -> Table:
     )
     words = (
         "Each row is over the settings in which this method and ERM were run; not all methods were run in all. "
-        "Feasible: runs of the paper's form meet their α and cap, those of the default its target. Other methods are "
+        "Feasible: runs of preset paper meet their α and cap, those of the default its target. Other methods are "
         "held to the default's target, for which they were not trained. Falls: the mean test loss falls at each of the "
         "layers 1 to L. Certain: of these runs, those in which every fall is certain at 95 % confidence. All three are "
         "at the run's own training noise. Diverged: without a finite loss; Table 3's rule, a mean RMSE above 60, can "
@@ -88,8 +88,8 @@ def table_cells(results: Results) -> Table:
         "each layer; in brackets those of them in which every fall is certain at 95 % confidence. Gain: how much "
         "better than ERM in the mean error over test noise, or in the area under the accuracy, in per cent of ERM's, "
         "with its paired 95 % interval over seeds and groups of test samples. Better or worse: the interval excludes "
-        "0. Allowed last loss: the largest f_L that the paper's α and cap allow together. Lowest loss reached: of any "
-        "layer of this model on these data, by any method and at any depth, whichever is lowest.",
+        "0. Allowed last loss: the largest f_L that preset paper's α and cap allow together. Lowest loss reached: of "
+        "any layer of this model on these data, by any method and at any depth, whichever is lowest.",
         *counts,
     ]
     if lost:
@@ -143,7 +143,7 @@ def table_forms(results: Results) -> Table:
     )
     words = (
         "Tied weights are one layer's, used L times; untied layers have their own. The recipes' default is tied, and "
-        "the paper's form is untied. DUST's default layer is alternating. Last layer: its RMSE at the training noise. "
+        "preset paper is untied. DUST's default layer is alternating. Last layer: its RMSE at the training noise. "
         "Mean over noise: of its RMSE, with a 95 % interval over seeds and groups of test samples. "
         "With the two readings of γσ_x a run is also tested under its own noise, so RMSEs compare within one reading. "
         "Which reading the paper used: its caps of 6.5 (DUST) and 5.5 (UT) bound the loss f_0 = ½ Σ_t ‖ε_t‖₂ of the "

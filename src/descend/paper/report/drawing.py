@@ -28,7 +28,7 @@ from descend.paper.report.parts import Shown
 from descend.paper.report.results import Results
 from descend.paper.report.tables import Table
 from descend.paper.scales import SCALES
-from descend.paper.study_file import read_request, scale_of
+from descend.paper.study_file import FIGURES_FOLDER, read_request, scale_of
 from descend.records.studies import StudyFile
 from descend.report import write_whole
 
@@ -139,7 +139,7 @@ def put_figures(out: Path, drawn: Mapping[str, Shown]) -> list[Claim]:
     ``claims.json`` holds the claims of all of them, which are returned in the order of the paper.
     """
     claims = [claim for figure in drawn.values() for claim in figure.claims]
-    folder = out / "figures"
+    folder = out / FIGURES_FOLDER
     folder.mkdir(exist_ok=True)
     for name, figure in drawn.items():
         for suffix, content in _files(figure).items():

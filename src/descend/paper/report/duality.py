@@ -39,7 +39,7 @@ class Duality:
 
 
 def duality(run: Run) -> Duality | None:
-    r"""Both values of the relaxed problem of Appendix A.5 along a run of the paper's form; None if they are unknown.
+    r"""Both values of the relaxed problem of Appendix A.5 along a run of preset paper; None if they are unknown.
 
     g_l = f_l − (1 − α_l) f_(l−1) for a layer and f − f̄_0 for the cap. The relaxed problem is
     min f_L + ‖u‖² / 2ρ with g ≤ u. For a given model the best slack is u = [g]₊, and for given multipliers it is
@@ -81,7 +81,7 @@ def duality(run: Run) -> Duality | None:
 
 
 def follows_its_lagrangian(run: Run) -> bool:
-    """Whether a run's primal step descends the Lagrangian of constraints with α, eq. (5): the paper's form does."""
+    """Whether a run's primal step descends the Lagrangian of constraints with α, eq. (5): preset paper does."""
     has_alpha = any(limit is not None for limit in run.summary.limits)
     return has_alpha and run.summary.settings.get("stop_gradient") is False
 

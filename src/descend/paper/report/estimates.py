@@ -1,4 +1,4 @@
-"""Numbers with 95 % intervals that stay paired: arithmetic on the resamples of `descend.paper.statistics`.
+"""Numbers with 95 % intervals that stay paired: arithmetic on the resamples of `descend.report.intervals`.
 
 Every run of a study is judged on the same samples under the same draws of noise, and resampled alike. Each resample
 of a number computed from two methods therefore uses the same seeds and groups of samples for both.
@@ -15,10 +15,9 @@ from scipy.stats import binomtest
 from scipy.stats import t as student
 
 from descend.errors import InputError
-from descend.paper.groups import GroupScores
 from descend.paper.report.cells import Run
 from descend.paper.report.results import Setting
-from descend.paper.statistics import CONFIDENCE, RESAMPLES, Draws, combine, draws
+from descend.report import CONFIDENCE, RESAMPLES, Draws, GroupScores, combine, draws
 
 
 class Interval(NamedTuple):

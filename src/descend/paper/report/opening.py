@@ -11,6 +11,7 @@ from descend.paper.report.cells import Run, arm_name, listed
 from descend.paper.report.chart import arm_style
 from descend.paper.report.claims import number
 from descend.paper.report.estimates import Number, ahead, along, computed, gain, same_seeds
+from descend.paper.report.layers_needed import metrics
 from descend.paper.report.overview import ArmOverview, Gains, RunCount, overview
 from descend.paper.report.results import FORMS, Results, Setting
 from descend.paper.report.theorems import out_of_reach
@@ -21,11 +22,12 @@ ARMS = ("erm", *FORMS, "linear")
 
 SETTING_WORDS = """A setting is one task, model, data set, depth and training noise, with all its seeds. Surely: the
 whole 95 % interval lies on one side of 0. Over test noise: the mean error, or the area under the accuracy. At the last
-layer: the test loss at the training noise."""
+layer: at the training noise, by the test loss or by the metric, the error or accuracy. Preset paper: our first reading
+of the paper’s settings, with guesses. It is not what the paper ran: no verdict here is one on the paper."""
 
-_NAMES = {"erm": "ERM", "paper": "the paper's form", "constrained": "Descend's default", "linear": "linear weights"}
+_NAMES = {"erm": "ERM", "paper": "preset paper", "constrained": "Descend's default", "linear": "linear weights"}
 
-_OVER_NOISE, _AT_LAST_LAYER = "over test noise", "at the last layer"
+_OVER_NOISE = "over test noise"
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,10 @@ class Comparison:
         return self.gains.better - self.gains.worse
 
     def __str__(self) -> str:
-        gains = self.gains
-        sure = f"surely {gains.surely_better} and {gains.surely_worse}"
+        sure = f"surely {self.gains.surely_better} and {self.gains.surely_worse}"
         if self.known < self.settings:
             sure = f"{sure} of the {self.known} with enough seeds"
-        return f"in {gains.better} of {self.settings} settings and worse in {gains.worse} ({sure})"
+        return f"in {self.gains.better} of {self.settings} settings and worse in {self.gains.worse} ({sure})"
 
 
 def compare(
@@ -66,7 +67,7 @@ def compare(
         settings: The settings.
         arm: The arm.
         over: The other arm.
-        difference: By how much the arm is better in a setting: over test noise, or `last_layer`.
+        difference: By how much the arm is better in a setting: over test noise, `last_loss` or `last_metric`.
     """
     shared = [setting for setting in settings if setting.compares(arm, over)]
     ends = [difference(setting, arm, over).interval for setting in shared]
@@ -74,15 +75,25 @@ def compare(
     return Comparison(len(shared), runs, sum(end.known for end in ends), Gains.of(ends))
 
 
-def last_layer(setting: Setting, arm: str, over: str) -> Number:
+def last_loss(setting: Setting, arm: str, over: str) -> Number:
     """How much lower an arm's test loss at the last layer is, at the training noise, in per cent of the other's."""
     most = max(len(setting.runs(each)) for each in (arm, over))
     pairs = same_seeds(setting.runs(arm), setting.runs(over))
-    ours, theirs = (_last_loss(runs, setting.gamma, most) for runs in pairs)
+    ours, theirs = (_loss_at_end(runs, setting.gamma, most) for runs in pairs)
     return ahead(ours, theirs, higher=False)
 
 
-def _last_loss(runs: tuple[Run, ...], level: float, most: int) -> Number:
+def last_metric(setting: Setting, arm: str, over: str) -> Number:
+    """How much better an arm's error or accuracy at the last layer is, at the training noise, in per cent.
+
+    Its interval is over seeds alone.
+    """
+    pairs = same_seeds(setting.runs(arm), setting.runs(over))
+    ours, theirs = (metrics(runs, setting.gamma)[-1] for runs in pairs)
+    return ahead(ours, theirs, setting.runs(over)[0].higher)
+
+
+def _loss_at_end(runs: tuple[Run, ...], level: float, most: int) -> Number:
     """The last layer's loss; infinite if a run diverged."""
     loss = along(runs, level, most)[-1]
     if not any(run.diverged for run in runs):
@@ -96,32 +107,34 @@ def findings(results: Results) -> list[str]:
     if not arms:
         return ["No run of plain training (ERM) is done yet, so nothing is compared."]
     forms = [form for form in FORMS if form in arms]
-    against = {form: _both(results, "linear", form) for form in forms}
-    compared = {form: both for form, both in against.items() if both[0].settings}
+    against = {form: _three(results, "linear", form) for form in forms}
+    compared = {form: three for form, three in against.items() if three[0].settings}
     subjects = ["linear weights, a simpler method, are", *["they are"] * len(compared)]
     by_linear = [
-        _beside(words, form, both, "they are") for words, (form, both) in zip(subjects, compared.items(), strict=False)
+        _beside(words, form, three, "they are")
+        for words, (form, three) in zip(subjects, compared.items(), strict=False)
     ]
     linear = " ".join(by_linear) or "No setting has both linear weights and constraints yet."
-    by_erm = [_beside(f"{_NAMES[form]} is", "erm", _both(results, form, "erm"), "it is") for form in forms]
-    others = [_hold(results, arms), _fall(arms), " ".join(by_erm) or "No setting has both ERM and constraints yet."]
+    by_erm = [_beside(f"{_NAMES[form]} is", "erm", _three(results, form, "erm"), "it is") for form in forms]
+    by_erm = by_erm or ["No setting has both ERM and constraints yet."]
+    others = [_hold(results, arms), _fall(arms), " ".join([*by_erm, *_calibration(results)])]
     simpler = _simpler(results, "constrained" if "constrained" in arms else "paper")
-    if any(one.lead >= 0 for both in compared.values() for one in both):
+    if any(one.lead >= 0 for three in compared.values() for one in three):
         return [linear, *others, simpler]
     return [*others, linear, simpler]
 
 
-def _both(results: Results, arm: str, over: str) -> tuple[Comparison, Comparison]:
-    """One arm against another over test noise, and at the last layer."""
-    return compare(results.settings, arm, over), compare(results.settings, arm, over, last_layer)
+def _three(results: Results, arm: str, over: str) -> list[Comparison]:
+    """One arm against another: over test noise, and at the last layer by the loss and by the error or accuracy."""
+    return [compare(results.settings, arm, over, difference) for difference in (gain, last_loss, last_metric)]
 
 
-def _beside(words: str, over: str, both: tuple[Comparison, Comparison], again: str) -> str:
-    """One arm against another, in a sentence; ``words`` and ``again`` are its subject and verb."""
-    by_noise, by_layer = both
+def _beside(words: str, over: str, three: Sequence[Comparison], again: str) -> str:
+    """One arm against another, in words; ``words`` and ``again`` are its subject and verb."""
+    by_noise, by_loss, by_metric = three
     return (
-        f"{_capital(words)} better than {_NAMES[over]} {_OVER_NOISE} {by_noise}. "
-        f"{_capital(_AT_LAST_LAYER)} {again} better {by_layer}."
+        f"{_capital(words)} better than {_NAMES[over]} {_OVER_NOISE} {by_noise}. At the last layer {again} better by "
+        f"loss {by_loss}, by metric in {by_metric.gains.better} and worse in {by_metric.gains.worse}."
     )
 
 
@@ -144,7 +157,7 @@ def _hold(results: Results, arms: Mapping[str, ArmOverview]) -> str:
     if far := out_of_reach(results):
         total = sum(bool(setting.runs("paper")) for setting in results.settings)
         words += (
-            f" In {len(far)} of {total} settings the paper's form asks for a lower last loss than the model reached "
+            f" In {len(far)} of {total} settings preset paper asks for a lower last loss than the model reached "
             "with any method."
         )
     return words
@@ -153,6 +166,21 @@ def _hold(results: Results, arms: Mapping[str, ArmOverview]) -> str:
 def _fall(arms: Mapping[str, ArmOverview]) -> str:
     counts = [f"{_NAMES[arm]} {given.falls} ({given.certain.number})" for arm, given in arms.items()]
     return f"Runs whose test loss falls at every layer (in brackets: for certain): {', '.join(counts)}."
+
+
+def _calibration(results: Results) -> list[str]:
+    """A sentence on the methods whose classifiers are not calibrated, if others are; else nothing."""
+    arms: dict[bool, set[str]] = {True: set(), False: set()}
+    for run in results.runs:
+        if run.task == "text" and not run.diverged:
+            arms[bool(run.summary.settings.get("calibrate"))].add(run.arm)
+    if not all(arms.values()):
+        return []
+    without = listed([f"“{arm_name(arm)}”" for arm in sorted(arms[False])])
+    return [
+        f"On texts a temperature is fitted for all methods but {without}. It changes losses and what holds or falls, "
+        "but no accuracy."
+    ]
 
 
 def _simpler(results: Results, ours: str) -> str:

@@ -147,10 +147,11 @@ def put_study_page(out: Path, results: Results, drawn: Mapping[str, Shown], scal
         "study.html",
         package="descend.paper.report",
         data=data,
+        pictures=True,  # every RMSE of a study is that of videos
         more={"layout": plain_layout("", "").to_plotly_json(), **opened(results)},
         css=_asset("study.css"),
         js=_asset("study.js"),
-        title="The paper, reproduced" + (f" at scale {scale}" if scale else ""),
+        title="The paper’s figures, run again" + (f" at scale {scale}" if scale else ""),
         subtitle=_extent(results, scale),
         counts=_counts(claims),
         opening=_opening(results, scale),

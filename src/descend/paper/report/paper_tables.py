@@ -56,8 +56,8 @@ def _beside(results: Results, name: str, task: str, title: str) -> Table:
         rows.append([*named(setting), *values, *beside, *whole, *picked])
     words = (
         "Mean over seeds, and its 95 % interval over seeds and test samples. Gain: how much better constrained is than "
-        "ERM, in per cent of ERM's number. Printed: the paper's numbers, for its own form. Models and noise are not "
-        f"the paper's, so what compares is the gain. {len(met)} of the paper's {len(paper)} cells have one of ours "
+        "ERM, in per cent of ERM's number. Printed: the paper's numbers. Models, noise and settings "
+        f"are not the paper's, so only gains compare. {len(met)} of the paper's {len(paper)} cells have one of ours "
         "beside them."
     )
     if wide:

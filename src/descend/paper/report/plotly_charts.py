@@ -3,7 +3,7 @@
 import plotly.graph_objects as go
 
 from descend.paper.report.chart import Line, Panel, Series
-from descend.report import band, plain_layout, plain_text
+from descend.report import LOG_AXIS, band, plain_layout, plain_text
 
 
 def plot_panel(panel: Panel) -> go.Figure:
@@ -15,10 +15,9 @@ def plot_panel(panel: Panel) -> go.Figure:
     for place, line in enumerate(panel.lines):
         figure.add_shape(_shape(line, place, panel.free_side(line)))
     if panel.log_x:
-        figure.update_xaxes(type="log", tickformat=".3~g")
+        figure.update_xaxes(LOG_AXIS)
     if panel.log_y:
-        # Between powers of ten, 2 and 5 have their labels too.
-        figure.update_yaxes(type="log", dtick="D2", tickformat=".3~g")
+        figure.update_yaxes(LOG_AXIS)
     return figure
 
 

@@ -37,7 +37,7 @@ _UNKNOWN = Summary(
 )
 
 FORMS = ("paper", "constrained")
-"""The two arms with constraints: the paper's form, and the default."""
+"""The two arms with constraints: preset paper, our first reading of the paper's settings, and the default."""
 
 MODELS = ("UT", "DUST", "ViT", "DistilBERT", "RoBERTa", "Llama")
 

@@ -67,9 +67,9 @@ def _settings(results: Results, number: int, task: str, title: str, more: str = 
     ]
     words = (
         "Our rows: one for each set of settings, and where it is used. The paper's rows: every number that its text "
-        "still has. Most heads of its columns are lost, so a question mark stands at a value whose column is a guess; "
-        "--preset paper uses these values. A number read as α is printed as 1 − α. The last column has the numbers in "
-        "the printed order, and what each is read as."
+        "still has. Most heads of its columns are lost, so a question mark stands at a value whose column is our "
+        "guess; --preset paper uses these values. A number read as α is printed as 1 − α. The last column has the "
+        "numbers in the printed order, and what each is read as."
     )
     words += "" if ours else f" No cell of {task} was run."
     used = [place for place in range(len(_HEADS)) if place < 7 or any(row[place] not in ("", "–") for row in rows)]

@@ -37,7 +37,7 @@ class Runs {
       const shown = name === "ratios" ? this.violins(run.ratios) : this.lines(name, run.curves[name]);
       element.parentElement.hidden = !shown;
       if (!shown) continue;
-      const layout = paintLayout(merged(this.all.layout, shown.layout), { log: true }, []);
+      const layout = paintLayout(merged(this.all.layout, shown.layout), { log: true }, [], shown.traces);
       Plotly.react(element, shown.traces.map(paintTrace), layout, { responsive: true, displayModeBar: false });
     }
   }
@@ -59,7 +59,8 @@ class Runs {
       };
     });
     const positive = curve.values.every((values) => values.every((value) => value === null || value > 0));
-    const yaxis = { type: name === "loss" && positive ? "log" : "linear", zeroline: true, zerolinewidth: 2 };
+    const scale = name === "loss" && positive ? LOG_AXIS : { type: "linear" };
+    const yaxis = { ...scale, zeroline: true, zerolinewidth: 2 };
     return { traces, layout: { xaxis: { title: { text: "training step" } }, yaxis } };
   }
 
@@ -93,11 +94,12 @@ class Runs {
     });
     const one = { type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { width: 1.5, dash: "dash" } };
     const xaxis = { title: { text: "layer" }, dtick: Math.max(1, Math.round(shares.length / 8)), tick0: 1 };
-    const yaxis = { type: "log", dtick: "D2", tickformat: ".3~g", title: { text: "f<sub>l</sub> / f<sub>l−1</sub>" } };
+    const yaxis = { ...LOG_AXIS, title: { text: "f<sub>l</sub> / f<sub>l−1</sub>" } };
     return { traces, layout: { xaxis, yaxis, shapes: [one] } };
   }
 }
 
+const LOG_AXIS = { type: "log", tickformat: ".3~g" };
 const fill = (select, words) => select.replaceChildren(...words.map((word, i) => new Option(word, i)));
 const merged = (layout, { xaxis, yaxis, ...rest }) => ({
   ...layout,

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite, nan, prod, sqrt
+from math import inf, isfinite, nan, prod
 from typing import Any
 
 import numpy as np
 
+from descend.noise_scale import noise_std
 from descend.paper.report.cells import Run, rates_of
 from descend.paper.report.results import Results, Setting
 from descend.paper.report.selections import deepest_constrained, finite_runs, number_of
@@ -206,10 +207,10 @@ def noise_distance(run: Run, level: float) -> float:
     """A bound on the Wasserstein distance between inputs under two noises, in units of σ_x√d; symmetric.
 
     Samples x + sε and x + s′ε of the same x and ε differ by |s − s′| ‖ε‖, so W_1 ≤ W_2 ≤ |s − s′| √d in d dimensions.
-    s is γσ_x; or √(γσ_x) where γσ_x is a variance, in units of √(σ_x d) then.
+    s is `noise_std`; where γσ_x is a variance, the unit is √(σ_x d).
     """
-    root = run.summary.settings.get("noise_is") == "variance"
-    trained, other = (sqrt(value) if root else value for value in (run.summary.train_noise, level))
+    noise_is = str(run.summary.settings.get("noise_is", "std"))
+    trained, other = (noise_std(value, 1.0, noise_is) for value in (run.summary.train_noise, level))
     return abs(other - trained)
 
 

@@ -95,9 +95,9 @@ def theory_3(results: Results) -> Chart:
 
 
 def theory_4(results: Results) -> Chart:
-    """A primal value and the Lagrangian along training of the paper's form, whose saddle point Theorem 1 is about."""
+    """A primal value and the Lagrangian along training of preset paper, whose saddle point Theorem 1 is about."""
     words = (
-        "The paper's form, from the losses and multipliers of its training log. Primal: f_L + ‖[g]₊‖²/2ρ, the last "
+        "Preset paper, from the losses and multipliers of its training log. Primal: f_L + ‖[g]₊‖²/2ρ, the last "
         "layer's loss and the price of the slack that this model needs, with the violations g of the layers and the "
         "cap. Lagrangian: f_L + λᵀg − ρ‖λ‖²/2, at the best slack for these multipliers (eq. 37). Their difference is "
         "0 where complementary slackness holds and never negative. It is no certified duality gap: the dual function "
@@ -122,7 +122,7 @@ def theory_4(results: Results) -> Chart:
         left = sum(run.end() for run in runs) / len(runs)
         title = f"{setting.words}: {percent(left, 1)}"
         panels.append(Panel(title, "training step", "value", series, log_y=positive))
-    missing = "" if panels else "Not run: cells of the paper's form with the losses and multipliers of training."
+    missing = "" if panels else "Not run: cells of preset paper with the losses and multipliers of training."
     return Chart("theory-4", "Primal value and Lagrangian along training, and Theorem 1", words, panels, 3, missing)
 
 
@@ -155,7 +155,7 @@ def table_theory(results: Results) -> Table:
 
 
 def _theory_form(results: Results) -> tuple[str, Results]:
-    """The paper's form, which the theorems are about, and the study's view of it; the default if only that was run."""
+    """Preset paper, whose constraints have the form of the theorems, and the study's view of it; else the default."""
     return next(iter(results.forms.items()), (FORMS[0], results.judging(FORMS[0])))
 
 

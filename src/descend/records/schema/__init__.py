@@ -53,6 +53,7 @@ from descend.records.schema.summary import (
 )
 from descend.records.schema.tasks import TaskComparison, TaskCurve, TaskResults, TaskRun, read_task_results
 from descend.records.schema.train_losses import TRAIN_LOSSES_FILE, TrainLosses, read_train_losses
+from descend.records.schema.trained import TRAINED_FILE, TRAINED_KEY, Trained, read_trained
 
 __all__ = [
     "CONFIG_FILE",
@@ -64,6 +65,8 @@ __all__ = [
     "REQUIRED",
     "SCHEMA",
     "SUMMARY_FILE",
+    "TRAINED_FILE",
+    "TRAINED_KEY",
     "TRAIN_LOSSES_FILE",
     "WITHIN",
     "AnytimeCurve",
@@ -101,6 +104,7 @@ __all__ = [
     "TaskResults",
     "TaskRun",
     "TrainLosses",
+    "Trained",
     "anytime_curves",
     "check_model",
     "parse",
@@ -114,4 +118,5 @@ __all__ = [
     "read_summary",
     "read_task_results",
     "read_train_losses",
+    "read_trained",
 ]

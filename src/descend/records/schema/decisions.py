@@ -64,4 +64,4 @@ def read_decisions(path: Path) -> Decisions:
     Raises:
         InputError: If the file is damaged.
     """
-    return parse(Decisions, read_json(path), str(path), "Evaluate the run again.")
+    return parse(Decisions, read_json(path), str(path), "Remove it, and evaluate again.")

@@ -132,7 +132,9 @@ class Guarantee(Part):
         threshold: What was certified; None where nothing was, which means full depth.
         validation: Samples that the test was made on.
         losses: How many of them lose an answer.
-        needed: The fewest samples that can certify this risk, if none of them loses an answer.
+        groups: How many independent groups they are of, such as premises; None in older files, whose test took each
+            sample for one.
+        needed: The fewest groups that can certify this risk, if no sample loses an answer.
         test: Samples of the test data.
         test_risk: The share of them that loses an answer.
     """
@@ -143,6 +145,7 @@ class Guarantee(Part):
     threshold: float | None
     validation: int
     losses: int
+    groups: int | None = None
     needed: int
     test: int | None = None
     test_risk: float | None = None
@@ -151,10 +154,15 @@ class Guarantee(Part):
         """The bound, what it rests on, and what the test data say."""
         risk, confidence = (f"{100 * each:g} %" for each in (self.risk, self.confidence))
         asked = f"a risk of {risk} at {confidence} confidence"
-        if self.validation < self.needed:
+        groups = self.validation if self.groups is None else self.groups
+        units = "validation samples"
+        if groups < self.validation:
+            units = f"independent groups of {units}"
+        if groups < self.needed:
+            among = f", of {self.validation} samples" if groups < self.validation else ""
             return (
-                f"No exit is certified for {asked}: this takes at least {self.needed} validation samples; there are "
-                f"{self.validation}. All samples go to full depth."
+                f"No exit is certified for {asked}: this takes at least {self.needed} {units}; there are "
+                f"{groups}{among}. All samples go to full depth."
             )
         if self.threshold is None:
             return (
@@ -165,6 +173,8 @@ class Guarantee(Part):
             f"With {confidence} confidence at most {risk} of samples like the validation data lose an answer that full "
             f"depth has right, at γ = {self.noise:g}: {self.losses} of {self.validation} did there"
         )
+        if groups < self.validation:
+            words += f", in {groups} independent groups"
         judged = "" if self.test_risk is None else f", and {self.test_risk:.2%} of the {self.test} that are judged here"
         return f"{words}{judged}."
 

@@ -10,27 +10,29 @@ from descend.records.schema.base import GROUPS_FILE, File, Number, Part, parse
 
 
 class LayerGroups(Part):
-    """Every layer's losses by blocks of groups: sums over B blocks at each of K levels.
+    """Every layer's losses and scores by blocks of groups: sums over B blocks at each of K levels.
 
     Attributes:
         noise: Levels γ, K numbers.
         counts: Samples in each block, B numbers.
         losses: Sums of the losses, (K, L+1, B).
+        scores: Sums of the metric's scores, (K, L+1, B); empty in files that are older than this entry, and for a task
+            without a score per sample.
     """
 
     noise: list[float]
     counts: list[int]
     losses: list[list[list[Number]]]
+    scores: list[list[list[Number]]] = []
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
-        if len(self.losses) != len(self.noise) or any(
-            len(row) != len(self.counts) for rows in self.losses for row in rows
-        ):
-            raise ValueError(
-                f"layers.losses must have one row per layer at each of {len(self.noise)} noise levels, with "
-                f"{len(self.counts)} sums each"
-            )
+        for name, sums in (("losses", self.losses), ("scores", self.scores or self.losses)):
+            if len(sums) != len(self.noise) or any(len(row) != len(self.counts) for rows in sums for row in rows):
+                raise ValueError(
+                    f"layers.{name} must have one row per layer at each of {len(self.noise)} noise levels, with "
+                    f"{len(self.counts)} sums each"
+                )
         return self
 
 
@@ -45,7 +47,7 @@ class Groups(File):
         single: Whether the groups are the samples of a single one.
         counts: Samples in each group, N numbers.
         scores: Sums of the scores, (G, N); empty for a task without a score per sample.
-        layers: The losses of all layers.
+        layers: The losses and scores of all layers.
     """
 
     noise: list[float]
@@ -76,4 +78,4 @@ def read_groups(folder: Path) -> Groups | None:
         InputError: If it is damaged.
     """
     path = folder / GROUPS_FILE
-    return parse(Groups, read_json(path), str(path), "Evaluate the run again.") if path.exists() else None
+    return parse(Groups, read_json(path), str(path), "Remove it, and evaluate again.") if path.exists() else None

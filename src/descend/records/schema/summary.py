@@ -62,15 +62,15 @@ class Measured(File):
             inputs and predictions are of one form, such as video denoising.
         anytime: For each γ of ``layer_metrics`` quality against depth; computed from them where a file has none.
         violations: Each descent constraint's, L numbers, ≤ 0 where it holds.
-        violation_intervals: A (low, high) of each.
+        violation_intervals: A (low, high) of each; NaN where the verdict is open.
         cap_violation: The cap's.
         cap_interval: Its (low, high); None in files that are older than this entry.
         bounds: The loss that each layer had to reach, L numbers; None where no constraint is in force.
         certified: The share by which each layer lowers the loss at least, L numbers.
         feasible: No constraint is broken.
-        certain: No constraint is broken or undecided, and the samples are of several groups.
+        certain: No constraint is broken or undecided, and the samples are of at least 12 groups: else it is open.
         violated: Broken constraints by layer; 0 stands for the cap.
-        undecided: Constraints whose interval reaches above 0.
+        undecided: Constraints that are not broken, but whose interval is unknown or reaches above 0.
         verdict: The verdict in a sentence.
         descending_share: How often a layer lowers a sample's loss.
         ratios: f_l / f_{l−1} over samples.
@@ -186,6 +186,7 @@ class Provenance(Part):
         slack: Each layer's slack, L numbers.
         binding: The constraints with λ > 0 at the last step of training, by layer; 0 stands for the cap.
         seconds: Training time.
+        temperature: What a classifier's logits were divided by, 1 if they were not; None where it is not known.
         note: What a reader should know of the run.
     """
 
@@ -200,6 +201,7 @@ class Provenance(Part):
     slack: Numbers = []
     binding: Annotated[list[int], BeforeValidator(empty_for_null)] = []
     seconds: float | None = None
+    temperature: float | None = None
     note: Text = ""
 
 
@@ -373,7 +375,7 @@ def parse_summary(content: Any, source: str = "summary") -> Summary:
     Raises:
         InputError: If it is not the summary of one evaluated run.
     """
-    return parse(Summary, content, source, "Evaluate the run again.")
+    return parse(Summary, content, source, "Remove it, and evaluate again.")
 
 
 class Comparison(File):

@@ -29,4 +29,4 @@ def read_train_losses(folder: Path) -> TrainLosses | None:
         InputError: If it is damaged.
     """
     path = folder / TRAIN_LOSSES_FILE
-    return parse(TrainLosses, read_json(path), str(path), "Evaluate the run again.") if path.exists() else None
+    return parse(TrainLosses, read_json(path), str(path), "Remove it, and evaluate again.") if path.exists() else None

@@ -48,6 +48,7 @@ def write_sweep(folder: Path) -> Path:
     return write_interactive(
         folder,
         "sweep.html",
+        pictures=sweep.recipe.startswith("video-"),
         title=f"Descend: sweep {folder.absolute().name}",
         subtitle=f"{sweep.model}, {sweep.recipe}: settings chosen on validation data",
         verdict=_verdict(methods, sweep),

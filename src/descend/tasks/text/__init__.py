@@ -21,7 +21,8 @@ if TYPE_CHECKING:
         tokenize_instructions,
     )
     from descend.tasks.text.sources import IMDB_LABELS, MNLI_LABELS, read_imdb, read_mnli
-    from descend.tasks.text.tokens import learn_tokenizer, load_tokenizer, split_off, token_counts, tokenize
+    from descend.tasks.text.splits import split_off
+    from descend.tasks.text.tokens import learn_tokenizer, load_tokenizer, token_counts, tokenize
 
 __all__ = [
     "IMDB_LABELS",
@@ -58,7 +59,8 @@ _MODULES = {
         "tokenize_instructions",
     ),
     "sources": ("IMDB_LABELS", "MNLI_LABELS", "read_imdb", "read_mnli"),
-    "tokens": ("learn_tokenizer", "load_tokenizer", "split_off", "token_counts", "tokenize"),
+    "splits": ("split_off",),
+    "tokens": ("learn_tokenizer", "load_tokenizer", "token_counts", "tokenize"),
 }
 
 

@@ -4,9 +4,10 @@ from typing import Any
 
 from torch import Tensor
 
-from descend.errors import InputError, reason
+from descend.errors import InputError, SampleError, reason
+from descend.tasks.base import LABELS
 from descend.tasks.text.logits import LogitTask, at_least_single
-from descend.tasks.text.tokens import column, fields, refuse_rows, stored
+from descend.tasks.text.tokens import column, fields, readable, refuse_missing, refuse_rows
 
 
 class Classification(LogitTask):
@@ -37,30 +38,29 @@ class Classification(LogitTask):
         Raises:
             InputError: If tokens or labels are missing or out of range; the message names the sample.
         """
-        if not (stored(dataset) or isinstance(dataset, list)) or not len(dataset):
+        if not readable(dataset):
             return
-        targets = ("labels", "label", "label_ids")
-        for names in (("input_ids",), targets):
-            if not set(names) & set(fields(dataset)):
-                raise InputError(
-                    f"samples must have {' or '.join(names)}; got {', '.join(fields(dataset))}. Tokenize the texts and "
-                    "name their classes label."
-                )
-        name = next(each for each in targets if each in fields(dataset))
-        try:
-            labels = column(dataset, name)
-        except (KeyError, ValueError) as error:
-            raise InputError(f"every sample must have one {name}; {type(error).__name__}: {reason(error)}.") from None
-        if labels.dtype.kind not in "iu" or len(labels) != len(dataset):
-            raise InputError(
-                f"{name} must be whole numbers, one for each sample; got {labels.dtype} and {len(labels)} for "
-                f"{len(dataset)} samples."
-            )
-        wrong = (labels < 0) | (labels >= limits["labels"])
-        if wrong.any():
-            sample = int(wrong.argmax())
-            raise InputError(
-                f"sample {sample} has label {labels[sample]}; expected 0 … {limits['labels'] - 1}, as the model's head "
-                f"has {limits['labels']} labels. Choose a model with another head, or correct the label."
-            )
+        for name in [each for each in LABELS if each in fields(dataset)][:1]:
+            _check_labels(dataset, name, limits["labels"])
         refuse_rows(dataset, limits)
+        refuse_missing(dataset, *LABELS)
+
+
+def _check_labels(dataset: Any, name: str, classes: int) -> None:
+    try:
+        labels = column(dataset, name)
+    except (KeyError, ValueError) as error:
+        raise InputError(f"every sample must have one {name}; {type(error).__name__}: {reason(error)}.") from None
+    if labels.dtype.kind not in "iu" or len(labels) != len(dataset):
+        raise InputError(
+            f"{name} must be whole numbers, one for each sample; got {labels.dtype} and {len(labels)} for "
+            f"{len(dataset)} samples."
+        )
+    wrong = (labels < 0) | (labels >= classes)
+    if wrong.any():
+        sample = int(wrong.argmax())
+        raise SampleError(
+            f"sample {sample} has label {labels[sample]}; expected 0 … {classes - 1}, as the model's head has "
+            f"{classes} labels. Choose a model with another head, or correct the label.",
+            sample,
+        )

@@ -1,7 +1,6 @@
 """Instructions and their answers: read Alpaca's files or generate rows, and tokenize them."""
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,7 +8,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from descend.errors import InputError
-from descend.reading import json_lines, plain_text, read_json
+from descend.reading import json_objects, plain_text
 from descend.tasks.text.language import IGNORED
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ def read_instructions(path: str | Path) -> Instructions:
     """Read instructions in Alpaca's format.
 
     Args:
-        path: A JSON file with a list of objects, or a ``.jsonl`` file with one object per line: ``instruction``,
-            ``output`` and optionally ``input``.
+        path: A file with a JSON list of objects, or with one object per line: ``instruction``, ``output`` and
+            optionally ``input``.
 
     Returns:
         The rows. Those with an empty output, such as three rows of Alpaca, are left out and counted.
@@ -43,15 +42,15 @@ def read_instructions(path: str | Path) -> Instructions:
     if not file.is_file():
         raise InputError(f"{file} must be a file of instructions, such as alpaca_data.json; there is none.")
     rows, skipped = [], Counter[str]()
-    for place, row in _objects(file):
+    for place, row in json_objects(file):
         values: dict[str, Any] = {name: row.get(name) for name in ("instruction", "input", "output")}
         values["input"] = values["input"] or ""  # some files have null for an empty input
         for name, value in values.items():
             if not plain_text(value):
                 got = "none" if value is None else repr(value)[:60]
-                raise InputError(f"{place} must have the text {name!r}; got {got}. Correct or remove the row.")
+                raise InputError(f"{place}, must have the text {name!r}; got {got}. Correct or remove the row.")
         if not values["instruction"].strip():
-            raise InputError(f"{place} has an empty instruction. Correct or remove the row.")
+            raise InputError(f"{place}, has an empty instruction. Correct or remove the row.")
         if not values["output"].strip():
             skipped["empty output"] += 1
             continue
@@ -122,21 +121,6 @@ def tokenize_instructions(
     if len(answered) < len(encoded):
         skipped[f"prompt of {max_length} tokens or more"] = len(encoded) - len(answered)
     return answered, skipped
-
-
-def _objects(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each row, with its place in words for an error message."""
-    if file.suffix == ".jsonl":
-        for number, row in json_lines(file):
-            yield f"{file}, line {number},", row
-        return
-    rows = read_json(file)
-    if not isinstance(rows, list):
-        raise InputError(f"{file} must hold a list of objects; got {type(rows).__name__}.")
-    for number, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise InputError(f"{file}, row {number}, must be an object; got {repr(row)[:60]}.")
-        yield f"{file}, row {number},", row
 
 
 def _instruction(rng: np.random.Generator) -> dict[str, str]:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from descend.errors import InputError
+from descend.errors import InputError, SampleError
 from descend.tasks.text.logits import LogitTask
-from descend.tasks.text.tokens import column, fields, refuse_rows, row_lengths, sample_of, stored
+from descend.tasks.text.tokens import column, readable, refuse_missing, refuse_rows, row_lengths, sample_of
 from descend.transfer import sent
 
 IGNORED = -100
@@ -103,21 +103,21 @@ class NextToken(LogitTask):
         Raises:
             InputError: If tokens or targets are missing, or a value is out of range; the message names the sample.
         """
-        if not (stored(dataset) or isinstance(dataset, list)) or not len(dataset):
+        if not readable(dataset):
             return
-        for name in ("input_ids", "labels"):
-            if name not in fields(dataset):
-                raise InputError(f"samples must have {name}; got {', '.join(fields(dataset))}. Tokenize the texts.")
-        lengths, labels = row_lengths(dataset, "input_ids"), column(dataset, "labels")
         refuse_rows(dataset, limits)
+        refuse_missing(dataset, "labels")
+        lengths, labels = row_lengths(dataset, "input_ids"), column(dataset, "labels")
         if len(labels) != lengths.sum():
             raise InputError(f"labels must be one for each token; got {len(labels)} for {lengths.sum()} tokens.")
         wrong = (labels != IGNORED) & ((labels < 0) | (labels >= limits["vocabulary"]))
         if wrong.any():
             place = int(wrong.argmax())
-            raise InputError(
-                f"sample {sample_of(place, lengths)} has label {labels[place]}; expected {IGNORED} for a token without "
-                f"a loss, or 0 … {limits['vocabulary'] - 1}."
+            sample = sample_of(place, lengths)
+            raise SampleError(
+                f"sample {sample} has label {labels[place]}; expected {IGNORED} for a token without a loss, or 0 … "
+                f"{limits['vocabulary'] - 1}.",
+                sample,
             )
         if not (labels != IGNORED).any():
             raise InputError(f"there is no target in {len(dataset)} samples: every label is {IGNORED}.")

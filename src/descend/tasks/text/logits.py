@@ -29,8 +29,8 @@ class LogitTask(Task):
         confidence, decision = at_least_single(prediction).softmax(-1).max(-1)
         return decision, confidence
 
-    def sigma(self, embedding: nn.Module, dataset: Any) -> float:
-        """σ_x: the standard deviation of the embeddings of all tokens in a data set, without padding."""
+    def sigma(self, embedding: nn.Module, dataset: Any) -> float | None:
+        """σ_x of all tokens in a data set, without padding; None for samples without tokens."""
         return embedding_sigma(embedding, dataset)
 
 

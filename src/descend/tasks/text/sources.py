@@ -8,7 +8,7 @@ from pathlib import Path
 from datasets import Dataset, DatasetDict, load_dataset
 
 from descend.errors import InputError, reason
-from descend.reading import json_lines, lines, plain_text, read_text, refuse_ways_out
+from descend.reading import is_litter, json_objects, lines, plain_text, read_text, refuse_ways_out
 
 MOST_REVIEW = 2**24
 """Largest file of a review, in bytes."""
@@ -63,13 +63,13 @@ def read_mnli(path: str | Path) -> DatasetDict:
         return _of_hub(path, {"text": "premise", "pair": "hypothesis"}, test="validation_matched")
     if not root.is_dir():
         raise InputError(f"{root} must be a folder with a training and a test file; got a file.")
-    files = sorted(file for file in root.rglob("*") if file.suffix in (".tsv", ".jsonl"))
+    files = pair_files(root)
     # GLUE's archive also has a subfolder with the original files; prefer the files at the top.
     files = [file for file in files if file.parent == root] or files
     refuse_ways_out(root, files)
     sides = {
-        "train": [file for file in files if re.search(r"train", file.stem)],
-        "test": [file for file in files if re.search(r"(dev|validation)_matched|val$|test$|dev$", file.stem)],
+        "train": [file for file in files if re.search(r"train", file.stem.lower())],
+        "test": [file for file in files if re.search(r"(dev|validation)_matched|val$|test$|dev$", file.stem.lower())],
     }
     for side, candidates in sides.items():
         if len(candidates) != 1:
@@ -81,6 +81,15 @@ def read_mnli(path: str | Path) -> DatasetDict:
     return DatasetDict({side: Dataset.from_list(list(_pairs(file))) for side, (file,) in sides.items()})
 
 
+def pair_files(root: Path) -> list[Path]:
+    """The files below a folder that may hold pairs of sentences, by their suffixes."""
+    return sorted(
+        file
+        for file in root.rglob("*")
+        if file.suffix.lower() in (".tsv", ".jsonl") and not is_litter(file.relative_to(root))
+    )
+
+
 def _reviews(folder: Path, root: Path) -> Iterator[dict[str, str | int]]:
     empty = True
     for label, name in enumerate(IMDB_LABELS):
@@ -89,7 +98,7 @@ def _reviews(folder: Path, root: Path) -> Iterator[dict[str, str | int]]:
                 f"{folder.parent} must be laid out as aclImdb, with train/pos, train/neg, test/pos and test/neg; there "
                 f"is no {folder.name}/{name}."
             )
-        files = sorted((folder / name).glob("*.txt"))
+        files = sorted(file for file in (folder / name).glob("*.txt") if not is_litter(Path(file.name)))
         refuse_ways_out(root, files)
         for file in files:
             text = read_text(file, MOST_REVIEW).replace("<br />", " ").strip()
@@ -103,8 +112,7 @@ def _reviews(folder: Path, root: Path) -> Iterator[dict[str, str | int]]:
 
 def _pairs(file: Path) -> Iterator[dict[str, str | int]]:
     empty = True
-    for number, row in _tsv(file) if file.suffix == ".tsv" else json_lines(file):
-        place = f"{file}, line {number}"
+    for place, row in _tsv(file) if file.suffix.lower() == ".tsv" else json_objects(file):
         values = {}
         for name, columns in _COLUMNS.items():
             column = next((each for each in columns if each in row), None)
@@ -127,7 +135,7 @@ def _pairs(file: Path) -> Iterator[dict[str, str | int]]:
         raise InputError(f"{file} holds no labelled rows.")
 
 
-def _tsv(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
+def _tsv(file: Path) -> Iterator[tuple[str, dict[str, str]]]:
     # QUOTE_NONE: a quote is part of the sentence and does not start a field that spans lines.
     rows = csv.reader(lines(file, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
     number = 1
@@ -140,7 +148,7 @@ def _tsv(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
                 raise InputError(
                     f"{file}, line {number}, must have the {len(header)} columns of the header; got {len(row)}."
                 )
-            yield number, dict(zip(header, row, strict=True))
+            yield f"{file}, line {number}", dict(zip(header, row, strict=True))
     except csv.Error as error:
         raise InputError(f"{file}, line {number + 1}, can't be read: {reason(error)}. Correct or remove it.") from None
 

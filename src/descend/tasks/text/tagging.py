@@ -6,11 +6,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from descend.errors import InputError
+from descend.errors import InputError, SampleError
 from descend.tasks.base import Task
 from descend.tasks.text.language import IGNORED
 from descend.tasks.text.logits import LogitTask, at_least_single
-from descend.tasks.text.tokens import column, embedding_sigma, fields, refuse_rows, row_lengths, sample_of, stored
+from descend.tasks.text.tokens import (
+    column,
+    embedding_sigma,
+    readable,
+    refuse_missing,
+    refuse_rows,
+    row_lengths,
+    sample_of,
+)
 
 ANSWER = ("start_positions", "end_positions")
 """The fields of a sample that say where its answer starts and ends: its first and its last token."""
@@ -53,23 +61,27 @@ class TokenClassification(LogitTask):
         Raises:
             InputError: If tokens or targets are missing, or a value is out of range; the message names the sample.
         """
-        if not _checkable(dataset, ("input_ids", "labels")):
+        if not readable(dataset):
             return
         refuse_rows(dataset, limits)
+        refuse_missing(dataset, "labels")
         lengths, counts = row_lengths(dataset, "input_ids"), row_lengths(dataset, "labels")
         if (lengths != counts).any():
             sample = int((lengths != counts).argmax())
-            raise InputError(
+            raise SampleError(
                 f"sample {sample} has {counts[sample]} labels; expected one for each of its {lengths[sample]} tokens, "
-                f"{IGNORED} for a token without a class."
+                f"{IGNORED} for a token without a class.",
+                sample,
             )
         labels = column(dataset, "labels")
         wrong = (labels != IGNORED) & ((labels < 0) | (labels >= limits.get("labels", labels.max() + 1)))
         if wrong.any():
             place = int(wrong.argmax())
-            raise InputError(
-                f"sample {sample_of(place, lengths)} has label {labels[place]}; expected {IGNORED} for a token without "
-                f"a class, or 0 … {limits.get('labels', labels.max() + 1) - 1}."
+            sample = sample_of(place, lengths)
+            raise SampleError(
+                f"sample {sample} has label {labels[place]}; expected {IGNORED} for a token without a class, or 0 … "
+                f"{limits.get('labels', labels.max() + 1) - 1}.",
+                sample,
             )
         if not (labels != IGNORED).any():
             raise InputError(f"there is no target in {len(dataset)} samples: every label is {IGNORED}.")
@@ -105,8 +117,8 @@ class QuestionAnswering(Task):
         """1 for each exact answer, 0 for others, (B,)."""
         return (prediction.argmax(1) == target).all(1).float()
 
-    def sigma(self, embedding: nn.Module, dataset: Any) -> float:
-        """σ_x: the standard deviation of the embeddings of all tokens in a data set, without padding."""
+    def sigma(self, embedding: nn.Module, dataset: Any) -> float | None:
+        """σ_x of all tokens in a data set, without padding; None for samples without tokens."""
         return embedding_sigma(embedding, dataset)
 
     def check(self, dataset: Any, limits: dict[str, int]) -> None:
@@ -120,30 +132,19 @@ class QuestionAnswering(Task):
         Raises:
             InputError: If a field is missing or a value is out of range; the message names the sample.
         """
-        if not _checkable(dataset, ("input_ids", *ANSWER)):
+        if not readable(dataset):
             return
         refuse_rows(dataset, limits)
+        for name in ANSWER:
+            refuse_missing(dataset, name)
         lengths = row_lengths(dataset, "input_ids")
         starts, ends = (column(dataset, name) for name in ANSWER)
         wrong = (starts < 0) | (ends < starts) | (ends >= lengths)
         if wrong.any():
             sample = int(wrong.argmax())
-            raise InputError(
+            raise SampleError(
                 f"sample {sample} has its answer at tokens {starts[sample]} … {ends[sample]}; expected places in order "
                 f"within 0 … {lengths[sample] - 1}. For a text without the answer, give the place of the first token "
-                "twice."
+                "twice.",
+                sample,
             )
-
-
-def _checkable(dataset: Any, names: tuple[str, ...]) -> bool:
-    """Whether samples can be read before training; an error if they lack one of the fields.
-
-    Raises:
-        InputError: If a field is missing.
-    """
-    if not (stored(dataset) or isinstance(dataset, list)) or not len(dataset):
-        return False
-    for name in names:
-        if name not in fields(dataset):
-            raise InputError(f"samples must have {name}; got {', '.join(fields(dataset))}. Tokenize the texts.")
-    return True

@@ -18,34 +18,15 @@ from transformers import (
     RobertaTokenizer,
 )
 
-from descend.errors import InputError, reason
+from descend.errors import InputError, SampleError, reason
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
+    from datasets import Dataset
 
 VOCABULARY = 8000
 """Vocabulary size of a tokenizer trained here; a few thousand reviews have that many words."""
 
 _SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-
-
-def split_off(texts: "DatasetDict", validation_share: float) -> "DatasetDict":
-    """Split the training side into ``train`` and ``validation``, with the same random split in every run.
-
-    Raises:
-        InputError: If the share is out of range, or leaves a part empty.
-    """
-    if not 0 < validation_share < 1:
-        raise InputError(f"validation_share must lie between 0 and 1; got {validation_share}.")
-    count = len(texts["train"])
-    size = round(count * validation_share)
-    if not 2 <= size < count:
-        raise InputError(
-            f"validation needs at least 2 of the {count} training texts, and training the rest; got {size}. Change "
-            "--validation-share or give more texts."
-        )
-    parts = texts["train"].train_test_split(size, seed=0)
-    return type(texts)({"train": parts["train"], "validation": parts["test"], "test": texts["test"]})
 
 
 def tokenize(
@@ -179,11 +160,14 @@ def token_counts(dataset: Any) -> Tensor:
 
 
 @torch.no_grad()
-def embedding_sigma(embedding: nn.Module, dataset: Any) -> float:
+def embedding_sigma(embedding: nn.Module, dataset: Any) -> float | None:
     """σ_x: the standard deviation over the embeddings of all tokens of a data set, without padding.
 
-    It is exact: each token of the vocabulary is weighted by its count.
+    It is exact: each token of the vocabulary is weighted by its count. None for samples without tokens, such as texts
+    that the collator tokenizes.
     """
+    if len(dataset) and "input_ids" not in fields(dataset):
+        return None
     counts = token_counts(dataset)
     used = counts.nonzero().flatten()
     device = next(embedding.parameters()).device
@@ -198,31 +182,48 @@ def refuse_rows(dataset: Any, limits: dict[str, int]) -> None:
     """Raise an error if a model can't take a sample of a tokenized data set.
 
     Args:
-        dataset: Samples with ``input_ids``.
+        dataset: Samples with ``input_ids``: a `datasets.Dataset` or a list.
         limits: The model's ``vocabulary`` size and its longest ``length`` in tokens, as far as they are known.
 
     Raises:
-        InputError: If a sample has no token, a token out of range, or too many tokens; the message names the sample.
+        InputError: If samples have no ``input_ids``, or one has no token, a token out of range, or too many tokens.
     """
-    ids, lengths = column(dataset, "input_ids"), row_lengths(dataset, "input_ids")
+    refuse_missing(dataset, "input_ids")
+    lengths = row_lengths(dataset, "input_ids")
     if (lengths == 0).any():
-        raise InputError(f"sample {int((lengths == 0).argmax())} has no token. Remove it.")
+        sample = int((lengths == 0).argmax())
+        raise SampleError(f"sample {sample} has no token. Remove it.", sample)
+    ids = column(dataset, "input_ids")
+    if ids.dtype.kind not in "iu":
+        raise InputError(f"input_ids must be whole numbers, the tokens of a text; got {ids.dtype}. Tokenize the texts.")
     vocabulary = limits.get("vocabulary")
     wrong = (ids < 0) | (ids >= vocabulary) if vocabulary is not None else ids < 0
     if wrong.any():
         place = int(wrong.argmax())
-        raise InputError(
-            f"sample {sample_of(place, lengths)} has token {ids[place]}; the model's word embedding has {vocabulary} "
-            "rows. Use the model's own tokenizer."
+        sample = sample_of(place, lengths)
+        raise SampleError(
+            f"sample {sample} has token {ids[place]}; the model's word embedding has {vocabulary} rows. Use the "
+            "model's own tokenizer.",
+            sample,
         )
     longest = limits.get("length")
     if "seq_lengths" in fields(dataset):  # packed: a row holds several texts
         lengths = column(dataset, "seq_lengths")
     if longest is not None and (lengths > longest).any():
         sample = int((lengths > longest).argmax())
-        raise InputError(
+        raise SampleError(
             f"sample {sample} has {lengths[sample]} tokens; the model takes at most {longest}. Tokenize with "
-            f"truncation=True, max_length={longest}."
+            f"truncation=True, max_length={longest}.",
+            sample,
+        )
+
+
+def refuse_missing(dataset: Any, *names: str) -> None:
+    """Raise an error if samples have none of these fields."""
+    if not set(names) & set(fields(dataset)):
+        raise InputError(
+            f"samples must have {' or '.join(names)}; got {', '.join(fields(dataset))}. Tokenize the texts and give "
+            "each sample this field, or give a data_collator that makes it."
         )
 
 
@@ -237,8 +238,9 @@ def column(dataset: Any, name: str) -> np.ndarray:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        values = _arrow(dataset, name)
-        nested = pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
+        values, types = _arrow(dataset, name), pa.types
+        lists = types.is_list, types.is_large_list, types.is_fixed_size_list  # all that datasets stores
+        nested = any(is_one(values.type) for is_one in lists)
         return (pc.list_flatten(values) if nested else values).to_numpy(zero_copy_only=False)
     return np.concatenate([np.atleast_1d(dataset[place][name]) for place in range(len(dataset))])
 
@@ -248,13 +250,18 @@ def row_lengths(dataset: Any, name: str) -> np.ndarray:
     if stored(dataset):
         import pyarrow.compute as pc
 
-        return pc.list_value_length(_arrow(dataset, name)).to_numpy()
+        return pc.list_value_length(_arrow(dataset, name)).fill_null(0).to_numpy()
     return np.array([len(dataset[place][name]) for place in range(len(dataset))])
 
 
 def fields(dataset: Any) -> list[str]:
     """The names of a sample's fields."""
     return dataset.column_names if stored(dataset) else list(dataset[0])
+
+
+def readable(dataset: Any) -> bool:
+    """Whether samples can be looked at before training: those of a table or a list, if there are any."""
+    return (stored(dataset) or isinstance(dataset, list)) and len(dataset) > 0
 
 
 def stored(dataset: Any) -> bool:

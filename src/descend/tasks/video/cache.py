@@ -25,7 +25,7 @@ from descend.progress import Progress, progress
 from descend.tasks.video.decoding import SIZE
 from descend.tasks.video.sources import Clip
 
-FORMAT = 1
+FORMAT = 2
 """Version of the file's layout and of decoding. Raise it when either changes."""
 
 _FRAME_BYTES = SIZE * SIZE

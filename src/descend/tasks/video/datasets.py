@@ -44,7 +44,7 @@ class VideoData:
 
     @cached_property
     def sigma(self) -> float:
-        """σ_x of the frames in `train`, in units of [0, 1]; the noise's standard deviation is γ·σ_x.
+        """σ_x of the frames in `train`, in units of [0, 1].
 
         Computed on first use, because it reads every training frame.
         """

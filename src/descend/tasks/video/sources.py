@@ -1,7 +1,7 @@
 """Find the clips of a data set on disk, in the published layouts."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +10,15 @@ from typing import Literal
 import numpy as np
 
 from descend.errors import InputError
-from descend.reading import refuse_ways_out
-from descend.tasks.video.decoding import announced_frames, image_frames, image_size, video_frames, video_size
+from descend.reading import is_litter, refuse_ways_out
+from descend.tasks.video.decoding import (
+    announced_frames,
+    image_frames,
+    image_size,
+    page_count,
+    video_frames,
+    video_size,
+)
 
 VIDEO_SUFFIXES = frozenset({".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm"})
 IMAGE_SUFFIXES = frozenset({".tif", ".tiff", ".jpg", ".jpeg", ".png"})  # not .bmp: UCSD's anomaly masks
@@ -29,6 +36,7 @@ LAYOUTS = """\
   Avenue        {training,testing}_videos/CLIP.avi
   ShanghaiTech  {training,testing}/{videos/CLIP.avi (or .mp4),frames/CLIP/NNN.jpg}
   any           a folder of videos (sub-folders too), a folder of clip folders, one clip folder or one video file
+  stacks        as videos: TIFF or animated PNG files with several pages each
 Training and testing folders may be written in any case, and train or test for short."""
 
 
@@ -39,7 +47,7 @@ class Clip:
     Attributes:
         name: Name for messages: "training/01", or "01" in a collection without sides. That of a video in a sub-folder
             has the sub-folder's name before it: "holiday/01".
-        files: The clip's files in frame order: one video, or one image per frame.
+        files: The clip's files in frame order: one video, one image per frame, or one image with all frames as pages.
     """
 
     name: str
@@ -54,7 +62,8 @@ class Clip:
         """Decode the clip, one frame in memory at a time.
 
         Yields:
-            uint8 (SIZE, SIZE): BT.601 luma, full range, resized bilinearly whatever the aspect ratio.
+            uint8 (SIZE, SIZE): BT.601 luma, full range, turned upright as its container or EXIF says, resized
+            bilinearly whatever the aspect ratio.
 
         Raises:
             InputError: A file is damaged or truncated, or the frames differ in size.
@@ -64,15 +73,17 @@ class Clip:
     def announced(self) -> int:
         """The number of frames, read without decoding; 0 if the video's header has none.
 
+        That of a trimmed video includes the frames that are left out.
+
         Raises:
-            InputError: The video can't be opened.
+            InputError: The video or the stack can't be opened.
         """
-        if not self.is_video:
-            return len(self.files)
-        return announced_frames(self.files[0])
+        if self.is_video:
+            return announced_frames(self.files[0])
+        return page_count(self.files[0]) if len(self.files) == 1 else len(self.files)
 
     def size(self) -> tuple[int, int]:
-        """Width and height of the frames on disk, read without decoding.
+        """Width and height of the upright frames on disk, read from the first file.
 
         Raises:
             InputError: The first file can't be opened.
@@ -181,7 +192,7 @@ def _clips_in(path: Path, prefix: str = "") -> list[Clip]:
     Sub-folders of a folder of videos are read too, to any depth; their names are part of the clips' names.
     """
     entries = [path] if path.is_file() else _visible(path)
-    videos = {entry for entry in entries if _is_video(entry) and not entry.is_dir()}
+    videos = {entry for entry in entries if _is_video(entry) and not entry.is_dir()} or {*_stacks_in(entries)}
     folders = [entry for entry in entries if entry.is_dir() and not entry.name.endswith("_gt")]
     frames = {folder: _images_in(folder) for folder in folders}
     if path.is_file():
@@ -232,18 +243,34 @@ def _is_video(file: Path) -> bool:
 def _visible(folder: Path) -> list[Path]:
     """The entries of a folder in natural order, without hidden ones such as .DS_Store and UCSD's ._ files."""
     try:
-        return sorted((entry for entry in folder.iterdir() if not entry.name.startswith(".")), key=natural)
+        return sorted((entry for entry in folder.iterdir() if not is_litter(Path(entry.name))), key=natural)
     except OSError as error:
         raise InputError(f"{folder} can't be listed: {error.strerror}. Check its permissions") from error
 
 
 def _images_in(folder: Path) -> tuple[Path, ...]:
-    return tuple(entry for entry in _visible(folder) if entry.suffix.lower() in IMAGE_SUFFIXES)
+    """The frames of a clip's folder; none if its images are stacks."""
+    entries = _visible(folder)
+    return () if _stacks_in(entries) else _images(entries)
+
+
+def _images(entries: Sequence[Path]) -> tuple[Path, ...]:
+    return tuple(entry for entry in entries if entry.suffix.lower() in IMAGE_SUFFIXES)
+
+
+def _stacks_in(entries: Sequence[Path]) -> tuple[Path, ...]:
+    """The images among a folder's entries if each is a clip, as the first one's pages show; else none."""
+    images = _images(entries)
+    with suppress(InputError):  # a damaged image is named when it is decoded
+        if images and page_count(images[0]) > 1:
+            return images
+    return ()
 
 
 def _nothing_found(path: Path) -> str:
     if path.is_file():
-        return f"{path} is not a video; expected a folder of clips or {', '.join(sorted(VIDEO_SUFFIXES))}"
+        suffixes = ", ".join(sorted(VIDEO_SUFFIXES))
+        return f"{path} is not a video; expected a folder of clips, {suffixes}, or a TIFF or PNG with several pages"
     if datasets := _data_sets_in(path):
         return f"{path} is not one data set; choose one in it: {', '.join(map(str, datasets))}"
     problem = "holds no clips of a known layout" if _visible(path) else "is an empty folder"

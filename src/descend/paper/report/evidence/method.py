@@ -11,7 +11,7 @@ from descend.paper.report.claims import Evidence, below, every, number, ranged
 from descend.paper.report.estimates import Interval, advantage, ahead, by_level, over_seeds, same_seeds, together, unit
 from descend.paper.report.results import Setting
 from descend.paper.report.selections import Ablation
-from descend.paper.statistics import CONFIDENCE
+from descend.report import CONFIDENCE
 
 NEAR = 0.5
 """How close to 1 − α a median ratio counts as there, in α: at 1 a layer that does nothing would be."""

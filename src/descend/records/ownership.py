@@ -1,0 +1,285 @@
+"""Which files and folders Descend wrote. It removes and replaces no others.
+
+A file is recognised by its content: the schema of a JSON file, the arrays of an archive, a mark in a page. Files of
+older versions have the same schemas, and are recognised too.
+"""
+
+import json
+import logging
+import shutil
+import sqlite3
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from safetensors import SafetensorError, safe_open
+
+from descend import reading
+from descend.errors import InputError, SaveError
+from descend.records.card import CARD_FILE, edited_card, has_mark
+from descend.records.folder import LOCK_FILE, PART, flush, of_disk, open_to
+from descend.records.schema import (
+    CONFIG_FILE,
+    DECISIONS_FILE,
+    ELSEWHERE,
+    GROUPS_FILE,
+    RECORDS_FILE,
+    SUMMARY_FILE,
+    TRAIN_LOSSES_FILE,
+    Comparison,
+    Decisions,
+    Groups,
+    Record,
+    RunConfig,
+    Summary,
+    TrainLosses,
+)
+from descend.records.studies import SWEEP_FILE, SweepFile
+
+DATABASE_FILE = "sweep.db"
+DUAL_FILE = "dual.safetensors"
+FEASIBLE_FOLDER = "best_feasible"
+FRAMES_FILE = "frames.npz"
+MANIFEST_FILE = "manifest.json"
+"""In a checkpoint: the SHA-256 of each file. Other trainers write none."""
+PAGE_FILE = "report.html"
+
+RESULTS = (SUMMARY_FILE, GROUPS_FILE, DECISIONS_FILE, FRAMES_FILE, PAGE_FILE, TRAIN_LOSSES_FILE)
+"""What an evaluation writes."""
+
+GENERATOR = b'<meta name="generator" content="Descend">'
+"""The mark in the head of a page."""
+
+_OLD_PAGES = (
+    b"content=\"default-src 'none'; img-src data: blob:; script-src 'unsafe-inline'; style-src 'unsafe-inline'\"",
+    b"<title>Descend: completions</title>",
+)
+"""What the heads of all pages have that were written before `GENERATOR`."""
+
+_HEAD = 2000
+"""Bytes of a page that hold its mark."""
+
+logger = logging.getLogger(__name__)
+
+
+def written_by_descend(path: Path) -> bool:
+    """Whether Descend wrote a file or folder, by its content; an empty one is nobody's loss.
+
+    Args:
+        path: A file of a run, a comparison or a sweep, or a page of any name; ``model``, ``best_feasible`` or
+            a checkpoint.
+    """
+    try:
+        if path.is_dir():
+            return not any(path.iterdir()) or _of_folder(path)
+        if path.suffix in (".html", ".htm"):
+            check: Callable[[Path], bool] = _is_page
+        else:
+            check = _FILES.get(path.name, lambda _: path.name.startswith((PART, LOCK_FILE)))
+        return path.is_file() and (path.stat().st_size == 0 or check(path))
+    except (InputError, OSError, ValueError, SafetensorError, zipfile.BadZipFile, sqlite3.Error):
+        return False  # it can't be read as what Descend writes
+
+
+def refuse_foreign(paths: Iterable[Path], choice: str) -> None:
+    """Refuse to start where a file or folder of somebody else would be removed or written over.
+
+    Args:
+        paths: What is about to be written.
+        choice: What to choose instead, such as "another folder with --out".
+
+    Raises:
+        InputError: If Descend did not write one of them; it names all of these.
+    """
+    foreign = [path for path in paths if path.exists() and not written_by_descend(path)]
+    if foreign:
+        names = ", ".join(path.name for path in foreign)
+        raise InputError(
+            f"{foreign[0].parent} holds {names}, which Descend would replace and did not write, or can't read any "
+            f"more. Choose {choice}, or move {'it' if len(foreign) == 1 else 'them'}."
+        )
+
+
+def remove(path: Path) -> bool:
+    """Remove a file or folder if Descend wrote it; returns whether it did."""
+    if not path.exists() or not written_by_descend(path):
+        return False
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+    return True
+
+
+def forget_results(folder: Path) -> bool:
+    """Remove a run's evaluations, on other data too, and their pages; returns whether there was one."""
+    places = [folder, *folder.glob(f"{ELSEWHERE}*")]
+    removed = [remove(place / name) for place in places for name in RESULTS]
+    for place in places[1:]:
+        with suppress(OSError):  # it holds something else, too
+            place.rmdir()
+    return any(removed)
+
+
+def free_name(path: Path) -> Path:
+    """The path, or the first of ``NAME-2``, ``NAME-3`` … that does not exist."""
+    names = (path if number == 1 else path.with_name(f"{path.name}-{number}") for number in range(1, 10**6))
+    return next(each for each in names if not each.exists())
+
+
+@contextmanager
+def aside(folder: Path, *, alone: bool = True) -> Iterator[Path]:
+    """Write a folder in one piece: fill the folder that it yields; after the ``with`` block that is put in place.
+
+    A folder that is there already is replaced if Descend wrote it; else it is renamed, with a warning.
+
+    Args:
+        folder: The folder.
+        alone: Whether no other process writes beside it, as in a locked run folder; what a killed process left there is
+            removed then.
+
+    Raises:
+        SaveError: If it can't be written; the folder is as it was.
+    """
+    part = folder.parent / PART / folder.name
+    try:
+        if alone:
+            shutil.rmtree(part.parent, ignore_errors=True)  # left by a killed process
+        else:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            part = Path(tempfile.mkdtemp(prefix=f"{PART}-", dir=folder.parent)) / folder.name
+        part.mkdir(parents=True)
+        yield part
+        for path in (*part.rglob("*"), part):
+            if path.is_file():
+                open_to(path, part.stat().st_mode)
+            flush(path)
+        _put_in_place(part, folder)
+        flush(folder.parent)
+    except Exception as error:
+        if not of_disk(error):
+            raise
+        raise SaveError.at(folder, error) from error
+    finally:
+        shutil.rmtree(part.parent, ignore_errors=True)
+
+
+def _put_in_place(part: Path, folder: Path) -> None:
+    """Rename a new folder, and before it an old one of that name."""
+    if not folder.exists():
+        part.rename(folder)
+        return
+    old = part.parent / "old"
+    if not written_by_descend(folder):
+        old = free_name(folder.with_name(f"kept-{folder.name}"))
+        logger.warning("%s holds what Descend did not write. It is now %s.", folder, old.name)
+    folder.rename(old)
+    try:
+        part.rename(folder)
+    except OSError:
+        old.rename(folder)
+        raise
+
+
+def _of_folder(path: Path) -> bool:
+    """Whether Descend wrote a folder that is not empty."""
+    if path.name.startswith(PART):
+        return True
+    if path.name.startswith(ELSEWHERE):
+        return all(map(written_by_descend, path.iterdir()))
+    if path.name == FEASIBLE_FOLDER:
+        listed = _header(path / DUAL_FILE).get("files")
+        known = {*json.loads(listed), DUAL_FILE, CARD_FILE, "certified_exit.json"} if listed else None
+        whole = known is None or {each.name for each in path.iterdir()} <= known
+        return whole and written_by_descend(path / DUAL_FILE) and edited_card(path) is None
+    if path.name == "model":  # a user may have edited its card
+        return has_mark(path) or ((path.parent / DUAL_FILE).is_file() and written_by_descend(path.parent / DUAL_FILE))
+    manifest = path / MANIFEST_FILE  # of a checkpoint, whatever its name
+    if not manifest.is_file():
+        return False
+    if any(path.glob("descent_*.safetensors")):  # the manifest may be damaged
+        return True
+    content = reading.read_json(manifest)
+    return isinstance(content, dict) and "sha256" in content
+
+
+def _is(*kinds: type[BaseModel]) -> Callable[[Path], bool]:
+    """A check that a JSON file follows one of some schemas."""
+
+    def check(path: Path) -> bool:
+        content = reading.read_json(path)
+        return any(_fits(kind, content) for kind in kinds)
+
+    return check
+
+
+def _fits(kind: type[BaseModel], content: Any) -> bool:
+    try:
+        kind.model_validate(content)
+    except (ValidationError, OverflowError, RecursionError):
+        return False
+    return True
+
+
+def _is_records(path: Path) -> bool:
+    """Whether the first line is a row of records; it may be one that a kill cut off."""
+    first = next(iter(reading.lines(path)))
+    return _fits(Record, reading.parse_json(first)) if first.endswith("\n") else first.startswith('{"run": ')
+
+
+def _has(*keys: str) -> Callable[[Path], bool]:
+    """A check that a JSON file is an object with some keys."""
+
+    def check(path: Path) -> bool:
+        content = reading.read_json(path)
+        return isinstance(content, dict) and content.keys() >= set(keys)
+
+    return check
+
+
+def _header(path: Path) -> dict[str, str]:
+    """What a safetensors file says in its header."""
+    with safe_open(path, framework="np") as file:
+        return file.metadata() or {}
+
+
+def _is_dual(path: Path) -> bool:
+    with safe_open(path, framework="np") as file:
+        return {"multipliers", "slack"} <= set(file.keys())
+
+
+def _is_frames(path: Path) -> bool:
+    with zipfile.ZipFile(path) as file:
+        return {"clean.npy", "noisy.npy", "reconstruction.npy"} <= set(file.namelist())
+
+
+def _is_page(path: Path) -> bool:
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    return any(mark in head for mark in (GENERATOR, *_OLD_PAGES))
+
+
+def _is_database(path: Path) -> bool:
+    """Whether a file is a database of Optuna, or one without tables."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return not tables or bool(tables & {"studies", "version_info", "alembic_version"})
+
+
+_FILES: dict[str, Callable[[Path], bool]] = {
+    CONFIG_FILE: _is(RunConfig),
+    SUMMARY_FILE: _is(Summary, Comparison),
+    GROUPS_FILE: _is(Groups),
+    DECISIONS_FILE: _is(Decisions),
+    TRAIN_LOSSES_FILE: _is(TrainLosses),
+    RECORDS_FILE: _is_records,
+    SWEEP_FILE: _is(SweepFile),
+    "certified_exit.json": _has("threshold", "risk", "confidence", "noise"),
+    DUAL_FILE: _is_dual,
+    FRAMES_FILE: _is_frames,
+    DATABASE_FILE: _is_database,
+}

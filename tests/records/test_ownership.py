@@ -1,0 +1,156 @@
+"""Descend knows its own files, those of older versions too, and takes no other file for its own."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from descend.errors import InputError
+from descend.records.ownership import aside, forget_results, free_name, refuse_foreign, remove, written_by_descend
+from descend.report import write_completions
+
+SUMMARY = {
+    **{"recipe": "text", "method": "erm", "seed": 0, "model": "BERT", "dataset": "imdb", "metric": "accuracy"},
+    **{"higher_is_better": True, "noise": [0.0], "values": [0.9], "mean": 0.9, "auc": None, "train_noise": 0.0},
+    **{"layer_losses": {"0.0": [3, 2, 1]}, "violations": [-0.1, 0.2], "bounds": [None, 1.5], "settings": {"depth": 2}},
+    "violation_intervals": [[-0.2, 0.0], [None, None]],
+}
+RECORD = {"run": "a", "step": 1, "split": "train", "layer": 1, "noise": 0.5, "metric": "loss", "value": 1.0}
+DECISION = {"answer": "good", "confidence": 0.9, "right": True}
+PAGE = "<!doctype html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
+OLD_POLICY = "default-src 'none'; img-src data: blob:; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
+
+
+def arrays(**given):
+    return lambda path: np.savez(path, **dict.fromkeys(given, np.zeros(1, np.uint8)))
+
+
+def tensors(*names):
+    return lambda path: save_file({name: torch.zeros(2) for name in names}, path)
+
+
+def database(table):
+    def make(path):
+        with sqlite3.connect(path) as opened:
+            opened.execute(f"CREATE TABLE {table} (x)")
+        opened.close()
+
+    return make
+
+
+NAMES = {"clean": 0, "noisy": 0, "reconstruction": 0, "noise": 0}
+OURS = {
+    "summary.json": [SUMMARY, {"runs": [SUMMARY], "folders": ["a"]}],
+    "groups.json": [{"noise": [0.0], "root": True, "counts": [2], "scores": [[1.0]]}],
+    "decisions.json": [{"noise": 0.0, "texts": [{"text": "fine", "decisions": [DECISION, DECISION]}]}],
+    "train_losses.json": [{"noise": 0.5, "samples": 2, "layer_losses": [1.0, None]}],
+    "config.json": [{"recipe": "a", "method": "erm", "seed": 0, "model": "UT-2", "settings": {}, "training": {}}],
+    "certified_exit.json": [{"threshold": 0.9, "risk": 0.1, "confidence": 0.95, "noise": 0.0}],
+    "sweep.json": [
+        {"recipe": "a", "model": "b", "metric": "rmse", "higher_is_better": False, "rule": "", "methods": {}}
+    ],
+    "records.jsonl": [json.dumps(RECORD) + "\n", json.dumps(RECORD)[:30], ""],
+    "report.html": [PAGE + '<meta name="generator" content="Descend">', PAGE + f'<meta content="{OLD_POLICY}">'],
+    "frames.npz": [arrays(**NAMES)],
+    "dual.safetensors": [tensors("multipliers", "slack", "sigma"), tensors("multipliers", "slack")],
+    "sweep.db": [database("studies"), ""],
+    ".descend-part-summary.json": ["half"],
+}
+OTHERS = {
+    "summary.json": [{"mine": 1}, {"schema": 1}, "cut off {"],
+    "groups.json": [[1]],
+    "decisions.json": [[2], {"noise": 0.0}],
+    "train_losses.json": [{"samples": 2}],
+    "config.json": [{"model_type": "bert"}],
+    "certified_exit.json": [{"threshold": 0.9}],
+    "sweep.json": [{"recipe": "a"}],
+    "records.jsonl": ['{"id": 1, "text": "my data"}\n{"id": 2}\n', "my notes", b"\xff\n"],
+    "report.html": ["<h1>my report</h1>", PAGE + "<title>Descend</title>"],
+    "frames.npz": [arrays(mine=0), "no archive"],
+    "dual.safetensors": [tensors("weight"), "nothing"],
+    "sweep.db": [database("mine"), "no database"],
+    "summary.part.json": ["my draft"],
+    ".lock": ["my lock"],
+}
+
+
+def make(path: Path, content) -> Path:
+    if callable(content):
+        content(path)
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "ours"),
+    [(name, each, ours) for kind, ours in ((OURS, True), (OTHERS, False)) for name in kind for each in kind[name]],
+)
+def test_a_file_is_recognised_by_what_it_holds(tmp_path, name, content, ours):
+    path = make(tmp_path / name, content)
+    before = path.read_bytes()
+    assert written_by_descend(path) is ours
+    if ours:
+        refuse_foreign([path], "another folder")
+    else:
+        with pytest.raises(InputError, match=f"holds {name}, which .* Choose another folder, or move it"):
+            refuse_foreign([path, tmp_path / "none"], "another folder")
+    assert remove(path) is ours and path.exists() is not ours
+    assert ours or path.read_bytes() == before
+
+
+def test_results_are_forgotten_and_what_lies_between_them_stays(tmp_path):
+    elsewhere = tmp_path / "on-other"
+    elsewhere.mkdir()
+    make(elsewhere / "summary.json", SUMMARY)
+    make(elsewhere / "report.html", "<h1>mine</h1>")
+    make(tmp_path / "groups.json", [1])
+    assert forget_results(tmp_path) and not forget_results(tmp_path)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["groups.json", "on-other", "report.html"]
+
+
+FOLDERS = {
+    "a feasible model": ("best_feasible", {"dual.safetensors": tensors("multipliers", "slack")}, True),
+    "somebody's folder": ("best_feasible", {"notes.txt": "mine"}, False),
+    "a model with its card": ("model", {"README.md": "x\n<!-- Written by descend, checksum a1. Edited. -->\n"}, True),
+    "somebody's model": ("model", {"config.json": {"model_type": "bert"}, "README.md": "mine"}, False),
+    "a checkpoint": ("checkpoint-4", {"manifest.json": {"sha256": {}}}, True),
+    "a damaged one": ("checkpoint-4", {"manifest.json": "{", "descent_0.safetensors": "x"}, True),
+    "another trainer's": ("checkpoint-4", {"trainer_state.json": {}}, False),
+    "another manifest": ("checkpoint-4", {"manifest.json": {"files": []}}, False),
+    "an empty one": ("anything", {}, True),
+}
+
+
+@pytest.mark.parametrize("case", FOLDERS)
+def test_a_folder_is_replaced_if_it_is_ours_and_kept_otherwise(tmp_path, case, caplog):
+    name, files, ours = FOLDERS[case]
+    (folder := tmp_path / name).mkdir()
+    for file, content in files.items():
+        make(folder / file, content)
+    assert written_by_descend(folder) is ours
+    (tmp_path / ".part").mkdir()
+    make(tmp_path / ".part" / "draft.txt", "my draft")
+    with aside(folder) as part:
+        make(part / "new.txt", "new")
+    assert [path.name for path in folder.iterdir()] == ["new.txt"]
+    kept = {path.name for path in tmp_path.glob("kept-*/*")}
+    assert kept == (set() if ours else set(files))
+    assert (tmp_path / ".part" / "draft.txt").exists() and not (tmp_path / ".descend-part").exists()
+    assert ours or f"It is now kept-{name}." in caplog.text
+    assert free_name(folder) == tmp_path / f"{name}-2"
+
+
+def test_a_page_of_answers_replaces_no_page_of_somebody_else(tmp_path):
+    answers = make(tmp_path / "answers.json", [{"instruction": "a", "output": "b"}])
+    page = make(tmp_path / "mine.html", "<h1>mine</h1>")
+    with pytest.raises(InputError, match=r"mine\.html"):
+        write_completions([answers], page)
+    assert page.read_text() == "<h1>mine</h1>"
+    assert all(written_by_descend(write_completions([answers], tmp_path / "own.html")) for _ in range(2))

@@ -1,0 +1,94 @@
+"""What a model was trained with is saved with it, and read by whoever judges or cuts it later."""
+
+import json
+from importlib.metadata import version
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForSequenceClassification
+
+import descend
+from descend import DescentConfig, DescentTrainer
+from descend.records.schema import TRAINED_FILE, read_trained
+from descend.run import export_model
+from tests.support import networks, own
+
+ROWS = [{"input_ids": [5 + place % 3] * 7, "labels": place % 3 if place > 3 else 0} for place in range(24)]
+SAVING = {"save_strategy": "steps", "save_steps": 20, "eval_strategy": "steps", "eval_steps": 20}
+PROBLEM = {"alpha": 0.001, "cap": 9.0, "first_layer": 1}
+
+
+def trained(folder, model, noise=0.5, **settings):
+    given = networks.QUIET | {"max_steps": 20, "learning_rate": 1e-2} | settings
+    ours = DescentTrainer(
+        model, DescentConfig(str(folder), **given), noise=noise, train_dataset=ROWS, eval_dataset=ROWS
+    )
+    ours.train()
+    return ours
+
+
+@pytest.fixture(scope="module")
+def constrained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("constrained")
+    settings = {**PROBLEM, "dual_warmup_steps": 0.0, "calibrate": True, "seed": 3}
+    ours = trained(folder, networks.network("distilbert"), **SAVING, **settings)
+    ours.save_model(folder / "saved")
+    return folder, ours
+
+
+def test_every_saved_model_says_what_it_was_trained_with(constrained):
+    folder, ours = constrained
+    expected = {"version": version("descend"), "method": "constrained", "seed": 3, "noise": 0.5, "noise_is": "std"}
+    expected |= {"problem": PROBLEM, "shift": "gaussian"}
+    assert ours.temperature != 1 and (folder / "best_feasible").is_dir()
+    for name, temperature in (("saved", ours.temperature), ("checkpoint-20", 1.0), ("best_feasible", ours.temperature)):
+        assert json.loads((folder / name / "config.json").read_text())["descend"] == expected | {
+            "temperature": pytest.approx(temperature)
+        }
+    for name in ("saved", "best_feasible"):
+        card = (folder / name / "README.md").read_text()
+        for words in ("`constrained`", "alpha 0.001", "cap 9.0", "γ = 0.5", f"Descend {version('descend')}"):
+            assert words in card
+        assert f"divided by the temperature {ours.temperature:.4g}" in card
+
+
+def test_a_saved_model_is_held_to_the_constraints_of_its_training(constrained, tmp_path):
+    folder, ours = constrained
+    again = AutoModelForSequenceClassification.from_pretrained(folder / "saved")
+    whole, alone = (descend.evaluate(each, ROWS, out=tmp_path / "out") for each in (ours, again))
+    for summary in (whole, alone):
+        assert (summary.method, summary.seed, summary.train_noise, summary.cap) == ("constrained", 3, 0.5, 9.0)
+        assert summary.alpha == [0.001] * 3 and summary.first_layer == 1 and summary.temperature == ours.temperature
+        assert "did not ask" not in summary.verdict
+    export_model(again, 2, tmp_path / "two")
+    cut = AutoModelForSequenceClassification.from_pretrained(tmp_path / "two")
+    assert cut.config.descend["exported_layers"] == 2 and "alpha 0.001" in (tmp_path / "two" / "README.md").read_text()
+    summary = descend.evaluate(cut, ROWS)
+    assert (summary.method, summary.alpha) == ("constrained", [0.01] * 2) and "did not ask" in summary.verdict
+    assert "first 2 layers" in summary.note
+
+
+@pytest.mark.parametrize("entry", [None, "text", {"of": 1}, {"method": 3}], ids=repr)
+def test_an_entry_that_is_not_descends_is_none(entry):
+    model = networks.network("distilbert")
+    model.config.descend = entry
+    summary = descend.evaluate(model, ROWS)
+    assert (summary.method, summary.alpha, summary.temperature) == ("plain", [0.01] * 3, None)
+
+
+@pytest.mark.parametrize("kind", ["adapters", "own"])
+def test_other_models_have_it_in_a_file_beside_them(tmp_path, kind):
+    torch.manual_seed(0)
+    if kind == "adapters":
+        adapters = LoraConfig(target_modules=["q_lin"], modules_to_save=["classifier"])
+        ours = trained(tmp_path, get_peft_model(networks.network("distilbert"), adapters), method="linear", max_steps=1)
+    else:
+        args = DescentConfig(str(tmp_path), method="linear", strength=0.3, **networks.QUIET | {"max_steps": 1})
+        ours = DescentTrainer(own.layers(), args, task=own.Classes(), train_dataset=own.samples(8))
+    ours.save_model(tmp_path / "saved")
+    known = read_trained(tmp_path / "saved")
+    assert known is not None and (known.method, known.problem["strength"]) == ("linear", ours.args.strength or 0.2)
+    (tmp_path / "saved" / TRAINED_FILE).write_text('{"theirs": 1}')
+    ours.save_model(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / TRAINED_FILE).read_text()) == {"theirs": 1}

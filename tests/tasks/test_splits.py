@@ -1,0 +1,107 @@
+"""Splits at random: the same every time, of the size asked for, and no group on two sides."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from datasets import Dataset, DatasetDict
+
+from descend.errors import InputError
+from descend.recipes import RECIPES
+from descend.tasks.text import generate_instructions, generate_pairs, generate_reviews, split_off
+from descend.tasks.text.language import IGNORED
+from descend.tasks.text.splits import split_groups
+from tests.support.sources import clips, mnli
+
+
+def sides(rows):
+    return DatasetDict({side: Dataset.from_list(rows) for side in ("train", "test")})
+
+
+@pytest.mark.parametrize("rows", [generate_reviews(50, 0), generate_pairs(200, 0)])
+def test_the_validation_part_is_the_same_share_every_time(rows):
+    one, again = (split_off(sides(rows), 0.2) for _ in range(2))
+    for side in one:
+        assert one[side].to_list() == again[side].to_list()
+    assert abs(len(one["validation"]) - len(rows) / 5) < max(Counter(row["text"] for row in rows).values())
+    both = sorted(map(str, [*one["train"].to_list(), *one["validation"].to_list()]))
+    assert both == sorted(map(str, rows))
+
+
+def test_rows_without_repeats_are_split_as_by_datasets():
+    rows = Dataset.from_dict({"text": [f"text {number}" for number in range(50)]})
+    theirs = rows.train_test_split(10, seed=0)
+    validation, train = split_groups(rows["text"][:], [10])
+    assert rows.select(validation).to_list() == theirs["test"].to_list()
+    assert rows.select(train).to_list() == theirs["train"].to_list()
+
+
+def test_every_group_is_as_likely_as_any_other_to_be_held_out():
+    """Else groups of many rows would be in validation more often than their share."""
+    held = Counter()
+    for number in range(400):
+        keys = np.random.default_rng(number).permutation(["large"] * 20 + list(range(80))).tolist()
+        validation, test, train = split_groups(keys, [20, 20])
+        assert sorted([*validation, *test, *train]) == list(range(100))
+        parts = [{keys[row] for row in part} for part in (validation, test, train)]
+        assert not parts[0] & parts[1] and not (parts[0] | parts[1]) & parts[2]
+        held["large"] += "large" in parts[0]
+    assert 0.1 < held["large"] / 400 < 0.3  # 20 of 81 groups, or as many rows
+
+
+@pytest.mark.parametrize(
+    ("share", "match"), [(0, "between 0 and 1; got 0"), (0.01, "at least 2 of the 50"), (1.5, "got 1.5")]
+)
+def test_a_share_that_leaves_a_part_empty_is_refused(share, match):
+    with pytest.raises(InputError, match=match):
+        split_off(sides(generate_reviews(50, 0)), share)
+    with pytest.raises(InputError, match="1 different"):
+        split_off(sides([{"text": "the only premise", "label": 0}] * 50), 0.5)
+
+
+def premise(row, tokenizer):
+    ids = row["input_ids"]
+    return tuple(ids[: ids.index(tokenizer.sep_token_id)])
+
+
+def question(row, tokenizer):
+    return tuple(token for token, label in zip(row["input_ids"], row["labels"], strict=True) if label == IGNORED)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Data in which groups repeat, by recipe."""
+    rows = [(f"premise {number % 40} is so", f"so is {number}", "neutral") for number in range(120)]
+    asked = generate_instructions(60).rows.to_list()
+    (tmp_path / "asked.json").write_text(json.dumps(asked + [row | {"output": "another answer"} for row in asked]))
+    return {
+        "mnli": mnli(tmp_path / "mnli", rows=rows),
+        "generated": "generated",
+        "llm-sft": tmp_path / "asked.json",
+        "video-ut": clips(tmp_path / "clips", 10, 8),
+    }
+
+
+@pytest.mark.parametrize(
+    ("recipe", "source", "settings", "group"),
+    [
+        ("text-ut", "mnli", {"dataset": "mnli"}, premise),
+        ("text-distilbert", "generated", {"dataset": "mnli"}, premise),
+        ("llm-sft", "llm-sft", {}, question),
+        ("llm-sft", "generated", {}, question),
+        ("video-ut", "video-ut", {"window": 2}, None),
+    ],
+)
+def test_no_group_is_on_two_sides(data, recipe, source, settings, group, tmp_path, monkeypatch):
+    monkeypatch.setenv("DESCEND_CACHE", str(tmp_path / "cache"))
+    loaded = RECIPES[recipe](data=str(data[source]), **settings).load()
+    if group is None:
+        found = [set(part.names) for part in (loaded.train, loaded.validation, loaded.test)]
+    else:
+        parts = (loaded.train, loaded.validation, *([loaded.test] if recipe == "llm-sft" else []))
+        found = [{group(row, loaded.tokenizer) for row in part} for part in parts]
+        assert sum(map(len, found)) < sum(map(len, parts))  # groups do repeat
+    assert all(found)
+    for place, one in enumerate(found):
+        assert not any(one & other for other in found[place + 1 :])

@@ -1,0 +1,238 @@
+"""Every public method of Transformers' and TRL's trainers: an override is called, or refused when a trainer is made."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from trl import SFTTrainer
+
+from descend import DescentConfig, DescentTrainer
+from descend.errors import InputError
+from descend.training.hf_hooks import NEVER_CALLED, REPLACED
+from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
+from tests.support.networks import QUIET, network
+from tests.support.own import Classes, layers, samples
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "trainer.md"
+
+REFUSED = "refused"
+UTILITY = "called by the user alone"
+ON_THE_HUB = "called when a model is pushed to the Hub, as in Transformers"
+# When an override is called: while the trainer is made, in train, evaluate or predict.
+POINTS = {
+    "add_callback": "made",
+    "autocast_smart_context_manager": "train evaluate predict",
+    "call_model_init": REFUSED,
+    "compute_loss": "train",
+    "compute_loss_context_manager": "train evaluate predict",
+    "create_accelerator_and_postprocess": "made",
+    "create_model_card": ON_THE_HUB,
+    "create_optimizer": "train",
+    "create_optimizer_and_scheduler": REFUSED,
+    "create_scheduler": "train",
+    "end": UTILITY,
+    "evaluate": "train evaluate",
+    "evaluation_loop": REFUSED,
+    "floating_point_ops": "train",
+    "get_batch_samples": "train",
+    "get_cp_size": "train",
+    "get_decay_parameter_names": "train",
+    "get_eval_dataloader": "train evaluate",
+    "get_learning_rates": UTILITY,
+    "get_num_trainable_parameters": UTILITY,
+    "get_optimizer_cls_and_kwargs": "train",
+    "get_optimizer_group": UTILITY,
+    "get_sp_size": "train",
+    "get_test_dataloader": "predict",
+    "get_total_train_batch_size": "train",
+    "get_tp_size": "train",
+    "get_train_dataloader": "train",
+    "hyperparameter_search": UTILITY,  # it needs model_init, which is refused
+    "init_hf_repo": ON_THE_HUB,
+    "is_local_process_zero": "made train",
+    "is_world_process_zero": "made train evaluate",
+    "log": "train evaluate",
+    "log_metrics": UTILITY,
+    "metrics_format": UTILITY,
+    "num_examples": "train predict",
+    "pop_callback": UTILITY,
+    "predict": "predict",
+    "prediction_step": REFUSED,
+    "push_to_hub": ON_THE_HUB,
+    "remove_callback": UTILITY,
+    "save_metrics": UTILITY,
+    "save_model": "train",
+    "save_state": UTILITY,
+    "set_initial_training_values": "train",
+    "store_flos": "train",
+    "train": "train",
+    "training_step": "train",
+}
+
+
+def test_every_public_method_is_known():
+    """Where this fails, Transformers or TRL has a new method: see whether an override is called, and enter it."""
+    public = {name for kind in (Trainer, SFTTrainer) for name in dir(kind) if not name.startswith("_")}
+    assert {name for name in public if callable(getattr(Trainer, name, None))} == POINTS.keys()
+    assert not [name for name in public - POINTS.keys() if callable(getattr(SFTTrainer, name))]
+    assert {name for name, when in POINTS.items() if when == REFUSED} == NEVER_CALLED.keys()
+    page = PAGE.read_text(encoding="utf-8")
+    assert all(f"`{name}`" in page for name in (*NEVER_CALLED, *REPLACED))
+
+
+def arguments(folder, **settings):
+    return TrainingArguments(
+        str(folder), max_steps=2, per_device_train_batch_size=4, per_device_eval_batch_size=4, **QUIET | settings
+    )
+
+
+def made(kind, folder, model=None, settings=None, **given):
+    given = {"train_dataset": samples(16), "eval_dataset": samples(10, 1), "noise": 0.5, "task": Classes()} | given
+    return kind(model or layers(), arguments(folder, **settings or {}), **given)
+
+
+def test_overrides_are_called(tmp_path):
+    phases, seen = ["made"], {}
+
+    def noted(name):
+        def method(self, *args, **kwargs):
+            seen.setdefault(name, set()).add(phases[-1])
+            return getattr(super(Noted, self), name)(*args, **kwargs)
+
+        def function(*args, **kwargs):
+            seen.setdefault(name, set()).add(phases[-1])
+            return getattr(Trainer, name)(*args, **kwargs)
+
+        return staticmethod(function) if isinstance(vars(Trainer)[name], staticmethod) else method
+
+    Noted = type("Noted", (DescentTrainer,), {name: noted(name) for name in POINTS.keys() - NEVER_CALLED.keys()})
+    saving = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 1}
+    data = [{"input_ids": [5, 6, 7], "labels": place % 3} for place in range(16)]
+    sets = {"task": None, "train_dataset": data, "eval_dataset": data}
+    ours = made(Noted, tmp_path, network("bert"), saving, **sets)
+    for phase, given in (("train", ()), ("evaluate", ()), ("predict", (data,))):
+        phases.append(phase)
+        getattr(ours, phase)(*given)
+    expected = {name: set(when.split()) for name, when in POINTS.items()}
+    assert seen == {name: when for name, when in expected.items() if when <= set(phases)}
+
+
+@pytest.mark.parametrize("name", NEVER_CALLED)
+def test_an_override_that_would_never_be_called_is_refused(tmp_path, name):
+    override = {name: lambda self, *args, **kwargs: None}
+    mixed = type("Mixed", (type("Mixin", (), override), DescentTrainer), {})
+    behind = type("Behind", (DescentTrainer, type("Mine", (Trainer,), override)), {})
+    for kind in (type("Own", (DescentTrainer,), override), mixed, behind):
+        with pytest.raises(InputError, match=rf"(Own|Mixin|Mine)\.{name} would never be called"):
+            made(kind, tmp_path)
+    with pytest.raises(InputError, match=f"Tuned.{name}"):
+        type("Tuned", (DescentSFTTrainer,), override)(None, DescentSFTConfig(str(tmp_path), **QUIET))
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_class_behind_descends_is_refused_where_it_would_be_passed_over(tmp_path, name):
+    mine = type("Mine", (Trainer,), {name: lambda self, *args, **kwargs: None})
+    with pytest.raises(InputError, match=rf"Mine.{name}.*class Both\(Mine, …\)"):
+        made(type("Both", (DescentTrainer, mine), {}), tmp_path)
+    made(type("Both", (mine, DescentTrainer), {}), tmp_path)
+
+
+# --- get_eval_dataloader, and what callbacks see of it
+
+
+class Watching(TrainerCallback):
+    def __init__(self):
+        self.batches, self.loaders = 0, []
+
+    def on_prediction_step(self, args, state, control, **kwargs):
+        self.batches += 1
+
+    def on_evaluate(self, args, state, control, eval_dataloader=None, **kwargs):
+        self.loaders.append(eval_dataloader)
+
+
+def test_callbacks_see_the_loader_and_its_batches(tmp_path):
+    watching = Watching()
+    ours = made(DescentTrainer, tmp_path, callbacks=[watching])
+    ours.evaluate()
+    (loader,) = watching.loaders
+    assert watching.batches == len(loader) == 3
+    assert sum(len(batch["labels"]) for batch in loader) == 10
+    ours.calibrate()
+    assert watching.batches == 3
+
+
+def raw(count, seed=1):
+    """Samples that only `points` makes batches of."""
+    return [(sample["x"], sample["labels"]) for sample in samples(count, seed)]
+
+
+def points(rows):
+    return {"x": torch.stack([x for x, _ in rows]), "labels": torch.tensor([label for _, label in rows])}
+
+
+class Loading(DescentTrainer):
+    """Its evaluation data are not those of a collator."""
+
+    asked: list
+
+    def get_eval_dataloader(self, eval_dataset=None):
+        Loading.asked.append(eval_dataset)
+        data = self.eval_dataset[eval_dataset] if isinstance(eval_dataset, str) else eval_dataset
+        return DataLoader(raw(6) if data is None else data, batch_size=4, collate_fn=points)
+
+
+class Wrapping(DescentTrainer):
+    """It looks at the batches that Transformers makes."""
+
+    seen = 0
+
+    def get_eval_dataloader(self, eval_dataset=None):
+        for batch in super().get_eval_dataloader(eval_dataset):
+            Wrapping.seen += len(batch["labels"])
+            yield batch
+
+
+def test_an_overridden_loader_is_what_evaluate_reads(tmp_path):
+    """The losses are those of the same samples in a list; a loader may give other samples, or any batches."""
+    Loading.asked = []
+    expected = made(DescentTrainer, tmp_path / "a", eval_dataset=samples(6, 1)).evaluate()
+    rows = raw(6)
+    for given, asked in ((rows, [rows]), (None, [None]), ({"one": rows}, ["one"])):
+        found = made(Loading, tmp_path / "b", eval_dataset=given).evaluate()
+        one = "_one" if isinstance(given, dict) else ""
+        for name in ("loss", "violation", "merit"):
+            assert found[f"eval{one}_{name}"] == pytest.approx(expected[f"eval_{name}"], rel=1e-6)
+        assert Loading.asked == asked
+        Loading.asked.clear()
+    wrapped = made(Wrapping, tmp_path / "c", eval_dataset=samples(6, 1)).evaluate()
+    assert wrapped["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-6) and Wrapping.seen == 6
+    alone = made(Loading, tmp_path / "d", train_dataset=None, eval_dataset=None)
+    assert alone.evaluate()["eval_loss"] > 0  # σ_x is that of the loader's data
+
+
+def test_an_overridden_training_loader_has_samples_of_its_own(tmp_path):
+    class Own(DescentTrainer):
+        def get_train_dataloader(self):
+            return self.accelerator.prepare(DataLoader(self.train_dataset, batch_size=4, collate_fn=points))
+
+    ours = made(Own, tmp_path, train_dataset=raw(16), eval_dataset=None, noise=None)
+    ours.train()
+    assert ours.state.global_step == 2
+
+
+def test_a_loader_of_ones_own_is_refused_with_several_processes(tmp_path, monkeypatch):
+    args = DescentConfig(str(tmp_path), **QUIET)
+    monkeypatch.setattr(TrainingArguments, "world_size", property(lambda self: 2))
+    with pytest.raises(InputError, match=r"get_eval_dataloader.*several processes.*data_collator"):
+        Loading(layers(), args, task=Classes(), train_dataset=samples(8))
+
+
+def test_evaluation_leaves_the_random_numbers_of_training(tmp_path):
+    ours = made(DescentTrainer, tmp_path)
+    state = torch.get_rng_state(), random.getstate()
+    ours.evaluate()
+    assert torch.equal(torch.get_rng_state(), state[0]) and random.getstate() == state[1]

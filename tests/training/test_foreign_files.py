@@ -1,0 +1,112 @@
+"""Training and evaluation in a folder with files of somebody else: each is as it was, and what is refused says why."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import descend
+from descend import DescentConfig, DescentTrainer
+from descend.errors import InputError
+from tests.support.networks import QUIET
+from tests.support.own import Classes, layers, samples
+
+SAVES = QUIET | {"save_strategy": "steps", "save_steps": 2}
+
+
+def trainer(folder, **settings):
+    args = DescentConfig(str(folder), max_steps=4, per_device_train_batch_size=8, **SAVES | settings)
+    return DescentTrainer(layers(), args, task=Classes(), train_dataset=samples(32), eval_dataset=samples(16, 1))
+
+
+def put(folder: Path, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+
+
+def whole(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+PLAIN = {f"checkpoint-4/{name}": "{}" for name in ("trainer_state.json", "model.safetensors", "training_args.bin")}
+BESIDE = {
+    **{"report.html": "<h1>mine</h1>", "summary.json": '{"mine": 1}', "groups.json": "[1]", "decisions.json": "[2]"},
+    **{"frames.npz": "mine", "on-paper/summary.json": "{}", "train_losses.json": "[3]"},
+    **{".part/draft.txt": "my draft", "records.part.jsonl": "mine", ".lock": "mine", "damaged-checkpoint-2/a": "mine"},
+}
+IN_THE_WAY = {
+    "records.jsonl": {"records.jsonl": '{"id": 1, "text": "mine"}\n'},
+    "best_feasible": {"best_feasible/model.safetensors": "mine"},
+    "checkpoint-4": PLAIN,
+}
+
+
+@pytest.mark.parametrize("name", IN_THE_WAY)
+@pytest.mark.parametrize("work", ["train", "evaluate"])
+def test_what_would_be_replaced_is_refused_before_any_work(tmp_path, name, work):
+    put(tmp_path, IN_THE_WAY[name])
+    before = whole(tmp_path)
+    with pytest.raises(InputError, match=f"holds {name}, .* did not write.* Choose another output_dir, or move it"):
+        getattr(trainer(tmp_path), work)()
+    assert whole(tmp_path) == before
+
+
+def test_files_beside_a_run_stay_and_its_second_training_goes_on_as_the_first(tmp_path):
+    put(tmp_path, BESIDE)
+    ours = trainer(tmp_path, save_total_limit=1, eval_strategy="steps", eval_steps=2)
+    for _ in range(2):
+        ours.train()
+        descend.evaluate(ours, samples(16, 2), out=tmp_path / "judged")
+        assert {name: content.decode() for name, content in whole(tmp_path).items() if name in BESIDE} == BESIDE
+        assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-4"]
+    (judged := tmp_path / "judged" / "report.html").write_text("<h1>mine</h1>")
+    with pytest.raises(InputError, match=r"holds report\.html.*another folder: out"):
+        descend.evaluate(ours, samples(16, 2), out=tmp_path / "judged")
+    assert judged.read_text() == "<h1>mine</h1>"
+    # What a person laid beside the best model is not ours, and the model is.
+    for loss in (-1, -2):
+        ours._keep_best_feasible(loss, 1.0)
+    assert (tmp_path / "best_feasible" / "dual.safetensors").is_file() and not list(tmp_path.glob("kept-*"))
+    put(tmp_path, {"best_feasible/notes.txt": "mine"})
+    with pytest.raises(InputError, match="best_feasible"):
+        ours.train()
+    assert (tmp_path / "best_feasible" / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (True, r"checkpoint-4 is no checkpoint of Descend: it has no manifest\.json.*load the model from it"),
+        ("checkpoint-4", r"checkpoint-4 is no checkpoint of Descend: it has no manifest\.json"),
+        ("checkpoint-5", r"checkpoint-5 does not exist\. Give .*checkpoint-4, the newest there"),
+        ("", r"is a folder of checkpoints\. Give one of them, such as .*checkpoint-4\."),
+    ],
+)
+def test_resuming_from_what_is_no_checkpoint_of_ours_says_what_it_is(tmp_path, given, words):
+    put(tmp_path / "plain", PLAIN)
+    before = whole(tmp_path)
+    checkpoint = given if given is True else str(tmp_path / "plain" / given)
+    with pytest.raises(InputError, match=words):
+        trainer(tmp_path / "plain").train(resume_from_checkpoint=checkpoint)
+    assert whole(tmp_path) == before
+
+
+def test_a_run_resumes_past_another_trainers_checkpoint_and_renames_a_damaged_one_of_its_own(tmp_path):
+    trainer(tmp_path).train()
+    put(tmp_path, {"checkpoint-3/trainer_state.json": "{}", "damaged-checkpoint-4/a": "mine"})
+    manifest = tmp_path / "checkpoint-4" / "manifest.json"
+    manifest.write_text(manifest.read_text()[:40])
+    with pytest.raises(InputError, match="holds checkpoint-3, "):  # step 3 is to come
+        trainer(tmp_path).train(resume_from_checkpoint=True)
+    (tmp_path / "checkpoint-3").rename(tmp_path / "checkpoint-1")
+    again = trainer(tmp_path)
+    again.train(resume_from_checkpoint=True)
+    assert again.state.global_step == 4 and (tmp_path / "checkpoint-4" / "manifest.json").is_file()
+    assert whole(tmp_path / "checkpoint-1") == {"trainer_state.json": b"{}"}
+    assert whole(tmp_path / "damaged-checkpoint-4") == {"a": b"mine"}
+    assert (tmp_path / "damaged-checkpoint-4-2" / "manifest.json").is_file()
+    with pytest.raises(InputError, match="checkpoint-4-2 is damaged"):
+        again.train(resume_from_checkpoint=str(tmp_path / "damaged-checkpoint-4-2"))
+    steps = [json.loads(row)["step"] for row in (tmp_path / "records.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps)
