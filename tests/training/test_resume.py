@@ -1,0 +1,94 @@
+"""A run that is stopped and resumed ends as one that was not: every method, and every state that a run has to keep."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from descend import DescentConfig, DescentTrainer
+from tests.support import networks, own, texts
+
+STEPS, STOP = 7, 3
+EPOCHS = {"max_steps": -1, "num_train_epochs": 3, "save_strategy": "epoch"}
+CASES = {
+    "erm": {"method": "erm"},
+    "uniform": {"method": "uniform"},
+    "linear, in micro-batches": {"method": "linear", "gradient_accumulation_steps": 2},
+    "the default target": {},
+    "price from 0, best model kept": {
+        "dual_optim_args": '{"start": 0}',
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "load_best_model_at_end": True,
+    },
+    "sgd, in warm-up at the stop": {"alpha": 0.1, "dual_optimizer": "sgd", "dual_warmup_steps": 5},
+    "adam, explicit slack, in micro-batches": {
+        "alpha": 0.1,
+        "slack": "explicit",
+        "gradient_accumulation_steps": 2,
+        "stop_gradient": False,
+    },
+    "nupi, ratios, a cap, every second step": {
+        "alpha": [0.1, 0.2, 0.1],
+        "cap": 1.0,
+        "form": "ratio",
+        "dual_optimizer": "nupi",
+        "dual_every": 2,
+        "dual_warmup_steps": 0,
+    },
+    "explicit slack restarted by the epoch": {"alpha": 0.1, "slack": "explicit", "dual_every": "epoch"} | EPOCHS,
+}
+TEXTS = {
+    "constrained texts": {},
+    "r-drop": {"method": "r-drop"},
+    "neftune": {"method": "neftune"},
+    "layerskip": {"method": "layerskip"},
+}
+
+
+def of_points(folder, **settings):
+    given = networks.QUIET | {"max_steps": STEPS, "save_strategy": "steps", "save_steps": 1, "logging_steps": 2}
+    given |= {"per_device_train_batch_size": 4, "learning_rate": 1e-2, **settings}
+    data = own.samples(24)
+    return DescentTrainer(
+        own.layers(),
+        DescentConfig(output_dir=str(folder), **given),
+        task=own.Classes(),
+        noise=0.5,
+        train_dataset=data,
+        eval_dataset=data[:12],
+    )
+
+
+def rows(folder):
+    lines = map(json.loads, (folder / "records.jsonl").read_text().splitlines())
+    return [(row["step"], row["split"], row["metric"], row["layer"], row["value"]) for row in lines]
+
+
+def ended(trainer):
+    trained = nn.utils.parameters_to_vector(trainer.objective.parameters())
+    return {"model": trained, "multipliers": trainer.dual.multipliers, "slack": trainer.dual.slack}
+
+
+def held_alike(whole, resumed, folder, checkpoint):
+    whole.train()
+    wanted, written = ended(whole), rows(folder)
+    resumed.train(resume_from_checkpoint=str(folder / f"checkpoint-{checkpoint}"))
+    for name, value in ended(resumed).items():
+        assert torch.equal(value, wanted[name]), name
+    assert rows(folder) == written
+    assert any(row[0] > checkpoint for row in written)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_resumed_run_ends_in_the_same_bits(tmp_path, case):
+    stop = STOP if "max_steps" not in CASES[case] else 6  # the first of three epochs
+    held_alike(of_points(tmp_path, **CASES[case]), of_points(tmp_path, **CASES[case]), tmp_path, stop)
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_a_resumed_run_of_texts_ends_in_the_same_bits(tmp_path, case):
+    tokenizer = texts.review_tokenizer()
+    runs = [texts.build(tmp_path, tokenizer, calibrate=False, **TEXTS[case]) for _ in range(2)]
+    held_alike(*runs, tmp_path, 3)
