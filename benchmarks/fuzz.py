@@ -29,6 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the reproduction lies beside this folder
+
 LIMIT = 20
 """Seconds that one input may take. Generous, since the machine may be shared."""
 
@@ -168,11 +170,12 @@ class Reader:
 
 def readers(home: Path) -> dict[str, Reader]:
     """All readers, with the undamaged inputs of `make_seeds`."""
+    from reproduction.report import write_study
+
     from descend import reading
     from descend.errors import InputError
     from descend.inference import DescentClassifier
     from descend.models import llama2c
-    from descend.paper.report import write_study
     from descend.report import RunView, figures, write_completions, write_page
     from descend.report.frames import Frames
     from descend.run.completing import _prompts
@@ -291,6 +294,7 @@ def make_seeds(home: Path) -> None:
     from PIL import Image
 
     from descend.cli import main
+    from reproduction.__main__ import main as reproduce
     from descend.tasks.text import generate_instructions, generate_pairs, generate_reviews
     from descend.tasks.video import find_clips
     from descend.tasks.video.cache import cached
@@ -396,11 +400,12 @@ def make_seeds(home: Path) -> None:
         ["evaluate", str(home / "run"), "--noise", "0,0.8", "--frames", "1"],
         [*text, "--out", str(home / "text"), "--validation-share", "0.3"],
         ["evaluate", str(home / "text"), "--noise", "0,1", "--exit", "--probe"],
-        ["reproduce", "figure-11", "figure-12", "figure-16", "--scale", "smoke", "--out", str(home / "study")],
         ["sweep", *video[1:], "--trials", "2", "--out", str(home / "sweep")],
     ):
         if main(command):
             raise SystemExit(f"could not make an undamaged input: descend {' '.join(command)}")
+    if reproduce(["figure-11", "figure-12", "figure-16", "--scale", "smoke", "--out", str(home / "study")]):
+        raise SystemExit("could not make an undamaged input: a study")
     (home / "checkpoint").mkdir()
     shutil.copytree(home / "run" / "checkpoint-3", home / "checkpoint" / "checkpoint-3")
     for folder in ("run", "text"):

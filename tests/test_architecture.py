@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "descend"
+REPRODUCTION = ROOT / "reproduction"
 
 # A room (a package or a module directly in src/descend) → the rooms it may import, beside EVERYONES.
 ARROWS: dict[str, set[str]] = {
@@ -46,7 +47,6 @@ ARROWS: dict[str, set[str]] = {
     "evaluation": {"objective", "core", "models", "noise", "progress", "records", "tiles"},
     "inference": {"models", "noise", "records", "tasks"},
     "records": set(),
-    "paper": {"noise_scale", "progress", "records", "report"},
     "report": {"records"},
     "harness": {"models", "noise", "progress", "records", "run", "seeds"},
     "sweep": {"contract", "recipes", "records", "report", "run", "seeds", "training"},
@@ -57,7 +57,7 @@ EVERYONES = {"errors", "extras", "methods", "reading"}
 # Rooms that keep to the standard library and these.
 LIBRARIES = {"core": {"torch"}, "noise_scale": {"torch"}, "privacy": {"numpy", "dp_accounting"}}
 _HEAVY = {"torch", "transformers", "accelerate", "safetensors"}
-FORBIDDEN = {"report": _HEAVY | {"optuna"}, "paper": _HEAVY | {"optuna"}}
+FORBIDDEN = {"report": _HEAVY | {"optuna"}}
 # All that the reproduction of the paper may import of the package: the names that other users have too.
 PUBLIC = {"errors", "noise_scale", "progress", "reading", "report"}
 PUBLIC |= {"records", "records.ownership", "records.schema", "records.studies"}
@@ -99,7 +99,7 @@ def broken(package: Path, room: str) -> list[str]:
                 wrong = room not in EVERYWHERE and target not in ARROWS.get(room, set()) | {room, *EVERYONES}
             else:
                 known = library in sys.stdlib_module_names or library in LIBRARIES.get(room, {library})
-                wrong = not known or library in FORBIDDEN.get(room, ())
+                wrong = not known or library in {"reproduction", *FORBIDDEN.get(room, ())}
             if wrong:
                 lines.append(f"{file.relative_to(package)} imports {name}")
     return lines
@@ -113,33 +113,25 @@ def test_arrows_point_only_where_the_plan_says(room):
 
 
 def private(package: Path) -> list[str]:
-    """What paper imports of other rooms that is not public, one line each."""
-    allowed = tuple(f"descend.{name}" for name in PUBLIC)
-    return [
-        f"{file.relative_to(package)} imports {name}"
-        for file in rooms(package).get("paper", [])
-        for name in sorted(imports(file, package))
-        if name.startswith("descend.") and name not in allowed and name.split(".")[1] != "paper"
-    ]
+    """What the reproduction imports of Descend that is not public; its command line may call that of Descend."""
+    allowed = {f"descend.{name}" for name in PUBLIC}
+    commands = {f"descend.{name}" for name in ("cli", "cli.parsing", "cli.runs", "cli.settings", "run")}
+    commands |= {"descend.recipes.options", "descend.models.llama2c"}
+    lines = []
+    for file in sorted(package.rglob("*.py")):
+        public = allowed | (commands if file.name in ("__main__.py", "dry_run.py", "rates.py") else set())
+        names = {name for name in imports(file, package) if name.split(".")[0] == "descend"}
+        lines += [f"{file.relative_to(package)} imports {name}" for name in sorted(names - public)]
+    return lines
 
 
-def test_paper_imports_public_names_alone():
-    assert private(PACKAGE) == []
-    for file in rooms(PACKAGE)["paper"]:
+def test_the_reproduction_imports_public_names_alone():
+    assert private(REPRODUCTION) == []
+    for file in REPRODUCTION.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module in ("descend.records", "descend.report"):
                 exported = importlib.import_module(node.module).__all__
                 assert {alias.name for alias in node.names} <= set(exported), file
-
-
-def test_only_cli_imports_paper():
-    users = {
-        room
-        for room, files in rooms(PACKAGE).items()
-        for file in files
-        if any(f"{name}.".startswith("descend.paper.") for name in imports(file, PACKAGE))
-    }
-    assert users == {"cli", "paper"}
 
 
 def test_every_room_is_in_the_plan_and_every_planned_room_has_its_arrows():
@@ -240,10 +232,8 @@ def test_an_import_of_another_test_is_seen(tmp_path, line, names):
         ("evaluation/layers.py", "from descend.training import DescentTrainer", True),
         ("report/page.py", "import numpy\nimport plotly\nfrom descend.report import figures", False),
         ("report/page.py", "import torch", True),
-        ("report/page.py", "from descend.paper.statistics import wins", True),
+        ("report/page.py", "from reproduction.statistics import wins", True),
         ("report/intervals.py", "import numpy\nfrom scipy.stats import t", False),
-        ("paper/statistics.py", "import torch", True),
-        ("paper/statistics.py", "from descend.evaluation.layers import measure", True),
         ("report/page.py", "from torch import Tensor", True),
         ("report/page.py", "import optuna", True),
         ("report/page.py", "from descend.evaluation.layers import measure", True),
@@ -262,12 +252,11 @@ def test_a_wrong_import_is_seen(tmp_path, file, line, wrong):
     ("line", "wrong"),
     [
         ("from descend.report import Style\nfrom descend.records.schema import Summary", False),
-        ("from descend.paper.grid import cells\nfrom descend.errors import InputError", False),
+        ("from reproduction.grid import cells\nfrom descend.errors import InputError", False),
         ("from descend.report.runs import Style", True),
         ("from descend.records.folder import put", True),
     ],
 )
-def test_a_private_import_of_paper_is_seen(tmp_path, line, wrong):
-    (tmp_path / "paper").mkdir()
-    (tmp_path / "paper" / "grid.py").write_text(line)
+def test_a_private_import_of_the_reproduction_is_seen(tmp_path, line, wrong):
+    (tmp_path / "grid.py").write_text(line)
     assert bool(private(tmp_path)) is wrong

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from reproduction.report.theorems import noise_distance
 from transformers import DistilBertConfig
 
 from descend import UT, DescentDenoiser, UTConfig
@@ -17,7 +18,6 @@ from descend.cli import main
 from descend.harness.prefixes import PrefixDraws
 from descend.noise import GaussianNoise, LaplaceNoise, UniformNoise
 from descend.noise_scale import noise_std
-from descend.paper.report.theorems import noise_distance
 from descend.privacy import Release, epsilon
 from descend.recipes import RECIPES
 from descend.run.denoising import denoise
@@ -152,6 +152,6 @@ def test_privacy_without_a_run_and_wrong_readings(capsys, folder):
 
 
 def test_it_is_known_without_torch():
-    code = "import sys, descend.privacy, descend.paper.report.theorems; print('torch' in sys.modules)"
+    code = "import sys, descend.privacy, reproduction.report.theorems; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

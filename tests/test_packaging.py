@@ -100,7 +100,7 @@ def test_import_descend_imports_nothing_heavy():
         (["evaluate", "RUN", "--model", "best"], 2),
         (["evaluate", "RUN", "--shift", "pink"], 2),
         (["sweep", "video-ut", "--trials", "1", "--out", "search", "--data", "generated", "--depht", "3"], 2),
-        (["reproduce", "figure-2", "--scale", "huge"], 2),
+        (["reproduce", "figure-2"], 2),
         (["completion", "bash"], 0),
         (["train", "video-tu"], 2),
         (["train", "video-ut", "--data", "NOWHERE", "--out", "run"], 2),

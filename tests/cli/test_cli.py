@@ -317,7 +317,7 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
         (["denoise", "EXPORT", "--data", "IMAGES", "--out", "OUT"], "give the run that it was exported from"),
         (["denoise", "TEXT", "--data", "IMAGES", "--out", "OUT"], "TEXT is a run of text-ut; denoise takes video-"),
         (["sweep", "video-ut", "--data", "generated", "--trials", "1", "--out", "FILE"], "FILE is a file"),
-        (["reproduce", "figure-2", "--scale", "smoke", "--out", "FILE/study"], "FILE is a file"),
+        (["reproduce", "figure-2"], "in a checkout of Descend: python -m reproduction figure-2"),
         (["demo", "--max-step", "1"], "no setting --max-step (did you mean --max-steps?)"),
         (["demo", "--max-steps", "1", "--data", "NOWHERE"], "does not exist"),
         (["recipes", "--all"], "no setting --all"),

@@ -38,7 +38,6 @@ main([])
         ("descend evaluate run --shift u", ["uniform"]),
         ("descend den", ["denoise"]),
         ("descend denoise run --la", ["--layer"]),
-        ("descend reproduce figure-2 --scale s", ["smoke", "small"]),
     ],
 )
 def test_a_shell_is_offered_what_fits(tmp_path, line, offered):

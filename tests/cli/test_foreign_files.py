@@ -25,8 +25,6 @@ UT = ["video-ut", "--data", "generated", "--use-cpu"]
         (["demo", "--out", "OUT/demo"], "demo/erm/notes.txt"),
         (["sweep", *UT, "--trials", "1", "--out", "OUT/sweep"], "sweep/sweep.db"),
         (["sweep", *UT, "--trials", "1", "--out", "OUT/sweep"], "sweep/sweep.json"),
-        (["reproduce", "figure-2", "--scale", "smoke", "--out", "OUT/study"], "study/figures/mine.svg"),
-        (["reproduce", "figure-2", "--scale", "smoke", "--out", "OUT/study"], "study/report.html"),
         (["complete", "--compare", "OUT/answers.json", "--out", "OUT/page.html"], "page.html"),
     ],
 )

@@ -1,6 +1,6 @@
 """What the command line offers and the package exports, held to `golden.txt`.
 
-    python -m tests.cli.test_golden        # writes golden.txt anew; say in the changelog what changed
+python -m tests.cli.test_golden        # writes golden.txt anew; say in the changelog what changed
 """
 
 import contextlib

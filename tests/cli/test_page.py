@@ -37,7 +37,7 @@ def test_every_command_and_group_is_in_its_tables():
     assert all(f"\n| {group} |" in PAGE for group in GROUPS)
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "sweep", "reproduce", "demo", "complete", "tasks", "export"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "sweep", "demo", "complete", "tasks", "export"])
 def test_every_long_command_takes_quiet_and_log_level(command, capsys):
     with pytest.raises(SystemExit):
         main([command, *(["video-ut"] if command in ("train", "sweep") else []), "--help"])

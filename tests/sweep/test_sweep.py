@@ -28,7 +28,7 @@ from descend.cli.settings import read_recipe
 from descend.methods import METHODS
 from descend.recipes.options import options as flags
 from descend.records.ownership import written_by_descend
-from descend.records.studies import SweepFile
+from descend.records.sweeps import SweepFile
 from descend.run import mean_metric
 from descend.sweep import storage
 from descend.sweep.report.figures import reach

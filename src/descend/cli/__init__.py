@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from descend import extras
-from descend.cli import demo, denoise, export, privacy, runs, studies, tasks
+from descend.cli import demo, denoise, export, privacy, runs, sweep, tasks
 from descend.cli.parsing import COMPLETING, TALK, Parser, command_parser, nearest
 from descend.errors import (
     InputError,
@@ -28,7 +28,7 @@ descend: transformers whose every layer lowers the expected loss
   train        train one model: descend train RECIPE --data PATH --out RUN
   evaluate     losses and errors of a run by layer and noise, and the verdict
   compare      one page over several evaluated runs
-  report       write the page of a run, comparison, study or sweep again
+  report       write the page of a run, comparison or sweep again
   export       the first K layers of a run as a plain checkpoint
   denoise      frames of your videos, denoised by a run of a video recipe
   complete     answers of a language model, in AlpacaEval's form
@@ -54,6 +54,14 @@ def completion(words: Sequence[str]) -> None:
     print(argcomplete.shellcode(["descend"], shell=options.shell))
 
 
+def reproduce(words: Sequence[str]) -> None:
+    """Say where the paper's figures and tables are."""
+    raise InputError(
+        "the paper's figures and tables are run in a checkout of Descend: python -m reproduction "
+        f"{shlex.join(words) or 'list'}"
+    )
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "recipes": runs.recipes,
     "train": runs.train,
@@ -64,8 +72,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "denoise": denoise.denoise,
     "complete": runs.complete,
     "tasks": tasks.tasks,
-    "reproduce": studies.reproduce,
-    "sweep": studies.sweep,
+    "reproduce": reproduce,
+    "sweep": sweep.sweep,
     "demo": demo.demo,
     "privacy": privacy.privacy,
     "completion": completion,
@@ -83,17 +91,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[0] == "--version":
         print(f"descend {version('descend')}")
         return 0
-    # A scheduler's SIGTERM stops a command as Ctrl-C does.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    environment = {name: os.environ.get(name) for name in TALK}
-    try:
-        return _run(words)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        for name, value in environment.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+    if words[0] not in COMMANDS:
+        return _complain(f"no command {words[0]!r}{nearest(words[0], COMMANDS)}; descend --help lists them.", 2)
+    goes_on = words[0] in ("train", "demo", "sweep") or (words[0] == "complete" and "--compare" not in words)
+    return carried_out(COMMANDS[words[0]], words[1:], program=f"descend {words[0]}", goes_on=goes_on)
 
 
 def _complete() -> None:
@@ -108,16 +109,28 @@ def _complete() -> None:
     argcomplete.autocomplete(parser)
 
 
-def _run(words: list[str]) -> int:
-    again = ""
-    if words[0] in ("train", "demo"):
-        again = f" Go on with: {shlex.join(['descend', *(word for word in words if word != '--resume'), '--resume'])}"
-    elif words[0] in ("reproduce", "sweep") or (words[0] == "complete" and "--compare" not in words):
-        again = f" Go on with: {shlex.join(['descend', *words])}"
+def carried_out(
+    command: Callable[[Sequence[str]], None], words: Sequence[str], *, program: str, goes_on: bool = False
+) -> int:
+    """Call a command; an error that a person can mend becomes one line.
+
+    Args:
+        command: The command.
+        words: Its arguments.
+        program: What was typed before them.
+        goes_on: Whether the same command goes on where it was interrupted, ``train`` and ``demo`` with ``--resume``.
+
+    Returns:
+        The exit status: 0 done, 1 failed, 2 wrong input, 130 interrupted.
+    """
+    resumes = ["--resume"] if program in ("descend train", "descend demo") else []
+    same = [*program.split(), *(word for word in words if word not in resumes), *resumes]
+    again = f" Go on with: {shlex.join(same)}" if goes_on else ""
+    # A scheduler's SIGTERM stops a command as Ctrl-C does.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    environment = {name: os.environ.get(name) for name in TALK}
     try:
-        if words[0] not in COMMANDS:
-            raise InputError(f"no command {words[0]!r}{nearest(words[0], COMMANDS)}; descend --help lists them.")
-        COMMANDS[words[0]](words[1:])
+        command(words)
     except InputError as error:
         return _complain(str(error), 2)
     except (NonFiniteLossError, RanksDifferError, StudyError) as error:
@@ -131,7 +144,7 @@ def _run(words: list[str]) -> int:
     except Interrupted as error:
         return _complain(f"{error}{again}", 130)
     except ModuleNotFoundError as error:
-        lacking = extras.missing(f"descend {words[0]}", error)
+        lacking = extras.missing(program, error)
         if lacking is None:
             raise
         return _complain(str(lacking), 2)
@@ -145,6 +158,12 @@ def _run(words: list[str]) -> int:
         if error.filename is None:
             raise
         return _complain(f"{error.filename}: {error.strerror}.", 1)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        for name, value in environment.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
     return 0
 
 

@@ -130,9 +130,9 @@ class Lines(argparse.HelpFormatter):
         return super()._format_action_invocation(action)
 
 
-def command_parser(command: str, about: str, usage: str | None = None) -> Parser:
-    """The parser of a command; defaults stand in brackets."""
-    prog = f"descend {command}"
+def command_parser(command: str, about: str, usage: str | None = None, *, program: str = "descend") -> Parser:
+    """The parser of a program's command; defaults stand in brackets."""
+    prog = f"{program} {command}".rstrip()
     usage = usage and f"{prog} {usage}"
     return Parser(prog=prog, usage=usage, description=about, allow_abbrev=False, formatter_class=Lines)
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,17 +120,13 @@ def compare(words: Sequence[str]) -> None:
 
 def report(words: Sequence[str]) -> None:
     """Write a page again."""
-    parser = command_parser(
-        "report", "Write the page of an evaluated run, a comparison, a sweep or a study again.", "DIR"
-    )
-    parser.add_argument("folder", type=Path, help="folder of an evaluated run, a comparison, a sweep or a study")
+    parser = command_parser("report", "Write the page of an evaluated run, a comparison or a sweep again.", "DIR")
+    parser.add_argument("folder", type=Path, help="folder of an evaluated run, a comparison or a sweep")
     folder = parser.parse_args(words).folder
     from descend.records.schema import read_comparison
-    from descend.records.studies import CELLS_FILE
 
-    if (folder / CELLS_FILE).is_file():
-        draw(folder)
-        return
+    if (folder / "cells.jsonl").is_file():
+        raise InputError(f"{folder} is a study. In a checkout of Descend: python -m reproduction report {folder}")
     if (folder / "sweep.json").is_file():
         from descend.sweep.report.page import write_sweep
 
@@ -141,27 +137,6 @@ def report(words: Sequence[str]) -> None:
 
     runs = [folder / each for each in comparison.folders] if comparison else [folder]
     print(write_page(runs, folder))
-
-
-def draw(out: Path, figures: Collection[str] | None = None) -> None:
-    """Write a study's figures, tables and page, and print its claims.
-
-    Args:
-        out: The study's folder.
-        figures: Print the claims of these figures and tables; None for all.
-    """
-    from descend.paper.cell_store import mixed
-    from descend.paper.report import write_study
-    from descend.paper.report.cells import arm_name
-
-    for warning in mixed(out):
-        print(f"WARNING: {warning}", file=sys.stderr, flush=True)
-    claims, page = write_study(out)
-    for claim in claims:
-        if figures is None or claim.figure in figures:
-            form = f", {arm_name(claim.form)}" if claim.form else ""
-            print(f"{claim.figure}{form}: {claim.held}. {claim.claim} {claim.sentence}")
-    print(page)
 
 
 def complete(words: Sequence[str]) -> None:

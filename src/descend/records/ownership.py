@@ -38,7 +38,7 @@ from descend.records.schema import (
     Summary,
     TrainLosses,
 )
-from descend.records.studies import SWEEP_FILE, SweepFile
+from descend.records.sweeps import SWEEP_FILE, SweepFile
 
 DATABASE_FILE = "sweep.db"
 DUAL_FILE = "dual.safetensors"

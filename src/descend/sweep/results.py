@@ -13,7 +13,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from descend.records import locked
-from descend.records.studies import (
+from descend.records.sweeps import (
     SWEEP_FILE,
     ChosenTrial,
     MethodSearch,

@@ -6,7 +6,7 @@ from math import isfinite
 
 import plotly.graph_objects as go
 
-from descend.records.studies import Trial
+from descend.records.sweeps import Trial
 from descend.report.figures import GRID, MUTED, layer_colours, plain_layout, plain_text
 from descend.report.runs import Style
 from descend.report.tables import number

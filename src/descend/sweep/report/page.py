@@ -8,7 +8,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 from descend.errors import InputError, reason
-from descend.records.studies import SWEEP_FILE, SweepFile, read_sweep
+from descend.records.sweeps import SWEEP_FILE, SweepFile, read_sweep
 from descend.report.rendering import write_interactive
 from descend.report.runs import Style
 from descend.report.tables import number

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import isfinite, log
 
-from descend.records.studies import MethodSearch, Searched, Trial
+from descend.records.sweeps import MethodSearch, Searched, Trial
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Style
 
 

@@ -1,0 +1,81 @@
+"""descend sweep: the search of settings."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from descend.cli.parsing import COMPLETING, add_talk, command_parser, hyphenated, levels, talk
+from descend.cli.settings import add_recipe, given_settings, offered_recipes
+from descend.errors import InputError
+from descend.methods import OF_METHOD
+from descend.recipes import RECIPES
+
+
+def sweep(words: Sequence[str]) -> None:
+    """Search the settings of each method."""
+    parser = command_parser(
+        "sweep",
+        "Search a recipe's settings for each method, with as many trials for each, chosen on validation data. Every "
+        "setting of descend train RECIPE can be given: it holds for all trials, and is not searched. Give the same "
+        "command again to continue a sweep, or in another terminal to share its trials.",
+        "RECIPE --data PATH --trials N --out DIR [options] [settings]",
+    )
+    recipe = parser.add_argument("recipe", metavar="RECIPE", help="as descend train takes it")
+    parser.add_argument("--trials", type=int, required=True, help="N, for each method: finished or pruned")
+    parser.add_argument(
+        "--seeds", type=int, default=1, metavar="K", help="runs of a trial, whose mean is its value [1]"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder of the sweep")
+    parser.add_argument("--storage", metavar="URL", help="database of the trials [sqlite:///DIR/sweep.db]")
+    parser.add_argument("--method", action="append", metavar="NAME,NAME", help="methods to search [erm,constrained]")
+    parser.add_argument(
+        "--range",
+        action="append",
+        default=[],
+        metavar="NAME=LOW:HIGH",
+        help="where to search a number, such as cap=1:5",
+    )
+    parser.add_argument(
+        "--judge-noise",
+        metavar="LEVELS",
+        help="γ whose mean a trial is chosen by [evaluate's]",
+    )
+    add_talk(parser)
+    if COMPLETING in os.environ:
+        recipe.completer, parser.conflict_handler = offered_recipes, "resolve"  # type: ignore[attr-defined]
+        add_recipe(parser, next((word for word in words if word in RECIPES), None))
+        parser.parse_args(words)
+    # What is left are the recipe's own settings, which its parser looks at.
+    options, given = argparse.ArgumentParser.parse_known_args(parser, [hyphenated(word) for word in words])
+    if "--resume" in given:
+        raise InputError("a sweep goes on by itself; leave out --resume.")
+    talk(options)
+    # Refuses what it can before slow imports.
+    given_settings([options.recipe, *given, "--out", str(options.out / "trials")])
+    methods = [name for part in options.method or ["erm,constrained"] for name in part.split(",")]
+    from descend.recipes import configure
+    from descend.sweep.report.page import write_sweep
+    from descend.sweep.results import sentences
+    from descend.sweep.space import read_ranges
+    from descend.sweep.worker import sweep as search
+
+    def build(words: list[str], folder: Path) -> tuple[str, Any, Any]:
+        settings = given_settings([options.recipe, *words, "--out", str(folder)])
+        # A setting of one searched method is given once, for all trials.
+        others = set().union(*(OF_METHOD.get(each, set()) for each in methods if each != settings["method"]))
+        return configure(settings.pop("recipe"), **{key: settings[key] for key in settings.keys() - others})
+
+    found = search(
+        options.out,
+        build,
+        given,
+        methods=list(dict.fromkeys(methods)),
+        trials=options.trials,
+        seeds=options.seeds,
+        storage=options.storage,
+        ranges=read_ranges(options.range),
+        levels=None if options.judge_noise is None else levels(options.judge_noise),
+    )
+    print(f"\n{sentences(found)}\n{write_sweep(options.out)}")

@@ -1,0 +1,135 @@
+"""``sweep.json`` as a typed object."""
+
+import math
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from descend.errors import InputError
+from descend.records.folder import read_json
+from descend.records.schema import File, Number, Part, parse
+
+SWEEP_FILE = "sweep.json"
+
+
+class Searched(Part):
+    """Where a setting was searched: between two numbers on a linear or log scale, or among choices."""
+
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    choices: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if self.choices:
+            return self
+        low, high = self.low, self.high
+        if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)) or (self.log and low <= 0):
+            raise ValueError(f"expected a range of two numbers, above 0 on a log scale; got {low} to {high}")
+        return self
+
+
+class TrialCurve(Part):
+    """A trial's value on a few validation samples at each evaluation."""
+
+    steps: list[float]
+    values: list[Number]
+
+    @model_validator(mode="after")
+    def _as_many(self) -> Self:
+        if len(self.steps) != len(self.values):
+            raise ValueError(f"expected one value per step; got {len(self.steps)} steps and {len(self.values)} values")
+        return self
+
+
+class Trial(Part):
+    """A trial that is over. Its value is None if it was pruned, and not finite if it diverged."""
+
+    number: int
+    state: Literal["finished", "pruned", "diverged"]
+    value: float | None
+    values: list[Number] | None = None
+    feasible: bool | None
+    settings: dict[str, float | str]
+    flags: list[str] = Field(default_factory=list)
+    curve: TrialCurve
+    noise: JsonValue = None
+    seconds: float | None = None
+    folder: str | None = None
+    worker: str | None = None
+    why: str | None = None
+    retries: int = 0
+
+
+class ChosenTrial(Trial):
+    """The trial that the rule chooses, and the command that trains with its settings."""
+
+    command: str
+
+
+class MethodSearch(Part):
+    """The search of one method.
+
+    Attributes:
+        searched: The settings that were searched.
+        counts: State → number of trials.
+        best: The chosen trial.
+        edges: Chosen settings that lie at an end of their ranges, in words.
+        importance: Setting → its share in what makes a trial good.
+        trials: All trials that are over.
+    """
+
+    searched: dict[str, Searched]
+    counts: dict[str, int] = Field(default_factory=dict)
+    best: ChosenTrial | None
+    edges: list[str]
+    importance: dict[str, float]
+    trials: list[Trial]
+
+
+class SweepFile(File):
+    """The result of a sweep.
+
+    Attributes:
+        descend: The version of Descend.
+        recipe: The recipe's name.
+        model: The model's label.
+        metric: The metric's name.
+        higher_is_better: Whether more of it is better.
+        split: The split that trials are chosen on.
+        levels: The noise levels γ that they are chosen by.
+        given: Flags that hold for all trials.
+        trials: The number of trials asked for.
+        seeds: Runs of each trial.
+        rule: The rule of choice, in words.
+        methods: The search of each method.
+    """
+
+    descend: str = ""
+    recipe: str
+    model: str
+    metric: str
+    higher_is_better: bool
+    split: str = ""
+    levels: list[float] = Field(default_factory=list)
+    given: list[str] = Field(default_factory=list)
+    trials: int = 0
+    seeds: int = 1
+    rule: str
+    methods: dict[str, MethodSearch]
+
+
+def read_sweep(folder: Path) -> SweepFile:
+    """Read the ``sweep.json`` of a sweep's folder.
+
+    Raises:
+        InputError: If it is missing, damaged or not a sweep's.
+    """
+    path = folder / SWEEP_FILE
+    if not path.is_file():
+        raise InputError(f"{folder} has no {SWEEP_FILE}; run descend sweep with this --out.")
+    return parse(
+        SweepFile, read_json(path), str(path), "Remove it, and run the same sweep again; it only writes the file again."
+    )
