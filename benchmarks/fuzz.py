@@ -170,8 +170,6 @@ class Reader:
 
 def readers(home: Path) -> dict[str, Reader]:
     """All readers, with the undamaged inputs of `make_seeds`."""
-    from reproduction.report import write_study
-
     from descend import reading
     from descend.errors import InputError
     from descend.inference import DescentClassifier
@@ -185,6 +183,7 @@ def readers(home: Path) -> dict[str, Reader]:
     from descend.tasks.video import find_clips
     from descend.tasks.video.cache import cached
     from descend.training.checkpoints import damage, load_state
+    from reproduction.report import write_study
 
     def frames(folder: Path) -> int:
         clips = find_clips(folder, None)
@@ -294,10 +293,10 @@ def make_seeds(home: Path) -> None:
     from PIL import Image
 
     from descend.cli import main
-    from reproduction.__main__ import main as reproduce
     from descend.tasks.text import generate_instructions, generate_pairs, generate_reviews
     from descend.tasks.video import find_clips
     from descend.tasks.video.cache import cached
+    from reproduction.__main__ import main as reproduce
 
     rng = np.random.default_rng(0)
 

@@ -8,6 +8,7 @@ from math import isfinite
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+
 from reproduction.report.anytime_figures import table_anytime
 from reproduction.report.cells import arm_name
 from reproduction.report.chart import arm_style
@@ -52,7 +53,8 @@ TABLES = """# Tables of the study
 
 **Question.** What does each method give over all settings, with which settings, and what does the theory say?
 
-**Answer.** These are tables that `python -m reproduction report` makes of the cells of [the study](study.md), written here by
+**Answer.** These are tables that `python -m reproduction report` makes of the cells of [the study](study.md), written
+here by
 
     python -m reproduction.docs docs/results/small docs/results
 

@@ -109,8 +109,8 @@ def names(words: Sequence[str]) -> list[str]:
         if word not in (*WANTED, "all"):
             near = get_close_matches(word, WANTED, n=1, cutoff=0.5)
             raise InputError(
-                f"no figure or table {word!r}{f' (did you mean {near[0]}?)' if near else ''}; python -m reproduction list "
-                "names them."
+                f"no figure or table {word!r}{f' (did you mean {near[0]}?)' if near else ''}; "
+                "python -m reproduction list names them."
             )
     return [name for name in WANTED if name in words or "all" in words]
 

@@ -23,9 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from reproduction.grid import ARMS, COMPARED, FURTHER, RECIPES, Grid, task_of
-from reproduction.records import Cell, Settings
-from reproduction.workers import Job
 
 from descend import run
 from descend.cli.runs import judged
@@ -33,6 +30,9 @@ from descend.cli.settings import read_recipe
 from descend.errors import NonFiniteLossError
 from descend.models.llama2c import convert
 from descend.recipes.options import options as flags
+from reproduction.grid import ARMS, COMPARED, FURTHER, RECIPES, Grid, task_of
+from reproduction.records import Cell, Settings
+from reproduction.workers import Job
 
 SCALE = "small"
 FACTORS = (1 / 3, 1.0, 3.0)
@@ -123,6 +123,7 @@ def chosen(arm: str, found: list[dict[str, Any]]) -> Settings:
 
 
 def read(out: Path) -> list[dict[str, Any]]:
+    """The finished trials of a search."""
     path = out / ROWS
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
 

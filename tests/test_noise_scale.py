@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from reproduction.report.theorems import noise_distance
 from transformers import DistilBertConfig
 
 from descend import UT, DescentDenoiser, UTConfig
@@ -22,6 +21,7 @@ from descend.privacy import Release, epsilon
 from descend.recipes import RECIPES
 from descend.run.denoising import denoise
 from descend.training.preset import paper
+from reproduction.report.theorems import noise_distance
 from tests.support.sources import write_frames
 from tests.support.texts import build, review_tokenizer
 

@@ -3,12 +3,12 @@
 import shutil
 
 import pytest
+
+from reproduction import cell_store, grid
+from reproduction.__main__ import main
 from reproduction.records import parse_cell
 from reproduction.report import FIGURES
 from reproduction.report.results import Results
-
-from reproduction.__main__ import main
-from reproduction import cell_store, grid
 from tests.support.studies import line
 
 LEVEL = 0.8

@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from reproduction.records import Cell
 
 from descend.records.schema import Groups
 from reproduction import cell_store
+from reproduction.records import Cell
 from tests.support import studies
 
 

@@ -3,12 +3,12 @@
 from math import isnan, sqrt
 
 import pytest
+from scipy.stats import t as student
+
 from reproduction.records import parse_cell
 from reproduction.report import FIGURES
 from reproduction.report.overview import RunCount, overview
 from reproduction.report.results import Results
-from scipy.stats import t as student
-
 from tests.support.studies import line, small
 
 FALLING, FLAT = [3.0, 2.0, 1.0], [3.0, 1.0, 1.0]

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from descend import InputError
 from reproduction.data_check import SIDES, data_lines, hub_names, needed_paths
 from reproduction.grid import cells, names, settings
 from reproduction.study import Study
-
-from descend import InputError
 
 STUDY = Study.of(["all"], "paper", Path("none"), None)
 

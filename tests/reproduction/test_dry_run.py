@@ -5,13 +5,13 @@ import shlex
 
 import pytest
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-from reproduction.dry_run import hub_state
-from reproduction.grid import Wanted, cells
 from requests import Response
 
-from reproduction.__main__ import main
 from descend.records.schema import read_config
 from reproduction import cell_store, grid
+from reproduction.__main__ import main
+from reproduction.dry_run import hub_state
+from reproduction.grid import Wanted, cells
 
 NAME = "meta-llama/Llama-3.1-8B"
 

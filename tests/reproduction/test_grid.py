@@ -4,6 +4,12 @@ import json
 from collections import defaultdict
 
 import pytest
+
+from descend import InputError
+from descend.cli.parsing import levels
+from descend.cli.settings import read_recipe
+from descend.recipes.options import options as flags
+from descend.run import stored
 from reproduction.costs import Costs
 from reproduction.grid import (
     ANYTIME_RECIPES,
@@ -24,12 +30,6 @@ from reproduction.grid import (
 )
 from reproduction.published import table_3, table_4
 from reproduction.scales import SCALES
-
-from descend import InputError
-from descend.cli.parsing import levels
-from descend.cli.settings import read_recipe
-from descend.recipes.options import options as flags
-from descend.run import stored
 
 ALL = {scale: cells(names(["all"]), scale) for scale in SCALES}
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
+
 from reproduction.records import parse_cell
 from reproduction.report import FIGURES
 from reproduction.report.lost_settings import table_lost
 from reproduction.report.results import Results
-
 from tests.support.studies import line
 
 SAYS = "What the numbers say"

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
+
 from reproduction.records import parse_cell
 from reproduction.report.opening import compare, findings, last_loss, last_metric, picture
 from reproduction.report.results import Results
-
 from tests.support.studies import BETTER, WORSE, line, small
 
 ARMS = ("erm", "paper", "constrained", "linear")

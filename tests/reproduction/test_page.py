@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
+
+from descend.errors import InputError
 from reproduction.records import parse_cell
 from reproduction.report import FIGURES, heat_map, write_study
 from reproduction.report.drawing import requested, shown
 from reproduction.report.heat_map import opened
 from reproduction.report.page import put_study_page
 from reproduction.report.results import Results
-
-from descend.errors import InputError
 from tests.support.browser import HOSTILE, Guarded, Visit
 from tests.support.pages import fake_frames
 from tests.support.studies import line, small, write

@@ -4,8 +4,6 @@ import json
 
 import pytest
 import torch
-from reproduction.grid import cells, named, names
-from reproduction.plan import AMOUNTS, BATCHES, PRETRAINED, flops, memory, needs, processes, size, steps
 from transformers import (
     DistilBertConfig,
     DistilBertForSequenceClassification,
@@ -26,6 +24,8 @@ from descend.recipes.options import options as flags
 from descend.run import stored
 from descend.training.preset import paper
 from reproduction import costs, plan
+from reproduction.grid import cells, named, names
+from reproduction.plan import AMOUNTS, BATCHES, PRETRAINED, flops, memory, needs, processes, size, steps
 
 PAPER = cells(names(["all"]), "paper")
 GIB = 2**30

@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.stats import binomtest
+
+from descend.errors import InputError
 from reproduction.grid import WANTED, cells
 from reproduction.published import table_3
 from reproduction.records import parse_cell
@@ -34,9 +37,6 @@ from reproduction.report.estimates import (
 from reproduction.report.evidence.answers import repetition
 from reproduction.report.parts import Shown
 from reproduction.report.results import Results
-from scipy.stats import binomtest
-
-from descend.errors import InputError
 from tests.support import studies
 from tests.support.studies import BETTER, SAME, WORSE, line, small, write
 

@@ -3,13 +3,13 @@
 import csv
 
 import pytest
+
+from descend.training.preset import paper
 from reproduction.grid import RECIPES
 from reproduction.published import printed_settings, win_rates
 from reproduction.report.drawing import FIGURES
 from reproduction.report.results import Results
 from reproduction.report.settings_tables import PRINTED, alpaca_eval
-
-from descend.training.preset import paper
 from tests.support.studies import small
 from tests.support.studies import write as write_study
 

@@ -4,13 +4,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from reproduction.statistics import wins
 from scipy.stats import t as student
 
 from descend.errors import InputError
 from descend.records.schema import Groups, parse
 from descend.report import intervals
 from descend.report.intervals import Draws, GroupScores, combine, draws
+from reproduction.statistics import wins
 
 NOISE = [0.0, 1.0, 3.0]
 

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+
 from reproduction.grid import cells, names
 from reproduction.report.cells import Run, arm_name
 from reproduction.report.drawing import requested, shown

@@ -4,6 +4,7 @@ from math import inf, isnan, nan
 from typing import Any
 
 import pytest
+
 from reproduction.records import parse_cell
 from reproduction.report import FIGURES
 from reproduction.report.claim_table import judge
@@ -11,7 +12,6 @@ from reproduction.report.claims import Claim
 from reproduction.report.duality import Duality, duality
 from reproduction.report.results import Results
 from reproduction.report.theorems import gap_bound, noise_distance, transfers
-
 from tests.support import studies
 
 ALPHA, RHO = studies.ALPHA, 0.05

@@ -11,16 +11,16 @@ import time
 from functools import partial
 
 import pytest
+
+from descend import InputError, NonFiniteLossError
+from descend.records import locked
+from descend.records.schema import Record
+from reproduction import cell_store, grid
+from reproduction.__main__ import main
 from reproduction.grid import Wanted, cells, named
 from reproduction.records import CELLS_FILE, parse_cell
 from reproduction.study import Study
 from reproduction.workers import Job, carry_out
-
-from descend import InputError, NonFiniteLossError
-from reproduction.__main__ import main
-from descend.records import locked
-from descend.records.schema import Record
-from reproduction import cell_store, grid
 from tests.support import studies
 
 # The same for all: one server of forks imports these once.

@@ -98,9 +98,9 @@ class PrimalDual:
         self.every = every
         self.resilience = resilience
         self.steps = 0
-        lr = LEARNING_RATES.get(optimizer) if lr is None else lr
+        lr = LEARNING_RATES.get(optimizer, 0.0) if lr is None else lr  # `rule` names an unknown optimizer
         self._multipliers = torch.zeros(problem.depth + 1, dtype=torch.float64, device="cpu")
-        self._ascent = rule(self._multipliers, optimizer, lr or 0.0, options or {}, maximize=True)
+        self._ascent = rule(self._multipliers, optimizer, lr, options or {}, maximize=True)
         self._multipliers[problem.in_force] = getattr(self._ascent, "start", 0.0)
         if horizon is not None:
             self.plan(horizon)
@@ -253,7 +253,7 @@ class PrimalDual:
     def state_dict(self) -> dict[str, Any]:
         """The full state: a run that resumes from it is bit-identical."""
         # Copy here and in loading: torch's optimizers return references to their state and change it in place.
-        state = {"kind": self._kind, "in_force": self.problem.in_force, "multipliers": self._multipliers}
+        state: dict[str, Any] = {"kind": self._kind, "in_force": self.problem.in_force, "multipliers": self._multipliers}
         state |= {"ascent": self._ascent.state_dict(), "steps": self.steps, "warmup": self.warmup}
         state |= {"totals": self._totals, "pending": self._pending}
         state |= {"reference": self._reference, "referred": self._referred}
