@@ -7,6 +7,7 @@ import pytest
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from requests import Response
 
+from descend.cli import main as descend
 from descend.records.schema import read_config
 from reproduction import cell_store, grid
 from reproduction.__main__ import main
@@ -85,7 +86,7 @@ def test_a_cell_that_was_trained_by_hand_is_judged_and_stored(tmp_path, monkeypa
     (command,) = (line for line in said.out.splitlines() if "accelerate launch" in line)
     launch, train = command.split(" -m descend ")
     assert launch.endswith("--num_processes 2")
-    assert main(shlex.split(train)) == 0
+    assert descend(shlex.split(train)) == 0
     config = read_config(out / "runs" / cell.name)
     assert config.finished and config.training["per_device_train_batch_size"] == 2
     before = (out / "runs" / cell.name / "config.json").read_bytes()  # with the seconds of its training
