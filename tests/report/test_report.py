@@ -1,6 +1,7 @@
 """The figures, the tables and the errors of the report; `test_report_page` looks at the page itself."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from html import escape
@@ -340,10 +341,10 @@ def test_few_groups_leave_a_verdict_open(
     assert "Open: these data are too few to tell whether the constraints hold</h2>" in html
     assert "<p>3 groups of samples.</p>" in html and "Evaluate on at least 12 groups of samples" in html
     assert cell in [(each.text, each.note) for each in runs_tables(groups)[0].bodies[0].rows[0].cells]
-    (trace,) = violations(groups[0]).data
+    (trace,) = figures.violations(groups[0]).data
     assert {words for _, words in trace.customdata} == {""} and np.isnan(trace.error_y.array).all()
     enough = group_runs([RunView(parse_summary(summary | {"groups": 12}))])
-    assert all(words.startswith(" (from ") for _, words in violations(enough[0]).data[0].customdata)
+    assert all(words.startswith(" (from ") for _, words in figures.violations(enough[0]).data[0].customdata)
 
 
 def test_a_loss_that_is_not_finite_is_broken_by_few_groups_too(runs: list[Path]) -> None:

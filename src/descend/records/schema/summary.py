@@ -71,7 +71,7 @@ class Measured(File):
         bounds: The loss that each layer had to reach, L numbers; None where no constraint is in force.
         certified: The share by which each layer lowers the loss at least, L numbers.
         feasible: No constraint is broken.
-        certain: No constraint is broken or undecided, and there are enough groups.
+        certain: No constraint is broken or undecided, and the verdict is not open.
         violated: Broken constraints by layer; 0 stands for the cap.
         undecided: Constraints that are not broken, but whose interval is unknown or reaches above 0.
         verdict: The verdict in a sentence.
@@ -79,7 +79,7 @@ class Measured(File):
         ratios: f_l / f_{l−1} over samples.
         settled_layer: Where a classifier's decisions settle.
         samples: How many samples were judged.
-        groups: How many independent groups of them the intervals rest on.
+        groups: How many independent groups of them the intervals rest on; below 12 the verdict is open.
         depth: L, the number of layers.
     """
 
