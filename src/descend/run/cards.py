@@ -43,7 +43,8 @@ def run_card(
     temperature = config.temperature if checkpoint == MODELS[0] else None
     start = next((config.settings[name] for name in ("pretrained", "model") if config.settings.get(name)), SMALL)
     base = None if start == SMALL or _local(start) else str(start)
-    noise = noise_note(config.settings.get("noise", 0), config.settings.get("noise_is", "std"))
+    settings: dict[str, Any] = config.settings
+    noise = noise_note(settings.get("noise", 0), settings.get("noise_is", "std"))
     depth = config.settings["depth"]
     begin = "" if start == SMALL else f", starting from {base or _name(str(start))}"
     video = config.recipe.startswith("video-")
