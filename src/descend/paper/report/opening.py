@@ -12,16 +12,18 @@ from descend.paper.report.chart import arm_style
 from descend.paper.report.claims import number
 from descend.paper.report.estimates import Number, ahead, along, computed, gain, same_seeds
 from descend.paper.report.layers_needed import metrics
-from descend.paper.report.overview import ArmOverview, Gains, RunCount, overview
+from descend.paper.report.overview import INTERVALS, ArmOverview, Gains, RunCount, overview
 from descend.paper.report.results import FORMS, Results, Setting
 from descend.paper.report.theorems import out_of_reach
+from descend.records.schema import ENOUGH_GROUPS
 from descend.report import plain_layout, plain_text
 
 ARMS = ("erm", *FORMS, "linear")
 """The arms that the opening compares."""
 
-SETTING_WORDS = """A setting is one task, model, data set, depth and training noise, with all its seeds. Surely: the
-whole 95 % interval lies on one side of 0. Over test noise: the mean error, or the area under the accuracy. At the last
+SETTING_WORDS = f"""A setting is one task, model, data set, depth and training noise, with all its seeds. Surely: the
+whole 95 % interval lies on one side of 0. {INTERVALS} For certain: at 95 % confidence, and on at least {ENOUGH_GROUPS}
+clips or texts. Over test noise: the mean error, or the area under the accuracy. At the last
 layer: at the training noise, by the test loss or by the metric, the error or accuracy. Preset paper: our first reading
 of the paper’s settings, with guesses. It is not what the paper ran: no verdict here is one on the paper."""
 
