@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from descend.reading import read_json
+from descend.reading import is_litter, read_json
 from reproduction.grid import ROOT
 from reproduction.records import Cell, Settings
 
@@ -109,7 +109,7 @@ def _sides(data: str, path: str) -> Sides:
 
 
 def _matches(folder: Path, patterns: Iterable[str]) -> bool:
-    return any(not found.name.startswith(".") for pattern in patterns for found in folder.glob(pattern))
+    return any(not is_litter(found.relative_to(folder)) for pattern in patterns for found in folder.glob(pattern))
 
 
 def _prompts(path: Path) -> str:

@@ -6,6 +6,7 @@ python -m reproduction.docs docs/results/small docs/results
 import sys
 from math import isfinite
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib.pyplot as plt
 
@@ -16,7 +17,7 @@ from reproduction.report.comparison_tables import table_arms, table_forms
 from reproduction.report.estimates import Interval, gain, robust
 from reproduction.report.lost_settings import LEVEL, NOTABLE, Beside, beside_erm
 from reproduction.report.opening import ARMS
-from reproduction.report.overview import feasible, overview
+from reproduction.report.overview import INTERVALS, feasible, overview
 from reproduction.report.paper_tables import printed
 from reproduction.report.results import FORMS, Results
 from reproduction.report.settings_tables import table_1, table_2, table_5
@@ -35,7 +36,9 @@ The *form* is preset paper or Descend's default, UCSD is Ped2. *Preset paper* is
 [our first reading of the paper's settings](../explanation/departures.md#what-the-study-ran-as-preset-paper), with
 guesses and departures. ERM and the form have the mean RMSE over test
 noise for video, the area under the accuracy for texts and the language model. The gain is that of the form over ERM,
-in per cent of ERM's number, with its 95 % interval over seeds and groups of test samples. *Hold* counts the runs whose
+in per cent of ERM's number, with its interval.
+{fill(INTERVALS, 120)}
+*Hold* counts the runs whose
 constraints hold on test data. *Printed* is the gain in the paper's Table 3 or 4, where it has this setting: its models,
 data, noise and settings are not ours, so a sign that differs says nothing against the paper.
 

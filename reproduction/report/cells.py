@@ -116,6 +116,11 @@ class Run:
         return not isfinite(self.summary.mean)
 
     @property
+    def few_groups(self) -> bool:
+        """Whether its test samples are of too few independent groups to prove anything; one clip is one group."""
+        return self.summary.few_groups or (self.groups is not None and self.groups.single)
+
+    @property
     def higher(self) -> bool:
         """Whether more of the metric is better."""
         return self.summary.higher_is_better

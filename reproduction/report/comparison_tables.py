@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from math import isnan
 from typing import Any
 
-from descend.records.schema import WITHIN
+from descend.records.schema import ENOUGH_GROUPS, WITHIN
 from reproduction.grid import FORM_ARMS, FORMS, NOISE_IS
 from reproduction.report.cells import Place, Run, arm_name, data_name
 from reproduction.report.estimates import Interval, gain, robust
 from reproduction.report.layers_needed import metrics
-from reproduction.report.overview import ArmOverview, Gains, certain, falls, feasible, outcome, overview
+from reproduction.report.overview import INTERVALS, ArmOverview, Gains, certain, falls, feasible, outcome, overview
 from reproduction.report.results import MODELS, Results, Setting
 from reproduction.report.tables import Table, with_ends
 from reproduction.report.theorems import lowest_allowed, lowest_loss
@@ -35,15 +35,16 @@ def table_arms(results: Results) -> Table:
         "Each row is over the settings in which this method and ERM were run; not all methods were run in all. "
         "Feasible: runs of preset paper meet their α and cap, those of the default its target. Other methods are "
         "held to the default's target, for which they were not trained. Falls: the mean test loss falls at each of the "
-        "layers 1 to L. Certain: of these runs, those in which every fall is certain at 95 % confidence. All three are "
+        "layers 1 to L. Certain: of these runs, those in which every fall is certain at 95 % confidence; "
+        f"on fewer than {ENOUGH_GROUPS} clips or texts none is. All three are "
         "at the run's own training noise. Diverged: without a finite loss; Table 3's rule, a mean RMSE above 60, can "
         "name more. Gains over ERM are medians over settings, and positive where the method is "
         "better: of errors in per cent of ERM's, of accuracies in points. Layers L and L/2 (rounded up) are read at "
         "the training noise. Over noise: the gain in the mean error or the area under the accuracy, in per cent; in "
-        "brackets the settings whose 95 % interval excludes 0. Layers within p %: the share of L from which on all "
-        "layers are within p points of the same run's last layer (p per cent of an error), the mean over settings. "
-        "Milliseconds are per sample. In brackets ERM's number in the same settings. A diverged run counts as worst "
-        "in gains, and is left out of layers and milliseconds."
+        f"brackets the settings whose 95 % interval excludes 0. {INTERVALS} Layers within p %: the share of L from "
+        "which on all layers are within p points of the same run's last layer (p per cent of an error), the mean over "
+        "settings. Milliseconds are per sample. In brackets ERM's number in the same settings. A diverged run counts "
+        "as worst in gains, and is left out of layers and milliseconds."
     )
     rows = [_arm_row(arm, given) for arm, given in overview(results).items()]
     return Table("table-arms", "What each method gives, over all settings", words, heads, rows)
@@ -85,10 +86,11 @@ def table_cells(results: Results) -> Table:
     ]
     words = [
         "Last layer: its metric at the training noise, the mean over seeds. Falls: runs whose mean test loss falls at "
-        "each layer; in brackets those of them in which every fall is certain at 95 % confidence. Gain: how much "
+        "each layer; in brackets those of them in which every fall is certain at 95 % confidence, on fewer than "
+        f"{ENOUGH_GROUPS} clips or texts none. Gain: how much "
         "better than ERM in the mean error over test noise, or in the area under the accuracy, in per cent of ERM's, "
-        "with its paired 95 % interval over seeds and groups of test samples. Better or worse: the interval excludes "
-        "0. Allowed last loss: the largest f_L that preset paper's α and cap allow together. Lowest loss reached: of "
+        f"with its paired interval. {INTERVALS} Better or worse: the interval excludes 0. "
+        "Allowed last loss: the largest f_L that preset paper's α and cap allow together. Lowest loss reached: of "
         "any layer of this model on these data, by any method and at any depth, whichever is lowest.",
         *counts,
     ]

@@ -7,21 +7,23 @@ from math import isfinite
 import numpy as np
 import plotly.graph_objects as go
 
+from descend.records.schema import ENOUGH_GROUPS
 from descend.report import plain_layout, plain_text
 from reproduction.report.cells import Run, arm_name, listed
 from reproduction.report.chart import arm_style
 from reproduction.report.claims import number
 from reproduction.report.estimates import Number, ahead, along, computed, gain, same_seeds
 from reproduction.report.layers_needed import metrics
-from reproduction.report.overview import ArmOverview, Gains, RunCount, overview
+from reproduction.report.overview import INTERVALS, ArmOverview, Gains, RunCount, overview
 from reproduction.report.results import FORMS, Results, Setting
 from reproduction.report.theorems import out_of_reach
 
 ARMS = ("erm", *FORMS, "linear")
 """The arms that the opening compares."""
 
-SETTING_WORDS = """A setting is one task, model, data set, depth and training noise, with all its seeds. Surely: the
-whole 95 % interval lies on one side of 0. Over test noise: the mean error, or the area under the accuracy. At the last
+SETTING_WORDS = f"""A setting is one task, model, data set, depth and training noise, with all its seeds. Surely: the
+whole 95 % interval lies on one side of 0. {INTERVALS} For certain: at 95 % confidence, and on at least {ENOUGH_GROUPS}
+clips or texts. Over test noise: the mean error, or the area under the accuracy. At the last
 layer: at the training noise, by the test loss or by the metric, the error or accuracy. Preset paper: our first reading
 of the paper’s settings, with guesses. It is not what the paper ran: no verdict here is one on the paper."""
 

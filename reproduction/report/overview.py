@@ -8,13 +8,19 @@ from math import isnan, nan
 from statistics import fmean, median
 from typing import Literal, NamedTuple
 
-from descend.records.schema import WITHIN
+from descend.records.schema import ENOUGH_GROUPS, WITHIN
 from reproduction.grid import ARMS
 from reproduction.report.cells import Run
 from reproduction.report.claims import above, below
 from reproduction.report.estimates import Interval, advantage, gain, same_seeds
 from reproduction.report.layers_needed import half, layers_within, metrics, milliseconds
 from reproduction.report.results import FORMS, Results, Setting
+
+INTERVALS = (
+    "The 95 % intervals are over seeds and clips or texts, by bootstrap; with fewer than "
+    f"{ENOUGH_GROUPS} clips 95 % is not promised."
+)
+"""What gains of one method over another, and counts of those that exclude 0, rest on."""
 
 Outcome = Literal["better", "worse", "undecided"]
 
@@ -165,9 +171,9 @@ def feasible(runs: Sequence[Run]) -> RunCount:
 
 
 def proven(runs: Sequence[Run]) -> RunCount:
-    """Of the feasible runs, those whose verdict is certain."""
+    """Of the feasible runs, those whose verdict is certain; below `ENOUGH_GROUPS` groups of samples none is."""
     held = [run for run in _judged(runs) if run.summary.feasible is True]
-    return RunCount(sum(run.summary.certain is True for run in held), len(held))
+    return RunCount(sum(run.summary.certain and not run.few_groups for run in held), len(held))
 
 
 def _judged(runs: Sequence[Run]) -> list[Run]:
@@ -181,12 +187,9 @@ def falls(runs: Sequence[Run]) -> RunCount:
 
 
 def certain(runs: Sequence[Run]) -> RunCount:
-    """Of the runs that fall and have a certificate, those certain at 95 % confidence; samples of one clip never are."""
+    """Of the runs that fall and have a certificate, those certain at 95 % confidence, as in `proven`."""
     known = [run for run in runs if _falls(run) and run.summary.certified]
-    return RunCount(
-        sum(min(run.summary.certified) > 0 and not (run.groups is not None and run.groups.single) for run in known),
-        len(known),
-    )
+    return RunCount(sum(min(run.summary.certified) > 0 and not run.few_groups for run in known), len(known))
 
 
 def outcome(gained: Interval) -> Outcome:

@@ -116,9 +116,9 @@ class Noise:
                     "noise that belongs to samples needs a sigma, measured on the whole data set; got none."
                 )
             draws = indices if isinstance(indices, SampleDraws) else SampleDraws(indices)
-            if len(draws.indices) != len(clean):
+            if draws.rows != len(clean):
                 raise InputError(
-                    f"noise that belongs to samples needs a row of x for each of {len(draws.indices)} samples; got the "
+                    f"noise that belongs to samples needs a row of x for each of {draws.rows} samples; got the "
                     f"shape {tuple(clean.shape)}. The output of the input embedding must be (B, …)."
                 )
             return self._of_samples(clean, self.sigma, keep, draws)
@@ -258,6 +258,11 @@ class SampleDraws:
     def __init__(self, indices: Sequence[int]):
         self.indices = indices
         self._kept: dict[tuple[type, int, torch.Size, torch.device], Tensor] = {}
+
+    @property
+    def rows(self) -> int:
+        """B, the number of samples in the batch."""
+        return len(self.indices)
 
     def on(self, noise: ScaledNoise, clean: Tensor, keep: Tensor | None) -> Tensor:
         """The draws (B, …) in single precision on the device of x, with 0 at padding.

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -197,7 +198,7 @@ def test_below_twelve_groups_the_verdict_is_open():
         assert missed.sentence("the test data").endswith(
             "So far layers 1, 2 miss their bounds by more than 1% on the test data."
         )
-        assert few.certificate() == "No layer is certain to lower the loss on these data."
+        assert few.certificate() == ""
     enough, missed = (verdict(each, layers(losses, groups % 12)) for each in (problem, broken))
     assert enough.certain and enough.sentence() == "Feasible: every constraint holds on held-out data."
     assert missed.violated == [1, 2] and not missed.unproven
@@ -509,6 +510,18 @@ def test_the_geometric_target_is_judged_by_the_held_out_losses_alone():
     assert found.feasible and found.certain
     worse = verdict(problem, layers(samples([4.0, 4.1, 1.5, 1.0], spread=0.05)))
     assert worse.violated == [1] and not worse.feasible
+
+
+@pytest.mark.parametrize(
+    ("falls", "words"),
+    [
+        ([0.03, 0.0004], "With 95% confidence these layers lower the loss at least: layer 1 by 3.0%."),
+        ([0.0004, -0.1], "No layer is certain to lower the loss by 0.1% on these data."),
+    ],
+)
+def test_a_certificate_lists_no_fall_that_reads_as_none(falls, words):
+    found = verdict(DescentProblem(2, alpha=0.1), layers(samples([2.0, 1.7, 1.4])))
+    assert replace(found, certified=falls).certificate() == words
 
 
 def test_certified_falls_of_one_layer_are_students_one_sided_bound():

@@ -16,6 +16,7 @@ import descend
 from descend import DescentTrainer
 from descend.cli import main
 from descend.cli.settings import read_recipe
+from descend.noise import GaussianNoise
 from descend.records.card import CARD_FILE, Card, edited_card, write_card
 from descend.records.schema import RunConfig, parse_summary, read_config
 from descend.run import stored
@@ -80,6 +81,13 @@ def test_the_tables_and_results_of_an_evaluation():
     assert set(cells) == {4, 5, 6}  # no name has broken a table
 
 
+def test_an_open_verdict_has_no_intervals():
+    words = {"groups": 3, "verdict": "Open: 3 groups of samples.", "certificate": "", "certified": [None, None]}
+    text = card(summary=parse_summary(SUMMARY | words | {"violation_intervals": [[None, None]] * 2})).text()
+    assert "Open: 3 groups of samples.\n" in text and "| layer | loss | violation |\n" in text
+    assert "| 2 | 2 | 0.2 |\n" in text and "interval" not in text
+
+
 def test_an_export_is_read_at_its_last_layer():
     text = card(summary=parse_summary(SUMMARY), layer=1).text()
     values = {each.metric_args["noise"]: each.metric_value for each in ModelCard(text).data.eval_results}
@@ -118,7 +126,7 @@ def test_a_card_is_written_again_until_a_user_edits_it(tmp_path, caplog):
 
 def test_a_run_has_a_card_from_its_end_on_and_a_new_one_after_each_evaluation(tmp_path, capsys, caplog):
     run, file = tmp_path / "run", tmp_path / "run" / "model" / CARD_FILE
-    assert train(run, steps=3) == 0
+    assert train(run, "--noise-is", "variance", steps=3) == 0
     first = ModelCard.load(file)
     assert first.data.library_name == "descend" and "on the validation data" in first.text
     assert "descend train video-ut" in first.text and not first.data.eval_results
@@ -126,13 +134,15 @@ def test_a_run_has_a_card_from_its_end_on_and_a_new_one_after_each_evaluation(tm
     summary = json.loads((run / "summary.json").read_text())
     second = ModelCard.load(file)
     assert len(second.data.eval_results) == 2 and summary["verdict"] in second.text
-    assert "on the pixels and seed" in first.text and second.text.count("on the pixels") == 2
+    assert "noise γ = 0.8, where γσ_x is the variance, on the pixels and seed" in first.text
+    assert second.text.count("on the pixels") == 2
+    assert "\nOpen: " in second.text and "interval" not in second.text  # of its few clips
     assert "input embedding" not in second.text and "head" not in second.text
     file.write_text(file.read_text().replace("tags:", "license: mit\ntags:"))
     theirs = file.read_text()
     # Neither an evaluation nor a resumed run replaces the user's card.
     assert main(["evaluate", str(run), "--noise", "0"]) == 0
-    assert train(run, "--resume", steps=3) == 0
+    assert train(run, "--resume", "--noise-is", "variance", steps=3) == 0
     assert file.read_text() == theirs and caplog.text.count("was edited") == 2
 
 
@@ -215,7 +225,8 @@ def test_what_is_pushed_has_our_card(adapters, tmp_path, pushed):
     if adapters:
         model = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", target_modules=["q_lin"]))
     args = TrainingArguments(str(tmp_path / "out"), max_steps=1, hub_model_id="me/it", **QUIET)
-    trainer = DescentTrainer(model, args, train_dataset=rows(), eval_dataset=rows())
+    noise = GaussianNoise(0.15, noise_is="variance")
+    trainer = DescentTrainer(model, args, train_dataset=rows(), eval_dataset=rows(), noise=noise)
     trainer.train()
     trainer.evaluate()
     trainer.push_to_hub(license="mit", tags="mine")
@@ -225,6 +236,7 @@ def test_what_is_pushed_has_our_card(adapters, tmp_path, pushed):
     assert loaded.data.tags == ["descend", "mine"] and loaded.data.model_name == "it"
     assert loaded.data.library_name == ("peft" if adapters else "transformers")
     assert trainer.verdict.sentence("the evaluation data") in loaded.text
+    assert "noise γ = 0.15, where γσ_x is the variance, on the input embedding" in loaded.text
     descend.evaluate(trainer, rows())
     assert ModelCard.load(tmp_path / "out" / CARD_FILE).data.eval_results
     (tmp_path / "out" / CARD_FILE).write_text("# Mine\n")

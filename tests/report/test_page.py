@@ -52,14 +52,14 @@ def test_the_verdict_comes_before_the_rest(visit: Visit) -> None:
 
 def test_what_is_not_certain_has_a_colour_of_its_own(browser: Browser, tmp_path: Path) -> None:
     proven = {"feasible": False, "violation_intervals": [[0.1, 0.5]] * 7}
-    states = {"certain": {}, "tentative": {"certain": False}, "broken": proven}
+    states = {"certain": {}, "tentative": {"certain": False}, "broken": proven, "open": {"groups": 3}}
     looks = set()
     for name, entries in states.items():
         run = fake_run(tmp_path / name, "constrained", frames=False, **entries)
         with Visit(browser, write_page([run], tmp_path / f"{name}.html", name)) as visit:
             ground = "getComputedStyle(document.querySelector('.verdict')).backgroundColor"
             looks.add((visit.page.evaluate(ground), visit.page.locator(".headline .mark").inner_text()))
-    assert len({ground for ground, _ in looks}) == len({mark for _, mark in looks}) == 3
+    assert len({ground for ground, _ in looks}) == len({mark for _, mark in looks}) == 4
 
 
 def test_a_noise_slider_moves_frames_plot_and_the_other_slider(visit: Visit) -> None:
@@ -282,7 +282,7 @@ def test_the_glossary_lists_what_the_page_shows_and_nothing_else(browser: Browse
     with Visit(browser, write_page(runs, tmp_path / "report.html", "words")) as visit:
         names = visit.page.locator("footer dt").all_inner_texts()
         shown = ("UT", "RMSE", "γ, noise level", "λ, multiplier", "fl, loss", "ERM, plain training")
-        assert {*shown, "Feasible, infeasible", "Layer l, L"} <= set(names)
+        assert {*shown, "Feasible, infeasible, open", "Layer l, L"} <= set(names)
         assert not {"DUST", "ViT", "Accuracy", "NEFTune", "Linear probe"} & set(names)
         assert "grey values" in visit.page.locator("footer").inner_text()
     own = fake_run(tmp_path / "own", "erm", frames=False, recipe="Regression")

@@ -1,6 +1,7 @@
 """The figures, the tables and the errors of the report; `test_report_page` looks at the page itself."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from html import escape
@@ -315,6 +316,41 @@ def test_what_may_be_chance_is_no_proof(runs: list[Path], lows: list[float], hea
     assert ("evaluate on more data first" in html) == (min(lows) < 0)
     cells = [cell for table in runs_tables(group_runs(views)) for body in table.bodies for cell in body.rows[0].cells]
     assert any(cell.note == "not proven" for cell in cells) == (min(lows) < 0)
+
+
+OPEN = {"groups": 3, "certain": False, "certified": [math.nan] * 7, "verdict": "Open: 3 groups of samples."}
+
+
+@pytest.mark.parametrize(
+    ("feasible", "violated", "low", "state", "cell"),
+    [
+        (True, [], math.nan, "open", ("open", "so far yes")),
+        (False, [4], math.nan, "open", ("open", "so far no")),
+        (False, [4], 0.1, "open", ("open", "so far no")),  # an interval of an older version, which few groups forbid
+        (False, [4], -0.1, "open", ("open", "so far no")),
+    ],
+)
+def test_few_groups_leave_a_verdict_open(
+    runs: list[Path], feasible: bool, violated: list[int], low: float, state: str, cell: tuple[str, str]
+) -> None:
+    summary = json.loads((runs[1] / "summary.json").read_text())
+    known = OPEN | {"feasible": feasible, "violated": violated, "violation_intervals": [[low, 0.5]] * 7}
+    groups = group_runs([RunView(parse_summary(summary | known))])
+    html = shown_verdict(verdict(groups))
+    assert f'<div class="verdict {state}">' in html and "easible" not in html
+    assert "Open: these data are too few to tell whether the constraints hold</h2>" in html
+    assert "<p>3 groups of samples.</p>" in html and "Evaluate on at least 12 groups of samples" in html
+    assert cell in [(each.text, each.note) for each in runs_tables(groups)[0].bodies[0].rows[0].cells]
+    (trace,) = figures.violations(groups[0]).data
+    assert {words for _, words in trace.customdata} == {""} and np.isnan(trace.error_y.array).all()
+    enough = group_runs([RunView(parse_summary(summary | {"groups": 12}))])
+    assert all(words.startswith(" (from ") for _, words in figures.violations(enough[0]).data[0].customdata)
+
+
+def test_a_loss_that_is_not_finite_is_broken_by_few_groups_too(runs: list[Path]) -> None:
+    summary = json.loads((runs[1] / "summary.json").read_text())
+    known = OPEN | {"feasible": False, "violated": [4], "violations": [*summary["violations"][:3], None, 0, 0, 0]}
+    assert verdict(group_runs([RunView(parse_summary(summary | known))])).state == "broken"
 
 
 def test_a_script_is_advised_in_python(runs: list[Path]) -> None:

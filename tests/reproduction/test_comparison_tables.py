@@ -145,6 +145,11 @@ def test_falls_are_strict_and_certain_if_every_layer_is():
     assert (ours.falls, ours.certain) == (RunCount(3, 4), RunCount(1, 2))
     lines[0]["groups"]["single"] = True  # samples of one clip say nothing of other clips
     assert overview(results(lines))["constrained"].certain == RunCount(0, 2)
+    lines[0]["groups"]["single"] = False
+    for groups, certain in ((11, 0), (12, 1)):  # as does what rests on few groups
+        lines[0]["summary"] |= {"groups": groups, "feasible": True, "certain": True}
+        ours = overview(results(lines[:1] + lines[4:]))["constrained"]
+        assert (ours.certain, ours.proven) == (RunCount(certain, 1), RunCount(certain, 1))
 
 
 def test_a_method_without_constraints_is_feasible_by_the_defaults_target_alone():

@@ -83,7 +83,12 @@ def test_hidden_files_and_empty_folders_are_no_side(root):
     remove(root, "video/ped2/training/frames/01/001.jpg")
     (root / "video" / "ped2" / "training").mkdir()
     (root / "video" / "ped2" / "training" / ".DS_Store").touch()
-    assert "missing: video/ped2: training (ucsd)" in data_lines(paths(), root)
+    shadow = root / "mnli" / "glue_format" / "__MACOSX" / "MNLI"
+    remove(root, "mnli/glue_format/MNLI/train.tsv")
+    shadow.mkdir(parents=True)
+    (shadow / "train.tsv").touch()  # an archive of macOS names its litter like the data
+    lines = data_lines(paths(), root)
+    assert "missing: video/ped2: training (ucsd)" in lines and "missing: mnli/glue_format: train (mnli)" in lines
 
 
 def test_fewer_prompts_than_alpaca_eval_has_are_counted(root):

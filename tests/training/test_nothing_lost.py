@@ -287,12 +287,12 @@ def test_a_signal_while_videos_are_decoded_leaves_nothing_and_says_how_to_go_on(
 def test_a_signal_in_an_evaluation_stops_the_run(finished, tmp_path, monkeypatch, capsys, evaluation, signals, words):
     count, measure = [], DescentMixin._measure
 
-    def interrupted(self, *given):
+    def interrupted(self, *given, **options):
         count.append(1)
         if len(count) == evaluation:
             for each in signals:
                 signal.raise_signal(each)
-        return measure(self, *given)
+        return measure(self, *given, **options)
 
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
@@ -306,7 +306,7 @@ def test_a_signal_in_an_evaluation_stops_the_run(finished, tmp_path, monkeypatch
 
 
 def test_a_signal_after_the_last_step_of_a_run_that_saves_nothing_promises_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(DescentMixin, "_measure", lambda *_: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(DescentMixin, "_measure", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
     assert train(tmp_path / "run", "--save-strategy", "no", "--eval-strategy", "no", steps=1) == 130
     assert said(capsys) == "descend: interrupted after the last step; there is no checkpoint to go on from."
 
@@ -331,7 +331,7 @@ def test_what_an_epoch_measures_at_its_end_is_measured_once(tmp_path, by_epochs,
         assert train(out, *flags) == 130
     assert (out / "checkpoint-5").is_dir()
     with monkeypatch.context() as patch:
-        patch.setattr(DescentMixin, "_measure", lambda *_: [signal.raise_signal(signal.SIGINT) for _ in range(2)])
+        patch.setattr(DescentMixin, "_measure", lambda *_, **__: [signal.raise_signal(signal.SIGINT) for _ in range(2)])
         assert train(out, *flags, "--resume") == 130
     assert not (out / "checkpoint-6").exists()
     assert train(out, *flags, "--resume") == 0
@@ -533,11 +533,11 @@ def test_a_checkpoint_of_several_processes_is_not_gone_on_with_by_one(unfinished
 def test_processes_that_do_not_know_of_each_other_are_refused(tmp_path, monkeypatch):
     """As torchrun starts them without --use-cpu, where there is no GPU for each."""
     args = DescentConfig(output_dir=str(tmp_path), use_cpu=True)
-    DescentMixin._refuse(args, {})
+    DescentTrainer._refuse(args, {})
     assert args.world_size == 1
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match="2 processes"):
-        DescentMixin._refuse(args, {})
+        DescentTrainer._refuse(args, {})
 
 
 def test_a_disk_that_knows_no_locks_is_told_of_once(tmp_path, monkeypatch, caplog):

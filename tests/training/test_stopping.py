@@ -62,8 +62,8 @@ def scripted(monkeypatch, losses):
     """Let the layers' losses of the evaluation after each step be these; the last ones for all that follow."""
     measure = DescentTrainer._measure
 
-    def of_step(self, *given):
-        found = measure(self, *given)
+    def of_step(self, *given, **options):
+        found = measure(self, *given, **options)
         row = torch.tensor(losses[min(self.state.global_step, len(losses)) - 1], dtype=torch.float64)
         return replace(found, losses=row.expand_as(found.losses))
 

@@ -33,9 +33,9 @@ def test_a_classifier_is_trained_measured_and_saved_as_the_librarys_own(tmp_path
 
 def test_the_measurement_does_not_depend_on_how_samples_are_batched(tmp_path, tokenizer):
     trainer = build(tmp_path, tokenizer, per_device_eval_batch_size=1)
-    alone = trainer._measure(trainer.eval_dataset)
+    alone = trainer._measure(trainer._evaluation_loader(trainer.eval_dataset))
     trainer.args.per_device_eval_batch_size = 40
-    together = trainer._measure(trainer.eval_dataset)
+    together = trainer._measure(trainer._evaluation_loader(trainer.eval_dataset))
     torch.testing.assert_close(together.losses, alone.losses, rtol=1e-4, atol=1e-5)
 
 

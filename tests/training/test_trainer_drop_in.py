@@ -500,9 +500,3 @@ def test_a_metric_that_no_evaluation_gives_is_named_with_those_there_are(tmp_pat
     with pytest.raises(InputError, match=r"accuracy, .*loss, .*share.*; got 'f1'"):
         train("f1")
     assert train("share").best_metric == 0.5
-
-
-def test_a_run_that_is_never_evaluated_says_that_it_keeps_the_last_model(tmp_path, tokenizer, caplog):
-    best = {"eval_strategy": "steps", "eval_steps": 9, "save_strategy": "steps", "save_steps": 9, "max_steps": 1}
-    trainer(tmp_path, tokenizer, classifier(tokenizer), args=best | {"load_best_model_at_end": True}).train()
-    assert "a run of 1 steps is never evaluated with eval_steps 9" in caplog.text

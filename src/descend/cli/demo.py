@@ -45,7 +45,7 @@ def demo(words: Sequence[str]) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     mark.touch()
     usual = options.data == GENERATED and options.max_steps is None
-    takes = " This takes about a minute and a half on two idle cores." if usual else ""
+    takes = " On one idle core this takes about two minutes." if usual else ""
     print(
         f"Trains two models and evaluates them: plain training (erm), then constrained.{takes}\n"
         f"{options.out / 'report.html'} is written after the first, and again after the second.\n",

@@ -193,8 +193,9 @@ def finish(trainer: Any) -> None:
             "No evaluated model met the constraints: train longer, or for fewer steps if only deep layers break; or "
             f"lower {ask}."
         )
-        sure = ", but not proven" if verdict.unproven == verdict.violated else ""
-        print(f"WARNING: {out} ends INFEASIBLE{sure}. {offer if best.is_dir() else none}", file=sys.stderr)
+        state = "INFEASIBLE, but not proven" if verdict.unproven == verdict.violated else "INFEASIBLE"
+        state = "open, and misses a bound so far" if verdict.open else state
+        print(f"WARNING: {out} ends {state}. {offer if best.is_dir() else none}", file=sys.stderr)
 
 
 def compare_runs(runs: Sequence[Path], out: Path) -> Path:
@@ -236,4 +237,5 @@ def line_of(summary: "Summary") -> str:
         value += f", {summary.train_value:.{digits}f} at the training noise"
     if summary.train_noise and (given := summary.input_metrics.get(summary.train_noise)) is not None:
         value += f", where the noisy input itself has {given:.{digits}f}"
-    return f"{summary.model} {summary.method} on {summary.dataset}: {value}. {summary.verdict} {summary.certificate}"
+    words = f"{summary.model} {summary.method} on {summary.dataset}: {value}. {summary.verdict} {summary.certificate}"
+    return words.rstrip()

@@ -253,7 +253,11 @@ class PrimalDual:
     def state_dict(self) -> dict[str, Any]:
         """The full state: a run that resumes from it is bit-identical."""
         # Copy here and in loading: torch's optimizers return references to their state and change it in place.
-        state: dict[str, Any] = {"kind": self._kind, "in_force": self.problem.in_force, "multipliers": self._multipliers}
+        state: dict[str, Any] = {
+            "kind": self._kind,
+            "in_force": self.problem.in_force,
+            "multipliers": self._multipliers,
+        }
         state |= {"ascent": self._ascent.state_dict(), "steps": self.steps, "warmup": self.warmup}
         state |= {"totals": self._totals, "pending": self._pending}
         state |= {"reference": self._reference, "referred": self._referred}

@@ -163,9 +163,12 @@ def rule(values: Tensor, name: str, lr: float, options: Mapping[str, Any], *, ma
                 f"options of the dual optimizer must not hold {option}: the learning rate has an argument of its own, "
                 f"and multipliers always ascend; got {option}={value!r}. Leave it out."
             )
-        if isinstance(value, str) or (isinstance(value, float) and not math.isfinite(value)):
-            raise InputError(f"{option} of the dual optimizer must be a number; got {value!r}.")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{option} of the dual optimizer must be a number; got {value}.")
     try:
-        return RULES[name]([values], lr=lr, maximize=maximize, **options)
+        optimizer = RULES[name]([values], lr=lr, maximize=maximize, **options)
     except (TypeError, ValueError, IndexError) as error:
         raise InputError(f"the dual optimizer {name!r} does not take these options: {error}") from None
+    if texts := [option for option, value in options.items() if isinstance(value, str)]:
+        raise InputError(f"{texts[0]} of the dual optimizer must be a number; got {options[texts[0]]!r}.")
+    return optimizer

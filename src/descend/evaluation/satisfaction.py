@@ -11,12 +11,13 @@ from torch import Tensor
 from descend.core import DescentProblem, refuse_negative
 from descend.errors import InputError
 from descend.evaluation.layers import LayerLosses
+from descend.records.schema import ENOUGH_GROUPS
 
 CONFIDENCE = 0.95
 """Of all intervals at once."""
 
-ENOUGH_GROUPS = 12
-"""Below so many groups of samples no interval is given: too few tell how much groups differ."""
+LEAST_FALL = 0.001
+"""Certain falls below this share are not listed: in per cent, with one decimal, they read as none."""
 
 TOLERANCE = 0.01
 """A constraint missed by more than this share of its bound is broken, however wide its interval."""
@@ -72,8 +73,8 @@ class Verdict:
 
     @property
     def open(self) -> bool:
-        """Whether the samples are of too few groups to prove anything: below `ENOUGH_GROUPS`."""
-        return self.groups < ENOUGH_GROUPS
+        """Whether groups are fewer than `ENOUGH_GROUPS`, and no constraint is proven broken all the same."""
+        return self.groups < ENOUGH_GROUPS and self.violated == self.unproven
 
     @property
     def single(self) -> bool:
@@ -81,15 +82,18 @@ class Verdict:
         return self.groups == 1
 
     def certificate(self) -> str:
-        """What is certain of each layer, in words."""
-        falls = [f"layer {layer} by {share:.1%}" for layer, share in enumerate(self.certified, start=1) if share > 0]
+        """What is certain of each layer, in words; empty where the verdict is open."""
+        if self.open:
+            return ""
+        shares = enumerate(self.certified, start=1)
+        falls = [f"layer {layer} by {share:.1%}" for layer, share in shares if share >= LEAST_FALL]
         if not falls:
-            return "No layer is certain to lower the loss on these data."
+            return f"No layer is certain to lower the loss by {LEAST_FALL:.1%} on these data."
         return f"With {CONFIDENCE:.0%} confidence these layers lower the loss at least: {', '.join(falls)}."
 
     def sentence(self, data: str = "held-out data") -> str:
         """The verdict in words; ``data`` are what it was measured on."""
-        if self.open and self.violated == self.unproven:
+        if self.open:
             return (
                 f"Open: {self.groups} group{'s' * (self.groups > 1)} of samples, at least {ENOUGH_GROUPS} are needed "
                 f"for a verdict, such as {ENOUGH_GROUPS} clips or texts. So far {self._so_far(data)}."

@@ -31,6 +31,11 @@ class PrefixDraws(SampleDraws):
         self._ids: Tensor | None = None
         self._mask: Tensor | None = None
 
+    @property
+    def rows(self) -> int:
+        """B, the number of texts that are read."""
+        return 0 if self._ids is None else len(self._ids)
+
     def follow(self, ids: Tensor, mask: Tensor | None = None) -> None:
         """The tokens of the next forward pass.
 

@@ -110,11 +110,12 @@ class Card:
         whole = "" if self.layer is None else f" This model ends with layer {self.layer} of {summary.depth}."
         parts = ["## Verdict", f"{summary.verdict} {summary.certificate}".strip()]
         if summary.violations and summary.violation_intervals:
+            columns = 3 if summary.few_groups else 4  # an open verdict has no intervals
             parts.append(
                 _table(
-                    ["layer", "loss", "violation", "95 % interval"],
+                    ["layer", "loss", "violation", "95 % interval"][:columns],
                     [
-                        [layer, _short(loss), _short(violation), _interval(low, high)]
+                        [layer, _short(loss), _short(violation), f"{_short(low)} … {_short(high)}"][:columns]
                         for layer, (loss, violation, (low, high)) in enumerate(
                             zip(
                                 summary.layer_losses[summary.train_noise][1:],
@@ -130,7 +131,7 @@ class Card:
             )
             parts.append(
                 f"At the training noise γ = {summary.train_noise:g}. A constraint holds where its violation is at most "
-                "0; the intervals hold for all layers together."
+                f"0{'' if summary.few_groups else '; the intervals hold for all layers together'}."
             )
         if not summary.layer_metrics:
             return parts
@@ -196,6 +197,11 @@ def trained_note(trained: Trained) -> str:
     asked = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in trained.problem.items())
     bounds = f" Its constraints: {asked}." if trained.method == "constrained" and asked else ""
     return f"{bounds} Trained with Descend {trained.version}.{temperature_note(trained.temperature)}"
+
+
+def noise_note(level: float, noise_is: str) -> str:
+    """The training noise, in words: γ, and that γσ_x is a variance where it is one."""
+    return f"noise γ = {level:g}{', where γσ_x is the variance,' if noise_is == 'variance' and level else ''}"
 
 
 def temperature_note(temperature: float | None) -> str:
@@ -264,10 +270,6 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def _short(value: float) -> str:
     return f"{value:.4g}"
-
-
-def _interval(low: float, high: float) -> str:
-    return "open" if math.isnan(low) else f"{_short(low)} … {_short(high)}"
 
 
 def _layer(layer: int | None) -> str:

@@ -6,6 +6,7 @@ Two entries are for the page alone: a trace's ``meta`` is its colour on a light 
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from math import isnan, nan
 from typing import Any
 
 import plotly.graph_objects as go
@@ -206,7 +207,7 @@ def multipliers(run: RunView) -> go.Figure:
 
 
 def violations(group: Group) -> go.Figure:
-    """How far each layer's constraint is violated, with its interval.
+    """How far each layer's constraint is violated, with its interval where there is one.
 
     A cross marks a constraint that the run was judged to break.
     """
@@ -218,8 +219,9 @@ def violations(group: Group) -> go.Figure:
         offset = 0.5 * ((place + 0.5) / len(shown) - 0.5)
         layers = [layer for layer in range(1, summary.depth + 1) if summary.asks(layer)]
         values = [summary.violations[layer - 1] for layer in layers]
-        intervals = summary.violation_intervals or [(value, value) for value in summary.violations]
-        pairs = [intervals[layer - 1] for layer in layers]
+        known = not summary.few_groups and summary.violation_intervals
+        pairs = [summary.violation_intervals[layer - 1] if known else (nan, nan) for layer in layers]
+        ranges = ["" if isnan(low) else f" (from {low:.3g} to {high:.3g})" for low, high in pairs]
         broken = [layer in summary.violated for layer in layers]
         figure.add_scatter(
             x=[layer + offset for layer in layers],
@@ -243,10 +245,10 @@ def violations(group: Group) -> go.Figure:
                 "thickness": 2,
                 "width": 7,
             },
-            customdata=[[layer, *pair] for layer, pair in zip(layers, pairs, strict=True)],
+            customdata=list(zip(layers, ranges, strict=True)),
             meta=arm.style[:2],
             hovertemplate=f"%{{fullData.name}}, seed {summary.seed}, layer %{{customdata[0]}}<br>"
-            "%{y:.3g} (from %{customdata[1]:.3g} to %{customdata[2]:.3g})<extra></extra>",
+            "%{y:.3g}%{customdata[1]}<extra></extra>",
         )
     figure.update_xaxes(layer_ticks(1, group.depth))
     figure.update_yaxes(zeroline=True, zerolinecolor=MUTED, zerolinewidth=2)

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from descend.records.schema import ENOUGH_GROUPS
+
 
 class Term(NamedTuple):
     """A term, its meaning (both HTML), and the pattern of the words that call for it."""
@@ -117,11 +119,12 @@ _TERMS = (
         r"\b([Tt]hreshold|[Pp]atience)\b",
     ),
     _term(
-        "Feasible, infeasible",
+        "Feasible, infeasible, open",
         "Feasible: no constraint is broken on the data judged on. “As far as the data can tell”: some confidence"
         " interval reaches above 0, so more data could show otherwise. Infeasible: at least one constraint is broken:"
-        " its interval lies above 0, which proves it, or it is missed by more than 1\u00a0% of its bound.",
-        r"\b([Ff]easible|[Ii]nfeasible|INFEASIBLE)\b",
+        " its interval lies above 0, which proves it, or it is missed by more than 1\u00a0% of its bound."
+        f" Open: the samples are of fewer than {ENOUGH_GROUPS} groups, such as clips or texts, which prove nothing.",
+        r"\b([Ff]easible|[Ii]nfeasible|INFEASIBLE|Open:)",
     ),
     _term("Confidence interval", "Where the true value lies in 95 of 100 such evaluations.", r"\binterval"),
     _term(

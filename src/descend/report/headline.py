@@ -6,13 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from descend.records.schema import ENOUGH_GROUPS
 from descend.report.intervals import Draws, GroupScores, combine, draws
 from descend.report.runs import Arm, Group, RunView, format_alpha
 from descend.report.tables import number
 from descend.report.views import Body, Cell, Row, Table
-
-FEW_GROUPS = 12
-"""With fewer groups of samples an interval may be too narrow."""
 
 
 class Measure(NamedTuple):
@@ -158,7 +156,7 @@ def _words(group: Group, measure: Measure, intervals: Sequence[Draws]) -> str:
     single = any(run.groups and run.groups.single for run in group.runs)
     samples = f"{groups} samples of a single group" if single else f"{groups} groups of samples"
     over = f"over {samples}" + (f" and {seeds} seeds" if seeds > 1 else ", of these trained models alone")
-    few = " With so few groups they may be too narrow." if groups < FEW_GROUPS else ""
+    few = " With so few groups they may be too narrow." if groups < ENOUGH_GROUPS else ""
     return f"{words} Small: 95\u00a0% intervals {over}, each for itself.{few}"
 
 

@@ -57,7 +57,7 @@ def layers_table(run: RunView, heading: str, *, opened: bool) -> Table:
                     number(summary.violations[layer - 1]) if summary.asks(layer) else "–",
                     strong=layer in summary.violated,
                 ),
-                Cell(_at_least(summary.certified[layer - 1]) if summary.certified else "–"),
+                Cell(_at_least(summary.certified[layer - 1]) if summary.certified and not summary.few_groups else "–"),
             ]
         )
         for layer in range(1, summary.depth + 1)
@@ -110,6 +110,8 @@ def _feasible(runs: Sequence[RunView]) -> Cell:
     if not known:
         return Cell("–")
     words = f"{sum(known)} of {len(known)}" if len(known) > 1 else "yes" if known[0] else "no"
+    if all(run.summary.open for run in runs):
+        return Cell("open", f"so far {words}")
     if not all(known):
         broken = [run.summary for run in runs if run.summary.feasible is False]
         note = "not proven" if all(summary.unproven for summary in broken) else ""

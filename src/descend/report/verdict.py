@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+from descend.records.schema import ENOUGH_GROUPS
 from descend.report.runs import Arm, Group, RunView, alphas, group_name
 from descend.report.tables import number
 from descend.report.views import GroupLink, Sentence, Span, VerdictView
@@ -23,21 +24,26 @@ def verdict(groups: Sequence[Group]) -> VerdictView:
 def findings(group: Group) -> list[Sentence]:
     """What else is known of a group's runs: what is certain of the layers, what was asked, what was measured."""
     arms = _judged(group)
-    certain = _by_run(arms, [[run.summary.certificate for run in arm.runs] for arm in arms])
+    certain = _by_run(
+        arms, [["" if run.summary.few_groups else run.summary.certificate for run in arm.runs] for arm in arms]
+    )
     measured = [words for arm in arms for words in _measured(arm, group)]
     asked = dict.fromkeys(words for arm in arms if (words := _asked(arm)))
     return [*certain, *([Span(words)] for words in (*measured, *asked))]
 
 
 def _state(runs: Sequence[RunView]) -> str:
-    """``broken`` is what is proven to be; where all misses may be chance it is ``unproven``."""
-    known = [run.summary.feasible for run in runs]
-    if any(feasible is False for feasible in known):
-        proven = any(run.summary.feasible is False and not run.summary.unproven for run in runs)
-        return "broken" if proven else "unproven"
-    if not runs or not all(known):
+    """``broken`` is what is proven to be; where all misses may be chance it is ``unproven``, or ``open``."""
+    if broken := _broken(runs):
+        return "unproven" if all(run.summary.unproven for run in broken) else "broken"
+    if not runs or any(run.summary.open or run.summary.feasible is None for run in runs):
         return "open"
     return "holds" if all(run.summary.certain for run in runs) else "tentative"
+
+
+def _broken(runs: Sequence[RunView]) -> list[RunView]:
+    """The runs that are judged not feasible; those whose verdict is open are not."""
+    return [run for run in runs if run.summary.feasible is False and not run.summary.open]
 
 
 def _shown(groups: Sequence[Group]) -> str:
@@ -68,8 +74,8 @@ def _beside_input(group: Group) -> list[str]:
 def _headline(runs: Sequence[RunView]) -> str:
     if not runs:
         return "Trained without constraints: nothing is promised about the layers"
-    total, feasible = len(runs), sum(run.summary.feasible is True for run in runs)
-    unproven = sum(run.summary.unproven for run in runs)
+    total, broken = len(runs), _broken(runs)
+    unproven = sum(run.summary.unproven for run in broken)
     certain = sum(run.summary.certain for run in runs)
     scope = f", in all {total} runs" if total > 1 else ""
     match _state(runs):
@@ -82,8 +88,8 @@ def _headline(runs: Sequence[RunView]) -> str:
         case "broken" if total == 1:
             return "Not feasible: the constraints do not hold"
         case "broken" | "unproven":
-            where = f"Not feasible in {total - feasible} of {total} runs"
-            proven = f", proven in {total - feasible - unproven or 'none'}" if unproven else ""
+            where = f"Not feasible in {len(broken)} of {total} runs"
+            proven = f", proven in {len(broken) - unproven or 'none'}" if unproven else ""
             return f"{where}{proven or ': there the constraints do not hold'}"
         case _ if any(run.summary.violations for run in runs):
             return "Open: these data are too few to tell whether the constraints hold"
@@ -118,7 +124,7 @@ def _advice(state: str, runs: Sequence[RunView]) -> str:
         case _ if not runs:
             return "For a promise about each layer, train with --method constrained."
         case _ if any(summary.violations for summary in summaries):
-            return "Evaluate on more groups of samples, such as more clips or texts."
+            return f"Evaluate on at least {ENOUGH_GROUPS} groups of samples, such as clips or texts."
         case _:
             return "Evaluate the runs again with `descend evaluate`."
 
@@ -139,7 +145,7 @@ def _verdicts(group: Group) -> list[Sentence]:
 def _without_title(words: str) -> str:
     """A verdict without the word that the headline has: "Feasible: every …" becomes "Every …"."""
     title, _, rest = words.partition(": ")
-    if not rest or not title.lower().startswith(("feasible", "infeasible")):
+    if not rest or not title.lower().startswith(("feasible", "infeasible", "open")):
         return words
     return rest[0].upper() + rest[1:]
 

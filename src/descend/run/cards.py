@@ -10,7 +10,7 @@ from descend.errors import InputError
 from descend.recipes import RECIPES
 from descend.recipes.options import options
 from descend.recipes.pretrained import SMALL
-from descend.records.card import Card, temperature_note, trained_note
+from descend.records.card import Card, noise_note, temperature_note, trained_note
 from descend.records.schema import MODELS, SUMMARY_FILE, RunConfig, Summary, read_config, read_summary, read_trained
 from descend.training.preset import Preset, paper
 
@@ -43,7 +43,8 @@ def run_card(
     temperature = config.temperature if checkpoint == MODELS[0] else None
     start = next((config.settings[name] for name in ("pretrained", "model") if config.settings.get(name)), SMALL)
     base = None if start == SMALL or _local(start) else str(start)
-    noise = config.settings.get("noise", 0)
+    settings: dict[str, Any] = config.settings
+    noise = noise_note(settings.get("noise", 0), settings.get("noise_is", "std"))
     depth = config.settings["depth"]
     begin = "" if start == SMALL else f", starting from {base or _name(str(start))}"
     video = config.recipe.startswith("video-")
@@ -52,7 +53,7 @@ def run_card(
     if video:
         read = "It takes grey frames of 160×160 pixels, and each layer's output is read as such a frame."
     about = [
-        f"{config.model}, trained on {config.dataset}{begin}, with the method `{config.method}`, noise γ = {noise:g} "
+        f"{config.model}, trained on {config.dataset}{begin}, with the method `{config.method}`, {noise} "
         f"on {noise_on} and seed {config.seed}. {read}"
         + (trained_note(trained) if trained else temperature_note(temperature))
     ]

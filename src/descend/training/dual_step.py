@@ -1,6 +1,5 @@
 """When the dual step is taken: the callback in Transformers' training loop."""
 
-import logging
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,6 @@ from descend.records.ownership import FEASIBLE_FOLDER, forget_results, remove
 
 if TYPE_CHECKING:
     from descend.training.trainer import DescentMixin
-
-logger = logging.getLogger(__name__)
 
 
 def steps_of_epoch(args: TrainingArguments, state: TrainerState, loader: DataLoader) -> int:
@@ -38,12 +35,6 @@ class DualStep(TrainerCallback):
         epochs = math.ceil(state.max_steps / self.steps)
         self.trainer.dual.plan(epochs if self.trainer.dual.every == "epoch" else state.max_steps)
         self.postponed = False
-        rare = args.eval_strategy == IntervalStrategy.STEPS and state.eval_steps > state.max_steps
-        if args.load_best_model_at_end and rare and state.is_world_process_zero:
-            logger.warning(
-                f"a run of {state.max_steps} steps is never evaluated with eval_steps {state.eval_steps}: the last "
-                "model is kept, and not the best."
-            )
         if state.global_step:
             args.eval_on_start = False  # it was done before the interruption
             return

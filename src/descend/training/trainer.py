@@ -57,10 +57,11 @@ class DescentMixin(Guarded):
     def _noise(noise: Noise | float | None, seed: int) -> Noise | None:
         return GaussianNoise(noise, seed=seed) if isinstance(noise, int | float) else noise
 
-    def _refuse(self, args: DescentArguments, kwargs: dict[str, Any]) -> None:
+    @classmethod
+    def _refuse(cls, args: DescentArguments, kwargs: dict[str, Any]) -> None:
         """Raise an error for arguments, and methods of a subclass, that the training loop does not support."""
-        refuse_overrides(type(self))
-        if args.world_size > 1 and overriding(type(self), "get_eval_dataloader"):
+        refuse_overrides(cls)
+        if args.world_size > 1 and overriding(cls, "get_eval_dataloader"):
             raise InputError(
                 "get_eval_dataloader can't be overridden where there are several processes: each one measures all "
                 "samples, and a loader may divide them. Give the data as eval_dataset and the batches' data_collator."

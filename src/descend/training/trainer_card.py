@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from descend.records.card import Card, trained_note
+from descend.records.card import Card, noise_note, trained_note
 
 
 def trainer_card(trainer: Any, name: str | None = None, base_model: str | None = None, **metadata: Any) -> Card:
@@ -24,7 +24,8 @@ def trainer_card(trainer: Any, name: str | None = None, base_model: str | None =
     source = getattr(getattr(library, "config", None), "_name_or_path", None) or None
     if source is not None and Path(source).expanduser().exists():
         source = None  # a folder is no name on the Hub
-    noise = "" if objective.noise is None else f", noise γ = {objective.noise.level:g} on the input embedding"
+    given = objective.noise
+    noise = "" if given is None else f", {noise_note(given.level, given.noise_is)} on the input embedding"
     about = (
         f"{type(library).__name__} with {objective.model.depth} layers, trained by `{type(trainer).__name__}` with the "
         f"method `{args.method}`{noise} and seed {args.seed}. The prediction can be read after every layer."

@@ -41,6 +41,7 @@ from descend.records.schema.findings import (
 from descend.records.schema.groups import Groups, LayerGroups, read_groups
 from descend.records.schema.records import Record, read_records
 from descend.records.schema.summary import (
+    ENOUGH_GROUPS,
     REQUIRED,
     Comparison,
     Measured,
@@ -59,6 +60,7 @@ __all__ = [
     "CONFIG_FILE",
     "DECISIONS_FILE",
     "ELSEWHERE",
+    "ENOUGH_GROUPS",
     "GROUPS_FILE",
     "MODELS",
     "RECORDS_FILE",

@@ -27,6 +27,9 @@ from descend.records.schema.base import (
 )
 from descend.records.schema.findings import AnytimeCurve, Exits, Latency, Probes, Ratios, SettledLayer, Speculation
 
+ENOUGH_GROUPS = 12
+"""Below so many independent groups of samples nothing is proven: too few tell how much groups differ."""
+
 MOST_LEVELS, MOST_LAYERS = 1000, 1024
 """What a summary may hold, so that a page can show it."""
 
@@ -68,7 +71,7 @@ class Measured(File):
         bounds: The loss that each layer had to reach, L numbers; None where no constraint is in force.
         certified: The share by which each layer lowers the loss at least, L numbers.
         feasible: No constraint is broken.
-        certain: No constraint is broken or undecided, and the samples are of at least 12 groups: else it is open.
+        certain: No constraint is broken or undecided, and the verdict is not open.
         violated: Broken constraints by layer; 0 stands for the cap.
         undecided: Constraints that are not broken, but whose interval is unknown or reaches above 0.
         verdict: The verdict in a sentence.
@@ -76,7 +79,7 @@ class Measured(File):
         ratios: f_l / f_{l−1} over samples.
         settled_layer: Where a classifier's decisions settle.
         samples: How many samples were judged.
-        groups: How many independent groups of them the intervals rest on.
+        groups: How many independent groups of them the intervals rest on; below 12 the verdict is open.
         depth: L, the number of layers.
     """
 
@@ -139,6 +142,29 @@ class Measured(File):
             raise ValueError(f"noise levels must be finite, at most {MOST_LEVELS}; got {str(levels)[:MOST_SHOWN]}")
         if self.train_noise not in self.layer_losses:
             raise ValueError(f"layer_losses must contain the training noise {self.train_noise}")
+
+    @property
+    def few_groups(self) -> bool:
+        """Whether the samples are of fewer than `ENOUGH_GROUPS` groups; False where a file does not say."""
+        return self.groups is not None and self.groups < ENOUGH_GROUPS
+
+    @property
+    def open(self) -> bool:
+        """Whether the groups are too few for a verdict, and no constraint is proven broken all the same."""
+        return self.few_groups and self.feasible is not None and (not self.violated or self.unproven)
+
+    @property
+    def unproven(self) -> bool:
+        """Whether constraints are broken and none is proven to be: groups are few, or all intervals contain 0."""
+        if not self.violated or len(self.violation_intervals) < max(self.violated):
+            return False
+        missed = [self.cap_violation, *self.violations]
+        intervals = [self.cap_interval, *self.violation_intervals]
+        known = [(missed[constraint], intervals[constraint]) for constraint in self.violated]
+        return all(
+            by is not None and math.isfinite(by) and ends is not None and (self.few_groups or not ends[0] > 0)
+            for by, ends in known
+        )
 
     @property
     def worse_than_input(self) -> list[int]:
@@ -268,16 +294,6 @@ class Summary(Measured, Provenance):
     def of_script(self) -> bool:
         """Whether no recipe trained the model: recipes have a hyphen in their names, classes of tasks have none."""
         return "-" not in self.recipe
-
-    @property
-    def unproven(self) -> bool:
-        """Whether constraints are broken and none is proven to be, because the intervals of all of them contain 0."""
-        if not self.violated or len(self.violation_intervals) < max(self.violated):
-            return False
-        missed = [self.cap_violation, *self.violations]
-        intervals = [self.cap_interval, *self.violation_intervals]
-        known = [(missed[constraint], intervals[constraint]) for constraint in self.violated]
-        return all(by is not None and math.isfinite(by) and ends is not None and not ends[0] > 0 for by, ends in known)
 
     def asks(self, layer: int) -> bool:
         """Whether a constraint is in force at a layer 1 … L; at all of them where the summary does not say."""
