@@ -10,7 +10,15 @@ import torch
 from safetensors.torch import save_file
 
 from descend.errors import InputError
-from descend.records.ownership import aside, forget_results, free_name, refuse_foreign, remove, written_by_descend
+from descend.records.ownership import (
+    aside,
+    clear,
+    forget_results,
+    free_name,
+    refuse_foreign,
+    remove,
+    written_by_descend,
+)
 from descend.report import write_completions
 
 SUMMARY = {
@@ -158,6 +166,17 @@ def test_a_folder_is_replaced_if_it_is_ours_and_kept_otherwise(tmp_path, case, c
     assert (tmp_path / ".part" / "draft.txt").exists() and not (tmp_path / ".descend-part").exists()
     assert ours or f"It is now kept-{name}." in caplog.text
     assert free_name(folder) == tmp_path / f"{name}-2"
+
+
+def test_a_run_with_a_note_is_not_cleared(tmp_path):
+    (run := tmp_path / "run" / "checkpoint-2").mkdir(parents=True)
+    make(run / "manifest.json", {"sha256": {}})
+    note = make(run / "notes.txt", "mine")
+    with pytest.raises(InputError, match=r"run holds checkpoint-2/notes\.txt, which Descend may replace"):
+        clear(run.parent, "another folder")
+    note.unlink()
+    clear(run.parent, "another folder")
+    assert not run.parent.exists()
 
 
 def test_a_page_of_answers_replaces_no_page_of_somebody_else(tmp_path):

@@ -65,9 +65,9 @@ def _trained_noise(run: Path) -> tuple[float, float | None, str]:
 def _width(run: Path) -> int:
     """The dimension of a run's token embeddings."""
     from descend.records import read_json
+    from descend.records.schema import read_trained
 
-    places = run / "model" / "config.json", run / "config.json"  # of a run, and of a saved model
-    file = next((each for each in places if each.is_file()), places[0])
+    file = (run if read_trained(run) is not None else run / "model") / "config.json"
     if not file.is_file():
         raise InputError(f"{run} has no model to read the dimension from; finish the run first, or give --dimension.")
     config = read_json(file)
