@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import io
 import json
-import shutil
 from concurrent.futures import ProcessPoolExecutor
 from importlib.resources import files
 from pathlib import Path
@@ -30,6 +29,7 @@ from descend.cli.settings import read_recipe
 from descend.errors import NonFiniteLossError
 from descend.models.llama2c import convert
 from descend.recipes.options import options as flags
+from descend.records.ownership import clear
 from reproduction.grid import ARMS, COMPARED, FURTHER, RECIPES, Grid, task_of
 from reproduction.records import Cell, Settings
 from reproduction.workers import Job
@@ -93,7 +93,7 @@ def trial(cell: Cell, data: Path, out: Path) -> dict[str, Any]:
     done = folder.with_name(f"{folder.name}.json")
     if done.is_file():
         return json.loads(done.read_text("utf-8"))
-    shutil.rmtree(folder, ignore_errors=True)
+    clear(folder, "another folder")  # left by a killed process
     row: dict[str, Any] = {**{name: cell.settings[name] for name in names}, "mean": None, "feasible": None}
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         try:
@@ -107,8 +107,8 @@ def trial(cell: Cell, data: Path, out: Path) -> dict[str, Any]:
                 row |= {"feasible": summary.feasible, "violated": summary.violated}
         except NonFiniteLossError as error:  # a run that diverged is a result
             row["error"] = str(error)
-    shutil.rmtree(folder, ignore_errors=True)
     done.write_text(json.dumps(row), encoding="utf-8")
+    clear(folder, "another folder")
     return row
 
 

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -21,7 +20,7 @@ from tqdm import tqdm
 
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError, StudyError, reason
 from descend.records import LOCK_FILE, locked
-from descend.records.ownership import FEASIBLE_FOLDER, remove
+from descend.records.ownership import FEASIBLE_FOLDER, clear, remove
 from descend.records.schema import read_config
 from reproduction import cell_store
 from reproduction.grid import HERE, OUT, ROOT
@@ -252,10 +251,10 @@ def _tried(job: Job, work: Work) -> Ended:
         if job.cell.name in cell_store.read(job.out):
             _tidy(job.folder)  # the process that did it may have been killed before tidying
             return Ended("already")
-        if (job.folder / "summary.json").is_file() and not (job.folder / "model").is_dir():
-            shutil.rmtree(job.folder)  # its line was removed from cells.jsonl, so run it again
         began = time.monotonic()
         try:
+            if (job.folder / "summary.json").is_file() and not (job.folder / "model").is_dir():
+                clear(job.folder, "another folder with --out")  # its line was removed from cells.jsonl: run it again
             try:
                 work(job)
             except NonFiniteLossError as error:

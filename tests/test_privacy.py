@@ -322,6 +322,19 @@ def test_a_run_gives_its_noise_sigma_and_dimension(capsys, run):
     assert "C = 0.1 (as given; σ_x = 0.05)" in said(capsys, str(run), "--clip", "0.1")
 
 
+def test_a_saved_model_gives_its_noise_and_dimension(capsys, run):
+    from transformers import DistilBertConfig
+
+    for noise_is in ("std", "variance"):
+        entry = {"method": "erm", "noise": 20.0, "noise_is": noise_is}
+        DistilBertConfig(dim=100, descend=entry).save_pretrained(run / "saved")
+        if noise_is == "variance":
+            assert "does not hold σ_x of its embedding. Give --sigma" in said(capsys, str(run / "saved"), status=2)
+        more = ["--sigma", "1"] if noise_is == "variance" else []
+        typed = ["--noise", "20", "--noise-is", noise_is, "--dimension", "100"]
+        assert said(capsys, str(run / "saved"), *more) == said(capsys, *typed)
+
+
 def test_bert_calls_its_dimension_hidden_size(capsys, run):
     from transformers import BertConfig
 

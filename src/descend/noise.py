@@ -59,7 +59,7 @@ class Noise:
         return type(self).__name__.removesuffix("Noise").lower()
 
     def _check(self, level: float) -> None:
-        if not 0 <= level < math.inf:
+        if isinstance(level, bool) or not 0 <= level < math.inf:
             raise InputError(f"noise must be a level γ of at least 0, and finite; got {level}.")
 
     def std(self, sigma: Number) -> Number:

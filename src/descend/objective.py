@@ -27,6 +27,12 @@ TOGETHER = 2**26
 TOGETHER_ON_CPU = 0
 """The same on a CPU, which waits for memory and not for launches: a batch doubled UT's memory."""
 
+LOSS_IS_OURS = (
+    "compute_loss must take the loss from DescentTrainer, whose model gives a loss for every layer; it {}. Give your "
+    "loss as task=..., and add further terms to super().compute_loss(...)."
+)
+"""What is wrong with a script's ``compute_loss``."""
+
 
 class ExitLosses(NamedTuple):
     """What a batch's forward pass gives.
@@ -105,11 +111,7 @@ class Objective(nn.Module):
             InputError: If there are no weights: a ``compute_loss`` of a script calls the model itself.
         """
         if weights is None:
-            raise InputError(
-                "compute_loss must take the loss from DescentTrainer, whose model gives a loss for every layer; it "
-                "called the model without their weights. Give your loss as task=..., and add further terms to "
-                "super().compute_loss(...)."
-            )
+            raise InputError(LOSS_IS_OURS.format("called the model without their weights"))
         passes = 1 if self.r_drop is None else 2
         if passes == 2:  # side by side: dropout and noise draw anew for every row
             batch = {name: torch.cat([value, value]) for name, value in batch.items()}

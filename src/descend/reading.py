@@ -28,6 +28,21 @@ FOLLOW_LINKS = "DESCEND_FOLLOW_LINKS"
 """Environment variable that allows links to lead out of a data set."""
 
 
+def refuse_file(folder: Path, choice: str) -> None:
+    """Refuse to write into a folder where a file stands in its place, or in that of a folder above.
+
+    Args:
+        folder: The folder, which need not exist.
+        choice: What to choose instead, such as "another output_dir".
+
+    Raises:
+        InputError: If there is such a file.
+    """
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise InputError(f"expected a folder to write to; {place} is a file. Choose {choice}.")
+
+
 @contextmanager
 def opened(path: Path, newline: str | None = None) -> Iterator[TextIO]:
     """Open a UTF-8 text file; an error while it is open becomes an `InputError` that names the file."""

@@ -158,3 +158,12 @@ def test_a_classifier_without_a_mistake_keeps_its_weights_and_its_losses(tmp_pat
     assert ("not calibrated: no temperature from 0.1 to 31.6" in caplog.text) is calibrate
     metrics = ours.evaluate()
     assert metrics["eval_accuracy"] == 1 and math.isfinite(metrics["eval_merit"]) and metrics["eval_loss"] > 0
+
+
+def test_what_cannot_be_calibrated_is_told_when_the_trainer_is_made(tmp_path, caplog):
+    rows = [{"input_ids": [5 + place % 2] * 7, "labels": place % 2} for place in range(12)]
+    sees = {"eval_strategy": "steps", "eval_steps": 1}
+    for given, tested, told in (({}, None, 1), ({}, rows[:1], 2), (sees, {"a": rows, "b": rows}, 3), (sees, rows, 3)):
+        args = DescentConfig(str(tmp_path), max_steps=1, calibrate=True, **networks.QUIET | given)
+        DescentTrainer(networks.network("distilbert"), args, train_dataset=rows, eval_dataset=tested)
+        assert caplog.text.count("calibrate needs one eval_dataset and evaluations in training") == told

@@ -10,7 +10,15 @@ import torch
 from safetensors.torch import save_file
 
 from descend.errors import InputError
-from descend.records.ownership import aside, forget_results, free_name, refuse_foreign, remove, written_by_descend
+from descend.records.ownership import (
+    aside,
+    clear,
+    forget_results,
+    free_name,
+    refuse_foreign,
+    remove,
+    written_by_descend,
+)
 from descend.report import write_completions
 
 SUMMARY = {
@@ -115,13 +123,26 @@ def test_results_are_forgotten_and_what_lies_between_them_stays(tmp_path):
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["groups.json", "on-other", "report.html"]
 
 
+LISTED = {
+    "../dual.safetensors": lambda path: save_file(
+        {name: torch.zeros(2) for name in ("multipliers", "slack")}, path, {"files": '["weights"]'}
+    ),
+    "weights": "x",
+}
 FOLDERS = {
     "a feasible model": ("best_feasible", {"dual.safetensors": tensors("multipliers", "slack")}, True),
     "somebody's folder": ("best_feasible", {"notes.txt": "mine"}, False),
     "a model with its card": ("model", {"README.md": "x\n<!-- Written by descend, checksum a1. Edited. -->\n"}, True),
     "somebody's model": ("model", {"config.json": {"model_type": "bert"}, "README.md": "mine"}, False),
-    "a checkpoint": ("checkpoint-4", {"manifest.json": {"sha256": {}}}, True),
-    "a damaged one": ("checkpoint-4", {"manifest.json": "{", "descent_0.safetensors": "x"}, True),
+    "a model and what it lists": ("model", {**LISTED, "README.md": "edited"}, True),
+    "a model and a note": ("model", {**LISTED, "notes.txt": "mine"}, False),
+    "a checkpoint": ("checkpoint-4", {"manifest.json": {"sha256": {"a.bin": "1"}}, "a.bin": "x"}, True),
+    "a checkpoint and a note": ("checkpoint-4", {"manifest.json": {"sha256": {}}, "notes.txt": "mine"}, False),
+    "a damaged one, whose files nothing lists": (
+        "checkpoint-4",
+        {"manifest.json": "{", "descent_0.safetensors": "x"},
+        False,
+    ),
     "another trainer's": ("checkpoint-4", {"trainer_state.json": {}}, False),
     "another manifest": ("checkpoint-4", {"manifest.json": {"files": []}}, False),
     "an empty one": ("anything", {}, True),
@@ -141,10 +162,21 @@ def test_a_folder_is_replaced_if_it_is_ours_and_kept_otherwise(tmp_path, case, c
         make(part / "new.txt", "new")
     assert [path.name for path in folder.iterdir()] == ["new.txt"]
     kept = {path.name for path in tmp_path.glob("kept-*/*")}
-    assert kept == (set() if ours else set(files))
+    assert kept == (set() if ours else set(files) - {"../dual.safetensors"})
     assert (tmp_path / ".part" / "draft.txt").exists() and not (tmp_path / ".descend-part").exists()
     assert ours or f"It is now kept-{name}." in caplog.text
     assert free_name(folder) == tmp_path / f"{name}-2"
+
+
+def test_a_run_with_a_note_is_not_cleared(tmp_path):
+    (run := tmp_path / "run" / "checkpoint-2").mkdir(parents=True)
+    make(run / "manifest.json", {"sha256": {}})
+    note = make(run / "notes.txt", "mine")
+    with pytest.raises(InputError, match=r"run holds checkpoint-2/notes\.txt, which Descend may replace"):
+        clear(run.parent, "another folder")
+    note.unlink()
+    clear(run.parent, "another folder")
+    assert not run.parent.exists()
 
 
 def test_a_page_of_answers_replaces_no_page_of_somebody_else(tmp_path):

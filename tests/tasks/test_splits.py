@@ -60,6 +60,18 @@ def test_a_share_that_leaves_a_part_empty_is_refused(share, match):
         split_off(sides([{"text": "the only premise", "label": 0}] * 50), 0.5)
 
 
+def test_a_part_that_large_groups_spoil_is_told_or_refused(caplog):
+    keys = ["large"] * 250 + list(range(50))
+    validation, train = split_groups(keys, [150])
+    assert sorted([*validation, *train]) == list(range(300)) and len(validation) in (28, 278)
+    assert f"a held-out part has {len(validation)} rows, where 150 were asked for" in caplog.text
+    assert len(caplog.records) == 1
+    with pytest.raises(InputError, match=r"expected 3 parts with rows in each.*10 rows with 2 different ones"):
+        split_groups(["a"] * 9 + ["b"], [3, 3])
+    split_groups(list(range(40)), [10])
+    assert len(caplog.records) == 1
+
+
 def premise(row, tokenizer):
     ids = row["input_ids"]
     return tuple(ids[: ids.index(tokenizer.sep_token_id)])

@@ -77,7 +77,7 @@ REFUSED = [
     ({"dual_optimizer": "adan"}, "dual_optimizer must be one of .*did you mean adam"),
     ({"dual_optim_args": "{"}, "dual_optim_args must be a JSON object"),
     ({"dual_optim_args": {"price": 1.0}}, "dual_optim_args must be a JSON object"),
-    ({"dual_optim_args": '{"nu": 0.5}'}, "'price' does not take these options"),
+    ({"dual_optim_args": '{"nu": 0.5}'}, "'price' takes the options price, horizon, start; got 'nu'"),
     ({"dual_optim_args": '{"kp": "5"}', "dual_optimizer": "nupi"}, "kp of the dual optimizer must be a number"),
     ({"dual_optim_args": '{"betas": [0.9]}', "dual_optimizer": "adam"}, "'adam' does not take these options"),
     ({"dual_every": 0}, "every must be a number of steps, at least 1"),
@@ -116,6 +116,13 @@ def test_a_setting_that_cant_be_is_refused_when_it_is_given(tmp_path, given, wor
         with pytest.raises(InputError, match=words) as error:
             door()
         assert "\n" not in str(error.value)
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for place in ("file", "file/run"):
+        with pytest.raises(InputError, match=r"a folder to write to; .*file is a file\. Choose another output_dir"):
+            DescentConfig(str(tmp_path / place))
 
 
 def test_a_list_of_alpha_and_a_late_first_layer_are_taken(tmp_path):

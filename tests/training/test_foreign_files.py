@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import TrainerCallback
 
 import descend
 from descend import DescentConfig, DescentTrainer
+from descend.cli import main
 from descend.errors import InputError
 from tests.support.networks import QUIET
 from tests.support.own import Classes, layers, samples
@@ -60,10 +62,12 @@ def test_files_beside_a_run_stay_and_its_second_training_goes_on_as_the_first(tm
         descend.evaluate(ours, samples(16, 2), out=tmp_path / "judged")
         assert {name: content.decode() for name, content in whole(tmp_path).items() if name in BESIDE} == BESIDE
         assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-4"]
-    (judged := tmp_path / "judged" / "report.html").write_text("<h1>mine</h1>")
-    with pytest.raises(InputError, match=r"holds report\.html.*another folder: out"):
-        descend.evaluate(ours, samples(16, 2), out=tmp_path / "judged")
-    assert judged.read_text() == "<h1>mine</h1>"
+    for name in ("report.html", "frames.npz", "decisions.json"):
+        put(tmp_path / "other", {name: "mine"})
+        with pytest.raises(InputError, match=rf"holds {name}.*another folder: out"):
+            descend.evaluate(ours, samples(16, 2), out=tmp_path / "other")
+        assert whole(tmp_path / "other") == {name: b"mine"}
+        (tmp_path / "other" / name).unlink()
     # What a person laid beside the best model is not ours, and the model is.
     for loss in (-1, -2):
         ours._keep_best_feasible(loss, 1.0)
@@ -77,7 +81,10 @@ def test_files_beside_a_run_stay_and_its_second_training_goes_on_as_the_first(tm
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (True, r"checkpoint-4 is no checkpoint of Descend: it has no manifest\.json.*load the model from it"),
+        (
+            True,
+            r"checkpoint-4 is no checkpoint of Descend: it has no manifest\.json of Descend.*load the model",
+        ),
         ("checkpoint-4", r"checkpoint-4 is no checkpoint of Descend: it has no manifest\.json"),
         ("checkpoint-5", r"checkpoint-5 does not exist\. Give .*checkpoint-4, the newest there"),
         ("", r"is a folder of checkpoints\. Give one of them, such as .*checkpoint-4\."),
@@ -110,3 +117,32 @@ def test_a_run_resumes_past_another_trainers_checkpoint_and_renames_a_damaged_on
         again.train(resume_from_checkpoint=str(tmp_path / "damaged-checkpoint-4-2"))
     steps = [json.loads(row)["step"] for row in (tmp_path / "records.jsonl").read_text().splitlines()]
     assert steps == sorted(steps)
+
+
+class Noting(TrainerCallback):
+    """Lays a note into every checkpoint as soon as it is there."""
+
+    def on_save(self, args, state, control, **kwargs):
+        put(Path(args.output_dir), {f"checkpoint-{state.global_step}/notes.txt": "mine"})
+
+
+def test_a_checkpoint_with_a_note_is_not_deleted(tmp_path, caplog):
+    ours = trainer(tmp_path, save_steps=1, save_total_limit=1)
+    ours.add_callback(Noting)
+    ours.train()
+    assert sorted(tmp_path.glob("checkpoint-*/notes.txt")) == [
+        tmp_path / f"checkpoint-{step}" / "notes.txt" for step in (1, 2, 3, 4)
+    ]
+    assert caplog.text.count("checkpoint-1 holds what Descend did not write. It stays") == 1
+    with pytest.raises(InputError, match=r"holds checkpoint-1/notes\.txt, checkpoint-2/notes\.txt, .*may replace"):
+        ours.train()
+
+
+def test_a_note_beside_a_runs_weights_is_not_lost(tmp_path, capsys):
+    words = ["train", "video-ut", "--data", "generated", "--depth", "2", "--use-cpu", "--out", str(tmp_path / "run")]
+    assert main([*words, "--max-steps", "2"]) == 0
+    assert main([*words, "--max-steps", "3", "--resume"]) == 0  # all files of the model are known
+    put(tmp_path / "run", {"model/my_notes.txt": "mine"})
+    assert main([*words, "--max-steps", "4", "--resume"]) == 2
+    assert "holds model/my_notes.txt, which Descend may replace" in capsys.readouterr().err
+    assert (tmp_path / "run" / "model" / "my_notes.txt").read_text() == "mine"

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from descend.errors import InputError
+from descend.reading import refuse_file
 from descend.recipes import GENERATED
 
 DENOISERS = ("descend-ut", "descend-dust", "descend-vit")
@@ -33,9 +34,7 @@ def check_out(out: Path) -> None:
     Raises:
         InputError: If a folder above it is a file.
     """
-    for folder in out.expanduser().parents:
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"{out} can't be written: {folder} is a file. Choose another place with --out.")
+    refuse_file(out.expanduser().parent, "another place with --out")
 
 
 def check_run(folder: Path, model: str | None = None) -> str | None:

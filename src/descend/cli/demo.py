@@ -1,6 +1,5 @@
 """The command ``descend demo``: plain and constrained training of one model, and the page that compares them."""
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,7 +26,7 @@ def demo(words: Sequence[str]) -> None:
     check_data(options.data)
     import descend.report  # noqa: F401  # a missing package shows before the training
     from descend.records import locked
-    from descend.records.ownership import refuse_foreign
+    from descend.records.ownership import clear, refuse_foreign
 
     folders = [options.out / method for method in ("erm", "constrained")]
     mark = options.out / ".descend-demo"  # a demo replaces only what an earlier demo wrote
@@ -54,7 +53,7 @@ def demo(words: Sequence[str]) -> None:
     for place, (folder, (name, recipe, args, _)) in enumerate(zip(folders, built, strict=True)):
         if not options.resume and folder.is_dir():
             with locked(folder):
-                shutil.rmtree(folder)
+                clear(folder, "another folder with --out")
         print(f"training {folder.name} …", flush=True)
         finish(run.train(name, recipe, args, resume=options.resume))
         with locked(folder):

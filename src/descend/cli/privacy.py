@@ -15,7 +15,7 @@ def privacy(words: Sequence[str]) -> None:
         "whole text. It holds only if every embedding is clipped to a norm C, which descend does not do.",
         "[RUN] [options]",
     )
-    parser.add_argument("run", type=Path, nargs="?", help="folder of a run on text: its noise, σ_x and dimension")
+    parser.add_argument("run", type=Path, nargs="?", help="a run on text or a saved model: its noise, dimension …")
     parser.add_argument("--noise", metavar="LEVELS", help="levels γ: 1,20,200 or 0:200:50 [the run's]")
     parser.add_argument("--noise-is", choices=("std", "variance"), help="what γσ_x is of the noise [the run's, or std]")
     parser.add_argument("--delta", type=float, default=1e-5, help="δ, strictly between 0 and 1 [1e-5]")
@@ -33,6 +33,8 @@ def privacy(words: Sequence[str]) -> None:
         gammas = [trained] if gammas is None else gammas
         sigma = run_sigma if sigma is None else sigma
         noise_is = noise_is or run_noise_is
+        if sigma is None and (noise_is == "variance" or options.clip is not None):  # else ε does not depend on it
+            raise InputError(f"{options.run} is a saved model, which does not hold σ_x of its embedding. Give --sigma.")
         dimension = _width(options.run) if dimension is None and options.clip is None else dimension
     sigma, noise_is = 1.0 if sigma is None else sigma, noise_is or "std"
     from descend.privacy import Release
@@ -45,10 +47,12 @@ def privacy(words: Sequence[str]) -> None:
     print(release.page(gammas or []))
 
 
-def _trained_noise(run: Path) -> tuple[float, float, str]:
-    """A run's training noise γ, σ_x of its data, and what γσ_x is of the noise."""
-    from descend.records.schema import CONFIG_FILE, read_config
+def _trained_noise(run: Path) -> tuple[float, float | None, str]:
+    """Training noise γ of a run or a saved model; σ_x, which only a run holds; and what γσ_x is of the noise."""
+    from descend.records.schema import CONFIG_FILE, read_config, read_trained
 
+    if (saved := read_trained(run)) is not None:
+        return saved.noise, None, saved.noise_is
     config = read_config(run)
     if config.sigma is None:
         raise InputError(f"{run} is not finished: σ_x of its embedding is known at its end. Resume it with --resume.")
@@ -61,8 +65,9 @@ def _trained_noise(run: Path) -> tuple[float, float, str]:
 def _width(run: Path) -> int:
     """The dimension of a run's token embeddings."""
     from descend.records import read_json
+    from descend.records.schema import read_trained
 
-    file = run / "model" / "config.json"
+    file = (run if read_trained(run) is not None else run / "model") / "config.json"
     if not file.is_file():
         raise InputError(f"{run} has no model to read the dimension from; finish the run first, or give --dimension.")
     config = read_json(file)

@@ -1,5 +1,6 @@
 """How multipliers and slack move: torch's SGD and Adam, νPI, and ascent below a price."""
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -136,6 +137,9 @@ RULES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "price": PriceAscent,
 }
 
+_GIVEN = ("self", "params", "lr", "maximize")
+"""Arguments of a rule that are no options."""
+
 LEARNING_RATES = {"sgd": 0.03, "adam": 0.03, "nupi": 0.03, "price": 500.0}
 """The default learning rate of each rule; that of ``price`` is for a whole run."""
 
@@ -157,12 +161,15 @@ def rule(values: Tensor, name: str, lr: float, options: Mapping[str, Any], *, ma
         raise InputError(f"the dual optimizer must be one of {', '.join(RULES)}; got {name!r}.")
     if not 0 < lr < math.inf:
         raise InputError(f"a learning rate of the dual must be a positive number; got {lr}.")
+    takes = [option for option in inspect.signature(RULES[name]).parameters if option not in _GIVEN]
     for option, value in options.items():
-        if option in ("params", "lr", "maximize"):
+        if option in _GIVEN:
             raise InputError(
                 f"options of the dual optimizer must not hold {option}: the learning rate has an argument of its own, "
                 f"and multipliers always ascend; got {option}={value!r}. Leave it out."
             )
+        if option not in takes:
+            raise InputError(f"the dual optimizer {name!r} takes the options {', '.join(takes)}; got {option!r}.")
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{option} of the dual optimizer must be a number; got {value}.")
     try:

@@ -44,6 +44,7 @@ DATABASE_FILE = "sweep.db"
 DUAL_FILE = "dual.safetensors"
 FEASIBLE_FOLDER = "best_feasible"
 FRAMES_FILE = "frames.npz"
+MODEL_FOLDER = "model"
 MANIFEST_FILE = "manifest.json"
 """In a checkpoint: the SHA-256 of each file. Other trainers write none."""
 PAGE_FILE = "report.html"
@@ -97,11 +98,26 @@ def refuse_foreign(paths: Iterable[Path], choice: str) -> None:
     """
     foreign = [path for path in paths if path.exists() and not written_by_descend(path)]
     if foreign:
-        names = ", ".join(path.name for path in foreign)
+        names = [name for path in foreign for name in (_added_to(path)[:3] or [path.name])]
         raise InputError(
-            f"{foreign[0].parent} holds {names}, which Descend would replace and did not write, or can't read any "
-            f"more. Choose {choice}, or move {'it' if len(foreign) == 1 else 'them'}."
+            f"{foreign[0].parent} holds {', '.join(names)}, which Descend may replace and did not write, or can't read "
+            f"any more. Choose {choice}, or move {'it' if len(names) == 1 else 'them'}."
         )
+
+
+def clear(folder: Path, choice: str) -> None:
+    """Remove the folder of a run, if it is there and Descend wrote all of it.
+
+    Args:
+        folder: The folder.
+        choice: As in `refuse_foreign`.
+
+    Raises:
+        InputError: If it holds a file of somebody else; it stays as it is.
+    """
+    if folder.is_dir():
+        refuse_foreign(sorted(folder.iterdir()), choice)
+        shutil.rmtree(folder)
 
 
 def remove(path: Path) -> bool:
@@ -192,19 +208,48 @@ def _of_folder(path: Path) -> bool:
     if path.name.startswith(ELSEWHERE):
         return all(map(written_by_descend, path.iterdir()))
     if path.name == FEASIBLE_FOLDER:
-        listed = _header(path / DUAL_FILE).get("files")
-        known = {*json.loads(listed), DUAL_FILE, CARD_FILE, "certified_exit.json"} if listed else None
-        whole = known is None or {each.name for each in path.iterdir()} <= known
-        return whole and written_by_descend(path / DUAL_FILE) and edited_card(path) is None
-    if path.name == "model":  # a user may have edited its card
-        return has_mark(path) or ((path.parent / DUAL_FILE).is_file() and written_by_descend(path.parent / DUAL_FILE))
-    manifest = path / MANIFEST_FILE  # of a checkpoint, whatever its name
-    if not manifest.is_file():
-        return False
-    if any(path.glob("descent_*.safetensors")):  # the manifest may be damaged
-        return True
-    content = reading.read_json(manifest)
-    return isinstance(content, dict) and "sha256" in content
+        ours = written_by_descend(path / DUAL_FILE) and edited_card(path) is None
+    elif path.name == MODEL_FOLDER:  # a user may have edited its card
+        beside = path.parent / DUAL_FILE
+        ours = has_mark(path) or (beside.is_file() and written_by_descend(beside))
+    else:  # a damaged manifest says of no file that it is ours
+        ours = _digests(path) is not None
+    return ours and not _added_to(path)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a folder is a checkpoint of Descend, of any name; it may be damaged, or hold other files too."""
+    try:
+        digests = _digests(path)
+    except (InputError, OSError):
+        digests = None
+    return digests is not None or ((path / MANIFEST_FILE).is_file() and any(path.glob("descent_*.safetensors")))
+
+
+def _digests(checkpoint: Path) -> dict[str, Any] | None:
+    """File → SHA-256 in a checkpoint's manifest; None if it has no manifest of ours."""
+    manifest = checkpoint / MANIFEST_FILE
+    content = reading.read_json(manifest) if manifest.is_file() else None
+    digests = content.get("sha256") if isinstance(content, dict) else None
+    return digests if isinstance(digests, dict) else None
+
+
+def _added_to(path: Path) -> list[str]:
+    """The files that somebody added to a folder of a model, where Descend listed its own; older runs did not."""
+    listed: Iterable[str] | None = None
+    try:
+        if path.name in (FEASIBLE_FOLDER, MODEL_FOLDER):
+            dual = (path if path.name == FEASIBLE_FOLDER else path.parent) / DUAL_FILE
+            files = _header(dual).get("files") if dual.is_file() else None
+            listed = [*json.loads(files), DUAL_FILE, CARD_FILE, "certified_exit.json"] if files else None
+        elif (digests := _digests(path)) is not None:
+            listed = [*digests, MANIFEST_FILE]
+    except (InputError, OSError, ValueError, SafetensorError):
+        return []
+    if listed is None:
+        return []
+    added = {str(each.relative_to(path)) for each in path.rglob("*") if not each.is_dir()}.difference(listed)
+    return [f"{path.name}/{name}" for name in sorted(added)]
 
 
 def _is(*kinds: type[BaseModel]) -> Callable[[Path], bool]:

@@ -22,10 +22,10 @@ from descend.extras import missing
 from descend.models.library import LibraryModel
 from descend.noise import GaussianNoise
 from descend.objective import Objective, Task
+from descend.reading import refuse_file
 from descend.records.card import CARD_FILE
-from descend.records.ownership import PAGE_FILE, refuse_foreign
+from descend.records.ownership import RESULTS, refuse_foreign
 from descend.records.schema import (
-    GROUPS_FILE,
     RECORDS_FILE,
     SUMMARY_FILE,
     TRAINED_KEY,
@@ -101,7 +101,8 @@ def evaluate(
     folder = Path(out) if out is not None else trainer.args.folder if trainer is not None else None
     copies = trainer is not None and folder is not None and trainer.args.folder.absolute() != folder.absolute()
     if folder is not None:
-        names = [SUMMARY_FILE, GROUPS_FILE, PAGE_FILE, *([RECORDS_FILE] if copies else [])]
+        refuse_file(folder, "another folder: out=…")
+        names = [*RESULTS, *([RECORDS_FILE] if copies else [])]
         refuse_foreign([folder / name for name in names], "another folder: out=…")
     if trainer is not None:
         batch_size = batch_size or trainer.args.eval_batch_size
@@ -214,7 +215,7 @@ def _has_tokens(dataset: Any) -> bool:
 def _levels(noise: Sequence[float] | None, level: float) -> list[float]:
     if noise is None:
         return [round(each, 6) for each in np.linspace(0, 3.5 * level, 8).tolist()] if level else [0.0]
-    if isinstance(noise, str):
+    if isinstance(noise, str | bool):
         raise InputError(f"noise must be one level or a sequence of numbers, such as (0, 0.5, 1); got {noise!r}.")
     levels = [float(each) for each in ([noise] if isinstance(noise, int | float) else noise)]
     if not levels:

@@ -158,7 +158,7 @@ def _train(
         edited = edited_card(out / "model")
         with aside(out / "model") if main else nullcontext(out / "model") as folder:
             trainer.save_pretrained(folder)
-        trainer.save_dual(out / DUAL_FILE)
+        trainer.save_dual(out / DUAL_FILE, out / "model")
         sigma = trainer.sigma
         if main:
             ended = {

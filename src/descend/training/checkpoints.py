@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import logging
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from descend.errors import InputError, reason
 from descend.reading import PICKLES, parse_json, read_json
 from descend.records import PART
-from descend.records.ownership import MANIFEST_FILE, written_by_descend
+from descend.records.ownership import MANIFEST_FILE, is_checkpoint, written_by_descend
 
 WEIGHTS = ("model", "adapter_model", "pytorch_model_fsdp")
 """Prefixes of the files or folders that hold a model's weights."""
@@ -23,6 +25,8 @@ DAMAGED = "damaged-"
 """Prefix of a checkpoint that was damaged and renamed."""
 STOPPED = "stopped-"
 """Prefix of the folder with the state before a step that failed; the number of that state's step follows."""
+
+logger = logging.getLogger(__name__)
 
 
 def seal(checkpoint: Path) -> None:
@@ -76,6 +80,8 @@ def newest_whole(folder: Path) -> tuple[Path | None, dict[Path, str]]:
 def rotate(folder: Path, limit: int | None, best: str | None) -> None:
     """Delete all but a run's newest checkpoints and its best one, as Transformers does, but each atomically.
 
+    A checkpoint with files that Descend did not write stays, with a warning.
+
     Args:
         folder: The run's folder.
         limit: The number of checkpoints to keep, including the best; None for all.
@@ -88,25 +94,24 @@ def rotate(folder: Path, limit: int | None, best: str | None) -> None:
     stays |= set([each for each in newest if each not in stays][: max(0, limit - len(stays))])
     (folder / PART).mkdir(exist_ok=True)
     for checkpoint in newest:
-        if checkpoint not in stays:
+        if checkpoint in stays:
+            continue
+        if not written_by_descend(checkpoint):
+            _warn_kept(checkpoint)
+        else:
             shutil.rmtree(checkpoint.rename(folder / PART / checkpoint.name), ignore_errors=True)
     shutil.rmtree(folder / PART, ignore_errors=True)
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """All checkpoints that Descend wrote in a folder, including damaged ones."""
-    return [path for path in any_checkpoints(folder) if is_ours(path)]
+    return [path for path in any_checkpoints(folder) if is_checkpoint(path)]
 
 
 def any_checkpoints(folder: Path) -> list[Path]:
     """All checkpoints in a folder by step, those of other trainers too."""
     found = [path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir() and step_of(path) >= 0]
     return sorted(found, key=step_of)
-
-
-def is_ours(checkpoint: Path) -> bool:
-    """Whether Descend wrote a checkpoint: it has a manifest, which other trainers do not write."""
-    return (checkpoint / MANIFEST_FILE).is_file() and written_by_descend(checkpoint)
 
 
 def unusable(checkpoint: Path) -> str | None:
@@ -120,11 +125,12 @@ def unusable(checkpoint: Path) -> str | None:
         there = any_checkpoints(checkpoint.parent)
         choice = f"Give {there[-1]}, the newest there." if there else "Give one that is there, or leave it out."
         return f"the checkpoint {checkpoint} does not exist. {choice}"
-    if inside and not is_ours(checkpoint):
+    if inside and not is_checkpoint(checkpoint):
         return f"{checkpoint} is a folder of checkpoints. Give one of them, such as {inside[-1]}."
-    if not is_ours(checkpoint):
+    if not is_checkpoint(checkpoint):
         return (
-            f"{checkpoint} is no checkpoint of Descend: it has no {MANIFEST_FILE}, and no multipliers to resume with. "
+            f"{checkpoint} is no checkpoint of Descend: it has no {MANIFEST_FILE} of Descend, and no multipliers to "
+            "resume with. "
             "If another trainer wrote it, load the model from it, and train into another folder without "
             "resume_from_checkpoint."
         )
@@ -186,6 +192,12 @@ def step_of(checkpoint: Path) -> int:
     """The step in a checkpoint's name; −1 if there is none."""
     number = checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
     return int(number) if number.isdecimal() else -1
+
+
+@cache
+def _warn_kept(checkpoint: Path) -> None:
+    """Warn once of a checkpoint that is not deleted."""
+    logger.warning("%s holds what Descend did not write. It stays, and save_total_limit passes over it.", checkpoint)
 
 
 def _sealed(checkpoint: Path) -> tuple[int, int]:

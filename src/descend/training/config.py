@@ -16,6 +16,7 @@ from descend.core.rules import LEARNING_RATES
 from descend.errors import InputError
 from descend.methods import METHODS, OF_METHOD
 from descend.models.loading import MOST_LAYERS
+from descend.reading import refuse_file
 from descend.training.flags import alpha_of, dual_every_of
 from descend.training.preset import paper
 from descend.training.settings import DescentSettings
@@ -141,6 +142,7 @@ class DescentArguments(DescentSettings):
                 setattr(self, name, value)
 
     def _check(self) -> None:
+        refuse_file(self.folder, "another output_dir")
         ours = {each.name for each in fields(DescentSettings)}
         for each in fields(self):
             if isinstance(getattr(self, each.name), str) and each.type in (*_WHOLE, *_REAL):

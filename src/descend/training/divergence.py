@@ -12,6 +12,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 
 from descend.core import refuse_negative
 from descend.errors import InputError, NonFiniteLossError
+from descend.objective import LOSS_IS_OURS
 from descend.training.checkpoints import STOPPED
 from descend.training.measuring import Measuring
 from descend.training.state import ExitSums
@@ -22,6 +23,8 @@ class Guarded(Measuring):
 
     def check_step(self, model: nn.Module, norm: Any) -> None:
         """Check losses and gradient before the optimizer step; an error on one rank stops all ranks."""
+        if not self.sums.added:  # Transformers calls `compute_loss` before every step
+            raise InputError(LOSS_IS_OURS.format("did not call super().compute_loss(...)"))
         of_loss = self.sums.fault()
         suspect = of_loss is not None or (self.dual.problem.constrained and bool((self.sums.step.losses < 0).any()))
         # A gradient scaler checks the gradients itself and skips the step.

@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -192,7 +191,7 @@ class Measuring(Resumable):
             with aside(place) if self.args.should_save else nullcontext(place) as folder:
                 with self._tempered(divisor) if divisor != 1 else nullcontext():
                     self.save_pretrained(folder)
-                self.save_dual(folder / DUAL_FILE, whole_folder=True)
+                self.save_dual(folder / DUAL_FILE, folder)
 
     @contextmanager
     def _tempered(self, divisor: float) -> Iterator[None]:
@@ -210,11 +209,21 @@ class Measuring(Resumable):
         """Name → data set; a single data set has the empty name."""
         return dataset if isinstance(dataset, dict) else {} if dataset is None else {"": dataset}
 
+    def refuse_short_loader(self) -> None:
+        """Raise an error for a user's evaluation batches that are known to hold fewer than two samples."""
+        evaluates = IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO
+        if not evaluates or not overriding(type(self), "get_eval_dataloader"):
+            return
+        for name, dataset in (self._evaluated(self.eval_dataset) or {"": None}).items():
+            loader = self._evaluation_loader(dataset, name)
+            for samples in (getattr(loader, "sampler", None), getattr(loader, "dataset", None)):
+                self._refuse_few(name, samples, "the data of get_eval_dataloader")
+
     @staticmethod
-    def _refuse_few(name: str, dataset: Any) -> None:
+    def _refuse_few(name: str, dataset: Any, which: str = "eval_dataset") -> None:
         """Raise an error for an evaluation set of fewer than two samples, which have no confidence interval."""
         if has_length(dataset) and len(dataset) < 2:
-            which = f"eval_dataset {name!r}" if name else "eval_dataset"
+            which = f"{which} {name!r}" if name else which
             raise InputError(
                 f"{which} must hold at least 2 samples; got {len(dataset)}. Leave it out, or choose other samples."
             )
@@ -398,12 +407,12 @@ class Measuring(Resumable):
     def _level(self) -> float:
         return self.objective.noise.level if self.objective.noise else 0.0
 
-    def save_dual(self, path: Path, *, whole_folder: bool = False) -> None:
+    def save_dual(self, path: Path, model: Path | None = None) -> None:
         """Write λ, the cap's multiplier, the slack and the current σ_x. All ranks must call this.
 
         Args:
             path: The file.
-            whole_folder: Whether to list the files beside it, by which the folder is recognised as ours as a whole.
+            model: The model's folder, whose files are listed: those that somebody adds later are not taken for ours.
         """
         multipliers = self.dual.multipliers
         tensors = {
@@ -415,5 +424,5 @@ class Measuring(Resumable):
         if sigma is not None:
             tensors["sigma"] = torch.tensor(sigma, dtype=torch.float64)
         if self.args.should_save:
-            listed = {"files": json.dumps(sorted(os.listdir(path.parent)))} if whole_folder else None
-            put(path, lambda part: save_file(tensors, part, listed))
+            files = sorted(str(each.relative_to(model)) for each in model.rglob("*")) if model else []
+            put(path, lambda part: save_file(tensors, part, {"files": json.dumps(files)} if files else None))

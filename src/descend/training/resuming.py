@@ -14,13 +14,12 @@ from transformers.trainer_utils import SaveStrategy
 
 from descend.errors import InputError
 from descend.models.modules import check_savable, tied_names
-from descend.records.ownership import FEASIBLE_FOLDER, free_name, refuse_foreign
+from descend.records.ownership import FEASIBLE_FOLDER, free_name, is_checkpoint, refuse_foreign
 from descend.records.schema import RECORDS_FILE
 from descend.training.checkpoints import (
     DAMAGED,
     any_checkpoints,
     damage,
-    is_ours,
     load_state,
     newest_whole,
     rotate,
@@ -37,6 +36,10 @@ class Resumable(Saving):
 
     def calibrate(self) -> None:
         """Called at the end of training."""
+        raise NotImplementedError
+
+    def refuse_short_loader(self) -> None:
+        """Called before training: raise an error for a `get_eval_dataloader` that can't be measured."""
         raise NotImplementedError
 
     def train(  # type: ignore[override]
@@ -71,6 +74,7 @@ class Resumable(Saving):
             self._check(checkpoint)
         self.refuse_foreign_files(checkpoint)
         check_savable(self.users_model, self._tokenizer_to_save)
+        self.refuse_short_loader()
         try:
             with self.layer_skip.on() if self.layer_skip else nullcontext():
                 output = super().train(checkpoint, **kwargs)
@@ -150,7 +154,7 @@ class Resumable(Saving):
             return
 
         def look() -> bool:
-            fault = damage(Path(best)) if is_ours(Path(best)) else "it is gone"
+            fault = damage(Path(best)) if is_checkpoint(Path(best)) else "it is gone"
             if fault:
                 _rename_damaged(Path(best), fault)
                 logger.warning("%s was the best model so far. %s", Path(best).name, instead)
@@ -218,7 +222,7 @@ def _state_of(checkpoint: str) -> dict[str, Any]:
 
 
 def _rename_damaged(checkpoint: Path, fault: str) -> None:
-    if not is_ours(checkpoint):
+    if not is_checkpoint(checkpoint):
         logger.warning("%s is gone.", checkpoint)
         return
     renamed = free_name(checkpoint.with_name(DAMAGED + checkpoint.name))

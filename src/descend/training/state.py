@@ -63,6 +63,8 @@ class StepSums:
         self.step, self.since_log = (ExitSums(dual.problem.depth, others) for _ in range(2))
         self.logged = torch.zeros(others, dtype=torch.float64)  # the other sums in all logs so far, over all ranks
         self._inner = False
+        self.added = False
+        """Whether this step has a micro-batch."""
         # Sums, targets, first exit and other sums of each micro-batch; their values may still be copied from the GPU.
         self._pending: list[tuple[Sequence[float], int, int, Iterable[float]]] = []
 
@@ -74,7 +76,7 @@ class StepSums:
             others: Its other sums, K numbers.
             idle: Whether the micro-batch counts nothing, because another rank counts its samples.
         """
-        self._inner = self._inner or exits.first == 0
+        self.added, self._inner = True, self._inner or exits.first == 0
         if not idle:
             self._pending.append((exits.sums, exits.targets, exits.first, others))  # without the autograd graph
 
@@ -155,4 +157,4 @@ class StepSums:
 
     def _clear(self) -> None:
         self.step.values.zero_()
-        self._inner, self._pending = False, []
+        self.added, self._inner, self._pending = False, False, []

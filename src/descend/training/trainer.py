@@ -130,6 +130,11 @@ class DescentMixin(Guarded):
         evaluates = IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO
         for name, evaluated in self._evaluated(self.eval_dataset).items() if evaluates else ():
             self._refuse_few(name, evaluated)
+        if self.args.calibrate and self.objective.has_logits and not self._calibrates:
+            logger.warning(
+                "calibrate needs one eval_dataset and evaluations in training (eval_strategy); one of them is missing. "
+                "The classifier stays as it is trained, at temperature 1."
+            )
         self.loss_is_scaled_for_ga = True
         if is_deepspeed_zero3_enabled():
             raise InputError(

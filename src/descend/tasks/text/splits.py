@@ -1,5 +1,6 @@
 """Split rows at random into parts that share no text."""
 
+import logging
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,14 @@ from descend.errors import InputError
 if TYPE_CHECKING:
     from datasets import DatasetDict
 
+logger = logging.getLogger(__name__)
+
 
 def split_groups(keys: Sequence[Hashable], counts: Sequence[int]) -> list[list[int]]:
     """Split rows at random, the same way in every run, with all rows of one key in one part.
 
-    Groups of rows are drawn, each as likely as any other. So a part may have a few rows more or fewer than asked for.
+    Groups of rows are drawn, each as likely as any other. So a part may have a few rows more or fewer than asked for;
+    a warning says where it is off by more than a quarter.
     Without repeated keys the parts are those of `datasets.Dataset.train_test_split` with seed 0.
 
     Args:
@@ -23,6 +27,9 @@ def split_groups(keys: Sequence[Hashable], counts: Sequence[int]) -> list[list[i
 
     Returns:
         The numbers of each part's rows; the last part has all others.
+
+    Raises:
+        InputError: If a part is empty.
     """
     groups: dict[Hashable, list[int]] = {}
     for row, key in enumerate(keys):
@@ -31,7 +38,21 @@ def split_groups(keys: Sequence[Hashable], counts: Sequence[int]) -> list[list[i
     order = np.random.default_rng(0).permutation(len(members))
     ends = np.cumsum([len(members[group]) for group in order])
     cuts = [int(np.abs(ends - target).argmin()) + 1 for target in np.cumsum(counts)]
-    return [[row for group in part for row in members[group]] for part in np.split(order, cuts)]
+    parts = [[row for group in part for row in members[group]] for part in np.split(order, cuts)]
+    if not all(parts):
+        raise InputError(
+            f"expected {len(parts)} parts with rows in each, where rows of one text or prompt stay together; got "
+            f"{len(keys)} rows with {len(groups)} different ones, and parts of {', '.join(map(str, map(len, parts)))}. "
+            "Give rows with more different texts."
+        )
+    off = [(count, len(part)) for count, part in zip(counts, parts, strict=False) if abs(len(part) - count) > count / 4]
+    if off:
+        logger.warning(
+            "a held-out part has %d rows, where %d were asked for: rows of one text or prompt stay together, and some "
+            "have many.",
+            *off[0][::-1],
+        )
+    return parts
 
 
 def split_off(texts: "DatasetDict", validation_share: float) -> "DatasetDict":
@@ -47,8 +68,8 @@ def split_off(texts: "DatasetDict", validation_share: float) -> "DatasetDict":
     rows = texts["train"]
     keys = rows["text"][:]
     size = round(len(rows) * validation_share)
-    validation, train = split_groups(keys, [size])
-    if size < 2 or len(validation) < 2 or not train:
+    validation, train = split_groups(keys, [size]) if size > 1 else ([], [])
+    if len(validation) < 2:
         raise InputError(
             f"validation needs at least 2 of the {len(rows)} training texts, and training the rest; got {size} of "
             f"{len(set(keys))} different ones. Change --validation-share or give more texts."
