@@ -137,7 +137,7 @@ def test_language_in_a_script(tmp_path, monkeypatch, capsys):
     for word, value in small.items():
         trains = trains.replace(word, value)
     exec(trains, scope)
-    assert scope["trainer"].summary.samples and "easible" in capsys.readouterr().out.splitlines()[-1].lower()
+    assert scope["trainer"].summary.samples and "open: " in capsys.readouterr().out.splitlines()[-1].lower()
     inputs = tokenizer("the plot was", return_tensors="pt", return_token_type_ids=False)
     exec(leaves, {"model": scope["trainer"].model.eval(), "inputs": inputs | {"do_sample": False}})
 

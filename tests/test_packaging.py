@@ -279,7 +279,7 @@ trainer.train()
 print("verdict:", descend.evaluate(trainer, samples).verdict)
 """
     done = without(OPTIONAL, script, tmp_path)
-    assert "feasible" in done.stdout.lower().splitlines()[-1], done.stderr
+    assert "open: " in done.stdout.lower().splitlines()[-1], done.stderr
     assert (tmp_path / "run" / "summary.json").is_file() and not (tmp_path / "run" / "report.html").exists()
     (line,) = (each for each in done.stderr.splitlines() if "report.html" in each)
     assert "pip install 'descend[report]'" in line and line.endswith("descend report run")
@@ -294,7 +294,7 @@ print(main(["train", "video-ut", *words]), main(["evaluate", "run"]))
 """
     done = without(["plotly", "matplotlib", "jinja2"], code, tmp_path)
     assert done.stdout.splitlines()[-1:] == ["0 0"], done.stderr
-    assert "feasible" in done.stdout.lower() and (tmp_path / "run" / "summary.json").is_file()
+    assert "open: " in done.stdout.lower() and (tmp_path / "run" / "summary.json").is_file()
     assert done.stderr.splitlines()[-1].endswith("Run: pip install 'descend[report]', then: descend report run")
 
 

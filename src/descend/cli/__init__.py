@@ -56,6 +56,9 @@ def completion(words: Sequence[str]) -> None:
 
 def reproduce(words: Sequence[str]) -> None:
     """Say where the paper's figures and tables are."""
+    if {"-h", "--help"} & set(words):
+        print("usage: descend reproduce is now python -m reproduction WHAT ..., in a checkout of Descend")
+        return
     raise InputError(
         "the paper's figures and tables are run in a checkout of Descend: python -m reproduction "
         f"{shlex.join(words) or 'list'}"
