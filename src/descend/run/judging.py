@@ -437,7 +437,7 @@ def provenance_of(trained: Trained | None, **known: Any) -> Provenance:
             "seed": trained.seed,
             "settings": settings_of({"noise": trained.noise, **trained.problem}, set()),
             "temperature": trained.temperature,
-            "note": f"Last trained by Descend {trained.version}, with the method {trained.method}.{part}",
+            "note": f"{LAST_TRAINED} {trained.version}, with the method {trained.method}.{part}",
         }
     return Provenance(**entries | known)
 
@@ -475,12 +475,13 @@ def _others(recipe: Workload, data: str, split: str, restored: Restored) -> tupl
 
 @dataclass(frozen=True)
 class _Dual:
-    """What `DescentTrainer.save_dual` wrote: λ and slack by layer, the cap's λ, and σ_x."""
+    """What `DescentTrainer.save_dual` wrote: λ and slack by layer, the cap's λ, σ_x, and whether λ has moved."""
 
     multipliers: list[float]
     cap: float
     slack: list[float]
     sigma: float
+    moved: bool
 
 
 def _dual(path: Path, depth: int) -> _Dual:
@@ -493,7 +494,7 @@ def _dual(path: Path, depth: int) -> _Dual:
             if tensor.shape != shape or not tensor.is_floating_point() or not tensor.isfinite().all():
                 raise ValueError(f"{name} must hold finite numbers of shape {shape}")
         values: list[Any] = [tensors[name].tolist() for name in shapes]
-        return _Dual(*values)
+        return _Dual(*values, moved=bool(tensors.get("moved", True)))  # older files do not say
     except Exception as error:  # also those of safetensors and torch about types that they do not know
         raise InputError(f"{path} can't be loaded: {reason(error)}. Train the run again.") from None
 
