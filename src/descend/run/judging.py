@@ -36,6 +36,7 @@ from descend.records.schema import (
     CONFIG_FILE,
     DECISIONS_FILE,
     ELSEWHERE,
+    LAST_TRAINED,
     TRAIN_LOSSES_FILE,
     Probes,
     Provenance,
@@ -383,7 +384,7 @@ def of_run(folder: Path, model: str) -> Subject:
         multipliers=dual.multipliers,
         cap_multiplier=dual.cap,
         slack=dual.slack,
-        binding=[layer for layer, value in enumerate([dual.cap, *dual.multipliers]) if value > 0],
+        binding=[layer for layer, value in enumerate([dual.cap, *dual.multipliers]) if value > 0 and dual.moved],
         seconds=config.seconds,
         temperature=trained.temperature if trained else config.temperature if model == "model" else None,
     )
