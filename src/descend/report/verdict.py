@@ -166,8 +166,9 @@ def _by_run(group: Group, arms: Sequence[Arm], words: Sequence[Sequence[str]]) -
             by_sentence.setdefault(each, []).append(", ".join(who))
     lines: list[Sentence] = []
     for each, whose in by_sentence.items():
-        who = "; ".join(filter(None, whose))
-        lines.append([Span(f"{who[0].upper()}{who[1:]}.", bold=True), Span(f" {each}")] if who else [Span(each)])
+        named = "; ".join(filter(None, whose))
+        title = [Span(f"{named[0].upper()}{named[1:]}.", bold=True), Span(" ")] if named else []
+        lines.append([*title, Span(each)])
     return lines
 
 

@@ -494,8 +494,9 @@ def _dual(path: Path, depth: int) -> _Dual:
             tensor = tensors[name]
             if tensor.shape != shape or not tensor.is_floating_point() or not tensor.isfinite().all():
                 raise ValueError(f"{name} must hold finite numbers of shape {shape}")
-        values: list[Any] = [tensors[name].tolist() for name in shapes]
-        return _Dual(*values, moved=bool(tensors.get("moved", True)))  # older files do not say
+        moved = bool(tensors.get("moved", True))  # older files do not say
+        values: list[Any] = [*(tensors[name].tolist() for name in shapes), moved]
+        return _Dual(*values)
     except Exception as error:  # also those of safetensors and torch about types that they do not know
         raise InputError(f"{path} can't be loaded: {reason(error)}. Train the run again.") from None
 
