@@ -138,6 +138,8 @@ def test_every_recipe_trains_and_is_judged(capsys, tmp_path, name):
 def test_a_single_level_is_told_once(pair):
     summary = read_summary(pair[0])
     line = line_of(summary)
+    saved = summary.model_copy(update={"note": "Last trained by Descend 0.1, with the method constrained."})
+    assert line_of(saved).startswith(f"{summary.model} (last trained by Descend with {summary.method}) on ")
     over = r"mean rmse [\d.]+ over γ = 0 … 0\.8 \([\d.]+, [\d.]+\), [\d.]+ at the training noise"
     assert re.search(rf"{over}{INPUT}\. ", line)
     entries = {"noise": [0.8], "values": summary.values[1:], "mean": summary.values[1]}

@@ -10,6 +10,7 @@ from scipy.stats import t as student
 from descend.report import RunView, group_runs
 from descend.report.frames import Frames, embed
 from descend.report.headline import headline, judged_apart
+from descend.report.intervals import GroupScores, Jackknife
 from descend.report.opening import opening
 from tests.support.pages import NOISE, classifier, fake_run
 
@@ -26,16 +27,16 @@ def means(seed: int, better: float = 0.0) -> np.ndarray:
 
 
 def judged(
-    folder: Path, method: str, scores: np.ndarray | None, *, size: int = 5, root: bool = False, **entries
+    folder: Path, method: str, scores: np.ndarray | None, *, size: int | list[int] = 5, root: bool = False, **entries
 ) -> Path:
-    """A run of which each group has ``size`` samples with these mean scores."""
+    """A run of which each group has ``size`` samples with these mean scores, or the sizes in turn."""
     if scores is not None:
         values = (np.sqrt(scores.mean(1)) if root else scores.mean(1)).tolist()
         entries = {"layer_metrics": {"0.15": values}} | entries
     fake_run(folder, method, frames=False, **entries if root else classifier(**entries))
     if scores is not None:
-        sums = (size * scores).tolist()
-        counts = [size] * scores.shape[1]
+        counts = np.resize(size, scores.shape[1]).tolist()
+        sums = (np.array(counts) * scores).tolist()
         layers = {"noise": [0.15], "counts": counts, "losses": [sums], "scores": [sums]}
         content = {"noise": NOISE, "root": root, "counts": counts, "scores": [sums[-1]] * len(NOISE), "layers": layers}
         (folder / "groups.json").write_text(json.dumps(content))
@@ -75,18 +76,54 @@ def test_every_method_has_its_numbers_and_differences_are_paired(tmp_path: Path)
         for layer, (value, note) in zip(LAYERS, cells["", name], strict=True):
             own = scores[method][layer]
             assert value == pytest.approx(own.mean(), abs=6e-4)
-            assert ends(note) == pytest.approx(students(own), abs=0.1 * own.std() / np.sqrt(GROUPS) + 1e-3)
+            assert ends(note) == pytest.approx(students(own), abs=6e-4)
         if method == "erm":
             continue
         for layer, (value, note) in zip(LAYERS, cells[minus, name], strict=True):
             apart = scores[method][layer] - scores["erm"][layer]
             assert value == pytest.approx(apart.mean(), rel=0.01)
             low, high = students(apart)
-            assert ends(note) == pytest.approx([low, high], abs=0.1 * (high - low))
+            assert ends(note) == pytest.approx([low, high], rel=1e-2, abs=6e-5)
             # Unpaired it would be several times as wide.
             assert high - low < 0.3 * np.subtract(*reversed(ends(cells["", name][0][1])))
     assert "in its own unit; higher is better" in words and "over 24 groups of samples" in words
     assert "%" not in words.replace("95\u00a0%", "") and "point" not in words
+
+
+def test_groups_of_unequal_sizes_widen_the_intervals_and_blocks_are_named(tmp_path: Path) -> None:
+    sizes, scores = np.resize([10, 1, 1, 1], GROUPS), {"erm": means(1), "constrained": means(2, 0.02)}
+    folders = [
+        judged(tmp_path / method, method, each, size=sizes.tolist(), samples=500, groups=500)
+        for method, each in scores.items()
+    ]
+    _, cells, words = shown(*folders)
+    shares = sizes / sizes.sum()
+    about = np.eye(GROUPS) - np.outer(np.ones(GROUPS), shares)
+    matrix = about.T @ np.diag((shares / (1 - shares)) ** 2) @ about
+    freedom = np.trace(matrix) ** 2 / np.trace(matrix @ matrix)
+    for key, of_group in (
+        (("", "ERM"), scores["erm"][7]),
+        (("Minus ERM, on the same samples", "Constrained"), scores["constrained"][7] - scores["erm"][7]),
+    ):
+        mean = shares @ of_group
+        error = np.sqrt((1 - 1 / GROUPS) * ((shares * (of_group - mean) / (1 - shares)) ** 2).sum())
+        low, high = ends(cells[key][-1][1])
+        assert [low, high] == pytest.approx(mean + student.ppf(0.975, freedom) * error * np.array([-1, 1]), rel=1e-2)
+    assert freedom < 8 and "In small print: 95\u00a0% intervals over 500 groups of samples, in 24 blocks" in words
+    assert "too narrow" not in words
+    few = judged(tmp_path / "few", "erm", means(1), groups=11)
+    assert "With so few groups they may be too narrow." in shown(few)[2]
+
+
+@pytest.mark.parametrize("sizes", [[4], [10, 1, 1, 1]], ids=str)
+@pytest.mark.parametrize("count", [12, 20, 40])
+def test_intervals_cover_the_mean_over_samples(count: int, sizes: list[int]) -> None:
+    """2,500 draws, each a level of its own, where half of the variance is the groups'."""
+    of_group, rng = np.resize(sizes, count), np.random.default_rng(0)
+    sums = of_group * rng.normal(size=(2500, count)) + np.sqrt(of_group) * rng.normal(size=(2500, count))
+    table = GroupScores(np.arange(2500), False, of_group.astype(float), sums)
+    low, high = Jackknife.of([table], lambda values, _: values).ends()
+    assert ((low <= 0) & (high >= 0)).mean() >= 0.94
 
 
 def test_a_root_is_taken_of_the_mean_over_groups(tmp_path: Path) -> None:
@@ -126,6 +163,7 @@ def test_what_can_not_be_paired_has_no_difference_and_says_why(tmp_path: Path, t
     ("entries", "words"),
     [
         ({"strength": 0.8}, "bounds, so violations do not compare: strength 0.2 (ERM); strength 0.8 (Constrained)."),
+        ({"sigma": 0.1835}, None),  # 2 % more than ERM's: each model learns its embedding
         ({"sigma": 0.5}, "γ stands for different noise: σ_x 0.18 (ERM); σ_x 0.5 (Constrained)."),
         ({"noise": NOISE[:-1], "values": [0.7] * 5}, "The mean over noise is over different levels"),
         ({"samples": 70}, "The number of samples differs: 60 (ERM); 70 (Constrained)."),

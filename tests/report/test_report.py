@@ -373,8 +373,10 @@ def test_each_verdict_is_said_once_and_by_whom(runs: list[Path], tmp_path: Path)
     page = write_page(views, tmp_path / "report.html", "Verdicts").read_text().split("<script")[0]
     assert "<p><b>Constrained, α = 0.1, seed 0.</b> One &amp; all hold.</p>" in page
     assert page.count("Layer 3 fails.") == 1
-    assert "<b>Constrained, α = 0.1, seed 1; Constrained, α = 0.2, seed 0.</b> Layer 3 fails." in page
-    page = write_page(runs, tmp_path / "report.html", "One").read_text().split("<script")[0]
+    assert "<b>Constrained, α = 0.1, seed 1; Constrained, α = 0.2.</b> Layer 3 fails." in page
+    page = write_page(runs, tmp_path / "report.html", "One").read_text().split("<script")[0]  # ERM and constrained
+    assert "<b>Constrained.</b> All 7" in page and "<b>Constrained.</b> Asked of layers 1 to 7: " in page
+    assert "Constrained.</b>" not in write_page(runs[1:], tmp_path / "report.html", "Alone").read_text()
     assert page.count("All 7 constraints hold; layers 2 and 5 bind.") == page.count("2 and 5") == 1
 
 

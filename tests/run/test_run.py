@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import PartialState
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from descend import UT, DescentConfig, GaussianNoise, InputError, run
 from descend.cli import main
@@ -63,8 +63,9 @@ def test_a_run_folder_holds_what_the_plan_says(finished):
         "cap_multiplier": (),
         "slack": (2,),
         "sigma": (),
+        "moved": (),
     }
-    assert dual["multipliers"].max() > 0
+    assert dual["multipliers"].max() > 0 and dual["moved"]
     for folder in ("model", "checkpoint-3"):
         assert UT.from_pretrained(finished / folder).depth == 2
 
@@ -123,6 +124,17 @@ def test_what_binds_is_told_by_its_multiplier_the_cap_too(tmp_path):
     assert train(tmp_path / "erm", "--method", "erm", steps=2) == 0
     summary = run.evaluate(tmp_path / "erm", noise=[0.8])
     assert summary.binding == [] and "Binding" not in summary.verdict
+
+
+def test_nothing_binds_before_the_first_dual_step(finished, tmp_path):
+    """The price rule's multipliers start above 0; older files do not say whether they moved."""
+    out = Path(shutil.copytree(finished, tmp_path / "run"))
+    tensors = load_file(out / "dual.safetensors")
+    del tensors["moved"]
+    tensors["multipliers"].fill_(1.0)
+    for moved, binding in (({"moved": torch.tensor(False)}, []), ({"moved": torch.tensor(True)}, [1, 2]), ({}, [1, 2])):
+        save_file(tensors | moved, out / "dual.safetensors")
+        assert run.evaluate(out, noise=[0.8]).binding == binding
 
 
 def test_the_config_names_every_setting_of_descends_own(finished):

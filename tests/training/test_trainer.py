@@ -6,6 +6,7 @@ Interruption and resuming are tested through the command line, in `test_run`.
 import json
 import re
 from collections import Counter
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -405,6 +406,35 @@ def test_a_warmup_of_all_steps_is_refused(tmp_path, given, steps):
     with pytest.raises(InputError, match=rf"\d+ of {steps}"):
         DescentConfig(**args).warmup(steps, 3)
     assert DescentConfig(method="erm", **args).warmup(steps, 3) >= 0
+
+
+@pytest.mark.parametrize(
+    ("every", "warmup", "steps", "fits"),
+    [
+        (100, 0, 4, False),
+        (4, 0, 4, True),
+        (4, 1, 4, False),
+        # An epoch has three steps, and its dual step is taken where the next one begins.
+        ("epoch", 0, 3, False),
+        ("epoch", 0, 4, True),
+        ("epoch", 3, 6, False),
+        ("epoch", 3, 7, True),
+    ],
+)
+def test_a_run_without_a_dual_step_is_refused(tmp_path, every, warmup, steps, fits):
+    args = {"output_dir": str(tmp_path), "dual_every": every, "dual_warmup_steps": float(warmup), "strength": 0.9}
+    with nullcontext() if fits else pytest.raises(InputError, match=f"{warmup} of {steps} .* dual_every {every}"):
+        assert DescentConfig(**args).warmup(steps, 3) == warmup
+    assert DescentConfig(method="erm", **args).warmup(steps, 3) == warmup
+
+
+@pytest.mark.parametrize("every", [100, "epoch"])
+def test_a_run_without_a_dual_step_stops_before_its_first_step(tmp_path, data, every):
+    trainer = build(tmp_path, data, max_steps=-1, num_train_epochs=1, dual_every=every)
+    start = weights(trainer)
+    with pytest.raises(InputError, match=f"got 0 of 3 steps of warm-up and dual_every {every}"):
+        trainer.train()
+    assert torch.equal(weights(trainer), start)
 
 
 def test_a_warmup_of_all_steps_stops_the_trainer_before_its_first(tmp_path, data):

@@ -237,5 +237,6 @@ def line_of(summary: "Summary") -> str:
         value += f", {summary.train_value:.{digits}f} at the training noise"
     if summary.train_noise and (given := summary.input_metrics.get(summary.train_noise)) is not None:
         value += f", where the noisy input itself has {given:.{digits}f}"
-    words = f"{summary.model} {summary.method} on {summary.dataset}: {value}. {summary.verdict} {summary.certificate}"
+    method = f"(last trained by Descend with {summary.method})" if summary.last_trained else summary.method
+    words = f"{summary.model} {method} on {summary.dataset}: {value}. {summary.verdict} {summary.certificate}"
     return words.rstrip()

@@ -11,6 +11,7 @@ from torch import Tensor
 from descend.core import DescentProblem, refuse_negative
 from descend.errors import InputError
 from descend.evaluation.layers import LayerLosses
+from descend.jackknife import degrees_of_freedom
 from descend.records.schema import ENOUGH_GROUPS
 
 CONFIDENCE = 0.95
@@ -236,22 +237,7 @@ def standard_errors(layers: LayerLosses, slopes: Tensor) -> tuple[Tensor, float]
     sizes = layers.by_group(layers.losses.new_ones(count))
     totals = layers.by_group(layers.losses - layers.losses.mean(0)) / (count - sizes)[:, None]
     errors = ((totals @ slopes.flatten(0, -2).T).square().sum(0) * (groups - 1) / groups).sqrt()
-    return errors.unflatten(0, slopes.shape[:-1]), _freedom(sizes / count)
-
-
-def _freedom(shares: Tensor) -> float:
-    """2 E[V]² / Var[V] of the jackknife's variance V, if the means of the groups are normal with one variance.
-
-    V is the quadratic form of A = (I − w 1ᵀ) D (I − 1 wᵀ) with the shares w and D = diag(d), d = (w / (1 − w))²: this
-    is tr(A)² / tr(A²).
-    """
-    d = (shares / (1 - shares)).square()
-    total, ww, wd, dd = d.sum(), shares @ shares, shares @ d, d @ d
-    trace = total - 2 * wd + total * ww
-    # tr(A²) = |D − w dᵀ − d wᵀ + total w wᵀ|²
-    square = dd + 2 * wd**2 + 2 * ww * dd + (total * ww) ** 2
-    square += 2 * total * (shares.square() @ d) - 4 * (shares @ d.square()) - 4 * total * ww * wd
-    return (trace**2 / square).item()
+    return errors.unflatten(0, slopes.shape[:-1]), degrees_of_freedom(sizes.numpy())
 
 
 def _quantile(share: float, freedom: float) -> float:

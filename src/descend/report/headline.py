@@ -7,10 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from descend.records.schema import ENOUGH_GROUPS
-from descend.report.intervals import Draws, GroupScores, combine, draws
+from descend.report.intervals import GroupScores, Jackknife
 from descend.report.runs import Arm, Group, RunView, format_alpha
 from descend.report.tables import number
 from descend.report.views import Body, Cell, Row, Table
+
+SAME_SIGMA = 1.02
+"""Of two σ_x whose ratio is smaller, γ stands for the same noise."""
 
 
 class Measure(NamedTuple):
@@ -45,7 +48,7 @@ def headline(group: Group) -> tuple[Table, list[str]]:
     depth = min(len(rows[0]) for arm in shown for rows in [values_along(arm, group, measure)]) - 1
     layers = sorted({1, depth // 2, depth} - {0})
     names = {1: "Layer 1", depth // 2: f"Half depth, layer {depth // 2}", depth: f"Full depth, layer {depth}"}
-    intervals: list[Draws] = []
+    intervals: list[Jackknife] = []
     rows = []
     for arm in shown:
         by_layer = [_values(arm, arm.runs, group, measure, layer) for layer in layers]
@@ -80,7 +83,7 @@ def headline(group: Group) -> tuple[Table, list[str]]:
 
 def _values(
     arm: Arm, runs: Sequence[RunView], group: Group, measure: Measure, layer: int
-) -> tuple[float, Draws | None]:
+) -> tuple[float, Jackknife | None]:
     """The mean over seeds at a layer, and what its interval follows from; None where that is not known."""
     level = group.train_noise
     known = [run.summary.layer_losses if measure.is_loss else run.summary.layer_metrics for run in runs]
@@ -90,8 +93,7 @@ def _values(
     first = tables[0]
     if first is None or not isfinite(value) or not all(table and table.like(first) for table in tables):
         return value, None
-    found = draws([table for table in tables if table], lambda sums, _: sums[..., layer], np.random.default_rng(0))
-    return value, found if len(runs) > 1 else found.of_these_runs
+    return value, Jackknife.of([table for table in tables if table], lambda sums, _: sums[..., layer])
 
 
 def _by_layer(run: RunView, level: float, measure: Measure) -> GroupScores | None:
@@ -105,12 +107,14 @@ def _by_layer(run: RunView, level: float, measure: Measure) -> GroupScores | Non
     return GroupScores(np.arange(len(rows)), root, np.array(layers.counts, float), rows, run.groups.single)
 
 
-def _difference(ours: tuple[float, Draws | None], theirs: tuple[float, Draws | None]) -> tuple[float, Draws | None]:
-    known = combine(np.subtract, ours[1], theirs[1]) if ours[1] and theirs[1] else None
+def _difference(
+    ours: tuple[float, Jackknife | None], theirs: tuple[float, Jackknife | None]
+) -> tuple[float, Jackknife | None]:
+    known = ours[1] - theirs[1] if ours[1] and theirs[1] else None
     return ours[0] - theirs[0], known
 
 
-def _cell(value: float, known: Draws | None, signed: bool = False) -> Cell:
+def _cell(value: float, known: Jackknife | None, signed: bool = False) -> Cell:
     sign = "+" if signed and value > 0 else ""
     low, high = known.ends() if known else (nan, nan)
     if not low < high:  # unknown, or nothing varies between groups, as where all answers are right
@@ -144,7 +148,7 @@ def _not_paired(
     return ""
 
 
-def _words(group: Group, measure: Measure, intervals: Sequence[Draws]) -> str:
+def _words(group: Group, measure: Measure, intervals: Sequence[Jackknife]) -> str:
     """The unit, the data and what the intervals rest on."""
     level = f"at the training noise γ\u00a0=\u00a0{group.train_noise:g}" if group.train_noise else "without noise"
     better = "higher" if measure.higher else "lower"
@@ -152,24 +156,33 @@ def _words(group: Group, measure: Measure, intervals: Sequence[Draws]) -> str:
     known = [each for each in intervals if all(map(isfinite, each.ends()))]
     if not known:
         return f"{words} No intervals: they need at least two groups of samples, and an evaluation by this version."
-    groups, seeds = min(each.groups for each in known), max(each.seeds for each in known)
+    blocks, seeds = min(len(each.sizes) for each in known), max(each.seeds for each in known)
+    groups = min((run.summary.groups for run in group.runs if run.summary.groups), default=blocks)
+    samples = min((run.summary.samples for run in group.runs if run.summary.samples), default=blocks)
     single = any(run.groups and run.groups.single for run in group.runs)
-    samples = f"{groups} samples of a single group" if single else f"{groups} groups of samples"
-    over = f"over {samples}" + (f" and {seeds} seeds" if seeds > 1 else ", of these trained models alone")
+    units = samples if single else groups
+    over = f"over {units} {'samples of a single group' if single else 'groups of samples'}"
+    over += f", in {blocks} blocks" if blocks < units else ""
+    over += f" and {seeds} seeds" if seeds > 1 else ", of these trained models alone"
     few = " With so few groups they may be too narrow." if groups < ENOUGH_GROUPS else ""
-    return f"{words} Small: 95\u00a0% intervals {over}, each for itself.{few}"
+    return f"{words} In small print: 95\u00a0% intervals {over}, each for itself.{few}"
 
 
-def _facts(arm: Arm) -> dict[str, str]:
-    """How an arm was judged, by what that concerns; empty words where a file does not say."""
+def _facts(arm: Arm, sigma: bool) -> dict[str, str]:
+    """How an arm was judged, by what that concerns; empty words where a file does not say.
+
+    Args:
+        arm: The arm.
+        sigma: Whether σ_x is among its noise.
+    """
     run = arm.runs[0]
     summary = run.summary
     asked = [f"α = {format_alpha(summary.alpha)}"] if summary.alpha else []
     asked += [f"strength {summary.strength:g}"] if summary.strength is not None and not summary.alpha else []
     asked += [f"from layer {summary.first_layer}"] if asked and summary.first_layer else []
     asked += [f"cap {summary.cap:g}"] if summary.cap is not None else []
-    noise = [f"σ_x {summary.sigma:.3g}"] if summary.sigma else []
-    noise += [f"γ as {kind}"] if noise and (kind := summary.settings.get("noise_is")) else []
+    noise = [f"σ_x {summary.sigma:.3g}"] if summary.sigma and sigma else []
+    noise += [f"γ as {kind}"] if summary.sigma and (kind := summary.settings.get("noise_is")) else []
     levels = f"γ from {min(summary.noise):g} to {max(summary.noise):g} ({len(summary.noise)})"
     return {
         "bounds": ", ".join(asked),
@@ -191,7 +204,10 @@ _APART: dict[str, Callable[[str], str]] = {
 
 def judged_apart(group: Group) -> list[str]:
     """A line for each way in which the group's arms were not judged alike."""
-    facts = {arm.label: _facts(arm) for arm in group.arms}
+    # Models of text learn their embedding, so its σ_x differs a little between any two.
+    sigmas = [sigma for arm in group.arms if (sigma := arm.runs[0].summary.sigma)]
+    apart = bool(sigmas) and max(sigmas) > SAME_SIGMA * min(sigmas)
+    facts = {arm.label: _facts(arm, apart) for arm in group.arms}
     lines = []
     for name, words in _APART.items():
         by_value: dict[str, list[str]] = {}

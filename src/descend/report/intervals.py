@@ -1,13 +1,14 @@
 """95 % intervals of a metric over seeds and groups of samples, for one method and for the difference of two."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from scipy.stats import t as student
 
 from descend.errors import InputError
+from descend.jackknife import degrees_of_freedom
 from descend.records.schema import Groups
 
 CONFIDENCE = 0.95
@@ -57,6 +58,54 @@ class GroupScores:
 
 
 @dataclass(frozen=True)
+class Jackknife:
+    """A mean over seeds, with its value without each group of samples.
+
+    Its interval is a verdict's, see `descend.evaluation.satisfaction.standard_errors`. With one seed it is that of this
+    trained model. With several, the variance between seeds is added, with Satterthwaite's degrees of freedom for the
+    sum.
+
+    Attributes:
+        by_seed: The value of each run, (S, …).
+        without: The mean over runs where one group is left out, (N, …).
+        sizes: Samples in each group, (N,).
+    """
+
+    by_seed: np.ndarray
+    without: np.ndarray
+    sizes: np.ndarray
+
+    @classmethod
+    def of(cls, tables: Sequence[GroupScores], statistic: Statistic) -> Self:
+        """From the groups of each seed's run, all on the same data, as in `draws`."""
+        _compare(tables)
+        groups = len(tables[0].counts)
+        whole = _by_seed(tables, statistic, np.ones((1, groups)))[:, 0]
+        return cls(whole, _by_seed(tables, statistic, 1 - np.eye(groups)).mean(0), tables[0].counts)
+
+    def __sub__(self, other: Self) -> Self:
+        """The difference from another method's, of the same seeds on the same groups."""
+        return type(self)(self.by_seed - other.by_seed, self.without - other.without, self.sizes)
+
+    @property
+    def seeds(self) -> int:
+        """How many runs it rests on."""
+        return len(self.by_seed)
+
+    def ends(self) -> tuple[Any, Any]:
+        """Its 95 % interval; both ends are NaN where a single group leaves them unknown, or a run has diverged."""
+        groups, value = len(self.sizes), self.by_seed.mean(0)
+        with np.errstate(all="ignore"):  # what has diverged
+            by_groups = (groups - 1) / groups * ((self.without - value) ** 2).sum(0)
+            by_seeds = self.by_seed.var(0, ddof=1) / self.seeds if self.seeds > 1 else np.zeros_like(by_groups)
+            variance = by_seeds + by_groups
+            spread = by_seeds**2 / max(self.seeds - 1, 1) + by_groups**2 / degrees_of_freedom(self.sizes)
+            freedom = np.where(variance == 0, 1, variance**2 / spread)  # nothing varies
+        width = student.ppf((1 + CONFIDENCE) / 2, freedom) * np.sqrt(variance)
+        return value - width, value + width
+
+
+@dataclass(frozen=True)
 class Draws:
     """A mean over seeds, with its value in each resample.
 
@@ -79,11 +128,6 @@ class Draws:
     over_groups: np.ndarray
     seeds: int
     groups: int
-
-    @property
-    def of_these_runs(self) -> Self:
-        """The same for these runs alone: its interval is over groups of samples, whatever other seeds would give."""
-        return replace(self, over_seeds=np.zeros_like(self.over_groups))
 
     def ends(self, tried: int = 1) -> tuple[float, float]:
         """Its 95 % interval, or where it was picked from several Bonferroni's, of 1 − 0.05 / tried.

@@ -25,11 +25,11 @@ def findings(group: Group) -> list[Sentence]:
     """What else is known of a group's runs: what is certain of the layers, what was asked, what was measured."""
     arms = _judged(group)
     certain = _by_run(
-        arms, [["" if run.summary.few_groups else run.summary.certificate for run in arm.runs] for arm in arms]
+        group, arms, [["" if run.summary.few_groups else run.summary.certificate for run in arm.runs] for arm in arms]
     )
     measured = [words for arm in arms for words in _measured(arm, group)]
-    asked = dict.fromkeys(words for arm in arms if (words := _asked(arm)))
-    return [*certain, *([Span(words)] for words in (*measured, *asked))]
+    asked = _by_run(group, arms, [[_asked(arm)] * len(arm.runs) for arm in arms])
+    return [*certain, *([Span(words)] for words in measured), *asked]
 
 
 def _state(runs: Sequence[RunView]) -> str:
@@ -137,9 +137,8 @@ def _judged(group: Group) -> list[Arm]:
 def _verdicts(group: Group) -> list[Sentence]:
     """The verdict of each run, and its note."""
     arms = _judged(group)
-    lines = _by_run(arms, [[_without_title(run.summary.verdict) for run in arm.runs] for arm in arms])
-    notes = dict.fromkeys(run.summary.note for run in group.runs if run.summary.note)
-    return [*lines, *([Span(words)] for words in notes)]
+    lines = _by_run(group, arms, [[_without_title(run.summary.verdict) for run in arm.runs] for arm in arms])
+    return lines + _by_run(group, group.arms, [[run.summary.note for run in arm.runs] for arm in group.arms])
 
 
 def _without_title(words: str) -> str:
@@ -150,25 +149,26 @@ def _without_title(words: str) -> str:
     return rest[0].upper() + rest[1:]
 
 
-def _by_run(arms: Sequence[Arm], words: Sequence[Sequence[str]]) -> list[Sentence]:
-    """Sentences about runs, each once, with the runs that it is about where they differ.
+def _by_run(group: Group, arms: Sequence[Arm], words: Sequence[Sequence[str]]) -> list[Sentence]:
+    """Sentences about runs, each once, with the arms that it is about, and their seeds where these differ.
 
     Args:
-        arms: The arms.
-        words: For each arm a sentence per run; those that are empty are left out.
+        group: All runs of the section. Where they are of one arm, it is not named.
+        arms: Those of its arms that something is said of.
+        words: For each of them a sentence per run; those that are empty are left out.
     """
-    seeds: dict[str, dict[str, list[int]]] = {}  # sentence → arm → its seeds
+    by_sentence: dict[str, list[str]] = {}
     for arm, sentences in zip(arms, words, strict=True):
-        for run, each in zip(arm.runs, sentences, strict=True):
-            seeds.setdefault(each, {}).setdefault(arm.label, []).append(run.summary.seed)
+        for each in filter(None, dict.fromkeys(sentences)):
+            seeds = [run.summary.seed for run, its in zip(arm.runs, sentences, strict=True) if its == each]
+            who = [arm.label] * (len(group.arms) > 1)
+            who += [f"seed{'s' * (len(seeds) > 1)} {_listed(seeds)}"] * (len(seeds) < len(arm.runs))
+            by_sentence.setdefault(each, []).append(", ".join(who))
     lines: list[Sentence] = []
-    for each, by_arm in seeds.items():
-        who = "; ".join(
-            (f"{label}, seed" if len(arms) > 1 else "Seed") + f"{'s' * (len(of_arm) > 1)} {_listed(of_arm)}"
-            for label, of_arm in by_arm.items()
-        )
-        if each:
-            lines.append([Span(f"{who}.", bold=True), Span(f" {each}")] if len(seeds) > 1 else [Span(each)])
+    for each, whose in by_sentence.items():
+        named = "; ".join(filter(None, whose))
+        title = [Span(f"{named[0].upper()}{named[1:]}.", bold=True), Span(" ")] if named else []
+        lines.append([*title, Span(each)])
     return lines
 
 

@@ -36,6 +36,7 @@ from descend.records.schema import (
     CONFIG_FILE,
     DECISIONS_FILE,
     ELSEWHERE,
+    LAST_TRAINED,
     TRAIN_LOSSES_FILE,
     Probes,
     Provenance,
@@ -383,7 +384,7 @@ def of_run(folder: Path, model: str) -> Subject:
         multipliers=dual.multipliers,
         cap_multiplier=dual.cap,
         slack=dual.slack,
-        binding=[layer for layer, value in enumerate([dual.cap, *dual.multipliers]) if value > 0],
+        binding=[layer for layer, value in enumerate([dual.cap, *dual.multipliers]) if value > 0 and dual.moved],
         seconds=config.seconds,
         temperature=trained.temperature if trained else config.temperature if model == "model" else None,
     )
@@ -437,7 +438,7 @@ def provenance_of(trained: Trained | None, **known: Any) -> Provenance:
             "seed": trained.seed,
             "settings": settings_of({"noise": trained.noise, **trained.problem}, set()),
             "temperature": trained.temperature,
-            "note": f"Last trained by Descend {trained.version}, with the method {trained.method}.{part}",
+            "note": f"{LAST_TRAINED} {trained.version}, with the method {trained.method}.{part}",
         }
     return Provenance(**entries | known)
 
@@ -475,12 +476,13 @@ def _others(recipe: Workload, data: str, split: str, restored: Restored) -> tupl
 
 @dataclass(frozen=True)
 class _Dual:
-    """What `DescentTrainer.save_dual` wrote: λ and slack by layer, the cap's λ, and σ_x."""
+    """What `DescentTrainer.save_dual` wrote: λ and slack by layer, the cap's λ, σ_x, and whether λ has moved."""
 
     multipliers: list[float]
     cap: float
     slack: list[float]
     sigma: float
+    moved: bool
 
 
 def _dual(path: Path, depth: int) -> _Dual:
@@ -492,7 +494,8 @@ def _dual(path: Path, depth: int) -> _Dual:
             tensor = tensors[name]
             if tensor.shape != shape or not tensor.is_floating_point() or not tensor.isfinite().all():
                 raise ValueError(f"{name} must hold finite numbers of shape {shape}")
-        values: list[Any] = [tensors[name].tolist() for name in shapes]
+        moved = bool(tensors.get("moved", True))  # older files do not say
+        values: list[Any] = [*(tensors[name].tolist() for name in shapes), moved]
         return _Dual(*values)
     except Exception as error:  # also those of safetensors and torch about types that they do not know
         raise InputError(f"{path} can't be loaded: {reason(error)}. Train the run again.") from None

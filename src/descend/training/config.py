@@ -343,7 +343,7 @@ class DescentArguments(DescentSettings):
             epoch: The number of steps in an epoch.
 
         Raises:
-            InputError: If no step is left for the constraints.
+            InputError: If the run would end before its first dual step, so that the multipliers never move.
         """
         name = "dual_warmup_steps"
         if self.dual_warmup_epochs is not None:
@@ -352,9 +352,15 @@ class DescentArguments(DescentSettings):
         else:
             share = self.resolved(name)
             warmup = round(share * steps) if share < 1 else round(share)
-        if self.method == "constrained" and warmup >= steps:
+        # An epoch's dual step is taken where the next epoch begins, so the last epoch has none.
+        late = (
+            (steps - 1) // epoch * epoch <= warmup if self.dual_every == "epoch" else warmup + self.dual_every > steps
+        )
+        if self.method == "constrained" and late:
+            of_epoch = f" of {epoch} steps, of which the last has no dual step" if self.dual_every == "epoch" else ""
             raise InputError(
-                f"{name} must leave steps for the constraints; got {warmup} of {steps}. Lower it, or train longer."
+                f"{name} and dual_every must leave the constraints a dual step; got {warmup} of {steps} steps of "
+                f"warm-up and dual_every {self.dual_every}{of_epoch}. Lower one of them, or train longer."
             )
         return warmup
 

@@ -408,7 +408,7 @@ class Measuring(Resumable):
         return self.objective.noise.level if self.objective.noise else 0.0
 
     def save_dual(self, path: Path, model: Path | None = None) -> None:
-        """Write λ, the cap's multiplier, the slack and the current σ_x. All ranks must call this.
+        """Write λ, the cap's multiplier, whether they moved, the slack and the current σ_x. All ranks must call this.
 
         Args:
             path: The file.
@@ -419,6 +419,7 @@ class Measuring(Resumable):
             "multipliers": multipliers[1:].clone(),
             "cap_multiplier": multipliers[0].clone(),
             "slack": self.dual.slack[1:].clone(),
+            "moved": torch.tensor(self.dual.moved),
         }
         sigma = self.sigma
         if sigma is not None:

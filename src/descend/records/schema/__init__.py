@@ -42,6 +42,7 @@ from descend.records.schema.groups import Groups, LayerGroups, read_groups
 from descend.records.schema.records import Record, read_records
 from descend.records.schema.summary import (
     ENOUGH_GROUPS,
+    LAST_TRAINED,
     REQUIRED,
     Comparison,
     Measured,
@@ -62,6 +63,7 @@ __all__ = [
     "ELSEWHERE",
     "ENOUGH_GROUPS",
     "GROUPS_FILE",
+    "LAST_TRAINED",
     "MODELS",
     "RECORDS_FILE",
     "REQUIRED",

@@ -30,6 +30,9 @@ from descend.records.schema.findings import AnytimeCurve, Exits, Latency, Probes
 ENOUGH_GROUPS = 12
 """Below so many independent groups of samples nothing is proven: too few tell how much groups differ."""
 
+LAST_TRAINED = "Last trained by Descend"
+"""How the note begins of a model that is judged without its run, by what was saved with it."""
+
 MOST_LEVELS, MOST_LAYERS = 1000, 1024
 """What a summary may hold, so that a page can show it."""
 
@@ -289,6 +292,11 @@ class Summary(Measured, Provenance):
     def constrained(self) -> bool:
         """Whether the run was trained under constraints."""
         return self.method == "constrained"
+
+    @property
+    def last_trained(self) -> bool:
+        """Whether the model is judged without its run, so that others may have trained it since Descend did."""
+        return self.note.startswith(LAST_TRAINED)
 
     @property
     def of_script(self) -> bool:

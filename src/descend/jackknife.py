@@ -1,0 +1,28 @@
+"""The degrees of freedom of the jackknife's variance over groups of unequal sizes."""
+
+import numpy as np
+
+
+def degrees_of_freedom(sizes: np.ndarray) -> float:
+    """2 E[V]² / Var[V] of the jackknife's variance V, if the means of the groups are normal with one variance.
+
+    Satterthwaite's (Bell and McCaffrey, 2002; Imbens and Kolesár, 2016): G − 1 for groups of one size, fewer where a
+    few groups hold most samples. V is the quadratic form of A = (I − w 1ᵀ) D (I − 1 wᵀ) with the shares w of the
+    samples and D = diag(d), d = (w / (1 − w))²: this is tr(A)² / tr(A²).
+
+    Args:
+        sizes: Samples in each group, (G,).
+
+    Returns:
+        NaN for a single group.
+    """
+    if len(sizes) < 2:
+        return np.nan
+    shares = sizes / sizes.sum()
+    d = (shares / (1 - shares)) ** 2
+    total, ww, wd, dd = d.sum(), shares @ shares, shares @ d, d @ d
+    trace = total - 2 * wd + total * ww
+    # tr(A²) = |D − w dᵀ − d wᵀ + total w wᵀ|²
+    square = dd + 2 * wd**2 + 2 * ww * dd + (total * ww) ** 2
+    square += 2 * total * (shares**2 @ d) - 4 * (shares @ d**2) - 4 * total * ww * wd
+    return float(trace**2 / square)
