@@ -18,7 +18,7 @@ PUBLIC = {"", "core", "errors", "cli", "models", "tasks", "tasks.text", "tasks.v
 PUBLIC |= {"noise", "noise_scale", "privacy", "recipes", "run", "inference", "seeds"}
 """Modules of `descend` whose names a user imports."""
 
-APART = ("test_architecture.py", "test_frozen.py", "paper", "report", "support")
+APART = ("test_architecture.py", "test_frozen.py", "reproduction", "report", "support")
 """Tests of the structure itself, of the study, and of the page, which later issues write anew."""
 
 
