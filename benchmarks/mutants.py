@@ -105,8 +105,8 @@ def drawn(count: int, seed: int, rooms: tuple[str, ...]) -> list[tuple[str, int]
     return random.Random(seed).sample(every, count)
 
 
-def cover(work: Path) -> None:
-    """Run the suite and keep which test ran which line, and how long it took."""
+def cover(work: Path, tests: list[str]) -> None:
+    """Run the tests and keep which test ran which line, and how long it took."""
     work.mkdir(parents=True, exist_ok=True)
     (work / "coveragerc").write_text(
         "[run]\nsource = descend\ndynamic_context = none\nparallel = true\n"
@@ -125,7 +125,7 @@ def cover(work: Path) -> None:
         "loadfile",
     ]
     command += ["--cov=descend", f"--cov-config={work}/coveragerc", "--cov-context=test", "--cov-report="]
-    command += [f"--junitxml={work}/times.xml", "--durations=0", "--durations-min=0"]
+    command += ["--durations=0", "--durations-min=0", *tests]
     with (work / "cover.log").open("w") as log:
         subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
 
@@ -142,7 +142,7 @@ def tests_by_line(work: Path) -> tuple[dict[str, dict[int, set[str]]], dict[str,
     lines: dict[str, dict[int, set[str]]] = {}
     for path, context, bits in rows:
         test, _, phase = context.partition("|")
-        if phase == "run" or phase == "setup":
+        if phase in ("run", "setup"):
             file = lines.setdefault(path.split("src/descend/")[-1], {})
             for line in numbits_to_nums(bits):
                 file.setdefault(line, set()).add(test)
@@ -203,7 +203,10 @@ def run(work: Path, count: int, seed: int, rooms: tuple[str, ...], workers: int)
         file, place = each
         text = (ROOT / "src" / "descend" / file).read_text()
         fault, line, kind = mutated(text, place)
-        tests = sorted(lines.get(file, {}).get(line, ()), key=lambda name: seconds.get(name, 0.0))[:MOST_TESTS]
+        by_line = lines.get(file, {})
+        # A line that is run by an import alone, such as a default, is no test's: take those that run the file.
+        reached = by_line.get(line) or set().union(*by_line.values())
+        tests = sorted(reached, key=lambda name: seconds.get(name, 0.0))[:MOST_TESTS]
         tree = trees.pop()
         try:
             path = tree / "src" / "descend" / file
@@ -244,12 +247,14 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rooms", nargs="+", default=ROOMS, help="rooms that get faults [core training evaluation]")
+    parser.add_argument("--tests", nargs="+", default=["tests"], help="of cover: what is run [tests]")
     options = parser.parse_args()
     work = options.work.resolve()
     if options.what == "cover":
-        cover(work)
+        cover(work, options.tests)
     elif options.what == "run":
-        run(work, options.count, options.seed, ROOMS, options.workers)
+        run(work, options.count, options.seed, tuple(options.rooms), options.workers)
     else:
         show(work)
 

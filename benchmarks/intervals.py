@@ -1,6 +1,6 @@
 """How often the intervals of a verdict cover the truth, and how often a certified exit breaks its bound.
 
-    python benchmarks/coverage.py [--draws 4000]
+    python benchmarks/intervals.py [--draws 4000]
 
 Prints the tables of docs/explanation/verdict.md and docs/guides/exits.md. Groups are of one size, of one and ten
 samples in turn, or of 10, 1, 1 and 1; half of the variance, or all of it, is the groups'. The estimand is the mean over
