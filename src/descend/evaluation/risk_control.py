@@ -13,7 +13,7 @@ monotone in t.
 Each test holds at any number of groups, which are independent; the samples of a group, such as the pairs of a premise,
 need not be. The estimand is the mean over samples, for groups of the given sizes: R = Σ_g E[S_g] / Σ_g n_g, where S_g
 of the n_g samples of group g lose an answer. The sizes are taken as given: where large groups lose more answers and are
-so rare that data may hold none, what is certified of such data does not hold for later data with large groups.
+so rare that data may hold none, the certificate does not hold for later data with large groups.
 
 - Where every sample is a group, the exact binomial tail is a p-value.
 - Else we bet against R > r (Waudby-Smith and Ramdas, 2024, arXiv 2010.09686), with one bet b in (0, 1] for all groups:

@@ -45,6 +45,8 @@ DUAL_FILE = "dual.safetensors"
 FEASIBLE_FOLDER = "best_feasible"
 FRAMES_FILE = "frames.npz"
 MODEL_FOLDER = "model"
+CERTIFIED_FILE = "certified_exit.json"
+"""In a model's folder: the certified exit, which `descend.models.exit_rule` writes and reads."""
 MANIFEST_FILE = "manifest.json"
 """In a checkpoint: the SHA-256 of each file. Other trainers write none."""
 PAGE_FILE = "report.html"
@@ -241,7 +243,7 @@ def _added_to(path: Path) -> list[str]:
         if path.name in (FEASIBLE_FOLDER, MODEL_FOLDER):
             dual = (path if path.name == FEASIBLE_FOLDER else path.parent) / DUAL_FILE
             files = _header(dual).get("files") if dual.is_file() else None
-            listed = [*json.loads(files), DUAL_FILE, CARD_FILE, "certified_exit.json"] if files else None
+            listed = [*json.loads(files), DUAL_FILE, CARD_FILE, CERTIFIED_FILE] if files else None
         elif (digests := _digests(path)) is not None:
             listed = [*digests, MANIFEST_FILE]
     except (InputError, OSError, ValueError, SafetensorError):
@@ -323,7 +325,7 @@ _FILES: dict[str, Callable[[Path], bool]] = {
     TRAIN_LOSSES_FILE: _is(TrainLosses),
     RECORDS_FILE: _is_records,
     SWEEP_FILE: _is(SweepFile),
-    "certified_exit.json": _has("threshold", "risk", "confidence", "noise"),
+    CERTIFIED_FILE: _has("threshold", "risk", "confidence", "noise"),
     DUAL_FILE: _is_dual,
     FRAMES_FILE: _is_frames,
     DATABASE_FILE: _is_database,

@@ -1,8 +1,8 @@
 """Every private method of Transformers' and TRL's trainers that Descend overrides or calls.
 
 They may change in any release. ``tests/training/test_hf_hooks.py`` compares their signatures with those of the
-supported versions, and names a method that changed. Of the public methods this file says which ones a subclass may not
-override; ``tests/training/test_extension_points.py`` knows them all.
+supported versions, and names a method that changed. Public methods that a subclass may not override are listed here;
+``tests/training/test_extension_points.py`` names all public methods.
 """
 
 from collections.abc import Iterator
@@ -22,15 +22,15 @@ from descend.training.config import DescentArguments
 NEVER_CALLED = {
     "call_model_init": "there is no model_init. Give the trainer a model.",
     "create_optimizer_and_scheduler": "Transformers calls create_optimizer and create_scheduler. Override these.",
-    "evaluation_loop": "evaluate measures every layer in a loop of its own. Override evaluate, and call "
+    "evaluation_loop": "evaluate measures every layer and does not call it. Override evaluate, and call "
     "super().evaluate(); get_eval_dataloader; or add a callback.",
     "prediction_step": "evaluate measures every layer by the task. Give the loss as task=..., and change the last "
     "layer's predictions in preprocess_logits_for_metrics or compute_metrics.",
 }
-"""Public methods that a subclass may not override, because an override would be passed over, and what to do."""
+"""Public methods that a subclass may not override, because they are never called, and what to do instead."""
 
 REPLACED = ("compute_loss", "create_model_card", "evaluate")
-"""Public methods in whose place Descend has its own: those of a class behind `TrainerHooks` would be passed over."""
+"""Public methods that Descend replaces: those of a base class that comes after `TrainerHooks` are never called."""
 
 
 def overriding(kind: type, name: str) -> list[type]:

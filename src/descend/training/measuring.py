@@ -412,7 +412,7 @@ class Measuring(Resumable):
 
         Args:
             path: The file.
-            model: The model's folder, whose files are listed: those that somebody adds later are not taken for ours.
+            model: The model's folder, whose files are listed: a file that somebody adds later is not ours.
         """
         multipliers = self.dual.multipliers
         tensors = {

@@ -18,8 +18,8 @@ def split_groups(keys: Sequence[Hashable], counts: Sequence[int]) -> list[list[i
     """Split rows at random, the same way in every run, with all rows of one key in one part.
 
     Groups of rows are drawn, each as likely as any other. So a part may have a few rows more or fewer than asked for;
-    a warning says where it is off by more than a quarter.
-    Without repeated keys the parts are those of `datasets.Dataset.train_test_split` with seed 0.
+    a warning says where it is off by more than a quarter. Without repeated keys the parts are those of
+    `datasets.Dataset.train_test_split` with seed 0.
 
     Args:
         keys: What rows of one group have in common, for each row.
