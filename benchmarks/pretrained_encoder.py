@@ -31,7 +31,7 @@ from transformers import (
 from descend import run
 from descend.cli.runs import judged
 from descend.cli.settings import read_recipe
-from descend.records.schema import Summary
+from descend.results import Summary
 from descend.tasks.text import learn_tokenizer, read_imdb
 from descend.training import preferred
 

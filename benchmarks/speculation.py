@@ -27,7 +27,7 @@ from descend.evaluation.speculation import agreements
 from descend.models import LayeredCausalLM
 from descend.models.first_layers import keep_first
 from descend.recipes import RECIPES
-from descend.records.schema import read_config
+from descend.results import read_config
 from descend.run import finished
 from descend.tasks.text.language import IGNORED
 

@@ -154,8 +154,8 @@ def _convert(models: dict[Path, Path]) -> None:
     from transformers.utils import logging
 
     from descend.models.llama2c import convert
-    from descend.records import locked
-    from descend.records.ownership import aside
+    from descend.results import locked
+    from descend.results.ownership import aside
 
     logging.disable_progress_bar()
     for target, source in models.items():

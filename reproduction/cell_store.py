@@ -12,10 +12,12 @@ import numpy as np
 
 from descend.errors import SaveError
 from descend.reading import json_lines
-from descend.records import LOCK_FILE, locked, put
-from descend.records.schema import (
+from descend.results import (
+    LOCK_FILE,
     Groups,
     Record,
+    locked,
+    put,
     read_completions,
     read_config,
     read_groups,

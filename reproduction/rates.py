@@ -29,7 +29,7 @@ from descend.cli.settings import read_recipe
 from descend.errors import NonFiniteLossError
 from descend.models.llama2c import convert
 from descend.recipes.options import options as flags
-from descend.records.ownership import clear
+from descend.results.ownership import clear
 from reproduction.grid import ARMS, COMPARED, FURTHER, RECIPES, Grid, task_of
 from reproduction.records import Cell, Settings
 from reproduction.workers import Job

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from descend.records import read_json
-from descend.records.schema import File, Groups, Number, Part, Summary, parse
+from descend.results import File, Groups, Number, Part, Summary, parse, read_json
 
 CELLS_FILE = "cells.jsonl"
 STUDY_FILE = "study.json"

@@ -10,9 +10,8 @@ from tqdm import tqdm
 
 from descend.errors import InputError
 from descend.progress import is_quiet
-from descend.records import locked
-from descend.records.ownership import PAGE_FILE, refuse_foreign
-from descend.records.schema import CONFIG_FILE, read_config
+from descend.results import CONFIG_FILE, locked, read_config
+from descend.results.ownership import PAGE_FILE, refuse_foreign
 from reproduction import cell_store
 from reproduction.costs import Costs
 from reproduction.data_check import NeededPath, needed_paths

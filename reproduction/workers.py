@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError, StudyError, reason
-from descend.records import LOCK_FILE, locked
-from descend.records.ownership import FEASIBLE_FOLDER, clear, remove
-from descend.records.schema import read_config
+from descend.results import LOCK_FILE, locked, read_config
+from descend.results.ownership import FEASIBLE_FOLDER, clear, remove
 from reproduction import cell_store
 from reproduction.grid import HERE, OUT, ROOT
 from reproduction.records import Cell, Settings

@@ -39,18 +39,18 @@ ARROWS: dict[str, set[str]] = {
         "models",
         "noise",
         "objective",
-        "records",
+        "results",
         "seeds",
         "tasks",
         "tiles",
         "transfer",
     },
-    "evaluation": {"objective", "core", "jackknife", "models", "noise", "progress", "records", "tiles"},
-    "inference": {"models", "noise", "records", "tasks"},
-    "records": set(),
-    "report": {"jackknife", "records"},
-    "harness": {"models", "noise", "progress", "records", "run", "seeds"},
-    "sweep": {"contract", "recipes", "records", "report", "run", "seeds", "training"},
+    "evaluation": {"objective", "core", "jackknife", "models", "noise", "progress", "results", "tiles"},
+    "inference": {"models", "noise", "results", "tasks"},
+    "results": set(),
+    "report": {"jackknife", "results"},
+    "harness": {"models", "noise", "progress", "results", "run", "seeds"},
+    "sweep": {"contract", "recipes", "results", "report", "run", "seeds", "training"},
 }
 # A name becomes a class here and nowhere else; the package itself re-exports the public names.
 EVERYWHERE = {"recipes", "run", "cli", "__init__", "__main__"}
@@ -66,7 +66,7 @@ _HEAVY = {"torch", "transformers", "accelerate", "safetensors"}
 FORBIDDEN = {"report": _HEAVY | {"optuna"}}
 # All that the reproduction of the paper may import of the package: the names that other users have too.
 PUBLIC = {"errors", "noise_scale", "progress", "reading", "report"}
-PUBLIC |= {"records", "records.ownership", "records.schema", "records.studies"}
+PUBLIC |= {"results", "results.ownership"}
 
 
 def imports(file: Path, package: Path) -> set[str]:
@@ -135,7 +135,7 @@ def test_the_reproduction_imports_public_names_alone():
     assert private(REPRODUCTION) == []
     for file in REPRODUCTION.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module in ("descend.records", "descend.report"):
+            if isinstance(node, ast.ImportFrom) and node.module in ("descend.results", "descend.report"):
                 exported = importlib.import_module(node.module).__all__
                 assert {alias.name for alias in node.names} <= set(exported), file
 
@@ -257,10 +257,10 @@ def test_a_wrong_import_is_seen(tmp_path, file, line, wrong):
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [
-        ("from descend.report import Style\nfrom descend.records.schema import Summary", False),
+        ("from descend.report import Style\nfrom descend.results import Summary", False),
         ("from reproduction.grid import cells\nfrom descend.errors import InputError", False),
         ("from descend.report.runs import Style", True),
-        ("from descend.records.folder import put", True),
+        ("from descend.results.folder import put", True),
     ],
 )
 def test_a_private_import_of_the_reproduction_is_seen(tmp_path, line, wrong):

@@ -22,10 +22,10 @@ from PIL import Image
 from descend import reading
 from descend.errors import InputError
 from descend.reading import FOLLOW_LINKS, json_lines, parse_json, read_json, read_text, refuse_ways_out
-from descend.records.schema import Record, parse, parse_summary
 from descend.report import write_completions
 from descend.report.frames import Frames
 from descend.report.runs import multiplier_history
+from descend.results import Record, parse, parse_summary
 from descend.run.completing import _prompts
 from descend.run.judging import _dual
 from descend.tasks.text import read_imdb, read_instructions, read_mnli

@@ -47,7 +47,7 @@ def test_every_tutorial_ran(pages):
 
 def test_every_key_of_the_files_has_a_row(pages):
     """The tables come from the classes; here from a summary that a class writes."""
-    from descend.records.schema import RunConfig, Summary
+    from descend.results import RunConfig, Summary
 
     page = (pages / "reference" / "files.html").read_text("utf-8")
     keys = set(re.findall(r'<code class="docutils literal notranslate"><span class="pre">(\w+)</span></code>', page))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import isfinite
 from statistics import fmean
 
-from descend.records.schema import WITHIN
+from descend.results import WITHIN
 from reproduction.grid import ANYTIME_RECIPES, COMPARED, FURTHER, RECIPES
 from reproduction.report.cells import Run, arm_name, data_name
 from reproduction.report.chart import Chart, Panel

@@ -7,8 +7,8 @@ from math import inf, isfinite
 
 import numpy as np
 
-from descend.records.schema import Groups, Summary
 from descend.report import METHOD_NAMES, GroupScores
+from descend.results import Groups, Summary
 from reproduction.records import Answer, Cell, Curve, FinishedCell
 
 DATA = {

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import isnan
 from typing import Any
 
-from descend.records.schema import ENOUGH_GROUPS, WITHIN
+from descend.results import ENOUGH_GROUPS, WITHIN
 from reproduction.grid import FORM_ARMS, FORMS, NOISE_IS
 from reproduction.report.cells import Place, Run, arm_name, data_name
 from reproduction.report.estimates import Interval, gain, robust

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import inf, isfinite, nan
 
-from descend.records.schema import AnytimeCurve
+from descend.results import AnytimeCurve
 from reproduction.report.cells import Run
 from reproduction.report.estimates import Number, rows_along
 

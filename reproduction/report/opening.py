@@ -7,8 +7,8 @@ from math import isfinite
 import numpy as np
 import plotly.graph_objects as go
 
-from descend.records.schema import ENOUGH_GROUPS
 from descend.report import plain_layout, plain_text
+from descend.results import ENOUGH_GROUPS
 from reproduction.report.cells import Run, arm_name, listed
 from reproduction.report.chart import arm_style
 from reproduction.report.claims import number

@@ -8,7 +8,7 @@ from math import isnan, nan
 from statistics import fmean, median
 from typing import Literal, NamedTuple
 
-from descend.records.schema import ENOUGH_GROUPS, WITHIN
+from descend.results import ENOUGH_GROUPS, WITHIN
 from reproduction.grid import ARMS
 from reproduction.report.cells import Run
 from reproduction.report.claims import above, below

@@ -12,8 +12,8 @@ import numpy as np
 
 from descend.errors import InputError
 from descend.reading import json_lines
-from descend.records.schema import Ratios, Summary
 from descend.report import Frames
+from descend.results import Ratios, Summary
 from reproduction.published import AREA_REACH
 from reproduction.records import CELLS_FILE, Cell, FinishedCell, parse_cell
 from reproduction.report.cells import ARM_NAMES, DATA, Place, Run, data_name, metric_name

@@ -23,7 +23,7 @@ from descend.cli.parsing import levels
 from descend.cli.runs import line_of
 from descend.cli.settings import read_recipe
 from descend.recipes import RECIPES
-from descend.records.schema import read_config, read_summary
+from descend.results import read_config, read_summary
 from tests.support.sources import write_frames, write_video
 
 # Two steps on a handful of windows: what is tested is the command line.

@@ -14,7 +14,7 @@ from descend.methods import METHODS
 from descend.recipes import RECIPES
 from descend.recipes.corpora import CORPORA
 from descend.recipes.options import options
-from descend.records.schema import read_config
+from descend.results import read_config
 from descend.training.settings import DescentSettings
 
 TRAIN = ["train", "video-ut", "--data", "generated", "--out", "OUT"]

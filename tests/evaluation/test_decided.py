@@ -10,7 +10,7 @@ from descend.cli import main
 from descend.errors import InputError
 from descend.evaluation.decided import MOST_CHARACTERS, decided
 from descend.evaluation.layers import LayerLosses
-from descend.records.schema import read_decisions
+from descend.results import read_decisions
 from tests.support.texts import review_folder
 
 SMALL = "--depth 3 --hidden-size 16 --max-length 30 --use-cpu --max-steps 4 --eval-strategy no --save-strategy no"

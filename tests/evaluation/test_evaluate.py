@@ -10,7 +10,7 @@ from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
 import descend
 from descend import cli
 from descend.errors import InputError
-from descend.records.schema import read_summary
+from descend.results import read_summary
 from descend.tasks.text import generate_reviews, learn_tokenizer
 from tests.support.networks import QUIET, network
 from tests.support.own import Classes, layers, mlp, samples

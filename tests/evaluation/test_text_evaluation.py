@@ -19,7 +19,7 @@ from descend.evaluation.layers import LayerLosses, embedding_std, measure, metri
 from descend.evaluation.probes import fit_probes
 from descend.models import LayeredClassifier
 from descend.models.exit_rule import CERTIFIED_FILE, ExitRule
-from descend.records.schema import read_summary
+from descend.results import read_summary
 from descend.tasks.text import (
     Classification,
     generate_pairs,

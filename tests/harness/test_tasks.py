@@ -26,8 +26,7 @@ from descend.harness import loading
 from descend.harness.model import DescendLM, without_end
 from descend.models import LayeredCausalLM
 from descend.models.first_layers import keep_first
-from descend.records import read_json
-from descend.records.schema import read_task_results
+from descend.results import read_json, read_task_results
 from descend.tasks.text import encode_prompt
 from tests.support.networks import CAUSAL, causal
 

@@ -13,13 +13,13 @@ import pytest
 
 from descend.errors import InputError
 from descend.methods import METHODS
-from descend.records.schema import REQUIRED, parse_summary
 from descend.report import RunView, anytime, figures, group_runs, write_page
 from descend.report.frames import Frames, embed
 from descend.report.rendering import environment
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, group_name
 from descend.report.tables import runs_tables
 from descend.report.verdict import verdict
+from descend.results import REQUIRED, parse_summary
 from tests.support.pages import NOISE, classifier, fake_run, geometric
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from descend.records.schema import Groups
+from descend.results import Groups
 from reproduction import cell_store
 from reproduction.records import Cell
 from tests.support import studies

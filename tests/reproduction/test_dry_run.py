@@ -8,7 +8,7 @@ from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from requests import Response
 
 from descend.cli import main as descend
-from descend.records.schema import read_config
+from descend.results import read_config
 from reproduction import cell_store, grid
 from reproduction.__main__ import main
 from reproduction.dry_run import hub_state

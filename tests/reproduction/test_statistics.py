@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import t as student
 
 from descend.errors import InputError
-from descend.records.schema import Groups, parse
 from descend.report import intervals
 from descend.report.intervals import Draws, GroupScores, combine, draws
+from descend.results import Groups, parse
 from reproduction.statistics import wins
 
 NOISE = [0.0, 1.0, 3.0]

@@ -13,8 +13,7 @@ from functools import partial
 import pytest
 
 from descend import InputError, NonFiniteLossError
-from descend.records import locked
-from descend.records.schema import Record
+from descend.results import Record, locked
 from reproduction import cell_store, grid
 from reproduction.__main__ import main
 from reproduction.grid import Wanted, cells, named

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from descend.cli import main
 from descend.errors import InputError
 from descend.models import llama2c
-from descend.records import locked, read_json
+from descend.results import locked, read_json
 from descend.run import completing
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

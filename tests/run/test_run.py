@@ -20,8 +20,8 @@ from descend.cli import main
 from descend.evaluation.energy import MOST_SAMPLES
 from descend.evaluation.layers import evenly, measure
 from descend.recipes import RECIPES
-from descend.records.ownership import RESULTS
-from descend.records.schema import read_summary
+from descend.results import read_summary
+from descend.results.ownership import RESULTS
 from descend.run.training import stored
 from descend.tasks.video import VideoDenoising, load_test, load_video
 from descend.training.settings import DescentSettings

@@ -13,7 +13,7 @@ from descend import DescentClassifier, DescentConfig, run
 from descend.cli import main
 from descend.errors import InputError
 from descend.recipes import RECIPES
-from descend.records.schema import read_config
+from descend.results import read_config
 from descend.tasks.text import Classification, generate_reviews, learn_tokenizer
 from descend.training.checkpoints import load_state
 from tests.support.networks import network

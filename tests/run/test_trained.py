@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification
 
 import descend
 from descend import DescentConfig, DescentTrainer
-from descend.records.schema import TRAINED_FILE, read_trained
+from descend.results import TRAINED_FILE, read_trained
 from descend.run import export_model
 from tests.support import networks, own
 

@@ -27,8 +27,8 @@ from descend.cli import main
 from descend.cli.settings import read_recipe
 from descend.methods import METHODS
 from descend.recipes.options import options as flags
-from descend.records.ownership import written_by_descend
-from descend.records.sweeps import SweepFile
+from descend.results.ownership import written_by_descend
+from descend.results.sweeps import SweepFile
 from descend.run import mean_metric
 from descend.sweep import storage
 from descend.sweep.report.figures import reach

@@ -7,7 +7,7 @@ import torch
 
 from descend import UT, DescentConfig, DescentTrainer, InputError, UTConfig, run
 from descend.cli import main
-from descend.records.schema import read_config
+from descend.results import read_config
 from descend.tasks.video import VideoDenoising
 from tests.support.texts import build, review_tokenizer
 

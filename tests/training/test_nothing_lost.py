@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 
 from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, InputError, UTConfig, run
 from descend.cli import main
-from descend.records import LOCK_FILE, locked
+from descend.results import LOCK_FILE, locked
 from descend.tasks.video import VideoDenoising, cache, load_video
 from descend.training import DescentMixin
 from descend.training.checkpoints import damage, load_state, rotate, save_state, seal

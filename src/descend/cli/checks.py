@@ -51,8 +51,7 @@ def check_run(folder: Path, model: str | None = None) -> str | None:
         InputError: If it has no ``config.json``, one that is not JSON, or one of a saved model; or if it has no such
             model.
     """
-    from descend.records import read_json
-    from descend.records.schema import MODELS, check_model
+    from descend.results import MODELS, check_model, read_json
 
     if not (folder / "config.json").exists() and _is_of_a_script(folder):
         page = f" Its page: descend report {folder}." if (folder / "summary.json").is_file() else ""
@@ -95,7 +94,7 @@ def is_exported_denoiser(folder: Path) -> bool:
     Raises:
         InputError: If its ``config.json`` is not JSON.
     """
-    from descend.records import read_json
+    from descend.results import read_json
 
     path = folder / "config.json"
     config = read_json(path) if path.is_file() else {}

@@ -25,8 +25,8 @@ def demo(words: Sequence[str]) -> None:
     options = talk(parser.parse_args(words))
     check_data(options.data)
     import descend.report  # noqa: F401  # a missing package shows before the training
-    from descend.records import locked
-    from descend.records.ownership import clear, refuse_foreign
+    from descend.results import locked
+    from descend.results.ownership import clear, refuse_foreign
 
     folders = [options.out / method for method in ("erm", "constrained")]
     mark = options.out / ".descend-demo"  # a demo replaces only what an earlier demo wrote

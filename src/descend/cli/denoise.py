@@ -6,7 +6,7 @@ from pathlib import Path
 from descend.cli.checks import check_run, is_exported_denoiser
 from descend.cli.parsing import add_talk, command_parser, talk
 from descend.errors import InputError
-from descend.records.schema import check_model
+from descend.results import check_model
 
 
 def denoise(words: Sequence[str]) -> None:

@@ -49,7 +49,7 @@ def privacy(words: Sequence[str]) -> None:
 
 def _trained_noise(run: Path) -> tuple[float, float | None, str]:
     """Training noise γ of a run or a saved model; σ_x, which only a run holds; and what γσ_x is of the noise."""
-    from descend.records.schema import CONFIG_FILE, read_config, read_trained
+    from descend.results import CONFIG_FILE, read_config, read_trained
 
     if (saved := read_trained(run)) is not None:
         return saved.noise, None, saved.noise_is
@@ -64,8 +64,7 @@ def _trained_noise(run: Path) -> tuple[float, float | None, str]:
 
 def _width(run: Path) -> int:
     """The dimension of a run's token embeddings."""
-    from descend.records import read_json
-    from descend.records.schema import read_trained
+    from descend.results import read_json, read_trained
 
     file = (run if read_trained(run) is not None else run / "model") / "config.json"
     if not file.is_file():

@@ -13,7 +13,7 @@ from descend.cli.settings import read_recipe, recipe_list
 from descend.errors import InputError
 
 if TYPE_CHECKING:
-    from descend.records.schema import Summary
+    from descend.results import Summary
 
 
 def recipes(words: Sequence[str]) -> None:
@@ -101,7 +101,7 @@ def _judge_options(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
 
 def _judge(folder: Path, options: dict[str, Any]) -> "Summary":
     from descend import run
-    from descend.records import locked
+    from descend.results import locked
 
     with locked(folder) if folder.is_dir() else nullcontext():
         return run.evaluate(folder, **options)
@@ -123,7 +123,7 @@ def report(words: Sequence[str]) -> None:
     parser = command_parser("report", "Write the page of an evaluated run, a comparison or a sweep again.", "DIR")
     parser.add_argument("folder", type=Path, help="folder of an evaluated run, a comparison or a sweep")
     folder = parser.parse_args(words).folder
-    from descend.records.schema import read_comparison
+    from descend.results import read_comparison
 
     if (folder / "cells.jsonl").is_file():
         raise InputError(f"{folder} is a study. In a checkout of Descend: python -m reproduction report {folder}")
@@ -200,7 +200,7 @@ def finish(trainer: Any) -> None:
 
 def compare_runs(runs: Sequence[Path], out: Path) -> Path:
     """Write the summary and the page of evaluated runs; returns the page."""
-    from descend.records.schema import SUMMARY_FILE, Comparison, read_summary
+    from descend.results import SUMMARY_FILE, Comparison, read_summary
 
     check_free_for_page(out)
     summaries = [read_summary(run) for run in runs]
@@ -215,8 +215,8 @@ def compare_runs(runs: Sequence[Path], out: Path) -> Path:
 
 def check_free_for_page(out: Path) -> None:
     """Refuse a folder whose summary.json or page is not a comparison's, since they would be overwritten."""
-    from descend.records.ownership import PAGE_FILE, refuse_foreign
-    from descend.records.schema import CONFIG_FILE, SUMMARY_FILE, read_comparison
+    from descend.results import CONFIG_FILE, SUMMARY_FILE, read_comparison
+    from descend.results.ownership import PAGE_FILE, refuse_foreign
 
     if out.is_file() or (out / CONFIG_FILE).exists():
         raise InputError(f"{out} holds something else than a comparison; choose another folder with --out.")

@@ -10,7 +10,7 @@ from descend.cli.parsing import add_talk, command_parser, levels, talk
 from descend.errors import InputError
 
 if TYPE_CHECKING:
-    from descend.records.schema import TaskResults
+    from descend.results import TaskResults
 
 
 def tasks(words: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from descend.evaluation.layers import LayerLosses, evenly
-from descend.records.schema import DecidedText, Decision, Decisions
+from descend.results import DecidedText, Decision, Decisions
 
 MOST_CHARACTERS = 240
 """A text's beginning is enough to know what it is about."""

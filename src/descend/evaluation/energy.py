@@ -11,7 +11,7 @@ from descend.evaluation.layers import evenly
 from descend.models.unrolled import UnrolledModel
 from descend.noise import Noise
 from descend.objective import Task
-from descend.records.schema import ByLevel
+from descend.results import ByLevel
 
 MOST_SAMPLES = 32
 """Samples to measure on, taken evenly: the average settles after few, and each needs another forward pass."""

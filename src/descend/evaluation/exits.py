@@ -14,7 +14,7 @@ from descend.evaluation.risk_control import certify, on_test_data
 from descend.evaluation.satisfaction import CONFIDENCE
 from descend.models.exit_rule import ExitRule
 from descend.objective import Task
-from descend.records.schema import ChosenExit, ExitPoint, Exits
+from descend.results import ChosenExit, ExitPoint, Exits
 
 COST = 0.005
 """What early exits may cost, in the metric: half a point of accuracy."""

@@ -14,7 +14,7 @@ from descend.evaluation.robustness import Robustness, input_metrics, robustness
 from descend.models.layered import LayeredModel
 from descend.noise import Noise
 from descend.objective import Task
-from descend.records.schema import GROUPS_FILE, SUMMARY_FILE, Provenance, Summary
+from descend.results import GROUPS_FILE, SUMMARY_FILE, Provenance, Summary
 
 PLAIN_ALPHA = 0.01
 """The α by which a model without constraints is judged: does every layer lower the loss at all?"""

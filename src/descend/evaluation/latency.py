@@ -18,7 +18,7 @@ from descend.models.layered import LayeredModel
 from descend.models.modules import evaluating
 from descend.models.unrolled import UnrolledModel
 from descend.objective import Task
-from descend.records.schema import Latency
+from descend.results import Latency
 
 WARM_UP, REPEATS = 2, 9
 """Forward passes before those that are timed, and of how many the least time of each layer is taken."""

@@ -39,7 +39,7 @@ from torch import Tensor
 from descend.errors import InputError
 from descend.evaluation.layers import LayerLosses
 from descend.models.exit_rule import ExitRule
-from descend.records.schema import Guarantee
+from descend.results import Guarantee
 
 SEQUENCE = (
     *(0.9999, 0.9995),

@@ -17,7 +17,7 @@ from descend.models.layered import LayeredModel
 from descend.noise import Noise, SampleDraws
 from descend.objective import Task
 from descend.progress import progress
-from descend.records.schema import Groups, Histogram, LayerGroups, Measured, Ratios, SettledLayer, anytime_curves
+from descend.results import Groups, Histogram, LayerGroups, Measured, Ratios, SettledLayer, anytime_curves
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Of the samples' ratios at a layer."""

@@ -12,7 +12,7 @@ from descend.core import DescentProblem, refuse_negative
 from descend.errors import InputError
 from descend.evaluation.layers import LayerLosses
 from descend.jackknife import degrees_of_freedom
-from descend.records.schema import ENOUGH_GROUPS
+from descend.results import ENOUGH_GROUPS
 
 CONFIDENCE = 0.95
 """Of all intervals at once."""

@@ -9,7 +9,7 @@ from transformers.utils import logging
 
 from descend.evaluation.layers import evenly
 from descend.models.causal import LayeredCausalLM
-from descend.records.schema import Drafts, Speculation
+from descend.results import Drafts, Speculation
 from descend.tiles import rows_per_tile
 
 if TYPE_CHECKING:

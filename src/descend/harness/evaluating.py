@@ -18,8 +18,7 @@ from descend.harness.comparing import Paired, interval, paired
 from descend.harness.loading import load_tasks
 from descend.harness.model import DescendLM, check_layer
 from descend.progress import progress
-from descend.records import locked
-from descend.records.schema import TaskComparison, TaskCurve, TaskResults, TaskRun, check_model, read_config
+from descend.results import TaskComparison, TaskCurve, TaskResults, TaskRun, check_model, locked, read_config
 
 Key = tuple[str, str, str]
 """A task, a metric and a filter."""

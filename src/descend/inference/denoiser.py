@@ -12,8 +12,7 @@ from descend.errors import InputError
 from descend.models import DUST, UT, ViTDenoiser
 from descend.models.loading import load_model
 from descend.noise import GaussianNoise
-from descend.records import read_json
-from descend.records.schema import CONFIG_FILE, read_config
+from descend.results import CONFIG_FILE, read_config, read_json
 from descend.tasks.video import SIZE, array_frames, find_clips, patchify, unpatchify
 
 

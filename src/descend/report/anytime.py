@@ -5,11 +5,11 @@ from math import isfinite
 
 import plotly.graph_objects as go
 
-from descend.records.schema import WITHIN
 from descend.report import figures
 from descend.report.runs import Arm, Group
 from descend.report.tables import number
 from descend.report.views import Body, Cell, Row, Table
+from descend.results import WITHIN
 
 
 def by_depth(group: Group) -> go.Figure:

@@ -7,9 +7,9 @@ from pathlib import Path
 from markupsafe import Markup
 
 from descend.errors import InputError
-from descend.records.ownership import refuse_foreign
-from descend.records.schema import Completion, read_completions
 from descend.report.rendering import asset, render, write_whole
+from descend.results import Completion, read_completions
+from descend.results.ownership import refuse_foreign
 
 
 def write_completions(paths: Sequence[Path], out: Path) -> Path:

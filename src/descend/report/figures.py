@@ -12,8 +12,8 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
-from descend.records.schema import ByLevel, Summary
 from descend.report.runs import Arm, Group, RunView, Style
+from descend.results import ByLevel, Summary
 
 INK, GRID, MUTED, MUTED_DARK = "#1d1c1a", "#e4e0d8", "#77726a", "#a09b92"
 ALONG_LAYERS = "layer (0: before the first block)"

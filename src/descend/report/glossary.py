@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from descend.records.schema import ENOUGH_GROUPS
+from descend.results import ENOUGH_GROUPS
 
 
 class Term(NamedTuple):

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from descend.records.schema import ENOUGH_GROUPS
 from descend.report.intervals import GroupScores, Jackknife
 from descend.report.runs import Arm, Group, RunView, format_alpha
 from descend.report.tables import number
 from descend.report.views import Body, Cell, Row, Table
+from descend.results import ENOUGH_GROUPS
 
 SAME_SIGMA = 1.02
 """Of two σ_x whose ratio is smaller, γ stands for the same noise."""

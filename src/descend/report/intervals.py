@@ -9,7 +9,7 @@ from scipy.stats import t as student
 
 from descend.errors import InputError
 from descend.jackknife import degrees_of_freedom
-from descend.records.schema import Groups
+from descend.results import Groups
 
 CONFIDENCE = 0.95
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from descend.records.schema import Decision
 from descend.report import figures
 from descend.report.headline import Measure, headline, measure_of, values_along
 from descend.report.runs import Group
 from descend.report.views import Body, Cell, FigureView, OpeningView, Row, Still, StripLayer, Table
+from descend.results import Decision
 
 MOST_STILLS = 7
 """Most layers in the strip of frames: as many as stand side by side on a wide screen."""

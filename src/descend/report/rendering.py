@@ -14,9 +14,9 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from descend.records import PART
-from descend.records.ownership import PAGE_FILE, refuse_foreign
 from descend.report.glossary import terms
+from descend.results import PART
+from descend.results.ownership import PAGE_FILE, refuse_foreign
 
 PACKAGE = "descend.report"
 

@@ -7,8 +7,8 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from descend.errors import InputError
-from descend.records.ownership import FRAMES_FILE
-from descend.records.schema import (
+from descend.report.frames import Frames
+from descend.results import (
     CONFIG_FILE,
     DECISIONS_FILE,
     ELSEWHERE,
@@ -25,7 +25,7 @@ from descend.records.schema import (
     read_records,
     read_summary,
 )
-from descend.report.frames import Frames
+from descend.results.ownership import FRAMES_FILE
 
 # In the order of legends and tables: what all are held against first, the constrained last.
 METHOD_NAMES = {

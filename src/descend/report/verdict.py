@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from descend.records.schema import ENOUGH_GROUPS
 from descend.report.runs import Arm, Group, RunView, alphas, group_name
 from descend.report.tables import number
 from descend.report.views import GroupLink, Sentence, Span, VerdictView
+from descend.results import ENOUGH_GROUPS
 
 _MARKS = {"holds": "✓", "tentative": "≈", "unproven": "≈", "broken": "✕", "open": "–"}
 

@@ -12,8 +12,7 @@ from descend.errors import InputError
 from descend.noise import Noise
 from descend.progress import progress
 from descend.reading import json_objects, parse_json, plain_text, read_text
-from descend.records import locked, write_json
-from descend.records.schema import CONFIG_FILE
+from descend.results import CONFIG_FILE, locked, write_json
 from descend.run.judging import of_run
 from descend.seeds import Stream, derived
 from descend.tasks.text import encode_prompt, prompt

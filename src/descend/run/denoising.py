@@ -13,7 +13,7 @@ from PIL import Image
 from descend.errors import InputError
 from descend.inference import DescentDenoiser
 from descend.progress import progress
-from descend.records.ownership import aside
+from descend.results.ownership import aside
 from descend.seeds import Stream, generator_of
 from descend.tasks.video import Clip, find_clips
 

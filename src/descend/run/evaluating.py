@@ -23,9 +23,7 @@ from descend.models.library import LibraryModel
 from descend.noise import GaussianNoise
 from descend.objective import Objective, Task
 from descend.reading import refuse_file
-from descend.records.card import CARD_FILE
-from descend.records.ownership import RESULTS, refuse_foreign
-from descend.records.schema import (
+from descend.results import (
     RECORDS_FILE,
     SUMMARY_FILE,
     TRAINED_KEY,
@@ -33,6 +31,8 @@ from descend.records.schema import (
     Summary,
     Trained,
 )
+from descend.results.card import CARD_FILE
+from descend.results.ownership import RESULTS, refuse_foreign
 from descend.run.judging import provenance_of, settings_of
 from descend.run.training import stored
 from descend.training import DescentMixin

@@ -18,9 +18,9 @@ from descend.models.first_layers import keep_first, merged, own_output, probe_in
 from descend.models.hooked import HookedModel
 from descend.models.loading import load_config, load_model
 from descend.models.modules import check_savable, close
-from descend.records.card import Card, trained_note, write_card
-from descend.records.ownership import aside
-from descend.records.schema import TRAINED_KEY, Trained, read_config, read_trained
+from descend.results import TRAINED_KEY, Trained, read_config, read_trained
+from descend.results.card import Card, trained_note, write_card
+from descend.results.ownership import aside
 from descend.run.cards import run_card
 from descend.run.judging import layer_metrics, of_run
 

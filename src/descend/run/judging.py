@@ -29,10 +29,7 @@ from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.models.exit_rule import CERTIFIED_FILE, CertifiedExit
 from descend.models.unrolled import UnrolledModel
 from descend.recipes import GENERATED, RECIPES, SHIFTS, Data, Recipe, Restored, Workload
-from descend.records import put, read_json, write_json
-from descend.records.card import write_card
-from descend.records.ownership import DUAL_FILE, FRAMES_FILE, RESULTS, refuse_foreign
-from descend.records.schema import (
+from descend.results import (
     CONFIG_FILE,
     DECISIONS_FILE,
     ELSEWHERE,
@@ -46,8 +43,13 @@ from descend.records.schema import (
     TrainLosses,
     check_model,
     parse,
+    put,
+    read_json,
     read_trained,
+    write_json,
 )
+from descend.results.card import write_card
+from descend.results.ownership import DUAL_FILE, FRAMES_FILE, RESULTS, refuse_foreign
 from descend.run.cards import run_card
 from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED

@@ -25,10 +25,9 @@ from descend.methods import OF_METHOD
 from descend.objective import check_r_drop
 from descend.progress import Progress, is_quiet, progress
 from descend.recipes import Data, Recipe
-from descend.records import LOCK_FILE, PART, locked
-from descend.records.card import edited_card, put_card
-from descend.records.ownership import DUAL_FILE, FEASIBLE_FOLDER, aside, forget_results, refuse_foreign
-from descend.records.schema import CONFIG_FILE, MODELS, RunConfig, read_config
+from descend.results import CONFIG_FILE, LOCK_FILE, MODELS, PART, RunConfig, locked, read_config
+from descend.results.card import edited_card, put_card
+from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, aside, forget_results, refuse_foreign
 from descend.run.cards import run_card
 from descend.training import DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints

@@ -12,8 +12,8 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from descend.records import locked
-from descend.records.sweeps import (
+from descend.results import locked
+from descend.results.sweeps import (
     SWEEP_FILE,
     ChosenTrial,
     MethodSearch,

@@ -16,8 +16,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from descend.errors import InputError, reason
 from descend.reading import PICKLES, parse_json, read_json
-from descend.records import PART
-from descend.records.ownership import MANIFEST_FILE, is_checkpoint, written_by_descend
+from descend.results import PART
+from descend.results.ownership import MANIFEST_FILE, is_checkpoint, written_by_descend
 
 WEIGHTS = ("model", "adapter_model", "pytorch_model_fsdp")
 """Prefixes of the files or folders that hold a model's weights."""

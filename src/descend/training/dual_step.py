@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, has_length
 
-from descend.records.ownership import FEASIBLE_FOLDER, forget_results, remove
+from descend.results.ownership import FEASIBLE_FOLDER, forget_results, remove
 
 if TYPE_CHECKING:
     from descend.training.trainer import DescentMixin

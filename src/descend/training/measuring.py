@@ -21,8 +21,8 @@ from descend.evaluation.layers import LayerLosses, Watch, batches_of, embedding_
 from descend.evaluation.readings import WatchRows
 from descend.evaluation.satisfaction import TOLERANCE, Verdict, verdict
 from descend.models import LayeredCausalLM
-from descend.records import put
-from descend.records.ownership import DUAL_FILE, FEASIBLE_FOLDER, aside
+from descend.results import put
+from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, aside
 from descend.training.hf_hooks import overriding
 from descend.training.metrics import Predictions
 from descend.training.resuming import Resumable

@@ -14,8 +14,8 @@ from transformers.trainer_utils import SaveStrategy
 
 from descend.errors import InputError
 from descend.models.modules import check_savable, tied_names
-from descend.records.ownership import FEASIBLE_FOLDER, free_name, is_checkpoint, refuse_foreign
-from descend.records.schema import RECORDS_FILE
+from descend.results import RECORDS_FILE
+from descend.results.ownership import FEASIBLE_FOLDER, free_name, is_checkpoint, refuse_foreign
 from descend.training.checkpoints import (
     DAMAGED,
     any_checkpoints,

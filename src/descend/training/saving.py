@@ -19,11 +19,10 @@ from descend.core import Outlook, PrimalDual
 from descend.errors import NonFiniteLossError, SaveError
 from descend.models.exit_rule import CERTIFIED_FILE
 from descend.models.modules import save_module
-from descend.records import PART, of_disk
-from descend.records.card import edited_card, put_card, write_card
-from descend.records.ownership import aside, remove
-from descend.records.rows import Records
-from descend.records.schema import TRAINED_KEY, Summary, Trained
+from descend.results import PART, TRAINED_KEY, Summary, Trained, of_disk
+from descend.results.card import edited_card, put_card, write_card
+from descend.results.ownership import aside, remove
+from descend.results.records import Records
 from descend.training.checkpoints import newest_whole, rotate, save_state, seal, step_of
 from descend.training.config import DescentArguments
 from descend.training.hf_hooks import TrainerHooks

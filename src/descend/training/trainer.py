@@ -23,8 +23,8 @@ from descend.core import Outlook
 from descend.errors import InputError, NonFiniteLossError
 from descend.noise import GaussianNoise, Noise
 from descend.objective import ExitLosses, Objective, Task
-from descend.records.rows import Records
-from descend.records.schema import RECORDS_FILE
+from descend.results import RECORDS_FILE
+from descend.results.records import Records
 from descend.tasks.text import NextToken
 from descend.training.config import MEASURED, DescentArguments, DescentConfig
 from descend.training.divergence import Guarded

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from descend.records.card import Card, noise_note, trained_note
+from descend.results.card import Card, noise_note, trained_note
 
 
 def trainer_card(trainer: Any, name: str | None = None, base_model: str | None = None, **metadata: Any) -> Card:

@@ -6,10 +6,10 @@ from math import isfinite
 
 import plotly.graph_objects as go
 
-from descend.records.sweeps import Trial
 from descend.report.figures import GRID, MUTED, layer_colours, plain_layout, plain_text
 from descend.report.runs import Style
 from descend.report.tables import number
+from descend.results.sweeps import Trial
 from descend.sweep.report.searched import Method, Range
 
 FAR = 4.0

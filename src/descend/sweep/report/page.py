@@ -8,11 +8,11 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 from descend.errors import InputError, reason
-from descend.records.sweeps import SWEEP_FILE, SweepFile, read_sweep
 from descend.report.rendering import write_interactive
 from descend.report.runs import Style
 from descend.report.tables import number
 from descend.report.views import Body, Cell, FigureView, Row, Sentence, Span, Table, VerdictView
+from descend.results.sweeps import SWEEP_FILE, SweepFile, read_sweep
 from descend.sweep.report import figures
 from descend.sweep.report.searched import Method, styles
 

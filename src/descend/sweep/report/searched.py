@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from math import isfinite, log
 
-from descend.records.sweeps import MethodSearch, Searched, Trial
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Style
+from descend.results.sweeps import MethodSearch, Searched, Trial
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from descend.records.schema.base import ByLevel, Number, Part, Text
+from descend.results.base import ByLevel, Number, Part, Text
 
 WITHIN = (1, 2, 5)
 """How far from full depth, in percent, `AnytimeCurve.first_within` looks."""

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from descend.errors import InputError
-from descend.records.folder import read_json
-from descend.records.schema.base import (
+from descend.results.base import (
     CONFIG_FILE,
     MOST_SHOWN,
     SUMMARY_FILE,
@@ -25,7 +24,8 @@ from descend.records.schema.base import (
     nan_for_null,
     parse,
 )
-from descend.records.schema.findings import AnytimeCurve, Exits, Latency, Probes, Ratios, SettledLayer, Speculation
+from descend.results.findings import AnytimeCurve, Exits, Latency, Probes, Ratios, SettledLayer, Speculation
+from descend.results.folder import read_json
 
 ENOUGH_GROUPS = 12
 """Below so many independent groups of samples nothing is proven: too few tell how much groups differ."""

@@ -8,8 +8,8 @@ from typing import Any, Self
 from pydantic import JsonValue, ValidationError
 
 from descend.errors import InputError
-from descend.records.folder import read_json, write_json
-from descend.records.schema.base import CONFIG_FILE, Part
+from descend.results.base import CONFIG_FILE, Part
+from descend.results.folder import read_json, write_json
 
 TRAINED_KEY = "descend"
 """The entry of a Transformers model's ``config.json``, which ``from_pretrained`` and ``save_pretrained`` keep."""

@@ -5,7 +5,7 @@ version of this schema it follows by the key ``schema``. A file without that key
 if its entries fit. Keys that this version does not know are kept when a file is written again.
 """
 
-from descend.records.schema.base import (
+from descend.results.base import (
     CONFIG_FILE,
     ELSEWHERE,
     GROUPS_FILE,
@@ -20,10 +20,10 @@ from descend.records.schema.base import (
     Part,
     parse,
 )
-from descend.records.schema.completions import Completion, read_completions
-from descend.records.schema.config import MODELS, RunConfig, check_model, read_config
-from descend.records.schema.decisions import DECISIONS_FILE, DecidedText, Decision, Decisions, read_decisions
-from descend.records.schema.findings import (
+from descend.results.completions import Completion, read_completions
+from descend.results.config import MODELS, RunConfig, check_model, read_config
+from descend.results.decisions import DECISIONS_FILE, DecidedText, Decision, Decisions, read_decisions
+from descend.results.findings import (
     WITHIN,
     AnytimeCurve,
     ChosenExit,
@@ -38,9 +38,10 @@ from descend.records.schema.findings import (
     SettledLayer,
     Speculation,
 )
-from descend.records.schema.groups import Groups, LayerGroups, read_groups
-from descend.records.schema.records import Record, read_records
-from descend.records.schema.summary import (
+from descend.results.folder import LOCK_FILE, PART, locked, of_disk, put, read_json, write_json
+from descend.results.groups import Groups, LayerGroups, read_groups
+from descend.results.records import Record, Records, read_records
+from descend.results.summary import (
     ENOUGH_GROUPS,
     LAST_TRAINED,
     REQUIRED,
@@ -53,9 +54,9 @@ from descend.records.schema.summary import (
     read_comparison,
     read_summary,
 )
-from descend.records.schema.tasks import TaskComparison, TaskCurve, TaskResults, TaskRun, read_task_results
-from descend.records.schema.train_losses import TRAIN_LOSSES_FILE, TrainLosses, read_train_losses
-from descend.records.schema.trained import TRAINED_FILE, TRAINED_KEY, Trained, read_trained
+from descend.results.tasks import TaskComparison, TaskCurve, TaskResults, TaskRun, read_task_results
+from descend.results.train_losses import TRAIN_LOSSES_FILE, TrainLosses, read_train_losses
+from descend.results.trained import TRAINED_FILE, TRAINED_KEY, Trained, read_trained
 
 __all__ = [
     "CONFIG_FILE",
@@ -64,7 +65,9 @@ __all__ = [
     "ENOUGH_GROUPS",
     "GROUPS_FILE",
     "LAST_TRAINED",
+    "LOCK_FILE",
     "MODELS",
+    "PART",
     "RECORDS_FILE",
     "REQUIRED",
     "SCHEMA",
@@ -99,6 +102,7 @@ __all__ = [
     "Provenance",
     "Ratios",
     "Record",
+    "Records",
     "RunConfig",
     "SettledLayer",
     "Speculation",
@@ -111,16 +115,21 @@ __all__ = [
     "Trained",
     "anytime_curves",
     "check_model",
+    "locked",
+    "of_disk",
     "parse",
     "parse_summary",
+    "put",
     "read_comparison",
     "read_completions",
     "read_config",
     "read_decisions",
     "read_groups",
+    "read_json",
     "read_records",
     "read_summary",
     "read_task_results",
     "read_train_losses",
     "read_trained",
+    "write_json",
 ]

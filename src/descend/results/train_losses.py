@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from descend.records.folder import read_json
-from descend.records.schema.base import File, Number, parse
+from descend.results.base import File, Number, parse
+from descend.results.folder import read_json
 
 TRAIN_LOSSES_FILE = "train_losses.json"
 

@@ -5,8 +5,8 @@ from typing import Self
 
 from pydantic import model_validator
 
-from descend.records.folder import read_json
-from descend.records.schema.base import GROUPS_FILE, File, Number, Part, parse
+from descend.results.base import GROUPS_FILE, File, Number, Part, parse
+from descend.results.folder import read_json
 
 
 class LayerGroups(Part):

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from descend.errors import InputError
-from descend.records import write_json
-from descend.records.rows import Records
-from descend.records.schema import (
+from descend.results import (
     REQUIRED,
     SCHEMA,
     AnytimeCurve,
@@ -25,7 +23,9 @@ from descend.records.schema import (
     read_groups,
     read_records,
     read_summary,
+    write_json,
 )
+from descend.results.records import Records
 
 EXIT = {
     "full": 0.9,

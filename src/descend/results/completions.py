@@ -4,7 +4,7 @@ from pathlib import Path
 
 from descend.errors import InputError
 from descend.reading import read_json
-from descend.records.schema.base import Part, Text, parse
+from descend.results.base import Part, Text, parse
 
 
 class Completion(Part):

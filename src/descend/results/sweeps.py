@@ -7,8 +7,8 @@ from typing import Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from descend.errors import InputError
-from descend.records.folder import read_json
-from descend.records.schema import File, Number, Part, parse
+from descend.results import File, Number, Part, parse
+from descend.results.folder import read_json
 
 SWEEP_FILE = "sweep.json"
 

@@ -5,8 +5,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from descend.records.folder import read_json
-from descend.records.schema.base import File, Number, Part, parse
+from descend.results.base import File, Number, Part, parse
+from descend.results.folder import read_json
 
 DECISIONS_FILE = "decisions.json"
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.records.folder import put
-from descend.records.schema import WITHIN, Summary, Trained
+from descend.results import WITHIN, Summary, Trained
+from descend.results.folder import put
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from descend.errors import InputError
-from descend.records.folder import write_json
+from descend.results.folder import write_json
 
 SCHEMA = 1
 """The version that this code writes, and the newest that it reads."""

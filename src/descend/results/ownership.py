@@ -20,9 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from descend import reading
 from descend.errors import InputError, SaveError
-from descend.records.card import CARD_FILE, edited_card, has_mark
-from descend.records.folder import LOCK_FILE, PART, flush, of_disk, open_to
-from descend.records.schema import (
+from descend.results import (
     CONFIG_FILE,
     DECISIONS_FILE,
     ELSEWHERE,
@@ -38,7 +36,9 @@ from descend.records.schema import (
     Summary,
     TrainLosses,
 )
-from descend.records.sweeps import SWEEP_FILE, SweepFile
+from descend.results.card import CARD_FILE, edited_card, has_mark
+from descend.results.folder import LOCK_FILE, PART, flush, of_disk, open_to
+from descend.results.sweeps import SWEEP_FILE, SweepFile
 
 DATABASE_FILE = "sweep.db"
 DUAL_FILE = "dual.safetensors"

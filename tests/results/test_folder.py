@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import save_file
 
 from descend.errors import InputError
-from descend.records import LOCK_FILE, locked
-from descend.records.folder import put
-from descend.records.ownership import aside
+from descend.results import LOCK_FILE, locked
+from descend.results.folder import put
+from descend.results.ownership import aside
 
 fork = multiprocessing.get_context("fork")
 
@@ -109,7 +109,7 @@ def test_a_place_that_can_not_be_written_is_an_error_and_not_a_disk_without_lock
 
 def test_locks_need_nothing_that_windows_lacks() -> None:
     """The room imports where there is no fcntl."""
-    code = "import sys; sys.modules['fcntl'] = None; import descend.records; import descend.records.schema"
+    code = "import sys; sys.modules['fcntl'] = None; import descend.results; import descend.results"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from pydantic import JsonValue, field_validator
 
 from descend.errors import InputError
-from descend.records.folder import read_json
-from descend.records.schema.base import CONFIG_FILE, File, parse
+from descend.results.base import CONFIG_FILE, File, parse
+from descend.results.folder import read_json
 
 MODELS = ("model", "best_feasible")
 """The folders of a run that may hold a model."""

@@ -17,8 +17,8 @@ from descend import DescentTrainer
 from descend.cli import main
 from descend.cli.settings import read_recipe
 from descend.noise import GaussianNoise
-from descend.records.card import CARD_FILE, Card, edited_card, write_card
-from descend.records.schema import RunConfig, parse_summary, read_config
+from descend.results import RunConfig, parse_summary, read_config
+from descend.results.card import CARD_FILE, Card, edited_card, write_card
 from descend.run import stored
 from descend.run.cards import train_command
 from tests.support.networks import QUIET, network

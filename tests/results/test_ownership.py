@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import save_file
 
 from descend.errors import InputError
-from descend.records.ownership import (
+from descend.report import write_completions
+from descend.results.ownership import (
     aside,
     clear,
     forget_results,
@@ -19,7 +20,6 @@ from descend.records.ownership import (
     remove,
     written_by_descend,
 )
-from descend.report import write_completions
 
 SUMMARY = {
     **{"recipe": "text", "method": "erm", "seed": 0, "model": "BERT", "dataset": "imdb", "metric": "accuracy"},
