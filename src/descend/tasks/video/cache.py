@@ -114,9 +114,8 @@ def _build(file: Path, clips: Sequence[Clip], stamp: bytes, shown: bool) -> None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _clear(file)
-        free = shutil.disk_usage(folder).free
-        if free < needed:
-            raise _no_space(folder, needed, free)
+        if shutil.disk_usage(folder).free < needed:
+            raise OSError(errno.ENOSPC, "No space left on device")
         descriptor, name = tempfile.mkstemp(dir=folder, prefix=f"{file.stem}-", suffix=".part")
         try:
             with open(descriptor, "wb") as part:
@@ -134,7 +133,11 @@ def _build(file: Path, clips: Sequence[Clip], stamp: bytes, shown: bool) -> None
             raise
     except OSError as error:
         if error.errno in _FULL:
-            raise _no_space(folder, needed, shutil.disk_usage(folder).free) from error
+            free = shutil.disk_usage(folder).free
+            raise InputError(
+                f"no space for the cache of decoded frames: about {needed / 1e6:,.1f} MB needed in {folder}, "
+                f"{free / 1e6:,.1f} MB free. Choose another folder with --cache-dir"
+            ) from error
         raise InputError(
             f"the cache of decoded frames can't be written to {folder}: {error.strerror}. "
             "Choose another folder with --cache-dir"
@@ -158,14 +161,3 @@ def _write(clip: Clip, part: BinaryIO, bar: Progress) -> int:
         count += 1
         bar.update()
     return count
-
-
-def _no_space(folder: Path, needed: int, free: int) -> InputError:
-    return InputError(
-        f"no space for the cache of decoded frames: about {_megabytes(needed)} needed in {folder}, "
-        f"{_megabytes(free)} free. Choose another folder with --cache-dir"
-    )
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"

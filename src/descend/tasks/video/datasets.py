@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -56,12 +57,8 @@ class VideoData:
         return list(dict.fromkeys(clip.size() for clip in self.clips[::step]))
 
 
-@dataclass(frozen=True)
-class _Footage:
-    """A clip or a part of one, with its name; frames are uint8 (F, SIZE, SIZE)."""
-
-    name: str
-    frames: np.ndarray
+Footage: TypeAlias = list[tuple[str, np.ndarray]]
+"""Clips, or parts of them: a name and frames, uint8 (F, SIZE, SIZE), of each."""
 
 
 def load_video(
@@ -95,14 +92,21 @@ def load_video(
     """
     if not 0 < validation_share < 1:
         raise InputError(f"validation_share must lie between 0 and 1; got {validation_share}")
-    found: Sequence[Clip] = ()
+    found: list[Clip] = []
     if path is None:
-        clips = generate_scenes(SCENES_TRAIN + SCENES_TEST, SCENES_FRAMES, seed)
-        footage = [_Footage(f"scene {number}", clip) for number, clip in enumerate(clips)]
-        training, test, name = footage[:SCENES_TRAIN], footage[SCENES_TRAIN:], "scenes"
+        scenes = generate_scenes(SCENES_TRAIN + SCENES_TEST, SCENES_FRAMES, seed)
+        footage = [(f"scene {number}", frames) for number, frames in enumerate(scenes)]
+        first, name = SCENES_TRAIN, "scenes"
     else:
-        training, test, found = _read(Path(path), window, cache_dir, progress)
-        name = dataset_name(path)
+        sides: tuple[Literal["train", "test"] | None, ...] = ("train", "test") if has_sides(path) else (None,)
+        clips = [find_clips(path, side) for side in sides]
+        found = [clip for side in clips for clip in side]
+        # Decode both sides together: one cache file and one progress bar for a data set.
+        footage = _decoded(found, cache_dir, progress)
+        first, name = len(clips[0]), dataset_name(path)
+    training, test = footage[:first], footage[first:]
+    if not test:
+        training, test = _split_off(footage, max(1, len(footage) // 3), 1 / 3, window, before=2)
     count = math.ceil(validation_share * len(training))
     training, validation = _split_off(training, count, validation_share, window, before=1)
     return VideoData(
@@ -155,30 +159,11 @@ def dataset_name(path: str | Path) -> str:
     return "video"
 
 
-def _read(
-    path: Path, window: int, cache_dir: str | Path | None, progress: bool
-) -> tuple[list[_Footage], list[_Footage], list[Clip]]:
-    """Decode the training and the test clips of a path; the third are all of them as they are on disk."""
-    if has_sides(path):
-        train, test = find_clips(path, "train"), find_clips(path, "test")
-    else:
-        train, test = find_clips(path, None), []
-    # Decode both sides together: one cache file and one progress bar for a data set.
-    clips = [*train, *test]
-    footage = _decoded(clips, cache_dir, progress)
-    if test:
-        return footage[: len(train)], footage[len(train) :], clips
-    return *_split_off(footage, max(1, len(footage) // 3), 1 / 3, window, before=2), clips
+def _decoded(clips: Sequence[Clip], cache_dir: str | Path | None, progress: bool) -> Footage:
+    return list(zip((clip.name for clip in clips), cached(clips, cache_dir, progress), strict=True))
 
 
-def _decoded(clips: Sequence[Clip], cache_dir: str | Path | None, progress: bool) -> list[_Footage]:
-    views = cached(clips, cache_dir, progress)
-    return [_Footage(clip.name, view) for clip, view in zip(clips, views, strict=True)]
-
-
-def _split_off(
-    footage: list[_Footage], count: int, share: float, window: int, *, before: int
-) -> tuple[list[_Footage], list[_Footage]]:
+def _split_off(footage: Footage, count: int, share: float, window: int, *, before: int) -> tuple[Footage, Footage]:
     """Split clips into the first ones and the last ``count``; a single clip into its first and last frames.
 
     A single clip's last part is ``share`` of its frames, but at least two windows, because one window has no spread.
@@ -188,22 +173,19 @@ def _split_off(
     if len(footage) > 1:
         cut = max(1, len(footage) - count)
         return footage[:cut], footage[cut:]
-    (clip,) = footage
-    total = len(clip.frames)
+    ((name, frames),) = footage
+    total = len(frames)
     needed = (before + 1) * window
     if total < needed:
         raise InputError(
-            f"clip {clip.name} has {total} frames; expected at least {needed} to divide it into {before + 1} "
+            f"clip {name} has {total} frames; expected at least {needed} to divide it into {before + 1} "
             f"parts of at least one window of {window} each. Choose a shorter window or give more clips"
         )
     wanted = max(math.ceil(share * total), 2 * window)
     cut = total - max(window, min(wanted, total - (2 * before - 1) * window))
-    return [_part(clip, 0, cut)], [_part(clip, cut, total)]
+    return [(f"{name}[0:{cut}]", frames[:cut])], [(f"{name}[{cut}:{total}]", frames[cut:])]
 
 
-def _part(clip: _Footage, start: int, stop: int) -> _Footage:
-    return _Footage(f"{clip.name}[{start}:{stop}]", clip.frames[start:stop])
-
-
-def _windows(footage: Sequence[_Footage], window: int, stride: int) -> VideoWindows:
-    return VideoWindows([clip.frames for clip in footage], window, stride, [clip.name for clip in footage])
+def _windows(footage: Footage, window: int, stride: int) -> VideoWindows:
+    names, clips = zip(*footage, strict=True)
+    return VideoWindows(clips, window, stride, names)

@@ -2,7 +2,7 @@
 
 import struct
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -63,12 +63,13 @@ _MATRIX_TURNS = {
 }
 """The same for a video's display matrix: (x, y) is shown at (a·x + c·y, b·x + d·y); the keys are (a, b, c, d)."""
 
-_SIDEWAYS = {_Turn.TRANSPOSE, _Turn.ROTATE_270, _Turn.TRANSVERSE, _Turn.ROTATE_90}
 
+def image_pictures(files: tuple[Path, ...]) -> Iterator[tuple[str, Image.Image]]:
+    """Decode a clip stored as one image per frame, or as the pages of one image.
 
-def image_frames(files: tuple[Path, ...]) -> Iterator[np.ndarray]:
-    """Decode a clip stored as one image per frame, or as the pages of one image; see `Clip.frames` for the result."""
-    first_size = None
+    Yields:
+        A frame's name for messages, and its upright grey picture.
+    """
     for file in files:
         with _image(file) as (image, pages):
             if len(pages) > 1 and len(files) > 1:
@@ -77,18 +78,15 @@ def image_frames(files: tuple[Path, ...]) -> Iterator[np.ndarray]:
                     "a folder is one frame, or each is a clip: move the others away."
                 )
             for page in pages:
-                what = f"page {page} of {file}" if len(pages) > 1 else f"frame {file}"
-                with _without_warnings():
+                name = f"page {page} of {file}" if len(pages) > 1 else f"frame {file}"
+                with warnings.catch_warnings(action="ignore"):  # of damaged metadata; a damaged picture is an error
                     image.seek(page)
-                    turn = _exif_turn(image)
-                    size = _turned(image.size, turn)
-                    first_size = first_size or size
-                    _not_too_large(size, what)
-                    _same_size(size, first_size, what, files[0].name)
+                    _not_too_large(image.size, name)
                     if image.mode.startswith(("I", "F")):
-                        raise InputError(f"{what} has mode {image.mode}; expected 8 bits per channel")
-                    frame = _resized(_upright(image.convert("L"), turn))
-                yield frame
+                        raise InputError(f"{name} has mode {image.mode}; expected 8 bits per channel")
+                    turn = _exif_turn(image)
+                    picture = _upright(image.convert("L"), turn)
+                yield name, picture
 
 
 def page_count(file: Path) -> int:
@@ -97,53 +95,62 @@ def page_count(file: Path) -> int:
         return len(pages)
 
 
-def video_frames(file: Path) -> Iterator[np.ndarray]:
-    """Decode a clip stored as one video; see `Clip.frames` for the result.
+def video_pictures(file: Path) -> Iterator[tuple[str, Image.Image]]:
+    """Decode a clip stored as one video.
 
     Frames that an edit list leaves out are not decoded: a video may have been trimmed without encoding it again.
+
+    Yields:
+        A frame's name for messages, and its upright grey picture.
     """
-    decoded, end, length, first_size = 0, 0, 0, None
-    with _reading(file), _opened(file) as container:
-        stream = _video_stream(container, file)
+    decoded, end, length, cut = 0, 0, 0, False
+    with _video(file) as (container, stream):
         stream.thread_type = "AUTO"
         for packet in container.demux(stream):
             if packet.is_corrupt:  # the file ends inside this packet
-                raise _truncated(file, decoded, stream.frames)
+                cut = True
+                break
             for image in packet.decode():
                 turn = _matrix_turn(image, file)
-                size = _turned((image.width, image.height), turn)
-                first_size = first_size or size
-                _same_size(size, first_size, f"frame {decoded} of {file}", "frame 0")
                 length = image.duration or 0
                 end = max(end, (decoded if image.pts is None else image.pts) + length)
+                yield f"frame {decoded} of {file}", _upright(Image.fromarray(image.to_ndarray(format="gray")), turn)
                 decoded += 1
-                yield _resized(_upright(Image.fromarray(image.to_ndarray(format="gray")), turn))
         # By time, since a header's number of frames includes those that are left out. An AVI's ticks are frames, and
         # its duration is a guess where the file was cut. A trim may end inside a frame, and codecs drop a few.
         whole = stream.frames if container.format.name == "avi" else stream.duration or 0
-        if not decoded or end - (stream.start_time or 0) < 0.99 * whole - length:
-            raise _truncated(file, decoded, stream.frames)
+        if cut or not decoded or end - (stream.start_time or 0) < 0.99 * whole - length:
+            raise InputError(
+                f"{file} is truncated: it announces {stream.frames} frames and {decoded} could be decoded. "
+                "Copy or download it again, or move it away"
+            )
 
 
 def announced_frames(file: Path) -> int:
     """The number of frames in a video's header, with those that are trimmed off; 0 if it has none."""
-    with _reading(file), _opened(file) as container:
-        return _video_stream(container, file).frames
+    with _video(file) as (_, stream):
+        return stream.frames
 
 
-def image_size(file: Path) -> tuple[int, int]:
-    """Width and height of an upright image, read without decoding."""
-    with _image(file) as (image, _), _without_warnings():
-        return _turned(image.size, _exif_turn(image))
+def resized(pictures: Iterable[tuple[str, Image.Image]]) -> Iterator[np.ndarray]:
+    """The frames of a clip, all resized to (SIZE, SIZE); see `Clip.frames`.
 
+    Args:
+        pictures: The clip's, each with its name for messages.
 
-def video_size(file: Path) -> tuple[int, int]:
-    """Width and height of a video's upright frames, by its first one."""
-    with _reading(file), _opened(file) as container:
-        image = next(container.decode(_video_stream(container, file)), None)
-        if image is None:
-            raise _truncated(file, 0, container.streams.video[0].frames)
-        return _turned((image.width, image.height), _matrix_turn(image, file))
+    Raises:
+        InputError: If they differ in size.
+    """
+    first = None
+    for name, picture in pictures:
+        first = first or (name, picture.size)
+        if picture.size != first[1]:
+            sizes = ["x".join(map(str, size)) for size in (picture.size, first[1])]
+            raise InputError(
+                f"{name} is {sizes[0]} but {first[0]} is {sizes[1]}; expected frames of one size in a clip. Is it a "
+                "frame of another clip?"
+            )
+        yield _resized(picture)
 
 
 def array_frames(frames: Any) -> np.ndarray:
@@ -183,6 +190,8 @@ def _reading(file: Path) -> Iterator[None]:
     On damaged files Pillow and PyAV raise OSError, SyntaxError, struct.error, TypeError and more, depending on where
     the damage is.
     """
+    if not file.is_file():  # opening a pipe would block
+        raise InputError(f"{file} must be a file of an image or a video.")
     try:
         yield
     except InputError:
@@ -198,8 +207,6 @@ def _reading(file: Path) -> Iterator[None]:
 def _image(file: Path) -> Iterator[tuple[Image.Image, list[int]]]:
     """Open an image, of which only headers are read, and list its frames; see `_pages`."""
     with _reading(file), ExitStack() as stack:
-        if not file.is_file():  # opening a pipe would block
-            raise InputError(f"{file} must be a file of an image.")
         content = stack.enter_context(file.open("rb"))  # by its name Pillow maps a TIFF that lies on its side wrongly
         with warnings.catch_warnings(record=True) as raised:
             warnings.simplefilter("always")
@@ -209,14 +216,6 @@ def _image(file: Path) -> Iterator[tuple[Image.Image, list[int]]]:
         if image.format == "TIFF" and any("Corrupt EXIF data" in str(each.message) for each in raised):
             raise ValueError("its list of pages breaks off")
         yield image, pages
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Silence Pillow's warnings of damaged metadata; a damaged picture is an error."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _pages(image: Image.Image, file: Path) -> list[int]:
@@ -265,44 +264,36 @@ def _matrix_turn(image: VideoFrame, file: Path) -> Image.Transpose | None:
     return _MATRIX_TURNS[signs]
 
 
-def _turned(size: tuple[int, int], turn: Image.Transpose | None) -> tuple[int, int]:
-    return size[::-1] if turn in _SIDEWAYS else size
-
-
 def _upright(image: Image.Image, turn: Image.Transpose | None) -> Image.Image:
     return image if turn is None else image.transpose(turn)
 
 
-def _opened(file: Path) -> InputContainer:
-    """Open a video without following references: a playlist named .avi could open other files or the network."""
-    if not file.is_file():  # opening a pipe would block
-        raise InputError(f"{file} must be a file of a video.")
-    options = {"protocol_whitelist": "file", "format_whitelist": VIDEO_FORMATS, "max_pixels": str(MOST_PIXELS)}
-    return av.open(str(file.absolute()), options=options)
+@contextmanager
+def _video(file: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
+    """Open a video and choose its stream: not its cover, and of several the one that the file marks as its default.
 
-
-def _video_stream(container: InputContainer, file: Path) -> VideoStream:
-    """The one video of a file: not its cover, and of several the one that the file marks as its default.
+    No references are followed: a playlist named .avi could open other files or the network.
 
     Raises:
         InputError: If it has several and no default, is too large, or announces more frames than it can hold.
     """
-    streams = [stream for stream in container.streams.video if not stream.disposition & _BESIDE]
-    if not streams:
-        raise ValueError("no video stream in it")
-    if len(streams) > 1:
-        marked = [stream for stream in streams if stream.disposition & Disposition.default]
-        if len(marked) != 1:
-            raise InputError(
-                f"{file} holds {len(streams)} videos and marks {len(marked)} as its default; expected one. Take one "
-                "out, for example: ffmpeg -i FILE -map 0:v:0 -c copy OUT."
-            )
-        streams = marked
-    stream = streams[0]
-    _not_too_large((stream.width, stream.height), str(file))
-    if stream.frames > (size := file.stat().st_size):
-        raise InputError(f"{file} announces {stream.frames} frames in {size} bytes. Copy or download it again.")
-    return stream
+    with _reading(file):
+        options = {"protocol_whitelist": "file", "format_whitelist": VIDEO_FORMATS, "max_pixels": str(MOST_PIXELS)}
+        with av.open(str(file.absolute()), options=options) as container:
+            streams = [stream for stream in container.streams.video if not stream.disposition & _BESIDE]
+            if not streams:
+                raise ValueError("no video stream in it")
+            marked = [stream for stream in streams if stream.disposition & Disposition.default]
+            if len(streams) > 1 and len(marked) != 1:
+                raise InputError(
+                    f"{file} holds {len(streams)} videos and marks {len(marked)} as its default; expected one. Take "
+                    "one out, for example: ffmpeg -i FILE -map 0:v:0 -c copy OUT."
+                )
+            stream = streams[0] if len(streams) == 1 else marked[0]
+            _not_too_large((stream.width, stream.height), str(file))
+            if stream.frames > (size := file.stat().st_size):
+                raise InputError(f"{file} announces {stream.frames} frames in {size} bytes. Copy or download it again.")
+            yield container, stream
 
 
 def _not_too_large(size: tuple[int, int], what: str) -> None:
@@ -310,21 +301,6 @@ def _not_too_large(size: tuple[int, int], what: str) -> None:
         raise InputError(
             f"{what} is {size[0]}x{size[1]}, and would take as many bytes and more; expected at most {MOST_PIXELS} "
             "pixels. Scale it down."
-        )
-
-
-def _truncated(file: Path, decoded: int, announced: int) -> InputError:
-    return InputError(
-        f"{file} is truncated: it announces {announced} frames and {decoded} could be decoded. "
-        "Copy or download it again, or move it away"
-    )
-
-
-def _same_size(size: tuple[int, int], expected: tuple[int, int], frame: str, reference: str) -> None:
-    if size != expected:
-        raise InputError(
-            f"{frame} is {size[0]}x{size[1]} but {reference} is {expected[0]}x{expected[1]}; "
-            "expected frames of one size in a clip. Is it a frame of another clip?"
         )
 
 

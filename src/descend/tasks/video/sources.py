@@ -8,17 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from PIL import Image
 
 from descend.errors import InputError
 from descend.reading import is_litter, refuse_ways_out
-from descend.tasks.video.decoding import (
-    announced_frames,
-    image_frames,
-    image_size,
-    page_count,
-    video_frames,
-    video_size,
-)
+from descend.tasks.video.decoding import announced_frames, image_pictures, page_count, resized, video_pictures
 
 VIDEO_SUFFIXES = frozenset({".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm"})
 IMAGE_SUFFIXES = frozenset({".tif", ".tiff", ".jpg", ".jpeg", ".png"})  # not .bmp: UCSD's anomaly masks
@@ -68,7 +62,7 @@ class Clip:
         Raises:
             InputError: A file is damaged or truncated, or the frames differ in size.
         """
-        return video_frames(self.files[0]) if self.is_video else image_frames(self.files)
+        return resized(self._pictures())
 
     def announced(self) -> int:
         """The number of frames, read without decoding; 0 if the video's header has none.
@@ -83,12 +77,15 @@ class Clip:
         return page_count(self.files[0]) if len(self.files) == 1 else len(self.files)
 
     def size(self) -> tuple[int, int]:
-        """Width and height of the upright frames on disk, read from the first file.
+        """Width and height of the upright frames on disk, by the first one.
 
         Raises:
-            InputError: The first file can't be opened.
+            InputError: The first frame can't be decoded.
         """
-        return (video_size if self.is_video else image_size)(self.files[0])
+        return next(self._pictures())[1].size
+
+    def _pictures(self) -> Iterator[tuple[str, Image.Image]]:
+        return video_pictures(self.files[0]) if self.is_video else image_pictures(self.files)
 
 
 def has_sides(path: str | Path) -> bool:
@@ -124,30 +121,23 @@ def find_clips(path: str | Path, split: Literal["train", "test"] | None) -> list
                 f"{path} has {' and '.join(sides)} sides; expected one collection of clips. "
                 f"Pass one of them: {', '.join(str(folder) for folder in sides.values())}"
             )
-        clips = _clips_in(path if path.is_file() else _collection(path))
-        if not clips:
-            raise InputError(_nothing_found(path))
-        refuse_ways_out(path, (file for clip in clips for file in clip.files))
-        return clips
-
-    side = SIDE_OF_SPLIT[split]
-    if not sides:
-        raise InputError(
-            f"{path} has no training and testing sides to take the {side} clips from. Known layouts:\n{LAYOUTS}"
-        )
-    if side not in sides:
-        ((other, folder),) = sides.items()
-        raise InputError(
-            f"{path} holds {other} clips but no {side} clips; pass {_collection(folder)} to "
-            "take those clips as a collection without sides"
-        )
-    folder = _collection(sides[side])
-    clips = _clips_in(folder, prefix=f"{side}/")
+        folder, prefix = path if path.is_file() else _collection(path), ""
+    else:
+        side = SIDE_OF_SPLIT[split]
+        if not sides:
+            raise InputError(
+                f"{path} has no training and testing sides to take the {side} clips from. Known layouts:\n{LAYOUTS}"
+            )
+        if side not in sides:
+            ((other, folder),) = sides.items()
+            raise InputError(
+                f"{path} holds {other} clips but no {side} clips; pass {_collection(folder)} to "
+                "take those clips as a collection without sides"
+            )
+        folder, prefix = _collection(sides[side]), f"{side}/"
+    clips = _clips_in(folder, prefix)
     if not clips:
-        raise InputError(
-            f"{folder} holds no clips; expected videos ({', '.join(sorted(VIDEO_SUFFIXES))}) or "
-            f"folders of frames ({', '.join(sorted(IMAGE_SUFFIXES))})"
-        )
+        raise InputError(_nothing_found(folder))
     refuse_ways_out(path, (file for clip in clips for file in clip.files))
     return clips
 
