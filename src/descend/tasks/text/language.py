@@ -4,13 +4,14 @@ from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from descend.errors import InputError, SampleError
-from descend.tasks.text.logits import LogitTask
-from descend.tasks.text.tokens import column, readable, refuse_missing, refuse_rows, row_lengths, sample_of
+from descend.errors import InputError
+from descend.tasks.text.classification import LogitTask
+from descend.tasks.text.tokens import refuse, require, values
 from descend.transfer import sent
 
 IGNORED = -100
@@ -92,32 +93,34 @@ class NextToken(LogitTask):
             texts = (positions == 0).flatten().cumsum(0).reshape(labels.shape) - 1
         return texts[:, 1:][labels[:, 1:] != IGNORED]
 
-    def check(self, dataset: Any, limits: dict[str, int]) -> None:
-        """Raise an error if a language model can't take a sample.
+    def check_targets(self, dataset: Any, lengths: np.ndarray, limits: dict[str, int]) -> None:
+        """Raise an error unless each token has a label, `IGNORED` or one of the model's ``vocabulary``."""
+        check_token_labels(dataset, lengths, limits.get("vocabulary"))
 
-        Args:
-            dataset: Tokenized samples with ``input_ids`` and ``labels``: a `datasets.Dataset` or a list. Other types
-                are not checked.
-            limits: The model's ``vocabulary`` size and its longest ``length`` in tokens.
 
-        Raises:
-            InputError: If tokens or targets are missing, or a value is out of range; the message names the sample.
-        """
-        if not readable(dataset):
-            return
-        refuse_rows(dataset, limits)
-        refuse_missing(dataset, "labels")
-        lengths, labels = row_lengths(dataset, "input_ids"), column(dataset, "labels")
-        if len(labels) != lengths.sum():
-            raise InputError(f"labels must be one for each token; got {len(labels)} for {lengths.sum()} tokens.")
-        wrong = (labels != IGNORED) & ((labels < 0) | (labels >= limits["vocabulary"]))
-        if wrong.any():
-            place = int(wrong.argmax())
-            sample = sample_of(place, lengths)
-            raise SampleError(
-                f"sample {sample} has label {labels[place]}; expected {IGNORED} for a token without a loss, or 0 … "
-                f"{limits['vocabulary'] - 1}.",
-                sample,
-            )
-        if not (labels != IGNORED).any():
-            raise InputError(f"there is no target in {len(dataset)} samples: every label is {IGNORED}.")
+def check_token_labels(dataset: Any, lengths: np.ndarray, classes: int | None) -> None:
+    """Raise an error unless each token has a label, and one of them at least is not `IGNORED`.
+
+    Args:
+        dataset: Samples with ``labels``: a `datasets.Dataset` or a list.
+        lengths: The number of tokens of each sample.
+        classes: The number of classes; None if it is not known.
+    """
+    require(dataset, "labels")
+    labels, counts = values(dataset, "labels")
+    refuse(
+        lengths != counts,
+        lambda sample: (
+            f"has {counts[sample]} labels; expected one for each of its {lengths[sample]} tokens, {IGNORED} "
+            "for a token without a target."
+        ),
+    )
+    targets = labels != IGNORED
+    if not targets.any():
+        raise InputError(f"there is no target in {len(dataset)} samples: every label is {IGNORED}.")
+    largest = labels.max() if classes is None else classes - 1
+    refuse(
+        targets & ((labels < 0) | (labels > largest)),
+        lambda place: f"has label {labels[place]}; expected {IGNORED} for a token without a target, or 0 … {largest}.",
+        lengths,
+    )

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,25 +53,20 @@ def tokenize(
     def encode(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
         nonlocal long
         given = (rows["text"], rows["pair"]) if pairs else (rows["text"],)
+        encoded = tokenizer(*given, truncation=truncate, max_length=max_length, verbose=False)
         if truncate and tokenizer.is_fast:  # a fast tokenizer also returns what it cuts off: one pass is enough
-            encoded = tokenizer(*given, truncation=True, max_length=max_length)
             long += sum(bool(each.overflowing) for each in encoded.encodings)
-            return fields(encoded, rows)
-        encoded = tokenizer(*given, verbose=False)
-        longer = [place for place, ids in enumerate(encoded["input_ids"]) if len(ids) > max_length]
-        if longer and not truncate:
-            place = longer[0]
-            source = rows["source"][place] if "source" in rows else f"text {rows['text'][place][:40]!r}"
-            raise InputError(
-                f"{source} has {len(encoded['input_ids'][place])} tokens; expected at most {max_length}. Let it be cut "
-                "by --truncate true, or raise --max-length."
-            )
-        long += len(longer)
-        if longer:
-            encoded = tokenizer(*given, truncation=True, max_length=max_length)
-        return fields(encoded, rows)
-
-    def fields(encoded: Mapping[str, Any], rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        else:
+            whole = (tokenizer(*given, verbose=False) if truncate else encoded)["input_ids"]
+            longer = [place for place, ids in enumerate(whole) if len(ids) > max_length]
+            if longer and not truncate:
+                place = longer[0]
+                source = rows["source"][place] if "source" in rows else f"text {rows['text'][place][:40]!r}"
+                raise InputError(
+                    f"{source} has {len(whole[place])} tokens; expected at most {max_length}. Let it be cut by "
+                    "--truncate true, or raise --max-length."
+                )
+            long += len(longer)
         # Pairs with the same premise are not independent samples.
         group = {"group": [groups.setdefault(text, len(groups)) for text in rows["text"]]} if pairs else {}
         return {**encoded, "labels": rows["label"], **group}
@@ -147,9 +142,9 @@ def token_counts(dataset: Any) -> Tensor:
         dataset: A `datasets.Dataset` or a sequence of samples with ``input_ids`` and perhaps ``attention_mask``.
     """
     if stored(dataset):
-        ids = column(dataset, "input_ids")
+        ids, _ = values(dataset, "input_ids")
         if "attention_mask" in fields(dataset):
-            ids = ids[column(dataset, "attention_mask").astype(bool)]
+            ids = ids[values(dataset, "attention_mask")[0].astype(bool)]
         return torch.from_numpy(np.bincount(ids))
     parts = []
     for place in range(len(dataset)):  # fetch each sample once: it may be computed on access
@@ -178,80 +173,94 @@ def embedding_sigma(embedding: nn.Module, dataset: Any) -> float | None:
     return (share @ (vectors - mean).square()).mean().sqrt().item()
 
 
-def refuse_rows(dataset: Any, limits: dict[str, int]) -> None:
-    """Raise an error if a model can't take a sample of a tokenized data set.
+def check_tokens(dataset: Any, limits: dict[str, int]) -> np.ndarray:
+    """Raise an error if a model can't take the tokens of a sample.
 
     Args:
         dataset: Samples with ``input_ids``: a `datasets.Dataset` or a list.
         limits: The model's ``vocabulary`` size and its longest ``length`` in tokens, as far as they are known.
 
+    Returns:
+        The number of tokens of each sample.
+
     Raises:
         InputError: If samples have no ``input_ids``, or one has no token, a token out of range, or too many tokens.
     """
-    refuse_missing(dataset, "input_ids")
-    lengths = row_lengths(dataset, "input_ids")
-    if (lengths == 0).any():
-        sample = int((lengths == 0).argmax())
-        raise SampleError(f"sample {sample} has no token. Remove it.", sample)
-    ids = column(dataset, "input_ids")
+    require(dataset, "input_ids")
+    ids, lengths = values(dataset, "input_ids")
+    refuse(lengths == 0, lambda sample: "has no token. Remove it.")
     if ids.dtype.kind not in "iu":
         raise InputError(f"input_ids must be whole numbers, the tokens of a text; got {ids.dtype}. Tokenize the texts.")
-    vocabulary = limits.get("vocabulary")
-    wrong = (ids < 0) | (ids >= vocabulary) if vocabulary is not None else ids < 0
+    vocabulary, longest = limits.get("vocabulary", np.inf), limits.get("length", np.inf)
+    refuse(
+        (ids < 0) | (ids >= vocabulary),
+        lambda place: (
+            f"has token {ids[place]}; the model's word embedding has {vocabulary} rows. Use the model's own tokenizer."
+        ),
+        lengths,
+    )
+    texts, counts = lengths, None
+    if "seq_lengths" in fields(dataset):  # packed: a row holds several texts
+        texts, counts = values(dataset, "seq_lengths")
+    refuse(
+        texts > longest,
+        lambda place: (
+            f"has {texts[place]} tokens; the model takes at most {longest}. Tokenize with truncation=True, "
+            f"max_length={longest}."
+        ),
+        counts,
+    )
+    return lengths
+
+
+def refuse(wrong: np.ndarray, fault: Callable[[int], str], counts: np.ndarray | None = None) -> None:
+    """Raise an error that names the sample of the first wrong value, if there is one.
+
+    Args:
+        wrong: Which values of all samples are wrong, one sample after the other.
+        fault: From the place of the wrong value to the rest of a sentence that begins with "sample N".
+        counts: The number of values of each sample; None for one each.
+
+    Raises:
+        SampleError: If a value is wrong.
+    """
     if wrong.any():
         place = int(wrong.argmax())
-        sample = sample_of(place, lengths)
-        raise SampleError(
-            f"sample {sample} has token {ids[place]}; the model's word embedding has {vocabulary} rows. Use the "
-            "model's own tokenizer.",
-            sample,
-        )
-    longest = limits.get("length")
-    if "seq_lengths" in fields(dataset):  # packed: a row holds several texts
-        lengths = column(dataset, "seq_lengths")
-    if longest is not None and (lengths > longest).any():
-        sample = int((lengths > longest).argmax())
-        raise SampleError(
-            f"sample {sample} has {lengths[sample]} tokens; the model takes at most {longest}. Tokenize with "
-            f"truncation=True, max_length={longest}.",
-            sample,
-        )
+        sample = place if counts is None else int(np.searchsorted(np.cumsum(counts), place, side="right"))
+        raise SampleError(f"sample {sample} {fault(place)}", sample)
 
 
-def refuse_missing(dataset: Any, *names: str) -> None:
-    """Raise an error if samples have none of these fields."""
-    if not set(names) & set(fields(dataset)):
+def require(dataset: Any, *names: str) -> str:
+    """The first of some names that samples have a field of.
+
+    Raises:
+        InputError: If they have none of them.
+    """
+    given = [name for name in names if name in fields(dataset)]
+    if not given:
         raise InputError(
             f"samples must have {' or '.join(names)}; got {', '.join(fields(dataset))}. Tokenize the texts and give "
             "each sample this field, or give a data_collator that makes it."
         )
+    return given[0]
 
 
-def sample_of(place: int, lengths: np.ndarray) -> int:
-    """The sample that a place belongs to among the values of all samples, one sample after the other."""
-    return int(np.searchsorted(np.cumsum(lengths), place, side="right"))
+def values(dataset: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The values of a field of all samples, one sample after the other, and the number of values of each sample."""
+    if not stored(dataset):
+        rows = [np.atleast_1d(dataset[place][name]) for place in range(len(dataset))]
+        return np.concatenate(rows), np.array([len(row) for row in rows])
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-
-def column(dataset: Any, name: str) -> np.ndarray:
-    """The values of a field of all samples, concatenated."""
-    if stored(dataset):  # without a copy, in Arrow's memory
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        values, types = _arrow(dataset, name), pa.types
-        lists = types.is_list, types.is_large_list, types.is_fixed_size_list  # all that datasets stores
-        nested = any(is_one(values.type) for is_one in lists)
-        return (pc.list_flatten(values) if nested else values).to_numpy(zero_copy_only=False)
-    return np.concatenate([np.atleast_1d(dataset[place][name]) for place in range(len(dataset))])
-
-
-def row_lengths(dataset: Any, name: str) -> np.ndarray:
-    """The number of values of each sample in a field, (samples,)."""
-    if stored(dataset):
-        import pyarrow.compute as pc
-
-        return pc.list_value_length(_arrow(dataset, name)).fill_null(0).to_numpy()
-    return np.array([len(dataset[place][name]) for place in range(len(dataset))])
+    # Without a copy, in Arrow's memory.
+    column: Any = dataset.select_columns(name).with_format("arrow")[:][name]
+    column = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+    lists = pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list  # all that datasets stores
+    if not any(is_one(column.type) for is_one in lists):
+        return column.to_numpy(zero_copy_only=False), np.ones(len(column), np.int64)
+    counts = pc.list_value_length(column).fill_null(0).to_numpy()
+    return pc.list_flatten(column).to_numpy(zero_copy_only=False), counts
 
 
 def fields(dataset: Any) -> list[str]:
@@ -268,8 +277,3 @@ def stored(dataset: Any) -> bool:
     """Whether a data set is a `datasets.Dataset` whose samples are rows of its table, not computed on access."""
     module = sys.modules.get("datasets")  # an optional package: unless it is imported, no data set is of its type
     return module is not None and isinstance(dataset, module.Dataset) and dataset.format["type"] != "custom"
-
-
-def _arrow(dataset: "Dataset", name: str) -> Any:
-    column = dataset.select_columns(name).with_format("arrow")[:][name]
-    return column.combine_chunks() if hasattr(column, "combine_chunks") else column
