@@ -6,9 +6,8 @@ The tasks load at once. Code that reads data sets loads on first use: it needs t
 from typing import TYPE_CHECKING
 
 from descend.extras import lazy_names
-from descend.tasks.text.classification import Classification
+from descend.tasks.text.classification import Classification, QuestionAnswering, TokenClassification
 from descend.tasks.text.language import NextToken
-from descend.tasks.text.tagging import QuestionAnswering, TokenClassification
 
 if TYPE_CHECKING:
     from descend.tasks.text.corpus import generate_pairs, generate_reviews

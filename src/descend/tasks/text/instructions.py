@@ -46,11 +46,9 @@ def read_instructions(path: str | Path) -> Instructions:
         values: dict[str, Any] = {name: row.get(name) for name in ("instruction", "input", "output")}
         values["input"] = values["input"] or ""  # some files have null for an empty input
         for name, value in values.items():
-            if not plain_text(value):
+            if not plain_text(value) or (name == "instruction" and not value.strip()):
                 got = "none" if value is None else repr(value)[:60]
                 raise InputError(f"{place}, must have the text {name!r}; got {got}. Correct or remove the row.")
-        if not values["instruction"].strip():
-            raise InputError(f"{place}, has an empty instruction. Correct or remove the row.")
         if not values["output"].strip():
             skipped["empty output"] += 1
             continue

@@ -4,18 +4,12 @@ from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from descend.errors import InputError
-from descend.tasks.text.classification import LogitTask
-from descend.tasks.text.tokens import refuse, require, values
+from descend.tasks.text.classification import IGNORED, LogitTask, check_token_labels
 from descend.transfer import sent
-
-IGNORED = -100
-"""The label of a token without a loss, as in Transformers."""
 
 LOCATED = "located"
 """The field of a batch that holds its `Located` targets."""
@@ -93,34 +87,6 @@ class NextToken(LogitTask):
             texts = (positions == 0).flatten().cumsum(0).reshape(labels.shape) - 1
         return texts[:, 1:][labels[:, 1:] != IGNORED]
 
-    def check_targets(self, dataset: Any, lengths: np.ndarray, limits: dict[str, int]) -> None:
+    def check_targets(self, dataset: Any, lengths: Any, limits: dict[str, int]) -> None:
         """Raise an error unless each token has a label, `IGNORED` or one of the model's ``vocabulary``."""
         check_token_labels(dataset, lengths, limits.get("vocabulary"))
-
-
-def check_token_labels(dataset: Any, lengths: np.ndarray, classes: int | None) -> None:
-    """Raise an error unless each token has a label, and one of them at least is not `IGNORED`.
-
-    Args:
-        dataset: Samples with ``labels``: a `datasets.Dataset` or a list.
-        lengths: The number of tokens of each sample.
-        classes: The number of classes; None if it is not known.
-    """
-    require(dataset, "labels")
-    labels, counts = values(dataset, "labels")
-    refuse(
-        lengths != counts,
-        lambda sample: (
-            f"has {counts[sample]} labels; expected one for each of its {lengths[sample]} tokens, {IGNORED} "
-            "for a token without a target."
-        ),
-    )
-    targets = labels != IGNORED
-    if not targets.any():
-        raise InputError(f"there is no target in {len(dataset)} samples: every label is {IGNORED}.")
-    largest = labels.max() if classes is None else classes - 1
-    refuse(
-        targets & ((labels < 0) | (labels > largest)),
-        lambda place: f"has label {labels[place]}; expected {IGNORED} for a token without a target, or 0 … {largest}.",
-        lengths,
-    )

@@ -38,7 +38,7 @@ def read_imdb(path: str | Path) -> DatasetDict:
     if not root.exists():
         return _of_hub(path, {"text": "text"})
     inside = root / "aclImdb" if (root / "aclImdb").is_dir() else root
-    return DatasetDict({side: Dataset.from_list(list(_reviews(inside / side, root))) for side in ("train", "test")})
+    return DatasetDict({side: _reviews(inside / side, root) for side in ("train", "test")})
 
 
 def read_mnli(path: str | Path) -> DatasetDict:
@@ -78,7 +78,7 @@ def read_mnli(path: str | Path) -> DatasetDict:
                 f"{root} must hold one {side} file, .tsv or .jsonl, such as train.tsv and dev_matched.tsv; got "
                 f"{names}. Give the folder of one format."
             )
-    return DatasetDict({side: Dataset.from_list(list(_pairs(file))) for side, (file,) in sides.items()})
+    return DatasetDict({side: _pairs(file) for side, (file,) in sides.items()})
 
 
 def pair_files(root: Path) -> list[Path]:
@@ -90,8 +90,8 @@ def pair_files(root: Path) -> list[Path]:
     )
 
 
-def _reviews(folder: Path, root: Path) -> Iterator[dict[str, str | int]]:
-    empty = True
+def _reviews(folder: Path, root: Path) -> Dataset:
+    rows = []
     for label, name in enumerate(IMDB_LABELS):
         if not (folder / name).is_dir():
             raise InputError(
@@ -104,14 +104,14 @@ def _reviews(folder: Path, root: Path) -> Iterator[dict[str, str | int]]:
             text = read_text(file, MOST_REVIEW).replace("<br />", " ").strip()
             if not text:
                 raise InputError(f"{file} is empty; expected a review. Remove it.")
-            empty = False
-            yield {"text": text, "label": label, "source": str(file)}
-    if empty:
+            rows.append({"text": text, "label": label, "source": str(file)})
+    if not rows:
         raise InputError(f"{folder} holds no reviews: expected pos/*.txt and neg/*.txt.")
+    return Dataset.from_list(rows)
 
 
-def _pairs(file: Path) -> Iterator[dict[str, str | int]]:
-    empty = True
+def _pairs(file: Path) -> Dataset:
+    rows = []
     for place, row in _tsv(file) if file.suffix.lower() == ".tsv" else json_objects(file):
         values = {}
         for name, columns in _COLUMNS.items():
@@ -129,28 +129,26 @@ def _pairs(file: Path) -> Iterator[dict[str, str | int]]:
         for name in ("text", "pair"):
             if not values[name]:
                 raise InputError(f"{place}: {_COLUMNS[name][0]} is empty. Remove the row.")
-        empty = False
-        yield values | {"label": MNLI_LABELS.index(values["label"]), "source": place}
-    if empty:
+        rows.append(values | {"label": MNLI_LABELS.index(values["label"]), "source": place})
+    if not rows:
         raise InputError(f"{file} holds no labelled rows.")
+    return Dataset.from_list(rows)
 
 
 def _tsv(file: Path) -> Iterator[tuple[str, dict[str, str]]]:
     # QUOTE_NONE: a quote is part of the sentence and does not start a field that spans lines.
     rows = csv.reader(lines(file, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
-    number = 1
     try:
         header = next(rows, [])
-        for number, row in enumerate(rows, start=2):
-            if not row:  # an empty line
-                continue
+        for row in filter(None, rows):  # without empty lines
+            place = f"{file}, line {rows.line_num}"
             if len(row) != len(header):
-                raise InputError(
-                    f"{file}, line {number}, must have the {len(header)} columns of the header; got {len(row)}."
-                )
-            yield f"{file}, line {number}", dict(zip(header, row, strict=True))
+                raise InputError(f"{place}, must have the {len(header)} columns of the header; got {len(row)}.")
+            yield place, dict(zip(header, row, strict=True))
     except csv.Error as error:
-        raise InputError(f"{file}, line {number + 1}, can't be read: {reason(error)}. Correct or remove it.") from None
+        raise InputError(
+            f"{file}, line {rows.line_num}, can't be read: {reason(error)}. Correct or remove it."
+        ) from None
 
 
 def _of_hub(name: str | Path, columns: dict[str, str], test: str = "test") -> DatasetDict:
