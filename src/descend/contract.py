@@ -3,12 +3,11 @@
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -24,7 +23,9 @@ from descend.noise import Noise
 from descend.tasks import Task
 from descend.tasks.text import Classification, NextToken, QuestionAnswering, TokenClassification
 from descend.tasks.text.tokens import stored
-from descend.trial import Trial, first_samples, is_known, rows_of
+from descend.trial import Trial, collecting, is_known
+
+TRIAL_SAMPLES = 2
 
 TASKS: dict[type[LayeredModel], type[Task]] = {
     LayeredClassifier: Classification,
@@ -53,7 +54,8 @@ def resolve(model: nn.Module, task: Task | None, noise: Noise | None) -> tuple[L
     if noise is not None and not isinstance(noise, Noise):
         problems.append(f"noise must be a level or an object of descend.noise, such as GaussianNoise; got {noise!r}.")
     elif noise is not None and layers is not None:
-        _collect(problems, layers.get_input_embeddings)
+        with collecting(problems):
+            layers.get_input_embeddings()
     own = task is not None or not isinstance(layers, LibraryModel)
     if task is None:
         task = next((default() for kind, default in TASKS.items() if isinstance(layers, kind)), None)
@@ -101,20 +103,16 @@ def check_data(
         InputError: If something does not fit; one message names all problems.
     """
     problems: list[str] = []
+    own = not (is_known(model) and is_known(task))
+    runs = own and not any(parameter.is_meta for parameter in model.parameters())
     for name, dataset in datasets.items():
         if isinstance(dataset, DataLoader):
             raise InputError(f"the {name} are a DataLoader; give the data set in it, the trainer makes the batches.")
-        with _undrawn(model):
-            _collect(problems, partial(_check_samples, task, dataset, model.limits, collate))
-    whole = not any(parameter.is_meta for parameter in model.parameters())
-    own = not (is_known(model) and is_known(task))
-    runs = whole and own
-    for name, dataset in datasets.items():
-        with evaluating(model), _undrawn(model), torch.no_grad():
+        with collecting(problems), evaluating(model), _undrawn(model), torch.no_grad():
+            _check_samples(task, dataset, model.limits, collate)
             looks = runs or isinstance(dataset, list) or stored(dataset)
-            samples = first_samples(dataset) if looks and not problems else []
-            if samples:
-                Trial(model, task, samples, f"the {name}", problems).run(collate, noise, whole=runs)
+            if looks and not problems and (samples := _first_samples(dataset)):
+                Trial(model, task, collate, noise, samples, f"the {name}").run(problems, whole=runs)
     _refuse(problems, own=own)
 
 
@@ -123,11 +121,21 @@ def _check_samples(task: Task, dataset: Any, limits: dict[str, int], collate: Ca
     try:
         task.check(dataset, limits)
     except InputError as error:
-        samples = [dataset[error.sample]] if isinstance(error, SampleError) else first_samples(dataset)
+        samples = [dataset[error.sample]] if isinstance(error, SampleError) else _first_samples(dataset)
         try:
-            task.check(rows_of(collate(samples)), limits)
+            batch = collate(samples)
+            tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim}
+            rows = [dict(zip(tensors, row, strict=True)) for row in zip(*tensors.values(), strict=False)]
+            task.check(rows, limits)
         except Exception:  # the collator is the user's own code; what is wrong with the samples says more
             raise error from None
+
+
+def _first_samples(dataset: Any) -> list[Any]:
+    """The first samples of a data set, `TRIAL_SAMPLES` at most; none of a stream."""
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        return []
+    return [dataset[place] for place in range(min(TRIAL_SAMPLES, len(dataset)))]
 
 
 def _layers(model: nn.Module, problems: list[str]) -> LayeredModel | None:
@@ -155,13 +163,6 @@ def _of_transformers(network: PreTrainedModel) -> LibraryModel:
         if any(name.endswith(kind.task_class) for name in names):
             return kind(network)
     return LayeredClassifier(network) if network.get_output_embeddings() is None else LayeredCausalLM(network)
-
-
-def _collect(problems: list[str], check: Callable[[], Any]) -> None:
-    try:
-        check()
-    except InputError as error:
-        problems.append(str(error))
 
 
 def _refuse(problems: list[str], *, own: bool) -> None:
