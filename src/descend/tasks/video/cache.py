@@ -61,7 +61,8 @@ def cached(clips: Sequence[Clip], cache_dir: str | Path | None = None, progress:
     if not clips:
         return []
     folder = Path(cache_dir).expanduser() if cache_dir is not None else default_cache_dir()
-    file = folder / f"video-{_identity(clips)}.frames"
+    names = [(clip.name, [str(file) for file in clip.files]) for clip in clips]
+    file = folder / f"video-{hashlib.sha256(repr(names).encode()).hexdigest()[:32]}.frames"
     stamp = _stamp(clips)
     views = _open(file, len(clips), stamp)
     if views is None:
@@ -70,12 +71,6 @@ def cached(clips: Sequence[Clip], cache_dir: str | Path | None = None, progress:
     if views is None:
         raise InputError(f"the cache {file} was changed while it was opened; run the command again")
     return views
-
-
-def _identity(clips: Sequence[Clip]) -> str:
-    """A hash of the clips' names and files, not of their content."""
-    names = [(clip.name, [str(file) for file in clip.files]) for clip in clips]
-    return hashlib.sha256(repr(names).encode()).hexdigest()[:32]
 
 
 def _stamp(clips: Sequence[Clip]) -> bytes:

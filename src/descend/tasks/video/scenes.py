@@ -7,7 +7,6 @@ and 99th percentile of patches.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -37,11 +36,12 @@ def generate_scenes(clips: int, frames: int, seed: int) -> list[np.ndarray]:
     scenes = []
     for clip in range(clips):
         rng = np.random.default_rng([seed, 1, clip])
-        figures = sorted((_walker(rng, frames) for _ in range(rng.integers(12, 21))), key=lambda figure: figure.y)
+        walkers = sorted((_Walker(rng, frames) for _ in range(rng.integers(12, 21))), key=lambda walker: walker.y)
         scene = np.empty((frames, SIZE, SIZE), np.uint8)
         for time in range(frames):
             canvas = background.copy()
-            _draw(canvas, figures, time)  # nearer people are lower in the picture and are drawn later
+            for walker in walkers:  # nearer people are lower in the picture and are drawn later
+                walker.draw(ImageDraw.Draw(canvas), time)
             canvas.paste(tree, mask=tree_shape)
             clean = np.asarray(canvas.reduce(_FINE), np.float32)
             noise = CAMERA_NOISE * rng.standard_normal((SIZE, SIZE), np.float32)
@@ -50,59 +50,41 @@ def generate_scenes(clips: int, frames: int, seed: int) -> list[np.ndarray]:
     return scenes
 
 
-@dataclass(frozen=True)
-class _Figure:
-    """A walker; lengths in pixels of the frame, time in frames."""
+class _Walker:
+    """A person who is in the picture in the middle of the clip; nearer people are larger.
 
-    x: float
-    y: float  # of the feet
-    height: float
-    speed: float
-    drift: float  # speed down the picture
-    cadence: float  # radians per frame
-    phase: float
-    shirt: int
-    trousers: int
-    skin: int
+    Lengths are in pixels of the frame, time in frames.
+    """
 
+    def __init__(self, rng: np.random.Generator, frames: int):
+        nearness = rng.uniform(0.05, 1.0)
+        self.height = 15 + 18 * nearness
+        pace = rng.uniform(0.008, 0.025) * self.height
+        self.speed = pace * rng.choice([-1, 1])
+        self.drift = 0.15 * pace * rng.uniform(-1, 1)  # speed down the picture
+        middle = (frames - 1) / 2
+        self.x = rng.uniform(0, SIZE) - self.speed * middle
+        self.y = _HORIZON + 10 + (SIZE - _HORIZON - 14) * nearness - self.drift * middle  # of the feet
+        self.cadence = 7.0 * pace / self.height + 0.1  # radians per frame
+        self.phase = rng.uniform(0, 2 * np.pi)
+        self.shirt = int(rng.choice([rng.integers(60, 100), rng.integers(120, 180)]))
+        self.trousers = int(rng.integers(60, 120))
+        self.skin = int(rng.integers(90, 200))
 
-def _walker(rng: np.random.Generator, frames: int) -> _Figure:
-    """A person who is in the picture in the middle of the clip; nearer people are larger."""
-    nearness = rng.uniform(0.05, 1.0)
-    height = 15 + 18 * nearness
-    pace = rng.uniform(0.008, 0.025) * height
-    speed = pace * rng.choice([-1, 1])
-    drift = 0.15 * pace * rng.uniform(-1, 1)
-    middle = (frames - 1) / 2
-    return _Figure(
-        x=rng.uniform(0, SIZE) - speed * middle,
-        y=_HORIZON + 10 + (SIZE - _HORIZON - 14) * nearness - drift * middle,
-        height=height,
-        speed=speed,
-        drift=drift,
-        cadence=7.0 * pace / height + 0.1,
-        phase=rng.uniform(0, 2 * np.pi),
-        shirt=int(rng.choice([rng.integers(60, 100), rng.integers(120, 180)])),
-        trousers=int(rng.integers(60, 120)),
-        skin=int(rng.integers(90, 200)),
-    )
-
-
-def _draw(canvas: Image.Image, figures: Sequence[_Figure], time: int) -> None:
-    pen = ImageDraw.Draw(canvas)
-    for figure in figures:
-        h = figure.height * _FINE
-        step = np.sin(figure.cadence * time + figure.phase)
-        x = (figure.x + figure.speed * time) * _FINE
-        ground = (figure.y + figure.drift * time) * _FINE
+    def draw(self, pen: ImageDraw.ImageDraw, time: int) -> None:
+        """Draw the person at a time, oversampled by `_FINE`."""
+        h = self.height * _FINE
+        step = np.sin(self.cadence * time + self.phase)
+        x = (self.x + self.speed * time) * _FINE
+        ground = (self.y + self.drift * time) * _FINE
         y = ground - 0.02 * h * (1 - abs(step))  # the body rises when the legs pass each other
         for side in (-1, 1):
             foot = (x + side * 0.16 * h * step, ground)
-            pen.line([(x, y - 0.47 * h), foot], fill=figure.trousers, width=max(2, round(0.09 * h)))
-        pen.ellipse([x - 0.12 * h, y - 0.86 * h, x + 0.12 * h, y - 0.42 * h], fill=figure.shirt)
+            pen.line([(x, y - 0.47 * h), foot], fill=self.trousers, width=max(2, round(0.09 * h)))
+        pen.ellipse([x - 0.12 * h, y - 0.86 * h, x + 0.12 * h, y - 0.42 * h], fill=self.shirt)
         hand = (x - 0.14 * h * step, y - 0.48 * h)
-        pen.line([(x, y - 0.78 * h), hand], fill=figure.skin, width=max(2, round(0.05 * h)))
-        pen.ellipse([x - 0.07 * h, y - h, x + 0.07 * h, y - 0.86 * h], fill=figure.skin)
+        pen.line([(x, y - 0.78 * h), hand], fill=self.skin, width=max(2, round(0.05 * h)))
+        pen.ellipse([x - 0.07 * h, y - h, x + 0.07 * h, y - 0.86 * h], fill=self.skin)
 
 
 def _camera_view(rng: np.random.Generator) -> tuple[Image.Image, Image.Image, Image.Image]:
