@@ -400,36 +400,34 @@ class Smoothed(LlamaForCausalLM):
         return lambda logits, labels, **others: 2 * F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
-def bert(kind):
+class WeightedTask(Classification):
+    def losses(self, prediction, target):
+        return F.cross_entropy(prediction, target, weight=torch.tensor([1.0, 1.0, 5.0]), reduction="none")
+
+
+def subclass(kind):
     torch.manual_seed(0)
-    return kind(network("bert").config)
+    return kind((causal() if kind is Smoothed else network("bert")).config)
 
 
-def test_a_loss_of_a_subclass_is_refused_unless_a_task_is_given():
-    with pytest.raises(InputError, match=r"Weighted.*loss.*task="):
-        Objective(bert(Weighted))
-
-    class Own(Classification):
-        def losses(self, prediction, target):
-            return F.cross_entropy(prediction, target, weight=torch.tensor([1.0, 1.0, 5.0]), reduction="none")
-
-    assert Objective(bert(Weighted), Own()).model.depth == 3
-
-
-def test_a_penalty_on_logits_is_seen_although_they_are_near_zero():
-    with pytest.raises(InputError, match=r"Penalized.*loss.*task="):
-        Objective(bert(Penalized))
-
-
-def test_logits_of_a_subclass_are_refused_whatever_the_task():
-    for task in (None, Classification()):
-        with pytest.raises(InputError, match=r"Scaled.*logits"):
-            Objective(bert(Scaled), task)
+@pytest.mark.parametrize(
+    ("kind", "task", "match"),
+    [
+        (Weighted, None, r"Weighted.*loss.*task="),
+        (Penalized, None, r"Penalized.*loss.*task="),
+        (Scaled, None, r"Scaled.*logits"),
+        (Scaled, Classification(), r"Scaled.*logits"),
+        (Smoothed, None, r"Smoothed.*loss"),
+    ],
+)
+def test_outputs_of_a_subclass_are_refused_unless_a_task_gives_the_loss(kind, task, match):
+    with pytest.raises(InputError, match=match):
+        Objective(subclass(kind), task)
+    if kind is Weighted:
+        assert Objective(subclass(kind), WeightedTask()).model.depth == 3
 
 
-def test_a_loss_function_of_a_language_model_is_refused():
-    with pytest.raises(InputError, match=r"Smoothed.*loss"):
-        Objective(Smoothed(causal().config))
+def test_a_loss_function_that_is_set_is_refused():
     model = causal()
     model.loss_function = lambda logits, labels, **others: logits.sum()
     with pytest.raises(InputError, match=r"Llama.*loss"):
@@ -437,7 +435,7 @@ def test_a_loss_function_of_a_language_model_is_refused():
 
 
 def test_a_subclass_that_changes_nothing_is_taken_and_draws_nothing():
-    model = bert(Same).train()
+    model = subclass(Same).train()
     torch.manual_seed(5)
     before = torch.get_rng_state()
     objective = Objective(model)

@@ -142,7 +142,7 @@ def find_clips(path: str | Path, split: Literal["train", "test"] | None) -> list
     return clips
 
 
-def natural(path: Path) -> tuple[tuple[int, int, str], ...]:
+def _natural(path: Path) -> tuple[tuple[int, int, str], ...]:
     """Sort key of a path's name in which numbers count as numbers: 2 before 10, 010 beside 10."""
     parts = re.findall(r"\d+|\D+", path.name)
     return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in parts)
@@ -233,7 +233,7 @@ def _is_video(file: Path) -> bool:
 def _visible(folder: Path) -> list[Path]:
     """The entries of a folder in natural order, without hidden ones such as .DS_Store and UCSD's ._ files."""
     try:
-        return sorted((entry for entry in folder.iterdir() if not is_litter(Path(entry.name))), key=natural)
+        return sorted((entry for entry in folder.iterdir() if not is_litter(Path(entry.name))), key=_natural)
     except OSError as error:
         raise InputError(f"{folder} can't be listed: {error.strerror}. Check its permissions") from error
 
