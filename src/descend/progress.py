@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 from tqdm import tqdm
 
@@ -48,11 +48,8 @@ class Lines(AbstractContextManager["Lines"]):
     def close(self) -> None:
         """End; it prints nothing, as the result follows."""
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *error: object) -> None:
-        self.close()
+        """Do nothing, as in `close`."""
 
     def _line(self, gone: float) -> str:
         of, left, done = "", "", self.n - self.initial

@@ -191,7 +191,7 @@ def _reading(file: Path) -> Iterator[None]:
     the damage is.
     """
     if not file.is_file():  # opening a pipe would block
-        raise InputError(f"{file} must be a file of an image or a video.")
+        raise InputError(f"{file} must be a file of a video or an image.")
     try:
         yield
     except InputError:
