@@ -2,8 +2,10 @@
 
 import pickle
 
+import pytest
 import torch
 
+from descend.errors import InputError
 from descend.tasks.text import NextToken
 
 
@@ -37,3 +39,9 @@ def test_a_batch_without_labels_stays_as_it_is():
 def test_a_batch_without_a_target():
     batch = NextToken().locating(collated)([{"input_ids": [5, 6], "labels": [5, -100]}])
     assert not len(NextToken().target(batch)) and not len(NextToken().inputs(batch)["places"])
+
+
+def test_a_packed_text_that_is_too_long_is_named_by_its_row():
+    rows = [{"input_ids": [1] * 6, "labels": [1] * 6, "seq_lengths": lengths} for lengths in ([3, 2, 1], [1, 5])]
+    with pytest.raises(InputError, match=r"sample 1 has 5 tokens.*at most 4"):
+        NextToken().check(rows, {"vocabulary": 9, "length": 4})
