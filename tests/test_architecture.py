@@ -122,7 +122,7 @@ def private(package: Path) -> list[str]:
     """What the reproduction imports of Descend that is not public; its command line may call that of Descend."""
     allowed = {f"descend.{name}" for name in PUBLIC}
     commands = {f"descend.{name}" for name in ("cli", "cli.parsing", "cli.runs", "cli.settings", "run")}
-    commands |= {"descend.recipes.options", "descend.models.llama2c"}
+    commands.add("descend.recipes.options")
     lines = []
     for file in sorted(package.rglob("*.py")):
         public = allowed | (commands if file.name in ("__main__.py", "dry_run.py", "rates.py") else set())
