@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from descend.errors import InputError
 from descend.models import DUST, UT, DUSTConfig, LayeredCausalLM, LayeredClassifier, UTConfig, ViTDenoiser, layered
-from descend.models.first_layers import keep_first, merged, own_output, probe_inputs
+from descend.models.first_layers import keep_first, merged, plain_output
 from descend.models.vit import ViTDenoiserConfig
 from tests.support.networks import CAUSAL, CONFIGS, causal, network
 
@@ -24,7 +24,7 @@ TEXTS = {
 def assert_exit(cut, loaded, inputs, expected):
     """The cut model and the one that was saved and loaded give what exit K gave."""
     for each in (cut, loaded.eval()):
-        torch.testing.assert_close(own_output(each, inputs), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(plain_output(each, inputs), expected, rtol=1e-5, atol=1e-5)
 
 
 def random_norms(model):
@@ -95,7 +95,7 @@ def test_a_denoiser_of_every_kind(kind, tmp_path):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
-        inputs = probe_inputs(model)
+        inputs = model.probe_inputs()
         expected = list(model.predictions(inputs))[layers]
         keep_first(model, layers)
         assert model.depth == layers

@@ -2,9 +2,10 @@
 
 from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier
+from descend.models.denoiser import Reconstruction
 from descend.models.dust import DUST, DUSTConfig
 from descend.models.hooked import HookedModel, layered
-from descend.models.layered import LayeredModel, Reconstruction
+from descend.models.layered import LayeredModel
 from descend.models.linear import (
     DistilBertLinearConfig,
     DistilBertLinearForSequenceClassification,

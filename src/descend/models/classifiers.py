@@ -7,12 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
-from descend.models.encoders import LayeredEncoder, last_token
-from descend.models.library import MOST_PROBES
+from descend.models.encoders import LayeredEncoder
 
 SHARED = frozenset({"rel_embeddings"})
 """Arguments of a block that have no row for each text, although they may have as many rows as the batch."""
@@ -47,26 +45,20 @@ class LayeredClassifier(LayeredEncoder):
                 f"expected a classifier of one label out of at least 2; got num_labels {config.num_labels} and "
                 f"problem_type {config.problem_type!r}."
             )
-        if self.family.looks is last_token and config.pad_token_id is None:
+        if self.is_decoder and config.pad_token_id is None:
             raise InputError(
                 "expected a pad_token_id in the model's configuration: the head reads the last token that is not "
                 "padding; got none. Set model.config.pad_token_id to the tokenizer's."
             )
 
-    def probe(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """One text for each class, up to `MOST_PROBES`, so that class weights change the loss."""
-        inputs = self.made_up_tokens(min(self.config.num_labels, MOST_PROBES))
-        *_, read = self.predictions(inputs)
-        return inputs, {"labels": torch.arange(len(read), device=read.device)}, read
+    def probe_labels(self, tokens: Tensor) -> dict[str, Tensor]:
+        """Each class once, (B,)."""
+        return {"labels": torch.arange(len(tokens), device=tokens.device)}
 
     @property
     def last_of_head(self) -> nn.Module:
         """The module that gives the logits."""
         return self.library.score if hasattr(self.library, "score") else self.library.classifier
-
-    def cross_entropy(self, logits: Tensor, labels: Mapping[str, Tensor]) -> Tensor:
-        """The mean cross-entropy over texts."""
-        return F.cross_entropy(logits.float(), labels["labels"])
 
     def readout(self, hidden: Tensor, looks: Tensor | None = None) -> Tensor:
         """The logits (B, C) that the classifier's head reads from one layer's output (B, T, H).

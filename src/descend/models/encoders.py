@@ -1,22 +1,17 @@
 """Hugging Face models that read a whole text: a table of families, and the base class of their heads in layers."""
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
-from descend.models.library import LibraryModel, check_family, without_norm
+from descend.models.library import LOOKS, LibraryModel
 from descend.models.linear import DistilBertLinearConfig, RobertaLinearConfig
 from descend.models.text_ut import masked_mean
-
-LOOKS = "looks"
-"""The field of a batch that says which tokens a classifier's head looks at, if the batch has no token numbers."""
 
 
 def _mask(config: Any, inputs: Mapping[str, Tensor]) -> Tensor | None:
@@ -177,25 +172,25 @@ class LayeredEncoder(LibraryModel):
         InputError: If the model's family is not in the table, or its class has another head.
     """
 
-    task_class: str
+    families = FAMILIES
+    row = ROW
+
+    task_class: ClassVar[str]
     """The end of the names of Transformers' classes with this head, such as ``ForSequenceClassification``."""
 
     def __init__(self, network: PreTrainedModel):
         super().__init__(network)
-        config = self.config
-        check_family(config, FAMILIES, ROW)
         if not any(each.__name__.endswith(self.task_class) for each in type(self.library).__mro__):
             raise InputError(
                 f"expected a model {self.task_class}; got {type(self.library).__name__}. Load it with "
                 f"AutoModel{self.task_class}."
             )
-        groups = {name: getattr(config, name, 1) for name in ("num_hidden_groups", "inner_group_num")}
+        groups = {name: getattr(self.config, name, 1) for name in ("num_hidden_groups", "inner_group_num")}
         if any(count != 1 for count in groups.values()):
             raise InputError(
                 "expected an ALBERT whose layers all share one block, as in the published models; got "
                 f"{', '.join(f'{name} {count}' for name, count in groups.items())}."
             )
-        self.family = FAMILIES[config.model_type]
 
     @property
     def limits(self) -> dict[str, int]:
@@ -204,22 +199,13 @@ class LayeredEncoder(LibraryModel):
         return {"labels": self.config.num_labels, "vocabulary": self.config.vocab_size, **longest}
 
     @property
-    def layer_modules(self) -> Iterable[nn.Module]:
-        """The blocks of the Hugging Face model; one if all layers share it."""
-        return self.library.base_model.get_submodule(self.family.blocks)
+    def is_decoder(self) -> bool:
+        """Whether the head reads the last token, as it does of decoders."""
+        return self.family.looks is last_token
 
     def looks(self, inputs: Mapping[str, Tensor]) -> Tensor | None:
         """Which tokens of a batch the head looks at, see `Family`."""
         return self.family.looks(self.config, inputs)
-
-    def layer_outputs(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """h_0 … h_L, each (B, T, H), of a tokenizer's fields, such as ``input_ids`` and ``attention_mask``."""
-        base = self.library.base_model
-        given: dict[str, Any] = {name: value for name, value in inputs.items() if name not in (LOOKS, "places")}
-        if self.family.looks is last_token:  # a decoder
-            given["use_cache"] = False
-        with nullcontext() if self.family.norm is None else without_norm(base.config):
-            return base(**given, output_hidden_states=True).hidden_states
 
     def embedded(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The inputs of the same forward pass with words' embeddings, ``inputs_embeds``, in place of ``input_ids``."""
@@ -231,16 +217,6 @@ class LayeredEncoder(LibraryModel):
         if places is not None and "position_ids" not in others:  # RoBERTa counts what is no padding
             others["position_ids"] = places(ids, base.embeddings.padding_idx)
         looks = self.looks(inputs)
-        if self.family.looks is last_token and looks is not None:
+        if self.is_decoder and looks is not None:
             others[LOOKS] = looks
         return others | {"inputs_embeds": self.get_input_embeddings()(ids)}
-
-    @abstractmethod
-    def readout(self, hidden: Tensor, looks: Tensor | None = None) -> Tensor:
-        """The logits that the model's head reads from one layer's output (B, T, H)."""
-
-    def made_up_tokens(self, count: int) -> dict[str, Tensor]:
-        """A batch of ``count`` texts of 4 tokens without padding, for `refuse_own_outputs`."""
-        embedding: Tensor = self.library.get_input_embeddings().weight
-        tokens = torch.arange(4 * count, device=embedding.device).reshape(count, 4) % (len(embedding) - 4) + 4
-        return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}

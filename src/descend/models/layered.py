@@ -2,26 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
-from transformers.utils import ModelOutput
 
 from descend.errors import InputError
 
-
-@dataclass
-class Reconstruction(ModelOutput):
-    """The output of a denoiser.
-
-    Attributes:
-        reconstruction: The last layer's prediction, (B, T, N, P) like the input patches.
-        hidden_states: h_0 … h_L if requested.
-    """
-
-    reconstruction: Tensor | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
+PLACES = "places"
+"""The field of a task's inputs that says which of B·T tokens are targets, (N,)."""
 
 
 class LayeredModel(nn.Module, ABC):

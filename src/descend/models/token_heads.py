@@ -1,24 +1,25 @@
 """Hugging Face models whose head reads every token: token classification and question answering."""
 
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
 from descend.models.encoders import FAMILIES, LayeredEncoder
-from descend.models.library import MOST_PROBES
 
 
 class LayeredTokenModel(LayeredEncoder):
     """The base of both: one head of a few modules reads each token of every layer's output."""
 
+    head_field: ClassVar[str]
+    """The field of `Family` that names the head's modules in the order of their calls."""
+
     def __init__(self, network: PreTrainedModel):
         super().__init__(network)
+        self.modules_of_head: tuple[str, ...] = getattr(self.family, self.head_field)
         if not self.modules_of_head:
             able = [name for name, family in FAMILIES.items() if family.token_head]
             raise InputError(
@@ -27,27 +28,17 @@ class LayeredTokenModel(LayeredEncoder):
             )
 
     @property
-    @abstractmethod
-    def modules_of_head(self) -> tuple[str, ...]:
-        """The names of the head's modules in the order of their calls."""
-
-    @property
     def last_of_head(self) -> nn.Module:
         """The module that gives the logits."""
         return getattr(self.library, self.modules_of_head[-1])
 
-    def readout(self, hidden: Tensor, looks: Tensor | None = None) -> Tensor:
+    def readout(self, hidden: Tensor) -> Tensor:
         """The logits (…, C) that the head reads from tokens (…, H) of one layer's output."""
         if self.family.norm is not None:
             hidden = self.library.base_model.get_submodule(self.family.norm)(hidden)
         for name in self.modules_of_head:
             hidden = getattr(self.library, name)(hidden)
         return hidden
-
-    def predictions(self, inputs: Mapping[str, Any]) -> Iterator[Tensor]:
-        """The logits of every layer: (N, C) at the N ``places`` of B·T if ``inputs`` has them, otherwise (B, T, C)."""
-        states, places = self.layer_outputs(inputs), inputs.get("places")
-        return (self.readout(hidden if places is None else hidden.flatten(0, 1)[places]) for hidden in states)
 
 
 class LayeredTokenClassifier(LayeredTokenModel):
@@ -62,23 +53,12 @@ class LayeredTokenClassifier(LayeredTokenModel):
     """
 
     task_class = "ForTokenClassification"
+    head_field = "token_head"
 
-    @property
-    def modules_of_head(self) -> tuple[str, ...]:
-        """The names of the head's modules in the order of their calls."""
-        return self.family.token_head
-
-    def probe(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """As many texts as classes, up to `MOST_PROBES`, with each class as a label."""
-        inputs = self.made_up_tokens(min(self.config.num_labels, MOST_PROBES))
-        tokens = inputs["input_ids"]
-        *_, read = self.predictions(inputs)
-        labels = torch.arange(tokens.numel(), device=tokens.device).reshape(tokens.shape) % self.config.num_labels
-        return inputs, {"labels": labels}, read
-
-    def cross_entropy(self, logits: Tensor, labels: Mapping[str, Tensor]) -> Tensor:
-        """The mean cross-entropy over tokens."""
-        return F.cross_entropy(logits.float().flatten(0, 1), labels["labels"].flatten())
+    def probe_labels(self, tokens: Tensor) -> dict[str, Tensor]:
+        """Each class in turn, (B, T)."""
+        labels = torch.arange(tokens.numel(), device=tokens.device) % self.config.num_labels
+        return {"labels": labels.reshape(tokens.shape)}
 
 
 class LayeredQuestionAnswerer(LayeredTokenModel):
@@ -95,25 +75,14 @@ class LayeredQuestionAnswerer(LayeredTokenModel):
     """
 
     task_class = "ForQuestionAnswering"
+    head_field = "answer_head"
 
-    @property
-    def modules_of_head(self) -> tuple[str, ...]:
-        """The names of the head's modules in the order of their calls."""
-        return self.family.answer_head
-
-    def probe(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """Two short texts, with answers of two tokens."""
-        inputs = self.made_up_tokens(2)
-        *_, read = self.predictions(inputs)
-        starts = torch.arange(2, device=read.device)
-        return inputs, {"start_positions": starts, "end_positions": starts + 1}, read
+    def probe_labels(self, tokens: Tensor) -> dict[str, Tensor]:
+        """Answers of two tokens, each text's at another place."""
+        starts = torch.arange(len(tokens), device=tokens.device) % 3
+        return {"start_positions": starts, "end_positions": starts + 1}
 
     def cross_entropy(self, logits: Tensor, labels: Mapping[str, Tensor]) -> Tensor:
         """The mean of the cross-entropies of start and end."""
         places = torch.stack([labels["start_positions"], labels["end_positions"]], 1)
-        return F.cross_entropy(logits.float().transpose(1, 2).flatten(0, 1), places.flatten())
-
-    def own_logits(self, outputs: Any) -> Tensor | None:
-        """The logits of start and end, (B, T, 2); None if there are none."""
-        parts = [outputs.get(name) for name in ("start_logits", "end_logits")]
-        return None if any(part is None for part in parts) else torch.stack(parts, -1)
+        return super().cross_entropy(logits.transpose(1, 2), {"labels": places})

@@ -5,15 +5,14 @@ positions never meet. Inputs are noisy patches (B, T, N, P); hidden states are (
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 
 from descend.errors import InputError
-from descend.models.layered import LayeredModel, Reconstruction
+from descend.models.denoiser import Denoiser
 
 
 def dct_dictionary(side: int, atoms: int) -> Tensor:
@@ -57,51 +56,24 @@ class UnrolledConfig(PreTrainedConfig):
         super().__init__(**kwargs)
 
 
-class UnrolledModel(LayeredModel, PreTrainedModel):
+class UnrolledModel(Denoiser):
     """The base class of UT and DUST: sequences in, patches out."""
 
-    main_input_name = "patches"
-    supports_gradient_checkpointing = True
     config: UnrolledConfig
 
     def __init__(self, config: UnrolledConfig):
         super().__init__(config)
         self.gradient_checkpointing = False
-        self.input = nn.Identity()
 
     @property
     def depth(self) -> int:
         """L, the number of layers."""
         return self.config.depth
 
-    def get_input_embeddings(self) -> nn.Module:
-        """An identity on the input patches."""
-        return self.input
-
-    def forward(self, patches: Tensor, output_hidden_states: bool = False) -> Reconstruction:
-        """Denoise.
-
-        Args:
-            patches: Noisy patches (B, T, N, P) in [0, 1] units.
-            output_hidden_states: Whether to return h_0 … h_L too.
-        """
-        hidden, reconstruction = [], patches
-        for state, read in self._layers(self._sequences(patches)):
-            if output_hidden_states:
-                hidden.append(state)
-            reconstruction = read
-        return Reconstruction(
-            reconstruction=reconstruction.transpose(1, 2),
-            hidden_states=tuple(hidden) if output_hidden_states else None,
-        )
-
-    def layer_outputs(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        """h_0 … h_L, each (B, N, T, …), of noisy patches (B, T, N, P)."""
-        return tuple(hidden for hidden, _ in self._layers(self._sequences(inputs)))
-
-    def predictions(self, inputs: Tensor) -> Iterator[Tensor]:
-        """The reconstruction (B, T, N, P) of every layer."""
-        return (reconstruction.transpose(1, 2) for _, reconstruction in self._layers(self._sequences(inputs)))
+    @property
+    def patch_shape(self) -> tuple[None, int]:
+        """(N, P): any number of patches, each of ``config.patch_size``² pixels."""
+        return None, self.config.patch_size**2
 
     @abstractmethod
     def energies(self, inputs: Tensor) -> Tensor:
@@ -117,22 +89,15 @@ class UnrolledModel(LayeredModel, PreTrainedModel):
             (L+1, B): the energy of a sequence, averaged over the N patch positions.
         """
 
-    @abstractmethod
-    def _layers(self, noisy: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (h_l, its prediction) for l = 0 … L, layer by layer."""
-
     def _init_weights(self, module: nn.Module) -> None:
         """Does nothing: constructors set the DCT. Transformers calls this for weights that a checkpoint lacks."""
 
     def _sequences(self, patches: Tensor) -> Tensor:
-        if patches.dim() != 4 or patches.shape[-1] != self.config.patch_size**2:
-            raise InputError(
-                f"patches must have shape (B, T, N, P) with P = {self.config.patch_size**2}; got "
-                f"{tuple(patches.shape)}."
-            )
-        return self.input(patches).transpose(1, 2).contiguous()
+        """The sequences (B, N, T, P) of patches (B, T, N, P)."""
+        return self._noisy(patches).transpose(1, 2).contiguous()
 
     def _run(self, step: Any, *args: Any) -> Any:
+        """Call one layer, which computes its activations again in the backward pass with gradient checkpointing."""
         if self.gradient_checkpointing and self.training:
             return self._gradient_checkpointing_func(step, *args)
         return step(*args)
