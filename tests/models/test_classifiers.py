@@ -17,7 +17,7 @@ from transformers import (
 from descend.errors import InputError
 from descend.models import LayeredClassifier
 from descend.models.encoders import FAMILIES
-from descend.models.linear import with_linear_readout
+from descend.models.linear_readout import with_linear_readout
 from tests.support.networks import CONFIGS, OWN_ATTENTION, WIDE, network
 
 

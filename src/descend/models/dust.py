@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
 from descend.errors import InputError
-from descend.models.unrolled import UnrolledConfig, UnrolledModel, dct_dictionary
+from descend.models.denoiser import UnrolledConfig, UnrolledModel, dct_dictionary
 
 
 class DUSTConfig(UnrolledConfig):

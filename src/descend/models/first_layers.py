@@ -7,10 +7,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
-from descend.models.denoiser import Denoiser
+from descend.models.denoiser import Denoiser, UnrolledModel
 from descend.models.layered import LayeredModel
 from descend.models.library import PER_LAYER, LibraryModel, logits_of
-from descend.models.unrolled import UnrolledModel
 
 PER_LAYER_TENSORS = ("projection", "feedforward", "dictionary", "leading")
 """Tensors of an untied UT or DUST with a row for each layer. DUST's have one more row, for the readout."""
