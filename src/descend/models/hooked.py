@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from descend.errors import InputError
-from descend.models.layered import PLACES, LayeredModel
+from descend.models.layered import PLACES, WrappedModel
 from descend.models.modules import close, cuda_devices
 from descend.models.recorded import PAGE, Calls, refuse_no_prediction, refuse_other_output
 
@@ -75,7 +75,7 @@ def layered(
     return HookedModel(module, names, readout, embeddings, depth, first_layer)
 
 
-class HookedModel(LayeredModel):
+class HookedModel(WrappedModel):
     """A user's module whose layers are read through forward hooks. Create one with `layered`.
 
     It stores modules by their dotted names, so that a copy of the model reads the copy's blocks.
@@ -90,28 +90,16 @@ class HookedModel(LayeredModel):
         depth: int,
         first_layer: int,
     ):
-        super().__init__()
-        self.network = network
+        super().__init__(network)
         self._depth = depth
         self.first_layer = first_layer
         self._block_names, self._readout, self._embeddings = tuple(blocks), readout, embeddings
         self._verified = False
-        self.training = network.training
 
     @property
     def depth(self) -> int:
         """L, the number of block calls in a forward pass."""
         return self._depth
-
-    @property
-    def saved(self) -> nn.Module:
-        """The user's module."""
-        return self.network
-
-    @property
-    def library(self) -> nn.Module:
-        """The user's module, whose ``forward`` names the fields of a batch."""
-        return self.network
 
     @property
     def layer_modules(self) -> list[nn.Module]:
@@ -139,10 +127,6 @@ class HookedModel(LayeredModel):
                 "Give descend.layered its dotted name as embeddings, or train and judge without noise."
             )
         return self.network.get_submodule(self._embeddings)
-
-    def forward(self, *args: Any, **inputs: Any) -> Any:
-        """The user's forward pass."""
-        return self.network(*args, **inputs)
 
     def readout(self, hidden: Tensor) -> Tensor:
         """The prediction read from one layer's output."""

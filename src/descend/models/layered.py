@@ -110,3 +110,26 @@ CONTRACT = frozenset(
     {"depth", "readout", *(name for name in vars(LayeredModel) if not name.startswith("_"))},
 )
 """The attributes and methods that the contract defines; submodules can't have these names."""
+
+
+class WrappedModel(LayeredModel):
+    """A layered model around another module, `network`, which is the one that is trained and saved."""
+
+    def __init__(self, network: nn.Module):
+        super().__init__()
+        self.network = network
+        self.training = network.training  # a loaded model is in eval mode
+
+    @property
+    def saved(self) -> Any:
+        """The module inside."""
+        return self.network
+
+    @property
+    def library(self) -> Any:
+        """The module inside, whose ``forward`` names the fields of a batch."""
+        return self.network
+
+    def forward(self, *args: Any, **inputs: Any) -> Any:
+        """The forward pass of the module inside."""
+        return self.network(*args, **inputs)

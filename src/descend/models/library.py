@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
-from transformers.utils import ModelOutput
 
 from descend.errors import InputError
-from descend.models.layered import PLACES, LayeredModel
+from descend.models.layered import PLACES, WrappedModel
 from descend.models.modules import close, cuda_devices, evaluating
 
 TRUSTED = ("transformers", "descend", "peft", "torch")
@@ -95,7 +94,7 @@ def logits_of(outputs: Any) -> Tensor | None:
     return outputs.get("logits") if start is None or end is None else torch.stack([start, end], -1)
 
 
-class LibraryModel(LayeredModel):
+class LibraryModel(WrappedModel):
     """A Hugging Face model whose layers are read by the model's head.
 
     The Hugging Face model itself, `network`, is trained and saved, with or without PEFT adapters.
@@ -113,8 +112,7 @@ class LibraryModel(LayeredModel):
     """What a row of the table holds, for an error."""
 
     def __init__(self, network: PreTrainedModel):
-        super().__init__()
-        self.network = network
+        super().__init__(network)
         if getattr(getattr(network, "active_peft_config", None), "is_prompt_learning", False):
             raise InputError(
                 "expected adapters in the layers, such as LoRA's; got virtual tokens before the text, whose layers "
@@ -122,7 +120,6 @@ class LibraryModel(LayeredModel):
             )
         check_family(self.config, self.families, self.row)
         self.family = self.families[self.config.model_type]
-        self.training = network.training  # a loaded model is in eval mode
 
     @property
     def library(self) -> Any:
@@ -134,11 +131,6 @@ class LibraryModel(LayeredModel):
     def config(self) -> Any:
         """The model's configuration."""
         return self.library.config
-
-    @property
-    def saved(self) -> PreTrainedModel:
-        """The Hugging Face model itself."""
-        return self.network
 
     @property
     def depth(self) -> int:
@@ -158,10 +150,6 @@ class LibraryModel(LayeredModel):
     def get_input_embeddings(self) -> nn.Module:
         """The word embedding, before positions and any norm."""
         return self.library.get_input_embeddings()
-
-    def forward(self, **inputs: Any) -> ModelOutput:
-        """The model's forward pass."""
-        return self.network(**inputs)
 
     def layer_outputs(self, inputs: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """h_0 … h_L, each (B, T, H), of a tokenizer's fields, such as ``input_ids`` and ``attention_mask``."""
