@@ -1,7 +1,7 @@
-"""The base of models that denoise patches of video, and that of UT and DUST, whose layer descends an energy (App. C).
+"""The bases of models that denoise patches of video: `Denoiser`, and `UnrolledModel` for UT and DUST (App. C).
 
-UT and DUST work on sequences: one patch position over T frames is a sequence of T tokens, and the tokens of different
-positions never meet. Their hidden states are (B, N, T, …).
+A layer of UT or DUST is a descent step of an energy. Both work on sequences: one patch position over T frames is a
+sequence of T tokens, and the tokens of different positions never meet. Their hidden states are (B, N, T, …).
 """
 
 from abc import abstractmethod

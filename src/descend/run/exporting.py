@@ -256,7 +256,7 @@ def export_model(model: nn.Module, layers: int, out: str | Path, tokenizer: Any 
 
 
 def _write(
-    network: LibraryModel | Denoiser,
+    network: Any,
     layers: int,
     out: Path,
     *,
@@ -268,7 +268,7 @@ def _write(
     """Cut a model, write it with its card, and load it again to compare its output with that of exit K.
 
     Args:
-        network: The whole model; it is cut in place.
+        network: The whole model, a `LibraryModel` or a `Denoiser`; it is cut in place.
         layers: K.
         out: The folder.
         origin: More about where the checkpoint comes from, for its configuration.
