@@ -173,7 +173,6 @@ def readers(home: Path) -> dict[str, Reader]:
     from descend import reading
     from descend.errors import InputError
     from descend.inference import DescentClassifier
-    from descend.models import llama2c
     from descend.report import RunView, figures, write_completions, write_page
     from descend.report.frames import Frames
     from descend.run.completing import _prompts
@@ -183,6 +182,7 @@ def readers(home: Path) -> dict[str, Reader]:
     from descend.tasks.video import find_clips
     from descend.tasks.video.cache import cached
     from descend.training.checkpoints import damage, load_state
+    from examples import convert_llama2c
     from reproduction.report import write_study
 
     def frames(folder: Path) -> int:
@@ -213,7 +213,7 @@ def readers(home: Path) -> dict[str, Reader]:
             raise InputError(fault)
 
     def convert(folder: Path) -> None:
-        llama2c.convert(folder, folder / "out")
+        convert_llama2c.convert(folder, folder / "out")
 
     table: dict[str, tuple[str, dict[str, Any], Callable[[Path], Any], type[BaseException]]] = {
         "video": ("video", {"a.avi": of_bytes, "b.mp4": of_bytes}, frames, InputError),

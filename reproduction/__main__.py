@@ -153,9 +153,9 @@ def _convert(models: dict[Path, Path]) -> None:
     """Make folders that transformers reads of models that a study starts from."""
     from transformers.utils import logging
 
-    from descend.models.llama2c import convert
     from descend.results import locked
     from descend.results.ownership import aside
+    from examples.convert_llama2c import convert
 
     logging.disable_progress_bar()
     for target, source in models.items():

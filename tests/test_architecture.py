@@ -122,7 +122,7 @@ def private(package: Path) -> list[str]:
     """What the reproduction imports of Descend that is not public; its command line may call that of Descend."""
     allowed = {f"descend.{name}" for name in PUBLIC}
     commands = {f"descend.{name}" for name in ("cli", "cli.parsing", "cli.runs", "cli.settings", "run")}
-    commands |= {"descend.recipes.options", "descend.models.llama2c"}
+    commands.add("descend.recipes.options")
     lines = []
     for file in sorted(package.rglob("*.py")):
         public = allowed | (commands if file.name in ("__main__.py", "dry_run.py", "rates.py") else set())
@@ -212,19 +212,19 @@ def test_an_import_of_another_test_is_seen(tmp_path, line, names):
         ("core/problem.py", "from ..errors import InputError", False),
         ("core/problem.py", "import numpy as np", True),
         ("core/problem.py", "from transformers import Trainer", True),
-        ("core/problem.py", "from descend.models.unrolled import UT", True),
-        ("core/problem.py", "from ..models import unrolled", True),
+        ("core/problem.py", "from descend.models.ut import UT", True),
+        ("core/problem.py", "from ..models import denoiser", True),
         ("core/problem.py", "from .. import tasks", True),
         ("core/problem.py", "from descend import noise", True),
         ("core/problem.py", "from descend import DescentTrainer", True),
         ("core/problem.py", "import descend", True),
         ("core/problem.py", "def late():\n    from descend.tasks import video", True),
         ("core/problem.py", "import importlib\nimportlib.import_module('descend.models')", True),
-        ("models/unrolled.py", "import numpy\nimport transformers", False),
-        ("models/unrolled.py", "from descend.core import PrimalDual", True),
-        ("models/unrolled.py", "from descend.noise import add_noise", True),
+        ("models/denoiser.py", "import numpy\nimport transformers", False),
+        ("models/denoiser.py", "from descend.core import PrimalDual", True),
+        ("models/denoiser.py", "from descend.noise import add_noise", True),
         ("tasks/video/clips.py", "from descend.tasks.video import cache\nfrom . import cache", False),
-        ("tasks/video/clips.py", "from ...models import unrolled", True),
+        ("tasks/video/clips.py", "from ...models import denoiser", True),
         ("tasks/video/clips.py", "import descend.noise", True),
         ("noise.py", "import torch\nfrom .errors import InputError", False),
         ("noise.py", "from .tasks import video", True),
@@ -243,7 +243,7 @@ def test_an_import_of_another_test_is_seen(tmp_path, line, names):
         ("report/page.py", "from torch import Tensor", True),
         ("report/page.py", "import optuna", True),
         ("report/page.py", "from descend.evaluation.layers import measure", True),
-        ("recipes.py", "from descend.core import PrimalDual\nfrom descend.models import unrolled", False),
+        ("recipes.py", "from descend.core import PrimalDual\nfrom descend.models import denoiser", False),
         ("cli/runs.py", "from descend.recipes import RECIPES\nimport descend.evaluation.layers", False),
     ],
 )

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from descend.models.classifiers import LayeredClassifier
+from descend.models.denoiser import UnrolledModel
 from descend.models.layered import LayeredModel
-from descend.models.unrolled import UnrolledModel
 from descend.models.vit import ViTDenoiser
 from descend.noise import Noise
 from descend.tasks.base import Task

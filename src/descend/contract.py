@@ -14,11 +14,11 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from descend.errors import InputError, SampleError
 from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier
+from descend.models.encoders import LayeredQuestionAnswerer, LayeredTokenClassifier
 from descend.models.layered import LayeredModel
 from descend.models.library import LibraryModel
 from descend.models.modules import cuda_devices, evaluating
 from descend.models.recorded import PAGE
-from descend.models.token_heads import LayeredQuestionAnswerer, LayeredTokenClassifier
 from descend.noise import Noise
 from descend.tasks import Task
 from descend.tasks.text import Classification, NextToken, QuestionAnswering, TokenClassification

@@ -10,8 +10,8 @@ from accelerate.utils import send_to_device
 from torch import Tensor
 
 from descend.errors import InputError, reason
-from descend.models.hooked import PLACES, HookedModel
-from descend.models.layered import LayeredModel
+from descend.models.hooked import HookedModel
+from descend.models.layered import PLACES, LayeredModel
 from descend.models.library import LibraryModel
 from descend.tasks import Task
 from descend.tasks.base import GROUP, LABELS

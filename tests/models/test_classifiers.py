@@ -17,8 +17,8 @@ from transformers import (
 from descend.errors import InputError
 from descend.models import LayeredClassifier
 from descend.models.encoders import FAMILIES
-from descend.models.linear import with_linear_readout
-from tests.support.networks import CONFIGS, OWN_ATTENTION, WIDE, network
+from descend.models.linear_readout import with_linear_readout
+from tests.support.networks import CONFIGS, WIDE, network
 
 
 @pytest.fixture
@@ -28,30 +28,6 @@ def batch():
     for row, length in enumerate((9, 5, 2, 7)):
         tokens[row, length:], mask[row, length:] = 1, 0
     return {"input_ids": tokens, "attention_mask": mask}
-
-
-def test_the_table_and_the_tests_know_the_same_families():
-    assert CONFIGS.keys() == FAMILIES.keys()
-
-
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_last_readout_is_the_librarys_logits(family, attention, batch, tmp_path):
-    original = network(family, attention).eval()
-    model = LayeredClassifier(original)
-    expected = original(**batch).logits
-    outputs = model.layer_outputs(batch)
-    assert len(outputs) == model.depth + 1 == 4
-    assert len({hidden.shape for hidden in outputs}) == 1
-    torch.testing.assert_close(model.readout(outputs[-1], model.looks(batch)), expected, rtol=0, atol=0)
-    predictions = list(model.predictions(batch))
-    torch.testing.assert_close(predictions[-1], expected, rtol=0, atol=0)
-    assert [tuple(each.shape) for each in predictions] == [(4, 3)] * 4
-    assert not any(torch.equal(each, expected) for each in predictions[:-1])
-    model.saved.save_pretrained(tmp_path)
-    chosen = {} if family in OWN_ATTENTION else {"attn_implementation": attention}
-    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path, **chosen).eval()
-    torch.testing.assert_close(list(LayeredClassifier(loaded).predictions(batch)), predictions, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"albert"}))  # Transformers has no checkpointing for ALBERT

@@ -1,7 +1,5 @@
 """Laws that every row of the tables of families obeys, against Transformers' own forward pass, loss and gradient."""
 
-from copy import deepcopy
-
 import pytest
 import torch
 from transformers import (
@@ -15,10 +13,12 @@ from transformers import (
 
 from descend import GaussianNoise, InputError, Objective
 from descend.contract import resolve
+from descend.models import LayeredCausalLM
 from descend.models import causal as language
 from descend.models.encoders import FAMILIES
-from descend.models.library import PER_LAYER
-from tests.support.networks import CAUSAL, CONFIGS, WIDE, causal, network
+from descend.models.first_layers import keep_first, plain_output
+from descend.models.library import PER_LAYER, logits_of
+from tests.support.networks import CAUSAL, CONFIGS, OWN_ATTENTION, WIDE, causal, network
 
 TOKENS = [name for name, family in FAMILIES.items() if family.token_head]
 CASES = [
@@ -64,10 +64,6 @@ def batch_of(head, padded):
     return inputs, {"labels": labels}
 
 
-def own_logits(outputs):
-    return torch.stack([outputs.start_logits, outputs.end_logits], -1) if "start_logits" in outputs else outputs.logits
-
-
 def test_all_families_are_tested():
     assert {name for head, name in CASES if head == "class"} == CONFIGS.keys()
     assert {name for head, name in CASES if head == "language"} == CAUSAL.keys()
@@ -81,8 +77,11 @@ def test_the_last_exit_has_the_models_own_logits(head, family, padded):
     own = made(head, family)
     layers, _ = resolve(own, None, None)
     inputs, _ = batch_of(head, padded)
-    *inner, last = layers.predictions(inputs)
-    expected = own_logits(own(**inputs))
+    states, (*inner, last) = layers.layer_outputs(inputs), layers.predictions(inputs)
+    outputs = own(**inputs, output_hidden_states=True)
+    expected = logits_of(outputs)
+    # But for the last one, which comes before a final norm here.
+    torch.testing.assert_close(states[:-1], outputs.hidden_states[:-1], rtol=0, atol=0)
     torch.testing.assert_close(last, expected, rtol=1e-5, atol=1e-5)
     assert len(inner) == layers.depth == 3
     for early in inner:
@@ -111,25 +110,42 @@ def test_the_last_exit_has_the_models_own_loss_and_gradient(head, family, padded
         torch.testing.assert_close(ours[name], value, rtol=1e-4, atol=1e-5 * scale, msg=name)
 
 
-@pytest.mark.parametrize(("head", "family"), CASES)
+@pytest.mark.parametrize(
+    ("head", "family", "settings"),
+    [
+        *((*case, {}) for case in CASES),
+        *(("language", name, {"tie_word_embeddings": tied}) for name in language.FAMILIES for tied in (True, False)),
+    ],
+)
 @torch.no_grad()
-def test_a_copy_of_the_first_layers_has_that_exits_logits(head, family):
-    """A plain Transformers model with fewer blocks, and the same embeddings, final norm and head."""
-    own = made(head, family)
-    layers, _ = resolve(own, None, None)
+def test_the_first_layers_alone_are_a_model_with_that_exits_logits(head, family, settings, tmp_path):
     inputs, _ = batch_of(head, padded=True)
-    exits = list(layers.predictions(inputs))
-    listed = {name for name, value in own.config.to_dict().items() if isinstance(value, list) and len(value) == 3}
-    assert listed <= {*PER_LAYER, "architectures"}
-    for count in (1, 2):
-        config = deepcopy(own.config)
-        values = {name: getattr(config, name)[:count] for name in PER_LAYER if getattr(config, name, None)}
-        for name, value in (values | {"num_hidden_layers": count}).items():
-            setattr(config, name, value)
-        copy = type(own)(config).eval()
-        loaded = copy.load_state_dict(own.state_dict(), strict=False)
-        assert not loaded.missing_keys
-        torch.testing.assert_close(own_logits(copy(**inputs)), exits[count], rtol=1e-5, atol=1e-5)
+    for count in (1, 2, 3):
+        plain = made(head, family, **settings)
+        listed = {name for name, value in plain.config.to_dict().items() if isinstance(value, list) and len(value) == 3}
+        assert listed <= {*PER_LAYER, "architectures"}
+        layers, _ = resolve(plain, None, None)
+        expected = list(layers.predictions(inputs))[count]
+        keep_first(layers, count)
+        assert layers.depth == plain.config.num_hidden_layers == count
+        plain.save_pretrained(tmp_path / str(count))
+        attention = {} if family in OWN_ATTENTION else {"attn_implementation": plain.config._attn_implementation}
+        loaded = type(plain).from_pretrained(tmp_path / str(count), **attention).eval()
+        for model in (plain, loaded):
+            torch.testing.assert_close(plain_output(model, inputs), expected, rtol=1e-5, atol=1e-5)
+        tied = settings.get("tie_word_embeddings")
+        assert tied is None or tied == (loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight)
+
+
+@pytest.mark.parametrize("family", language.FAMILIES)
+def test_answers_that_the_first_layers_draft_are_those_of_greedy_decoding(family):
+    whole, draft = made("language", family), made("language", family)
+    keep_first(LayeredCausalLM(draft), 2)
+    prompt, settings = batch_of("language", False)[0]["input_ids"][:1], {"max_new_tokens": 12, "do_sample": False}
+    greedy = whole.generate(prompt, **settings)
+    assert torch.equal(whole.generate(prompt, assistant_model=draft, **settings), greedy)
+    if LayeredCausalLM(whole).family.drafts:
+        assert torch.equal(whole.generate(prompt, assistant_early_exit=2, **settings), greedy)
 
 
 @pytest.mark.parametrize(("head", "family"), [case for case in CASES if case[0] in ("class", "language")])

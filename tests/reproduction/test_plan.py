@@ -17,8 +17,7 @@ from transformers import (
 
 from descend import DUST, UT, DUSTConfig, UTConfig
 from descend.cli.settings import read_recipe
-from descend.models import TextUTConfig
-from descend.models.text_ut import TextUTForSequenceClassification
+from descend.models import TextUTConfig, TextUTForSequenceClassification
 from descend.recipes import RECIPES
 from descend.recipes.options import options as flags
 from descend.run import stored

@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from descend.cli import main
 from descend.errors import InputError
-from descend.models import llama2c
 from descend.results import locked, read_json
 from descend.run import completing
+from examples import convert_llama2c as llama2c
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = ["--data", "generated", "--depth", "3", "--hidden-size", "32", "--heads", "2", "--max-length", "60"]

@@ -8,7 +8,7 @@ from accelerate.utils import send_to_device
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from descend.evaluation.layers import evenly
-from descend.models.unrolled import UnrolledModel
+from descend.models.denoiser import UnrolledModel
 from descend.noise import Noise
 from descend.objective import Task
 from descend.results import ByLevel

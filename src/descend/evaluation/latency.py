@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from descend.evaluation.layers import evenly
 from descend.models.causal import LayeredCausalLM
+from descend.models.denoiser import UnrolledModel
 from descend.models.layered import LayeredModel
 from descend.models.modules import evaluating
-from descend.models.unrolled import UnrolledModel
 from descend.objective import Task
 from descend.results import Latency
 

@@ -2,18 +2,19 @@
 
 from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier
+from descend.models.denoiser import Reconstruction, dct_dictionary
 from descend.models.dust import DUST, DUSTConfig
+from descend.models.encoders import LayeredQuestionAnswerer, LayeredTokenClassifier
 from descend.models.hooked import HookedModel, layered
-from descend.models.layered import LayeredModel, Reconstruction
-from descend.models.linear import (
+from descend.models.layered import LayeredModel
+from descend.models.linear_readout import (
     DistilBertLinearConfig,
     DistilBertLinearForSequenceClassification,
     RobertaLinearConfig,
     RobertaLinearForSequenceClassification,
+    TextUTConfig,
+    TextUTForSequenceClassification,
 )
-from descend.models.text_ut import TextUTConfig, TextUTForSequenceClassification
-from descend.models.token_heads import LayeredQuestionAnswerer, LayeredTokenClassifier
-from descend.models.unrolled import dct_dictionary
 from descend.models.ut import UT, UTConfig
 from descend.models.vit import ViTDenoiser, ViTDenoiserConfig
 

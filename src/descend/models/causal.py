@@ -1,15 +1,14 @@
 """Hugging Face causal language models whose every layer is read by the model's final norm and head."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
-from descend.models.library import LibraryModel, check_family, without_norm
+from descend.models.library import LibraryModel
 
 
 def _plain(config: Any, logits: Tensor) -> Tensor:
@@ -88,17 +87,19 @@ class LayeredCausalLM(LibraryModel):
         InputError: If the model's family is not in the table, or it has no head.
     """
 
+    families = FAMILIES
+    row = ROW
+    is_decoder = True
+
     def __init__(self, network: PreTrainedModel):
         if not hasattr(network, "get_output_embeddings"):
             raise InputError(f"expected a causal language model; got {type(network).__name__}.")
         super().__init__(network)
-        check_family(self.config, FAMILIES, ROW)
         if self.library.get_output_embeddings() is None:
             raise InputError(
                 f"expected a causal language model; got {type(self.library).__name__}. Load it with "
                 "AutoModelForCausalLM."
             )
-        self.family = FAMILIES[self.config.model_type]
 
     @property
     def limits(self) -> dict[str, int]:
@@ -106,50 +107,24 @@ class LayeredCausalLM(LibraryModel):
         return {"vocabulary": self.config.vocab_size, "length": self.config.max_position_embeddings}
 
     @property
-    def layer_modules(self) -> Iterable[nn.Module]:
-        """The blocks of the Hugging Face model."""
-        return self.library.base_model.get_submodule(self.family.blocks)
-
-    @property
-    def _norm(self) -> nn.Module:
-        return self.library.base_model.get_submodule(self.family.norm)
-
-    @property
     def head(self) -> nn.ModuleList:
         """The parts of the readout, which are the final norm and the head."""
-        return nn.ModuleList([self._norm, self.library.get_output_embeddings()])
-
-    def probe(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """Two short texts."""
-        embedding: Tensor = self.library.get_input_embeddings().weight
-        tokens = torch.arange(12, device=embedding.device).reshape(2, 6) % (len(embedding) - 4) + 4
-        inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
-        *_, read = self.predictions(inputs)
-        return inputs, {"labels": tokens}, read
+        return nn.ModuleList([self.library.base_model.get_submodule(self.family.norm), self.last_of_head])
 
     @property
     def last_of_head(self) -> nn.Module:
         """The module that turns hidden states into logits, before they are scaled."""
         return self.library.get_output_embeddings()
 
+    def probe_labels(self, tokens: Tensor) -> dict[str, Tensor]:
+        """The tokens themselves, each the target of the one before."""
+        return {"labels": tokens}
+
     def cross_entropy(self, logits: Tensor, labels: Mapping[str, Tensor]) -> Tensor:
         """The mean cross-entropy over next tokens."""
-        return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), labels["labels"][:, 1:].flatten())
-
-    def layer_outputs(self, inputs: Mapping[str, Any]) -> tuple[Tensor, ...]:
-        """h_0 … h_L, each (B, T, H), of a tokenizer's fields, such as ``input_ids`` and ``attention_mask``."""
-        given = {name: value for name, value in inputs.items() if name != "places"}
-        base = self.library.base_model
-        with without_norm(base.config):
-            return base(**given, use_cache=False, output_hidden_states=True).hidden_states
+        return super().cross_entropy(logits[:, :-1], {"labels": labels["labels"][:, 1:]})
 
     def readout(self, hidden: Tensor) -> Tensor:
         """The logits (…, V) that final norm and head read from one layer's output (…, H)."""
         norm, head = self.head
         return self.family.scale(self.config, head(norm(hidden)))
-
-    def predictions(self, inputs: Mapping[str, Any]) -> Iterator[Tensor]:
-        """The logits of every layer: (N, V) at the N ``places`` of B·T if ``inputs`` has them, otherwise (B, T, V)."""
-        places = inputs.get("places")
-        states = self.layer_outputs(inputs)
-        return (self.readout(state if places is None else state.flatten(0, 1)[places]) for state in states)

@@ -7,12 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
-from descend.models.encoders import LayeredEncoder, last_token
-from descend.models.library import MOST_PROBES
+from descend.models.encoders import LayeredEncoder, read_by
 
 SHARED = frozenset({"rel_embeddings"})
 """Arguments of a block that have no row for each text, although they may have as many rows as the batch."""
@@ -38,6 +36,7 @@ class LayeredClassifier(LayeredEncoder):
     """
 
     task_class = "ForSequenceClassification"
+    head_field = "head"
 
     def __init__(self, network: PreTrainedModel):
         super().__init__(network)
@@ -47,26 +46,15 @@ class LayeredClassifier(LayeredEncoder):
                 f"expected a classifier of one label out of at least 2; got num_labels {config.num_labels} and "
                 f"problem_type {config.problem_type!r}."
             )
-        if self.family.looks is last_token and config.pad_token_id is None:
+        if self.is_decoder and config.pad_token_id is None:
             raise InputError(
                 "expected a pad_token_id in the model's configuration: the head reads the last token that is not "
                 "padding; got none. Set model.config.pad_token_id to the tokenizer's."
             )
 
-    def probe(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """One text for each class, up to `MOST_PROBES`, so that class weights change the loss."""
-        inputs = self.made_up_tokens(min(self.config.num_labels, MOST_PROBES))
-        *_, read = self.predictions(inputs)
-        return inputs, {"labels": torch.arange(len(read), device=read.device)}, read
-
-    @property
-    def last_of_head(self) -> nn.Module:
-        """The module that gives the logits."""
-        return self.library.score if hasattr(self.library, "score") else self.library.classifier
-
-    def cross_entropy(self, logits: Tensor, labels: Mapping[str, Tensor]) -> Tensor:
-        """The mean cross-entropy over texts."""
-        return F.cross_entropy(logits.float(), labels["labels"])
+    def probe_labels(self, tokens: Tensor) -> dict[str, Tensor]:
+        """Each class once, (B,)."""
+        return {"labels": torch.arange(len(tokens), device=tokens.device)}
 
     def readout(self, hidden: Tensor, looks: Tensor | None = None) -> Tensor:
         """The logits (B, C) that the classifier's head reads from one layer's output (B, T, H).
@@ -75,7 +63,7 @@ class LayeredClassifier(LayeredEncoder):
             hidden: h_l.
             looks: What `looks` gives for the batch, for a head on the mean or on the last token; None for no padding.
         """
-        return self.family.head(self.library, self.pooled(hidden, looks))
+        return read_by(self.library, self.head, self.pooled(hidden, looks))
 
     def pooled(self, hidden: Tensor, looks: Tensor | None) -> Tensor:
         """The head's input (B, H) at one layer's output (B, T, H), see `readout`."""
@@ -87,7 +75,7 @@ class LayeredClassifier(LayeredEncoder):
         """The logits (E, B, C) of E layers, by one call of the head."""
         looks = self.looks(inputs)
         pooled = torch.stack([self.pooled(hidden, looks) for hidden in states])
-        return self.family.head(self.library, pooled.flatten(0, 1)).unflatten(0, pooled.shape[:2])
+        return read_by(self.library, self.head, pooled.flatten(0, 1)).unflatten(0, pooled.shape[:2])
 
     @torch.no_grad()
     def temper(self, temperature: float) -> None:
@@ -96,35 +84,31 @@ class LayeredClassifier(LayeredEncoder):
         Args:
             temperature: τ > 0.
         """
-        for parameter in self._logit_layer.parameters():
+        for parameter in self._logit_layer[1].parameters():
             parameter.div_(temperature)
 
     @contextmanager
     def tempered(self, temperature: float) -> Iterator[None]:
         """Divide the logits inside the ``with`` block; after it the weights are bit-identical to before."""
-        before = [parameter.detach().clone() for parameter in self._logit_layer.parameters()]
+        before = [parameter.detach().clone() for parameter in self._logit_layer[1].parameters()]
         self.temper(temperature)
         try:
             yield
         finally:
             with torch.no_grad():
-                for parameter, value in zip(self._logit_layer.parameters(), before, strict=True):
+                for parameter, value in zip(self._logit_layer[1].parameters(), before, strict=True):
                     parameter.copy_(value)
 
     @property
     def can_be_tempered(self) -> bool:
         """Whether the head's last layer is trained and saved; with PEFT, only if ``modules_to_save`` names it."""
-        return not hasattr(self.network, "peft_config") or "modules_to_save" in self._named_logit_layer[0]
+        return not hasattr(self.network, "peft_config") or "modules_to_save" in self._logit_layer[0]
 
     @property
-    def _logit_layer(self) -> nn.Linear:
-        return self._named_logit_layer[1]
-
-    @property
-    def _named_logit_layer(self) -> tuple[str, nn.Linear]:
-        """The head's last layer; with PEFT, the trained copy of it if there is one."""
-        layers = [(name, each) for name, each in self.named_modules() if isinstance(each, nn.Linear)]
-        return [(name, each) for name, each in layers if each.out_features == self.config.num_labels][-1]
+    def _logit_layer(self) -> tuple[str, nn.Linear]:
+        """The head's last layer and its name; with PEFT, the trained copy of it if there is one."""
+        layers = [(name, module) for name, module in self.named_modules() if isinstance(module, nn.Linear)]
+        return [(name, layer) for name, layer in layers if layer.out_features == self.config.num_labels][-1]
 
     def predictions(self, inputs: Mapping[str, Tensor]) -> Iterator[Tensor]:
         """The logits (B, C) of every layer."""

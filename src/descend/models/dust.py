@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
 from descend.errors import InputError
-from descend.models.unrolled import UnrolledConfig, UnrolledModel, dct_dictionary
+from descend.models.denoiser import UnrolledConfig, UnrolledModel, dct_dictionary
 
 
 class DUSTConfig(UnrolledConfig):
@@ -162,7 +162,16 @@ class DUST(UnrolledModel):
         """D h: the patches (B, T, N, P) of a code (B, N, T, A)."""
         return (hidden @ self.dictionary[-1].T).transpose(1, 2)
 
+    def layer_states(self, inputs: Tensor) -> Iterator[Tensor]:
+        """Yield h_0 … h_L, each (B, N, T, A), of noisy patches (B, T, N, P)."""
+        return (hidden for hidden, _ in self._layers(self._sequences(inputs)))
+
+    def predictions(self, inputs: Tensor) -> Iterator[Tensor]:
+        """The reconstruction (B, T, N, P) of every layer."""
+        return (reconstruction.transpose(1, 2) for _, reconstruction in self._layers(self._sequences(inputs)))
+
     def _layers(self, noisy: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (h_l, D h_l) for l = 0 … L, layer by layer."""
         hidden = noisy.new_zeros((*noisy.shape[:-1], self.config.atoms))
         curvature, reconstruction = self.curvature(), torch.zeros_like(noisy)
         yield hidden, reconstruction
@@ -178,7 +187,7 @@ class DUST(UnrolledModel):
     def layer(
         self, hidden: Tensor, noisy: Tensor, reconstruction: Tensor, dictionary: Tensor, curvature: Tensor
     ) -> Tensor:
-        """One layer of the kind that the configuration names.
+        """One layer of the kind that the configuration names: eq. (75) then (76), or a proximal gradient step on F.
 
         Args:
             hidden: Codes H_{l−1}, (…, T, A).
@@ -190,38 +199,18 @@ class DUST(UnrolledModel):
         Returns:
             Codes H_l, (…, T, A).
         """
-        step = self._alternate if self.config.layer == "alternating" else self._descend
-        return step(hidden, noisy, reconstruction, dictionary, curvature)
-
-    def _alternate(
-        self, hidden: Tensor, noisy: Tensor, reconstruction: Tensor, dictionary: Tensor, curvature: Tensor
-    ) -> Tensor:
-        """Eq. (75) then (76)."""
-        if self.config.l2 > 0:
+        residual, metric = noisy - reconstruction, curvature
+        if self.config.l2 > 0 and self.config.layer == "alternating":
             weights = (hidden @ hidden.mT).softmax(-1)
             # Attention averages linearly, so the reconstruction of the intermediate codes is the average of these.
-            hidden, reconstruction = weights @ hidden, weights @ reconstruction
-        moved = hidden + ((noisy - reconstruction) / curvature) @ dictionary
-        return soft_threshold(moved, self.config.l1 / curvature)
-
-    def _descend(
-        self, hidden: Tensor, noisy: Tensor, reconstruction: Tensor, dictionary: Tensor, curvature: Tensor
-    ) -> Tensor:
-        """One proximal gradient step on F."""
-        residual = noisy - reconstruction
-        if self.config.l2 > 0:
+            hidden, residual = weights @ hidden, noisy - weights @ reconstruction
+        elif self.config.l2 > 0:
             kernel = code_kernel(hidden)
             metric = curvature + self.config.l2 * kernel.sum(-1, keepdim=True)
             # (c H + λ₂ Γ H + Dᵀ residual) / m; the small (T, T) factors are combined first, to save memory.
-            mix = (
-                curvature * torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device)
-                + self.config.l2 * kernel
-            ) / metric
-            moved = mix @ hidden + (residual / metric) @ dictionary
-        else:
-            metric = curvature
-            moved = hidden + (residual / metric) @ dictionary
-        return soft_threshold(moved, self.config.l1 / metric)
+            identity = torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device)
+            hidden = ((curvature * identity + self.config.l2 * kernel) / metric) @ hidden
+        return soft_threshold(hidden + (residual / metric) @ dictionary, self.config.l1 / metric)
 
     def energies(self, inputs: Tensor) -> Tensor:
         """F(h_0) … F(h_L), (L+1, B), of noisy patches (B, T, N, P): `energy` on average over patch positions."""

@@ -1,9 +1,7 @@
-"""Hugging Face models that read a whole text: a table of families, and the base class of their heads in layers."""
+"""Hugging Face models that read a whole text: a table of families, the base of their heads, and heads for tokens."""
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +9,8 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
-from descend.models.library import LibraryModel, check_family, without_norm
-from descend.models.linear import DistilBertLinearConfig, RobertaLinearConfig
-from descend.models.text_ut import masked_mean
-
-LOOKS = "looks"
-"""The field of a batch that says which tokens a classifier's head looks at, if the batch has no token numbers."""
+from descend.models.library import LOOKS, LibraryModel
+from descend.models.linear_readout import DistilBertLinearConfig, RobertaLinearConfig, TextUTConfig, masked_mean
 
 
 def _mask(config: Any, inputs: Mapping[str, Tensor]) -> Tensor | None:
@@ -50,41 +44,9 @@ def _first_or_mean(model: Any, hidden: Tensor, looks: Tensor | None) -> Tensor:
     return masked_mean(norm(hidden), looks) if model.config.classifier_pooling == "mean" else norm(hidden[:, 0])
 
 
-def _distilbert(model: Any, pooled: Tensor) -> Tensor:
-    return model.classifier(model.dropout(F.relu(model.pre_classifier(pooled))))
-
-
-# These heads take the first token themselves.
-def _bert(model: Any, pooled: Tensor) -> Tensor:
-    return model.classifier(model.dropout(model.bert.pooler(pooled[:, None])))
-
-
-def _roberta(model: Any, pooled: Tensor) -> Tensor:
-    return model.classifier(pooled[:, None])
-
-
-def _deberta(model: Any, pooled: Tensor) -> Tensor:
-    return model.classifier(model.dropout(model.pooler(pooled[:, None])))
-
-
-def _albert(model: Any, pooled: Tensor) -> Tensor:
-    return model.classifier(model.dropout(model.albert.pooler_activation(model.albert.pooler(pooled))))
-
-
-def _modernbert(model: Any, pooled: Tensor) -> Tensor:
-    return model.classifier(model.drop(model.head(pooled)))
-
-
-def _text_ut(model: Any, pooled: Tensor) -> Tensor:
-    return model.classifier(model.dropout(pooled))
-
-
-def _linear(model: Any, pooled: Tensor) -> Tensor:
-    return model.score(model.dropout(pooled))
-
-
-def _score(model: Any, pooled: Tensor) -> Tensor:
-    return model.score(pooled)
+def _alone(pooled: Tensor) -> Tensor:
+    """A text (B, 1, H) of the first token alone, for a head that takes this token itself."""
+    return pooled[:, None]
 
 
 def _positions(config: Any) -> int:
@@ -95,12 +57,23 @@ def _positions_after_padding(config: Any) -> int:
     return config.max_position_embeddings - config.pad_token_id - 1
 
 
+Head = tuple[str | Callable[[Tensor], Tensor], ...]
+"""The parts of a head in the order of their calls: dotted names of modules of the Hugging Face model, or functions."""
+
+
+def read_by(model: nn.Module, head: Head, hidden: Tensor) -> Tensor:
+    """What a head reads from its input."""
+    for part in head:
+        hidden = model.get_submodule(part)(hidden) if isinstance(part, str) else part(hidden)
+    return hidden
+
+
 class Family(NamedTuple):
     """A row of `FAMILIES`: the parts of a model that have different names in each model family.
 
     Attributes:
         pool: (classifier, hidden state (B, T, H), what ``looks`` gives) → the head's input (B, H), normed.
-        head: (classifier, the head's input) → logits (B, C).
+        head: The parts that make the logits (B, C) of the head's input.
         blocks: The dotted name of the blocks, from the model's ``base_model``.
         longest: Configuration → the longest text in tokens; None if the model has no positions.
         looks: (configuration, inputs) → which tokens the head looks at: a mask (B, T) or places (B,); None for the
@@ -108,55 +81,71 @@ class Family(NamedTuple):
         norm: The dotted name of the norm after the last block, from ``base_model``; None if there is none.
         after_first: The dotted name, from ``base_model``, of a module that runs after block 1 and gives h_1; in most
             models of such a family it is None.
-        token_head: The names of the modules, in order, that read each token of ``ForTokenClassification``.
+        token_head: The parts that read each token of ``ForTokenClassification``.
         answer_head: The same for ``ForQuestionAnswering``. Empty for a family without such a class.
     """
 
     pool: Callable[[Any, Tensor, Tensor | None], Tensor]
-    head: Callable[[Any, Tensor], Tensor]
+    head: Head
     blocks: str
     longest: Callable[[Any], int] | None
     looks: Callable[[Any, Mapping[str, Tensor]], Tensor | None] = _mask
     norm: str | None = None
     after_first: str | None = None
-    token_head: tuple[str, ...] = ()
-    answer_head: tuple[str, ...] = ()
+    token_head: Head = ()
+    answer_head: Head = ()
 
 
 _TOKENS: dict[str, Any] = {"token_head": ("dropout", "classifier"), "answer_head": ("qa_outputs",)}
-_DECODER = Family(_last, _score, "layers", _positions, last_token, norm="norm")
+_ROBERTA = (_alone, "classifier")
+_MODERNBERT = ("head", "drop", "classifier")
+_LINEAR = ("dropout", "score")
+_DECODER = Family(_last, ("score",), "layers", _positions, last_token, norm="norm")
 
 FAMILIES: dict[str, Family] = {
     "distilbert": Family(
         _first,
-        _distilbert,
+        ("pre_classifier", F.relu, "dropout", "classifier"),
         "transformer.layer",
         _positions,
         token_head=("dropout", "classifier"),
         answer_head=("dropout", "qa_outputs"),
     ),
-    "bert": Family(_first, _bert, "encoder.layer", _positions, **_TOKENS),
-    "roberta": Family(_first, _roberta, "encoder.layer", _positions_after_padding, **_TOKENS),
-    "xlm-roberta": Family(_first, _roberta, "encoder.layer", _positions_after_padding, **_TOKENS),
-    "electra": Family(_first, _roberta, "encoder.layer", _positions, **_TOKENS),
-    "albert": Family(_first, _albert, "encoder.albert_layer_groups", _positions, **_TOKENS),
-    "deberta-v2": Family(_first, _deberta, "encoder.layer", _positions, after_first="encoder.conv", **_TOKENS),
+    "bert": Family(_first, (_alone, "bert.pooler", "dropout", "classifier"), "encoder.layer", _positions, **_TOKENS),
+    "roberta": Family(_first, _ROBERTA, "encoder.layer", _positions_after_padding, **_TOKENS),
+    "xlm-roberta": Family(_first, _ROBERTA, "encoder.layer", _positions_after_padding, **_TOKENS),
+    "electra": Family(_first, _ROBERTA, "encoder.layer", _positions, **_TOKENS),
+    "albert": Family(
+        _first,
+        ("albert.pooler", "albert.pooler_activation", "dropout", "classifier"),
+        "encoder.albert_layer_groups",
+        _positions,
+        **_TOKENS,
+    ),
+    "deberta-v2": Family(
+        _first,
+        (_alone, "pooler", "dropout", "classifier"),
+        "encoder.layer",
+        _positions,
+        after_first="encoder.conv",
+        **_TOKENS,
+    ),
     "modernbert": Family(
         _first_or_mean,
-        _modernbert,
+        _MODERNBERT,
         "layers",
         _positions,
         norm="final_norm",
-        token_head=("head", "drop", "classifier"),
-        answer_head=("head", "drop", "classifier"),
+        token_head=_MODERNBERT,
+        answer_head=_MODERNBERT,
     ),
     "llama": _DECODER,
     "mistral": _DECODER,
     "qwen2": _DECODER,
     "qwen3": _DECODER,
-    DistilBertLinearConfig.model_type: Family(_first, _linear, "transformer.layer", _positions),
-    RobertaLinearConfig.model_type: Family(_first, _linear, "encoder.layer", _positions_after_padding),
-    "descend-text-ut": Family(_mean, _text_ut, "layers", None),
+    DistilBertLinearConfig.model_type: Family(_first, _LINEAR, "transformer.layer", _positions),
+    RobertaLinearConfig.model_type: Family(_first, _LINEAR, "encoder.layer", _positions_after_padding),
+    TextUTConfig.model_type: Family(_mean, ("dropout", "classifier"), "layers", None),
 }
 """``config.model_type`` → the model family. Transformers has common names for embeddings and hidden states, but not for
 heads and blocks."""
@@ -177,25 +166,28 @@ class LayeredEncoder(LibraryModel):
         InputError: If the model's family is not in the table, or its class has another head.
     """
 
-    task_class: str
+    families = FAMILIES
+    row = ROW
+
+    task_class: ClassVar[str]
     """The end of the names of Transformers' classes with this head, such as ``ForSequenceClassification``."""
+
+    head_field: ClassVar[str]
+    """The field of `Family` that holds this head."""
 
     def __init__(self, network: PreTrainedModel):
         super().__init__(network)
-        config = self.config
-        check_family(config, FAMILIES, ROW)
         if not any(each.__name__.endswith(self.task_class) for each in type(self.library).__mro__):
             raise InputError(
                 f"expected a model {self.task_class}; got {type(self.library).__name__}. Load it with "
                 f"AutoModel{self.task_class}."
             )
-        groups = {name: getattr(config, name, 1) for name in ("num_hidden_groups", "inner_group_num")}
+        groups = {name: getattr(self.config, name, 1) for name in ("num_hidden_groups", "inner_group_num")}
         if any(count != 1 for count in groups.values()):
             raise InputError(
                 "expected an ALBERT whose layers all share one block, as in the published models; got "
                 f"{', '.join(f'{name} {count}' for name, count in groups.items())}."
             )
-        self.family = FAMILIES[config.model_type]
 
     @property
     def limits(self) -> dict[str, int]:
@@ -204,22 +196,23 @@ class LayeredEncoder(LibraryModel):
         return {"labels": self.config.num_labels, "vocabulary": self.config.vocab_size, **longest}
 
     @property
-    def layer_modules(self) -> Iterable[nn.Module]:
-        """The blocks of the Hugging Face model; one if all layers share it."""
-        return self.library.base_model.get_submodule(self.family.blocks)
+    def head(self) -> Head:
+        """The parts of the head."""
+        return getattr(self.family, self.head_field)
+
+    @property
+    def last_of_head(self) -> nn.Module:
+        """The module that gives the logits."""
+        return self.library.get_submodule(self.head[-1])
+
+    @property
+    def is_decoder(self) -> bool:
+        """Whether the head reads the last token, as it does of decoders."""
+        return self.family.looks is last_token
 
     def looks(self, inputs: Mapping[str, Tensor]) -> Tensor | None:
         """Which tokens of a batch the head looks at, see `Family`."""
         return self.family.looks(self.config, inputs)
-
-    def layer_outputs(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """h_0 … h_L, each (B, T, H), of a tokenizer's fields, such as ``input_ids`` and ``attention_mask``."""
-        base = self.library.base_model
-        given: dict[str, Any] = {name: value for name, value in inputs.items() if name not in (LOOKS, "places")}
-        if self.family.looks is last_token:  # a decoder
-            given["use_cache"] = False
-        with nullcontext() if self.family.norm is None else without_norm(base.config):
-            return base(**given, output_hidden_states=True).hidden_states
 
     def embedded(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The inputs of the same forward pass with words' embeddings, ``inputs_embeds``, in place of ``input_ids``."""
@@ -231,16 +224,72 @@ class LayeredEncoder(LibraryModel):
         if places is not None and "position_ids" not in others:  # RoBERTa counts what is no padding
             others["position_ids"] = places(ids, base.embeddings.padding_idx)
         looks = self.looks(inputs)
-        if self.family.looks is last_token and looks is not None:
+        if self.is_decoder and looks is not None:
             others[LOOKS] = looks
         return others | {"inputs_embeds": self.get_input_embeddings()(ids)}
 
-    @abstractmethod
-    def readout(self, hidden: Tensor, looks: Tensor | None = None) -> Tensor:
-        """The logits that the model's head reads from one layer's output (B, T, H)."""
 
-    def made_up_tokens(self, count: int) -> dict[str, Tensor]:
-        """A batch of ``count`` texts of 4 tokens without padding, for `refuse_own_outputs`."""
-        embedding: Tensor = self.library.get_input_embeddings().weight
-        tokens = torch.arange(4 * count, device=embedding.device).reshape(count, 4) % (len(embedding) - 4) + 4
-        return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+class LayeredTokenModel(LayeredEncoder):
+    """The base of both: one head reads each token of every layer's output."""
+
+    def __init__(self, network: PreTrainedModel):
+        super().__init__(network)
+        if not self.head:
+            able = [name for name, family in FAMILIES.items() if family.token_head]
+            raise InputError(
+                f"model_type must be one of {', '.join(able)} for a model {self.task_class}; got "
+                f"{self.config.model_type!r}. Use descend.layered(model, ...)."
+            )
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        """The logits (…, C) that the head reads from tokens (…, H) of one layer's output."""
+        if self.family.norm is not None:
+            hidden = self.library.base_model.get_submodule(self.family.norm)(hidden)
+        return read_by(self.library, self.head, hidden)
+
+
+class LayeredTokenClassifier(LayeredTokenModel):
+    """A Hugging Face token classifier whose every layer's output is read by its head.
+
+    Args:
+        network: A model of one of `FAMILIES` with a ``token_head``, as `AutoModelForTokenClassification` loads it, with
+            or without PEFT adapters.
+
+    Raises:
+        InputError: If the model's family is not in the table, or it is no token classifier.
+    """
+
+    task_class = "ForTokenClassification"
+    head_field = "token_head"
+
+    def probe_labels(self, tokens: Tensor) -> dict[str, Tensor]:
+        """Each class in turn, (B, T)."""
+        labels = torch.arange(tokens.numel(), device=tokens.device) % self.config.num_labels
+        return {"labels": labels.reshape(tokens.shape)}
+
+
+class LayeredQuestionAnswerer(LayeredTokenModel):
+    """A Hugging Face model that marks where an answer starts and ends, whose every layer's output is read by its head.
+
+    A prediction is (B, T, 2): logits of the start and of the end at each token.
+
+    Args:
+        network: A model of one of `FAMILIES` with an ``answer_head``, as `AutoModelForQuestionAnswering` loads it, with
+            or without PEFT adapters.
+
+    Raises:
+        InputError: If the model's family is not in the table, or it answers no questions.
+    """
+
+    task_class = "ForQuestionAnswering"
+    head_field = "answer_head"
+
+    def probe_labels(self, tokens: Tensor) -> dict[str, Tensor]:
+        """Answers of two tokens, each text's at another place."""
+        starts = torch.arange(len(tokens), device=tokens.device) % 3
+        return {"start_positions": starts, "end_positions": starts + 1}
+
+    def cross_entropy(self, logits: Tensor, labels: Mapping[str, Tensor]) -> Tensor:
+        """The mean of the cross-entropies of start and end."""
+        places = torch.stack([labels["start_positions"], labels["end_positions"]], 1)
+        return super().cross_entropy(logits.transpose(1, 2), {"labels": places})

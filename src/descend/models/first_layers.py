@@ -7,12 +7,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
-from descend.models.dust import DUST
+from descend.models.denoiser import Denoiser, UnrolledModel
 from descend.models.layered import LayeredModel
-from descend.models.library import PER_LAYER, LibraryModel
-from descend.models.unrolled import UnrolledModel
-from descend.models.ut import UT
-from descend.models.vit import ViTDenoiser
+from descend.models.library import PER_LAYER, LibraryModel, logits_of
+
+PER_LAYER_TENSORS = ("projection", "feedforward", "dictionary", "leading")
+"""Tensors of an untied UT or DUST with a row for each layer. DUST's have one more row, for the readout."""
 
 
 def keep_first(model: LayeredModel, layers: int) -> None:
@@ -31,44 +31,25 @@ def keep_first(model: LayeredModel, layers: int) -> None:
     depth = model.depth
     if not 1 <= layers <= depth:
         raise InputError(f"layers must be 1 to {depth}, the number of layers of the model; got {layers}.")
-    if isinstance(model, UnrolledModel):
-        _cut_unrolled(model, layers)
-    elif isinstance(model, LibraryModel):
-        _cut_blocks(model.layer_modules, depth, layers)
-    elif isinstance(model, ViTDenoiser):
-        _cut_blocks(model.vit.layers, depth, layers)
-    else:
+    if not isinstance(model, LibraryModel | Denoiser):
         raise InputError(
             f"expected a model of Transformers, a ViTDenoiser, a UT or a DUST; got {type(model).__name__}."
         )
+    blocks = model.layer_modules
+    # A model whose layers share weights has fewer modules than layers: all of them stay.
+    if isinstance(blocks, nn.ModuleList) and len(blocks) == depth:
+        del blocks[layers:]
+    if isinstance(model, UnrolledModel) and not model.config.tied:
+        for name in PER_LAYER_TENSORS:
+            tensor = getattr(model, name, None)
+            if tensor is not None:
+                rows = tensor.detach()[[*range(layers), *range(depth, len(tensor))]].clone()
+                setattr(model, name, nn.Parameter(rows) if isinstance(tensor, nn.Parameter) else rows)
     config: Any = model.saved.config
     for name in PER_LAYER:
         if value := getattr(config, name, None):
             setattr(config, name, value[:layers])
     setattr(config, "depth" if hasattr(config, "depth") else "num_hidden_layers", layers)
-
-
-def _cut_blocks(blocks: Any, depth: int, layers: int) -> None:
-    # A model whose layers share weights has fewer modules than layers: all of them stay.
-    if isinstance(blocks, nn.ModuleList) and len(blocks) == depth:
-        del blocks[layers:]
-
-
-def _cut_unrolled(model: UnrolledModel, layers: int) -> None:
-    """UT and DUST keep the weights of all layers in one tensor, a layer a row; DUST has one more row, the readout."""
-    if model.config.tied:
-        return
-    rows = list(range(layers))
-    names: tuple[str, ...] = ("projection", "feedforward")
-    if isinstance(model, DUST):
-        rows.append(model.depth)
-        names = ("dictionary", "leading") if model.tracked else ("dictionary",)
-    else:
-        assert isinstance(model, UT)
-    for name in names:
-        tensor: Tensor = getattr(model, name)
-        shorter = tensor.detach()[rows].clone()
-        setattr(model, name, nn.Parameter(shorter) if isinstance(tensor, nn.Parameter) else shorter)
 
 
 def merged(network: Any) -> PreTrainedModel:
@@ -89,23 +70,22 @@ def merged(network: Any) -> PreTrainedModel:
 
 
 @torch.no_grad()
-def probe_inputs(model: LayeredModel) -> Any:
-    """A small made-up input of a model, in the form that its `layer_outputs` takes."""
-    if isinstance(model, LibraryModel):
-        return model.probe()[0]
-    config: Any = model.saved.config
-    if isinstance(model, ViTDenoiser):
-        shape = ((config.frame_size // config.frame_patch) ** 2, config.frame_patch**2)
-    else:
-        shape = (4, config.patch_size**2)
-    weight = next(model.parameters())
-    drawn = torch.rand(1, 2, *shape, generator=torch.Generator().manual_seed(0))
-    return drawn.to(weight.device, weight.dtype)
+def plain_output(network: nn.Module, inputs: Any) -> Tensor:
+    """What a model's ``forward`` predicts, without any of our readouts.
 
+    Args:
+        network: A model of Transformers, or a denoiser.
+        inputs: What `probe_inputs` of its layered model gives.
 
-@torch.no_grad()
-def own_output(network: nn.Module, inputs: Any) -> Tensor:
-    """What a model's ``forward`` predicts, without any of our readouts: logits, or a reconstruction."""
-    if isinstance(network, UnrolledModel | ViTDenoiser):
+    Returns:
+        The logits, or the reconstruction (B, T, N, P).
+
+    Raises:
+        InputError: If its output has no logits.
+    """
+    if isinstance(network, Denoiser):
         return network(inputs).reconstruction
-    return network(**inputs).logits
+    logits = logits_of(network(**inputs))
+    if logits is None:
+        raise InputError(f"expected logits from {type(network).__name__}; its output has none.")
+    return logits

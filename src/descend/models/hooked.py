@@ -11,14 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from descend.errors import InputError
-from descend.models.layered import LayeredModel
+from descend.models.layered import PLACES, WrappedModel
 from descend.models.modules import close, cuda_devices
 from descend.models.recorded import PAGE, Calls, refuse_no_prediction, refuse_other_output
 
 logger = logging.getLogger(__name__)
-
-PLACES = "places"
-"""The field of a task's inputs that says which of B·T tokens are targets, (N,)."""
 
 
 def layered(
@@ -67,17 +64,18 @@ def layered(
     if not 0 <= first_layer < depth:
         raise InputError(f"first_layer must be 0 to depth - 1 = {depth - 1}; got {first_layer}.")
     if isinstance(readout, str | nn.Module):
-        readout = _name(module, readout, "readout")
+        readout = _dotted_name(module, readout, "readout")
     elif not callable(readout):
         raise InputError(f"readout must be a submodule, its dotted name or a function; got {type(readout).__name__}.")
     if embeddings is None:
         getter = getattr(module, "get_input_embeddings", None)
         embeddings = getter() if callable(getter) else None
-    place = None if embeddings is None else _name(module, embeddings, "embeddings")
-    return HookedModel(module, names, readout, place, depth, first_layer)
+    if embeddings is not None:
+        embeddings = _dotted_name(module, embeddings, "embeddings")
+    return HookedModel(module, names, readout, embeddings, depth, first_layer)
 
 
-class HookedModel(LayeredModel):
+class HookedModel(WrappedModel):
     """A user's module whose layers are read through forward hooks. Create one with `layered`.
 
     It stores modules by their dotted names, so that a copy of the model reads the copy's blocks.
@@ -92,28 +90,16 @@ class HookedModel(LayeredModel):
         depth: int,
         first_layer: int,
     ):
-        super().__init__()
-        self.network = network
+        super().__init__(network)
         self._depth = depth
         self.first_layer = first_layer
         self._block_names, self._readout, self._embeddings = tuple(blocks), readout, embeddings
         self._verified = False
-        self.training = network.training
 
     @property
     def depth(self) -> int:
         """L, the number of block calls in a forward pass."""
         return self._depth
-
-    @property
-    def saved(self) -> nn.Module:
-        """The user's module."""
-        return self.network
-
-    @property
-    def library(self) -> nn.Module:
-        """The user's module, whose ``forward`` names the fields of a batch."""
-        return self.network
 
     @property
     def layer_modules(self) -> list[nn.Module]:
@@ -129,11 +115,6 @@ class HookedModel(LayeredModel):
                 f"{type(self.network).__name__} has changed since descend.layered wrapped it: {error}. Wrap it again."
             ) from None
 
-    @property
-    def has_embeddings(self) -> bool:
-        """Whether the model has an input embedding, which noise needs."""
-        return self._embeddings is not None
-
     def get_input_embeddings(self) -> nn.Module:
         """The module whose output is x, to which noise is added.
 
@@ -146,10 +127,6 @@ class HookedModel(LayeredModel):
                 "Give descend.layered its dotted name as embeddings, or train and judge without noise."
             )
         return self.network.get_submodule(self._embeddings)
-
-    def forward(self, *args: Any, **inputs: Any) -> Any:
-        """The user's forward pass."""
-        return self.network(*args, **inputs)
 
     def readout(self, hidden: Tensor) -> Tensor:
         """The prediction read from one layer's output."""
@@ -194,9 +171,13 @@ class HookedModel(LayeredModel):
         return isinstance(inputs, Mapping) and PLACES in inputs and PLACES not in _parameters(self.network)
 
     def _call(self, inputs: Any) -> Any:
-        if isinstance(inputs, Mapping):
-            return self.network(**_accepted(self.network, inputs))
-        return self.network(*inputs) if isinstance(inputs, tuple) else self.network(inputs)
+        """The module's output of arguments by position, or of those by name that its ``forward`` names."""
+        if not isinstance(inputs, Mapping):
+            return self.network(*inputs) if isinstance(inputs, tuple) else self.network(inputs)
+        parameters = _parameters(self.network)
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            inputs = {name: value for name, value in inputs.items() if name in parameters}
+        return self.network(**inputs)
 
     @contextmanager
     def _recording(self) -> Iterator[Calls]:
@@ -236,14 +217,13 @@ class HookedModel(LayeredModel):
 
 def _block_names(module: nn.Module, blocks: str | Sequence[nn.Module]) -> list[str]:
     """The dotted names of the blocks, in the order of their calls; a block that is listed twice is called twice."""
-    part: Any = module.get_submodule(_name(module, blocks, "blocks")) if isinstance(blocks, str) else blocks
+    part: Any = module.get_submodule(_dotted_name(module, blocks, "blocks")) if isinstance(blocks, str) else blocks
     if isinstance(part, nn.ModuleDict):
         part = part.values()
     single = isinstance(part, nn.Module) and not isinstance(part, nn.ModuleList | nn.Sequential)
-    modules = [part] if single else list(part)
-    if not modules:
+    names = [_dotted_name(module, block, "blocks") for block in ([part] if single else part)]
+    if not names:
         raise InputError("blocks must hold at least one module; got none.")
-    names = [_name(module, block, "blocks") for block in modules]
     if left_out := _left_out(module, names):
         logger.warning(
             f"blocks leave out {', '.join(left_out)}, which {'is' if len(left_out) == 1 else 'are'} like {names[0]} "
@@ -254,27 +234,31 @@ def _block_names(module: nn.Module, blocks: str | Sequence[nn.Module]) -> list[s
 
 def _left_out(module: nn.Module, names: Sequence[str]) -> list[str]:
     """The modules before the first block, in the same container, that are like it and not named."""
-    parent, _, own = names[0].rpartition(".")
+    first, (parent, _, _) = module.get_submodule(names[0]), names[0].rpartition(".")
     container = module.get_submodule(parent)
+    left_out: list[str] = []
     if not isinstance(container, nn.ModuleList | nn.ModuleDict | nn.Sequential):
-        return []
-    children = dict(container.named_children())
-    before = list(children)[: list(children).index(own)]
-    alike = [name for name in before if _build(children[name]) == _build(children[own])]
-    return [name for name in (f"{parent}.{each}" if parent else each for each in alike) if name not in names]
+        return left_out
+    for child_name, child in container.named_children():
+        name = f"{parent}.{child_name}" if parent else child_name
+        if name == names[0]:
+            break
+        if name not in names and _shapes(child) == _shapes(first):
+            left_out.append(name)
+    return left_out
 
 
-def _build(block: nn.Module) -> tuple[type, list[torch.Size]]:
-    """What two blocks of one stack have in common."""
-    return type(block), [each.shape for each in block.parameters()]
+def _shapes(block: nn.Module) -> tuple[type, list[torch.Size]]:
+    """The class of a block and the shapes of its parameters, which all blocks of one stack share."""
+    return type(block), [parameter.shape for parameter in block.parameters()]
 
 
-def _name(module: nn.Module, part: str | nn.Module, argument: str) -> str:
+def _dotted_name(module: nn.Module, part: str | nn.Module, argument: str) -> str:
     """The dotted name of a submodule, given as its name or itself."""
-    names = [name for name, _ in module.named_modules(remove_duplicate=False) if name]
+    modules = {name: inner for name, inner in module.named_modules(remove_duplicate=False) if name}
     if isinstance(part, str):
-        if part not in names:
-            near = ", ".join(name for name in names if "." not in name) or "none"
+        if part not in modules:
+            near = ", ".join(name for name in modules if "." not in name) or "none"
             raise InputError(
                 f"{argument} must be the dotted name of a submodule of {type(module).__name__}; got {part!r}. Its "
                 f"direct submodules are {near}."
@@ -282,21 +266,13 @@ def _name(module: nn.Module, part: str | nn.Module, argument: str) -> str:
         return part
     if not isinstance(part, nn.Module):
         raise InputError(f"{argument} must be a submodule or its dotted name; got {type(part).__name__}.")
-    for name in names:
-        if module.get_submodule(name) is part:
+    for name, inner in modules.items():
+        if inner is part:
             return name
     raise InputError(
         f"{argument} must be part of {type(module).__name__}, the module that is trained and saved; got a "
         f"{type(part).__name__} that is not inside it. Assign it to an attribute of the module."
     )
-
-
-def _accepted(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs that a module's forward names; all of them if it takes any keyword."""
-    parameters = _parameters(module)
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return dict(inputs)
-    return {name: value for name, value in inputs.items() if name in parameters}
 
 
 def _parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:

@@ -2,26 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
-from transformers.utils import ModelOutput
 
 from descend.errors import InputError
 
-
-@dataclass
-class Reconstruction(ModelOutput):
-    """The output of a denoiser.
-
-    Attributes:
-        reconstruction: The last layer's prediction, (B, T, N, P) like the input patches.
-        hidden_states: h_0 … h_L if requested.
-    """
-
-    reconstruction: Tensor | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
+PLACES = "places"
+"""The field of a task's inputs that says which of B·T tokens are targets, (N,)."""
 
 
 class LayeredModel(nn.Module, ABC):
@@ -122,3 +110,26 @@ CONTRACT = frozenset(
     {"depth", "readout", *(name for name in vars(LayeredModel) if not name.startswith("_"))},
 )
 """The attributes and methods that the contract defines; submodules can't have these names."""
+
+
+class WrappedModel(LayeredModel):
+    """A layered model around another module, `network`, which is the one that is trained and saved."""
+
+    def __init__(self, network: nn.Module):
+        super().__init__()
+        self.network = network
+        self.training = network.training  # a loaded model is in eval mode
+
+    @property
+    def saved(self) -> Any:
+        """The module inside."""
+        return self.network
+
+    @property
+    def library(self) -> Any:
+        """The module inside, whose ``forward`` names the fields of a batch."""
+        return self.network
+
+    def forward(self, *args: Any, **inputs: Any) -> Any:
+        """The forward pass of the module inside."""
+        return self.network(*args, **inputs)

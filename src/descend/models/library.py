@@ -1,21 +1,24 @@
 """The base class of wrappers around Hugging Face models."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import PreTrainedModel
-from transformers.utils import ModelOutput
 
 from descend.errors import InputError
-from descend.models.layered import LayeredModel
+from descend.models.layered import PLACES, WrappedModel
 from descend.models.modules import close, cuda_devices, evaluating
 
 TRUSTED = ("transformers", "descend", "peft", "torch")
 """Packages whose models are known to compute backbone, then head, then cross-entropy."""
+
+LOOKS = "looks"
+"""The field of a batch that says which tokens a classifier's head looks at, if the batch has no token numbers."""
 
 MOST_PROBES = 64
 
@@ -80,26 +83,43 @@ def without_norm(config: Any) -> Iterator[None]:
             config.tie_last_hidden_states = before
 
 
-class LibraryModel(LayeredModel):
+def logits_of(outputs: Any) -> Tensor | None:
+    """The logits among the outputs of a Hugging Face model; those of start and end as one tensor (B, T, 2).
+
+    None if there are none.
+    """
+    if not isinstance(outputs, Mapping):
+        return None
+    start, end = outputs.get("start_logits"), outputs.get("end_logits")
+    return outputs.get("logits") if start is None or end is None else torch.stack([start, end], -1)
+
+
+class LibraryModel(WrappedModel):
     """A Hugging Face model whose layers are read by the model's head.
 
     The Hugging Face model itself, `network`, is trained and saved, with or without PEFT adapters.
 
     Raises:
-        InputError: If adapters add virtual tokens before the text.
+        InputError: If the model's family is not in the table, or adapters add virtual tokens before the text.
     """
 
     main_input_name = "input_ids"
 
+    families: ClassVar[Mapping[str, Any]]
+    """The table of families: ``config.model_type`` → the names of the family's parts."""
+
+    row: ClassVar[str]
+    """What a row of the table holds, for an error."""
+
     def __init__(self, network: PreTrainedModel):
-        super().__init__()
-        self.network = network
+        super().__init__(network)
         if getattr(getattr(network, "active_peft_config", None), "is_prompt_learning", False):
             raise InputError(
                 "expected adapters in the layers, such as LoRA's; got virtual tokens before the text, whose layers "
                 "can't be read by the head alone."
             )
-        self.training = network.training  # a loaded model is in eval mode
+        check_family(self.config, self.families, self.row)
+        self.family = self.families[self.config.model_type]
 
     @property
     def library(self) -> Any:
@@ -113,39 +133,57 @@ class LibraryModel(LayeredModel):
         return self.library.config
 
     @property
-    def saved(self) -> PreTrainedModel:
-        """The Hugging Face model itself."""
-        return self.network
-
-    @property
     def depth(self) -> int:
         """L, the number of blocks."""
         return self.config.num_hidden_layers
+
+    @property
+    def layer_modules(self) -> Iterable[nn.Module]:
+        """The blocks of the Hugging Face model; one if all layers share it."""
+        return self.library.base_model.get_submodule(self.family.blocks)
+
+    @property
+    @abstractmethod
+    def is_decoder(self) -> bool:
+        """Whether the model can generate, so that it keeps a cache unless told not to."""
 
     def get_input_embeddings(self) -> nn.Module:
         """The word embedding, before positions and any norm."""
         return self.library.get_input_embeddings()
 
-    def forward(self, **inputs: Any) -> ModelOutput:
-        """The model's forward pass."""
-        return self.network(**inputs)
+    def layer_outputs(self, inputs: Mapping[str, Any]) -> tuple[Tensor, ...]:
+        """h_0 … h_L, each (B, T, H), of a tokenizer's fields, such as ``input_ids`` and ``attention_mask``."""
+        base = self.library.base_model
+        given = {name: value for name, value in inputs.items() if name not in (LOOKS, PLACES)}
+        if self.is_decoder:
+            given["use_cache"] = False
+        with nullcontext() if self.family.norm is None else without_norm(base.config):
+            return base(**given, output_hidden_states=True).hidden_states
+
+    def predictions(self, inputs: Mapping[str, Any]) -> Iterator[Tensor]:
+        """The logits of every layer: (N, C) at the N ``places`` of B·T if ``inputs`` has them, otherwise (B, T, C)."""
+        states, places = self.layer_outputs(inputs), inputs.get(PLACES)
+        return (self.readout(hidden if places is None else hidden.flatten(0, 1)[places]) for hidden in states)
+
+    def probe_inputs(self) -> dict[str, Tensor]:
+        """A small batch of 4 tokens a text without padding: one text for each class, up to `MOST_PROBES`."""
+        embedding: Tensor = self.library.get_input_embeddings().weight
+        count = min(self.config.num_labels, MOST_PROBES)
+        tokens = torch.arange(4 * count, device=embedding.device).reshape(count, 4) % (len(embedding) - 4) + 4
+        return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
     @abstractmethod
-    def probe(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """A small batch for `refuse_own_outputs`: inputs, labels, and the logits that the head reads from h_L."""
+    def probe_labels(self, tokens: Tensor) -> dict[str, Tensor]:
+        """Labels for the tokens (B, 4) of `probe_inputs`: of every class, so that class weights change the loss."""
 
-    @abstractmethod
     def cross_entropy(self, logits: Tensor, labels: Mapping[str, Tensor]) -> Tensor:
-        """The mean loss by which such a model is trained by default, of the logits and labels of `probe`."""
+        """The mean loss by which such a model is trained by default, of its logits and of `probe_labels`."""
+        return F.cross_entropy(logits.float().flatten(0, -2), labels["labels"].flatten())
 
     @property
     @abstractmethod
     def last_of_head(self) -> nn.Module:
         """The module of the head that runs last, whose output the logits are made of."""
-
-    def own_logits(self, outputs: Any) -> Tensor | None:
-        """The logits among the outputs of the Hugging Face model; None if there are none."""
-        return _of(outputs, "logits")
 
     @torch.no_grad()
     def refuse_own_outputs(self, *, loss: bool) -> None:
@@ -179,7 +217,9 @@ class LibraryModel(LayeredModel):
         """Compare the Hugging Face model's outputs with ours once; returns the root mean square of the logits."""
         network = self.library
         name = type(network).__name__
-        inputs, labels, read = self.probe()
+        inputs = self.probe_inputs()
+        labels = self.probe_labels(inputs["input_ids"])
+        *_, read = self.predictions(inputs)
         try:
             outputs = network(**inputs, **labels)
         except Exception as error:
@@ -188,7 +228,7 @@ class LibraryModel(LayeredModel):
                 f"{', '.join([*inputs, *labels])}: {type(error).__name__}: {error}. Keep its parent's arguments, "
                 "or use descend.layered(model, ...)."
             ) from error
-        logits, own_loss = self.own_logits(outputs), _of(outputs, "loss")
+        logits, model_loss = logits_of(outputs), outputs.get("loss") if isinstance(outputs, Mapping) else None
         if logits is None or not close(logits, read):
             raise InputError(
                 f"{name} computes logits of its own: they differ from those that its head reads from the last layer's "
@@ -196,9 +236,9 @@ class LibraryModel(LayeredModel):
                 "descend.layered(model, ...) with a readout that does the same."
             )
         expected = self.cross_entropy(read, labels)
-        if loss and own_loss is not None and not close(own_loss, expected):
+        if loss and model_loss is not None and not close(model_loss, expected):
             raise InputError(
-                f"{name} computes a loss of its own: {own_loss.item():.4g} on a probe where the cross-entropy is "
+                f"{name} computes a loss of its own: {model_loss.item():.4g} on a probe where the cross-entropy is "
                 f"{expected.item():.4g}. Training uses the task's loss at every layer, so give yours as task=...: "
                 "derive it from descend.Task and return one loss per sample."
             )
@@ -212,7 +252,3 @@ def _overridden(network: nn.Module) -> bool:
     classes = type(network).__mro__
     owners = [next(each for each in classes if name in vars(each)) for name in ("forward", "loss_function")]
     return any(owner.__module__.split(".")[0] not in TRUSTED for owner in owners)
-
-
-def _of(output: Any, name: str) -> Tensor | None:
-    return output.get(name) if isinstance(output, Mapping) else None

@@ -36,8 +36,7 @@ class Calls:
 
     def returned(self, block: nn.Module, output: Any) -> None:
         """Record what a block returned."""
-        values = list(output.values()) if isinstance(output, Mapping) else output
-        self.outputs.append(_first_tensor(values, f"the output of {type(block).__name__}"))
+        self.outputs.append(_first_tensor(output, f"the output of {type(block).__name__}"))
 
     @property
     def states(self) -> tuple[Tensor, ...]:
@@ -104,11 +103,12 @@ def refuse_other_output(network: nn.Module, read: Tensor, output: Any) -> None:
         InputError: If no tensor of the output is equal to ``read``, except for rounding.
     """
     name = type(network).__name__
-    tensors = _tensors(output)
-    if any(close(read, each) for each in tensors):
+    tensors = _tensors(output["logits"] if isinstance(output, Mapping) and "logits" in output else output)
+    if any(close(read, tensor) for tensor in tensors):
         return
-    alike = [(read - each).abs().max().item() for each in tensors if each.shape == read.shape]
-    difference = f"values up to {min(alike):.3g} apart" if alike else _kind(output, tensors)
+    alike = [(read - tensor).abs().max().item() for tensor in tensors if tensor.shape == read.shape]
+    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors) or "no tensor"
+    difference = f"values up to {min(alike):.3g} apart" if alike else f"a {type(output).__name__} with {shapes}"
     several = f" If the prediction is several tensors, {STACKED}." if len(tensors) > 1 and not alike else ""
     raise InputError(
         f"readout(h_L), shape {tuple(read.shape)}, must equal the output of {name} itself; got {difference}. "
@@ -117,25 +117,14 @@ def refuse_other_output(network: nn.Module, read: Tensor, output: Any) -> None:
 
 
 def _first_tensor(values: Any, what: str) -> Tensor:
-    if isinstance(values, Tensor):
-        return values
-    for value in values if isinstance(values, tuple | list) else []:
-        if isinstance(value, Tensor):
-            return value
-    raise InputError(f"{what} must be a tensor, or start with one; got {type(values).__name__}.")
+    tensors = _tensors(values)
+    if not tensors:
+        raise InputError(f"{what} must be a tensor, or start with one; got {type(values).__name__}.")
+    return tensors[0]
 
 
-def _tensors(output: Any) -> list[Tensor]:
-    """The tensors among which the prediction is."""
-    if isinstance(output, Mapping):
-        output = [output["logits"]] if "logits" in output else list(output.values())
-    return [each for each in (output if isinstance(output, tuple | list) else [output]) if isinstance(each, Tensor)]
-
-
-def _kind(output: Any, tensors: list[Tensor]) -> str:
-    shapes = ", ".join(str(tuple(each.shape)) for each in tensors)
-    return (
-        f"a tensor of shape {shapes}"
-        if isinstance(output, Tensor)
-        else f"a {type(output).__name__} with {shapes or 'no tensor'}"
-    )
+def _tensors(values: Any) -> list[Tensor]:
+    """The tensors in a tensor, tuple, list or mapping, in their order."""
+    if isinstance(values, Mapping):
+        values = list(values.values())
+    return [value for value in (values if isinstance(values, tuple | list) else [values]) if isinstance(value, Tensor)]

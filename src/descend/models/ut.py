@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
 from descend.errors import InputError
-from descend.models.unrolled import UnrolledConfig, UnrolledModel, dct_dictionary
+from descend.models.denoiser import UnrolledConfig, UnrolledModel, dct_dictionary
 
 
 class UTConfig(UnrolledConfig):
@@ -89,12 +89,13 @@ class UT(UnrolledModel):
         layers = list(zip(projections, mixers, strict=True))
         return layers * self.depth if self.config.tied else layers
 
-    def _layers(self, noisy: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        hidden = noisy
-        yield hidden, hidden
+    def layer_states(self, inputs: Tensor) -> Iterator[Tensor]:
+        """Yield h_0 … h_L, each (B, N, T, P), of noisy patches (B, T, N, P)."""
+        hidden = self._sequences(inputs)
+        yield hidden
         for projection, mixer in self.weights():
             hidden = self._run(self.layer, hidden, projection, mixer)
-            yield hidden, hidden
+            yield hidden
 
     def layer(self, hidden: Tensor, projection: Tensor, mixer: Tensor) -> Tensor:
         """One layer, eq. (47) then (48), of ``hidden`` (…, T, P)."""
@@ -111,13 +112,8 @@ class UT(UnrolledModel):
     def energies(self, inputs: Tensor) -> Tensor:
         """E(h_0) … E(h_L), (L+1, B), of noisy patches (B, T, N, P): `energy` on average over patch positions."""
         weights = self.weights()
-        states = self.layer_outputs(inputs)
-        return torch.stack(
-            [
-                self.energy(hidden, *of_layer).mean(1)
-                for hidden, of_layer in zip(states, [weights[0], *weights], strict=True)
-            ]
-        )
+        pairs = zip(self.layer_states(inputs), [weights[0], *weights], strict=True)
+        return torch.stack([self.energy(hidden, *layer).mean(1) for hidden, layer in pairs])
 
     def energy(self, hidden: Tensor, projection: Tensor, mixer: Tensor) -> Tensor:
         """E(Y), eq. (45) less its norm term and eq. (46), of sequences (…, T, P), shape (…).

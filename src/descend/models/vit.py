@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from transformers import (
     AutoConfig,
     AutoModel,
-    PreTrainedConfig,
     ViTConfig,
     ViTImageProcessorPil,
     ViTModel,
@@ -19,9 +18,9 @@ from transformers import (
 )
 from transformers import initialization as init
 
-from descend.errors import InputError, reason
-from descend.models.layered import LayeredModel, Reconstruction
-from descend.models.loading import refuse_unsafe
+from descend.errors import InputError
+from descend.models.denoiser import Denoiser
+from descend.models.loading import load_model
 
 FILTERS = {2: "bilinear", 3: "bicubic"}
 """Pillow's number of a resampling filter → its name in torch."""
@@ -90,7 +89,7 @@ class ViTDenoiserConfig(ViTConfig):
             )
 
 
-class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
+class ViTDenoiser(Denoiser, ViTPreTrainedModel):
     """A Vision Transformer that denoises video frame by frame; every block's output is read as an image.
 
     Frames are resized and normalized as by ViT's image processor, but differentiably and without its rounding and
@@ -116,7 +115,6 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
 
     config_class = ViTDenoiserConfig
     config: ViTDenoiserConfig
-    main_input_name = "patches"
 
     def __init__(self, config: ViTDenoiserConfig):
         super().__init__(config)
@@ -126,7 +124,6 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
         if pixels:
             # This readout has no norm: its weights would get no gradient.
             self.vit.add_module("layernorm", nn.Identity())
-        self.input = nn.Identity()
         self.post_init()
 
     @classmethod
@@ -142,41 +139,26 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
             InputError: If the ViT can't be loaded, has fewer blocks, or its image processor can't be reproduced; or if
                 its hidden size does not fit the readout ``"pixels"``.
         """
-        try:
-            refuse_unsafe(source)
-            kind = PreTrainedConfig.get_config_dict(source)[0].get("model_type")
-            if kind is None:
-                raise FileNotFoundError("There is no config.json that says a model_type.")
-            if kind != "vit":
-                raise InputError(f"expected a ViT, model_type 'vit'; {source} is of model_type {kind!r}.")
-            config = ViTConfig.from_pretrained(source)
-            blocks = config.num_hidden_layers
-            if depth is not None and not 1 <= depth <= blocks:
-                raise InputError(f"depth must be 1 to {blocks}, the blocks that {source} has; got {depth}.")
-            config.num_hidden_layers = depth or blocks
-            processing = _processing(ViTImageProcessorPil.from_pretrained(source), config.image_size)
-            loaded: Any = ViTModel.from_pretrained(
-                source,
-                config=config,
-                add_pooling_layer=False,
-                dtype=torch.float32,
-                output_loading_info=True,
-                use_safetensors=True,
-            )
-        except InputError:
-            raise
-        except Exception as error:
-            raise InputError(
-                f"can't load a ViT from {str(source)!r}: expected a name on the Hub, which needs a network at "
-                "first, or a folder with config.json, model.safetensors and preprocessor_config.json, as the "
-                f"model's and the processor's save_pretrained write them. {reason(error)}"
-            ) from error
-        vit, loading = loaded
+        expected = (
+            "a name on the Hub, which needs a network at first, or a folder with config.json, model.safetensors and "
+            "preprocessor_config.json, as the model's and the processor's save_pretrained write them"
+        )
+        config = load_model(AutoConfig, source, "a ViT", expected)
+        if config.model_type != "vit":
+            raise InputError(f"expected a ViT, model_type 'vit'; {source} is of model_type {config.model_type!r}.")
+        blocks = config.num_hidden_layers
+        if depth is not None and not 1 <= depth <= blocks:
+            raise InputError(f"depth must be 1 to {blocks}, the blocks that {source} has; got {depth}.")
+        config.num_hidden_layers = depth or blocks
+        processor = load_model(ViTImageProcessorPil, source, "a ViT", expected)
+        processing = _processing(processor, config.image_size)
+        settings = {"config": config, "add_pooling_layer": False, "dtype": torch.float32, "output_loading_info": True}
+        vit, loading = load_model(ViTModel, source, "a ViT", expected, **settings)
         if loading["missing_keys"]:
             raise InputError(f"{source} lacks weights of a ViT: {', '.join(sorted(loading['missing_keys']))}.")
-        settings = vit.config.to_dict() | processing
-        del settings["model_type"]
-        model = cls(ViTDenoiserConfig(**settings, readout=readout))
+        entries = vit.config.to_dict() | processing
+        del entries["model_type"]
+        model = cls(ViTDenoiserConfig(**entries, readout=readout))
         used = model.vit.state_dict()  # the readout "pixels" has no norm
         model.vit.load_state_dict({name: value for name, value in vit.state_dict().items() if name in used})
         return model
@@ -191,43 +173,27 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
         """The blocks of the ViT."""
         return self.vit.layers
 
-    def get_input_embeddings(self) -> nn.Module:
-        """An identity on the input patches, before ViT's processor."""
-        return self.input
+    @property
+    def patch_shape(self) -> tuple[int, int]:
+        """(N, P): the number of a frame's patches and the pixels of one."""
+        return (self.config.frame_size // self.config.frame_patch) ** 2, self.config.frame_patch**2
 
-    def forward(self, patches: Tensor, output_hidden_states: bool = False) -> Reconstruction:
-        """Denoise.
-
-        Args:
-            patches: Noisy patches (B, T, N, P) in [0, 1] units.
-            output_hidden_states: Whether to return h_0 … h_L too.
-        """
-        hidden = self.layer_outputs(patches)
-        return Reconstruction(
-            reconstruction=self.readout(hidden[-1]), hidden_states=hidden if output_hidden_states else None
-        )
-
-    def layer_outputs(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        """h_0 … h_L, each (B, T, tokens, hidden_size), of noisy patches (B, T, N, P); token 0 is [CLS]."""
+    def layer_states(self, inputs: Tensor) -> Iterator[Tensor]:
+        """Yield h_0 … h_L, each (B, T, tokens, hidden_size), of noisy patches (B, T, N, P); token 0 is [CLS]."""
         pixels = self.pixels(inputs)
-        # Transformers records the input and output of every block; the last one is before the norm.
-        outputs = self.vit(pixels.flatten(0, 1), output_hidden_states=True)
-        return tuple(hidden.unflatten(0, pixels.shape[:2]) for hidden in outputs.hidden_states)
+        states: Iterable[Tensor] = self._states_of_images(pixels.flatten(0, 1))
+        if torch.is_grad_enabled():
+            # All blocks run first: the order in which gradients are summed changes a trained model's bits.
+            states = tuple(states)
+        return (hidden.unflatten(0, pixels.shape[:2]) for hidden in states)
 
-    def predictions(self, inputs: Tensor) -> Iterator[Tensor]:
-        """The reconstruction (B, T, N, P) of every layer; without gradients a block runs when it is asked for."""
-        # With gradients all blocks run first: the order in which gradients are summed changes a trained model's bits.
-        return super().predictions(inputs) if torch.is_grad_enabled() else map(self.readout, self._layers(inputs))
-
-    def _layers(self, inputs: Tensor) -> Iterator[Tensor]:
-        """Yield h_0 … h_L one by one, as `ViTModel.forward` computes them before its final norm."""
-        pixels = self.pixels(inputs)
-        images = pixels.flatten(0, 1).to(self.vit.embeddings.patch_embeddings.projection.weight.dtype)
-        hidden = self.vit.embeddings(images)
-        yield hidden.unflatten(0, pixels.shape[:2])
+    def _states_of_images(self, images: Tensor) -> Iterator[Tensor]:
+        """Yield h_0 … h_L, each (B·T, tokens, hidden_size), as `ViTModel.forward` has them before its final norm."""
+        hidden = self.vit.embeddings(images.to(self.vit.embeddings.patch_embeddings.projection.weight.dtype))
+        yield hidden
         for block in self.vit.layers:
             hidden = block(hidden)
-            yield hidden.unflatten(0, pixels.shape[:2])
+            yield hidden
 
     def pixels(self, patches: Tensor) -> Tensor:
         """Process frames as ViT's image processor does.
@@ -241,14 +207,8 @@ class ViTDenoiser(LayeredModel, ViTPreTrainedModel):
         Raises:
             InputError: If the patches don't have the configuration's number and size.
         """
-        config = self.config
-        expected = ((config.frame_size // config.frame_patch) ** 2, config.frame_patch**2)
-        if patches.dim() != 4 or patches.shape[-2:] != expected:
-            raise InputError(
-                f"patches must have shape (B, T, N, P) with (N, P) = {expected}; got {tuple(patches.shape)}."
-            )
-        frames = self._resize(unpatchify(self.input(patches)), config.image_size)[:, :, None]
-        mean, std = frames.new_tensor([config.image_mean, config.image_std])[..., None, None]
+        frames = self._resize(unpatchify(self._noisy(patches)), self.config.image_size)[:, :, None]
+        mean, std = frames.new_tensor([self.config.image_mean, self.config.image_std])[..., None, None]
         return (frames - mean) / std
 
     def readout(self, hidden: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig
 
-from descend.models.loading import load_config, load_model
+from descend.models.loading import load_model
 
 SMALL = "small"
 """The value of ``--model`` for a new small model."""
@@ -18,7 +18,7 @@ def config_of(source: str) -> PreTrainedConfig:
     Raises:
         InputError: If there is none that can be loaded.
     """
-    return load_config(AutoConfig, source, _EXPECTED)
+    return load_model(AutoConfig, source, "a model", _EXPECTED)
 
 
 def load_pretrained(auto_class: Any, source: str, **settings: Any) -> Any:

@@ -21,7 +21,7 @@ from descend.errors import InputError
 from descend.inference import DescentClassifier
 from descend.models import DistilBertLinearConfig, LayeredClassifier, LayeredModel, RobertaLinearConfig, TextUTConfig
 from descend.models.encoders import FAMILIES
-from descend.models.linear import with_linear_readout
+from descend.models.linear_readout import with_linear_readout
 from descend.recipes.base import NO_BLOCKS, PRETRAINED_DUAL, Data, Recipe, Restored, TrainingDefaults, absolute, setting
 from descend.recipes.corpora import (
     CORPORA,

@@ -20,6 +20,7 @@ from descend.results.base import (
     Part,
     parse,
 )
+from descend.results.certified_exit import CERTIFIED_FILE, CertifiedExit
 from descend.results.completions import Completion, read_completions
 from descend.results.config import MODELS, RunConfig, check_model, read_config
 from descend.results.decisions import DECISIONS_FILE, DecidedText, Decision, Decisions, read_decisions
@@ -59,6 +60,7 @@ from descend.results.train_losses import TRAIN_LOSSES_FILE, TrainLosses, read_tr
 from descend.results.trained import TRAINED_FILE, TRAINED_KEY, Trained, read_trained
 
 __all__ = [
+    "CERTIFIED_FILE",
     "CONFIG_FILE",
     "DECISIONS_FILE",
     "ELSEWHERE",
@@ -78,6 +80,7 @@ __all__ = [
     "WITHIN",
     "AnytimeCurve",
     "ByLevel",
+    "CertifiedExit",
     "ChosenExit",
     "Comparison",
     "Completion",

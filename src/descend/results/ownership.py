@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from descend import reading
 from descend.errors import InputError, SaveError
 from descend.results import (
+    CERTIFIED_FILE,
     CONFIG_FILE,
     DECISIONS_FILE,
     ELSEWHERE,
@@ -28,6 +29,7 @@ from descend.results import (
     RECORDS_FILE,
     SUMMARY_FILE,
     TRAIN_LOSSES_FILE,
+    CertifiedExit,
     Comparison,
     Decisions,
     Groups,
@@ -45,8 +47,6 @@ DUAL_FILE = "dual.safetensors"
 FEASIBLE_FOLDER = "best_feasible"
 FRAMES_FILE = "frames.npz"
 MODEL_FOLDER = "model"
-CERTIFIED_FILE = "certified_exit.json"
-"""In a model's folder: the certified exit, which `descend.models.exit_rule` writes and reads."""
 MANIFEST_FILE = "manifest.json"
 """In a checkpoint: the SHA-256 of each file. Other trainers write none."""
 PAGE_FILE = "report.html"
@@ -278,16 +278,6 @@ def _is_records(path: Path) -> bool:
     return _fits(Record, reading.parse_json(first)) if first.endswith("\n") else first.startswith('{"run": ')
 
 
-def _has(*keys: str) -> Callable[[Path], bool]:
-    """A check that a JSON file is an object with some keys."""
-
-    def check(path: Path) -> bool:
-        content = reading.read_json(path)
-        return isinstance(content, dict) and content.keys() >= set(keys)
-
-    return check
-
-
 def _header(path: Path) -> dict[str, str]:
     """What a safetensors file says in its header."""
     with safe_open(path, framework="np") as file:
@@ -325,7 +315,7 @@ _FILES: dict[str, Callable[[Path], bool]] = {
     TRAIN_LOSSES_FILE: _is(TrainLosses),
     RECORDS_FILE: _is_records,
     SWEEP_FILE: _is(SweepFile),
-    CERTIFIED_FILE: _has("threshold", "risk", "confidence", "noise"),
+    CERTIFIED_FILE: _is(CertifiedExit),
     DUAL_FILE: _is_dual,
     FRAMES_FILE: _is_frames,
     DATABASE_FILE: _is_database,

@@ -14,9 +14,10 @@ from torch import nn
 from descend.contract import resolve
 from descend.errors import InputError
 from descend.models import LayeredCausalLM, LayeredModel
-from descend.models.first_layers import keep_first, merged, own_output, probe_inputs
-from descend.models.hooked import HookedModel
-from descend.models.loading import load_config, load_model
+from descend.models.denoiser import Denoiser
+from descend.models.first_layers import keep_first, merged, plain_output
+from descend.models.library import LibraryModel
+from descend.models.loading import load_model
 from descend.models.modules import check_savable, close
 from descend.results import TRAINED_KEY, Trained, read_config, read_trained
 from descend.results.card import Card, trained_note, write_card
@@ -198,7 +199,7 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> Export
         layers,
         out,
         origin=origin,
-        dtype=None if adapters else load_config(type(network.saved.config), source, _EXPECTED).dtype,
+        dtype=None if adapters else load_model(type(network.saved.config), source, "a model", _EXPECTED).dtype,
         tokenizer=subject.restored.tokenizer,
         card=lambda plain: run_card(folder, plain, checkpoint=model, layers=layers),
     )
@@ -231,7 +232,7 @@ def export_model(model: nn.Module, layers: int, out: str | Path, tokenizer: Any 
         SaveError: If the checkpoint can't be written.
     """
     network = model if isinstance(model, LayeredModel) else resolve(model, None, None)[0]
-    if isinstance(network, HookedModel):
+    if not isinstance(network, LibraryModel | Denoiser):
         raise InputError("expected a model of Transformers; got one of your own. Cut its list of blocks: blocks[:K].")
     depth, kind = network.depth, type(network.saved).__name__
     if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= depth:
@@ -255,7 +256,7 @@ def export_model(model: nn.Module, layers: int, out: str | Path, tokenizer: Any 
 
 
 def _write(
-    network: LayeredModel,
+    network: Any,
     layers: int,
     out: Path,
     *,
@@ -267,7 +268,7 @@ def _write(
     """Cut a model, write it with its card, and load it again to compare its output with that of exit K.
 
     Args:
-        network: The whole model; it is cut in place.
+        network: The whole model, a `LibraryModel` or a `Denoiser`; it is cut in place.
         layers: K.
         out: The folder.
         origin: More about where the checkpoint comes from, for its configuration.
@@ -278,7 +279,7 @@ def _write(
     Returns:
         The checkpoint, loaded in float32.
     """
-    depth, inputs = network.eval().depth, probe_inputs(network)
+    depth, inputs = network.eval().depth, network.probe_inputs()
     with torch.no_grad():
         expected = list(network.predictions(inputs))[layers]
     if hasattr(network.saved, "peft_config"):
@@ -296,7 +297,7 @@ def _write(
             tokenizer.save_pretrained(part)
         write_card(part, text)
         again = load_model(type(plain), part, "the export", _EXPECTED, dtype=torch.float32).eval()
-        if not close(own_output(again, inputs), expected):
+        if not close(plain_output(again, inputs), expected):
             raise InputError(
                 f"{type(plain).__name__} can't be exported: its first {layers} layers alone do not give the output of "
                 f"exit {layers}. Nothing was written."

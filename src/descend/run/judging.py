@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -26,15 +26,16 @@ from descend.evaluation.robustness import pictures
 from descend.evaluation.satisfaction import CONFIDENCE
 from descend.evaluation.speculation import speculation
 from descend.models import LayeredCausalLM, LayeredClassifier
-from descend.models.exit_rule import CERTIFIED_FILE, CertifiedExit
-from descend.models.unrolled import UnrolledModel
+from descend.models.denoiser import UnrolledModel
 from descend.recipes import GENERATED, RECIPES, SHIFTS, Data, Recipe, Restored, Workload
 from descend.results import (
+    CERTIFIED_FILE,
     CONFIG_FILE,
     DECISIONS_FILE,
     ELSEWHERE,
     LAST_TRAINED,
     TRAIN_LOSSES_FILE,
+    CertifiedExit,
     Probes,
     Provenance,
     RunConfig,
@@ -258,7 +259,7 @@ def evaluate(
             **settings,
         )
         if (bound := more["exit"].guarantee) is not None:
-            write_json(carried, asdict(CertifiedExit(bound.threshold, bound.risk, bound.confidence, bound.noise)))
+            write_json(carried, bound.model_dump(include=set(CertifiedExit.model_fields)))
     if isinstance(network, LayeredCausalLM) and exit and network.depth > 1:
         more["speculation"] = speculation(network, samples, IGNORED, device=device)  # type: ignore[arg-type]
     if isinstance(network, UnrolledModel):

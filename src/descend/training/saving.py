@@ -17,9 +17,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from descend.core import Outlook, PrimalDual
 from descend.errors import NonFiniteLossError, SaveError
-from descend.models.exit_rule import CERTIFIED_FILE
 from descend.models.modules import save_module
-from descend.results import PART, TRAINED_KEY, Summary, Trained, of_disk
+from descend.results import CERTIFIED_FILE, PART, TRAINED_KEY, Summary, Trained, of_disk
 from descend.results.card import edited_card, put_card, write_card
 from descend.results.ownership import aside, remove
 from descend.results.records import Records

@@ -1,16 +1,126 @@
-"""UT on word embeddings: an encoder whose layers descend an energy, and a classifier on its mean token."""
+"""Classifiers of texts with the paper's linear readout: DistilBERT, RoBERTa, and UT on words (Sec. 5, B.3)."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    DistilBertConfig,
+    DistilBertModel,
+    DistilBertPreTrainedModel,
+    PreTrainedConfig,
+    PreTrainedModel,
+    RobertaConfig,
+    RobertaModel,
+    RobertaPreTrainedModel,
+)
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
 
 from descend.errors import InputError
 from descend.models.ut import symmetric_attention, symmetric_feedforward
+
+
+class LinearReadout(PreTrainedModel):
+    """The base of these classifiers: logits = A·h + b, with h a text's pooled last hidden state.
+
+    Transformers' heads for DistilBERT and RoBERTa have two layers with a nonlinearity between them. This head is called
+    `score`, a name that they don't use, so that loading a pretrained classifier leaves it newly initialized.
+    """
+
+    head_name = "score"
+    dropout: nn.Dropout
+
+    def pool(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """The first token (B, H) of the last hidden state (B, T, H)."""
+        return hidden[:, 0]
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput:
+        """Classify.
+
+        Args:
+            input_ids: Tokens (B, T).
+            attention_mask: 0 for padding, (B, T).
+            inputs_embeds: Embeddings (B, T, H) instead of tokens.
+            labels: Classes (B,), for the loss.
+            **kwargs: Arguments of the encoder, such as ``output_hidden_states``.
+
+        Returns:
+            Logits (B, C), and the mean cross-entropy if labels are given.
+        """
+        encoded = self.base_model(
+            input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+        )
+        pooled = self.pool(encoded.last_hidden_state, attention_mask)
+        logits = getattr(self, self.head_name)(self.dropout(pooled))
+        return SequenceClassifierOutput(
+            loss=None if labels is None else F.cross_entropy(logits, labels),
+            logits=logits,
+            hidden_states=encoded.hidden_states,
+            attentions=encoded.attentions,
+        )
+
+
+class DistilBertLinearConfig(DistilBertConfig):
+    """Configuration of `DistilBertLinearForSequenceClassification`: the same settings as DistilBERT's."""
+
+    model_type = "descend-distilbert-linear"
+
+
+class RobertaLinearConfig(RobertaConfig):
+    """Configuration of `RobertaLinearForSequenceClassification`: the same settings as RoBERTa's."""
+
+    model_type = "descend-roberta-linear"
+
+
+class DistilBertLinearForSequenceClassification(LinearReadout, DistilBertPreTrainedModel):
+    """DistilBERT with one linear layer on [CLS]."""
+
+    config_class = DistilBertLinearConfig
+    config: DistilBertLinearConfig
+
+    def __init__(self, config: DistilBertLinearConfig):
+        super().__init__(config)
+        self.distilbert = DistilBertModel(config)
+        self.dropout = nn.Dropout(config.seq_classif_dropout)
+        self.score = nn.Linear(config.dim, config.num_labels or 2)
+        self.post_init()
+
+
+class RobertaLinearForSequenceClassification(LinearReadout, RobertaPreTrainedModel):
+    """RoBERTa with one linear layer on its first token, <s>."""
+
+    config_class = RobertaLinearConfig
+    config: RobertaLinearConfig
+
+    def __init__(self, config: RobertaLinearConfig):
+        super().__init__(config)
+        self.roberta = RobertaModel(config, add_pooling_layer=False)
+        dropout = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+        self.dropout = nn.Dropout(dropout)
+        self.score = nn.Linear(config.hidden_size, config.num_labels or 2)
+        self.post_init()
+
+
+def with_linear_readout(config: PreTrainedConfig, kind: type[PreTrainedConfig]) -> PreTrainedConfig:
+    """The configuration of a pretrained encoder with a new linear readout, without the classes of an earlier head.
+
+    Args:
+        config: The configuration of a DistilBERT or RoBERTa, with or without a head.
+        kind: `DistilBertLinearConfig` or `RobertaLinearConfig`.
+    """
+    head = {"model_type", "architectures", "num_labels", "id2label", "label2id", "problem_type"}
+    return kind(**{name: value for name, value in config.to_dict().items() if name not in head})
 
 
 def masked_mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
@@ -151,8 +261,10 @@ class TextUT(TextUTPreTrainedModel):
         return BaseModelOutput(last_hidden_state=hidden, hidden_states=tuple(states) if output_hidden_states else None)
 
 
-class TextUTForSequenceClassification(TextUTPreTrainedModel):
-    """UT on word embeddings with a linear head on the mean token (Sec. 5, B.3)."""
+class TextUTForSequenceClassification(LinearReadout, TextUTPreTrainedModel):
+    """UT on word embeddings with a linear head on the mean token."""
+
+    head_name = "classifier"
 
     def __init__(self, config: TextUTConfig):
         super().__init__(config)
@@ -161,39 +273,16 @@ class TextUTForSequenceClassification(TextUTPreTrainedModel):
         self.classifier = nn.Linear(config.hidden_size, config.num_labels or 2)
         self.post_init()
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        output_hidden_states: bool = False,
-        **kwargs: Any,
-    ) -> SequenceClassifierOutput:
-        """Classify.
-
-        Args:
-            input_ids: Tokens (B, T).
-            attention_mask: 0 for padding, (B, T).
-            inputs_embeds: Embeddings (B, T, H) instead of tokens.
-            labels: Classes (B,), for the loss.
-            output_hidden_states: Whether to return h_0 … h_L too.
-            **kwargs: A tokenizer's other fields: not used.
-        """
-        encoded = self.ut(
-            input_ids,
-            attention_mask=attention_mask,
-            inputs_embeds=inputs_embeds,
-            output_hidden_states=output_hidden_states,
-        )
-        logits = self.classifier(self.dropout(masked_mean(encoded.last_hidden_state, attention_mask)))
-        return SequenceClassifierOutput(
-            loss=None if labels is None else F.cross_entropy(logits, labels),
-            logits=logits,
-            hidden_states=encoded.hidden_states,
-        )
+    def pool(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """The mean (B, H) over the tokens that are no padding."""
+        return masked_mean(hidden, mask)
 
 
-# Let Transformers' Auto classes load a saved folder.
-AutoConfig.register(TextUTConfig.model_type, TextUTConfig)
-AutoModelForSequenceClassification.register(TextUTConfig, TextUTForSequenceClassification)
+# Let Transformers' Auto classes load a saved folder, once this package is imported.
+for _config, _model in (
+    (DistilBertLinearConfig, DistilBertLinearForSequenceClassification),
+    (RobertaLinearConfig, RobertaLinearForSequenceClassification),
+    (TextUTConfig, TextUTForSequenceClassification),
+):
+    AutoConfig.register(_config.model_type, _config)
+    AutoModelForSequenceClassification.register(_config, _model)
