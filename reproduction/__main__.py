@@ -155,14 +155,14 @@ def _convert(models: dict[Path, Path]) -> None:
 
     from descend.models.llama2c import convert
     from descend.results import locked
-    from descend.results.ownership import aside
+    from descend.results.ownership import atomic_folder
 
     logging.disable_progress_bar()
     for target, source in models.items():
         target.parent.mkdir(parents=True, exist_ok=True)
         with locked(target.parent, wait=True):
             if not target.exists():
-                with aside(target) as part:
+                with atomic_folder(target) as part:
                     convert(source, part)
 
 

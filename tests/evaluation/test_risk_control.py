@@ -16,8 +16,7 @@ from descend.errors import InputError
 from descend.evaluation import risk_control
 from descend.evaluation.layers import LayerLosses
 from descend.evaluation.risk_control import SEQUENCE, GroupTest, answers_lost, certify, on_test_data
-from descend.models.exit_rule import CERTIFIED_FILE, CertifiedExit
-from descend.results import Exits, read_summary
+from descend.results import CERTIFIED_FILE, CertifiedExit, Exits, read_summary
 from tests.support.pages import classifier, fake_run
 
 SPREAD = (1.0, 0.8)

@@ -18,8 +18,8 @@ from descend.evaluation.exits import COST, exit_layers, exits
 from descend.evaluation.layers import LayerLosses, embedding_std, measure, metric_value
 from descend.evaluation.probes import fit_probes
 from descend.models import LayeredClassifier
-from descend.models.exit_rule import CERTIFIED_FILE, ExitRule
-from descend.results import read_summary
+from descend.models.exit_rule import ExitRule
+from descend.results import CERTIFIED_FILE, read_summary
 from descend.tasks.text import (
     Classification,
     generate_pairs,

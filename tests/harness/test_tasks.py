@@ -26,7 +26,7 @@ from descend.harness import loading
 from descend.harness.model import DescendLM, without_end
 from descend.models import LayeredCausalLM
 from descend.models.first_layers import keep_first
-from descend.results import read_json, read_task_results
+from descend.results import TaskResults, read_json
 from descend.tasks.text import encode_prompt
 from tests.support.networks import CAUSAL, causal
 
@@ -204,7 +204,7 @@ def test_runs_are_evaluated_and_compared(run, plain, tasks, tmp_path, capsys):
     flags = ["--tasks", ",".join(tasks.values()), "--noise", "0,1", "--out", str(out)]
     assert main(["tasks", str(run), str(plain), *flags]) == 0
     printed = capsys.readouterr().out
-    results = read_task_results(out)
+    results = TaskResults.read(out)
     assert str(out) in printed and results.noise == [0, 1] and results.layer is None
     assert [each.method for each in results.runs] == ["constrained", "erm"] and results.runs[0].depth == 3
     curves = {(each.run, each.metric): each for each in results.curves}
@@ -352,7 +352,7 @@ def test_trusted_code_runs_and_a_plain_task_needs_no_trust(code, run, capsys):
         assert not (code / "ran").exists()
         out = ["--out", str(code / f"{task.stem}.json")]
         assert main(["tasks", str(run), "--tasks", str(task), *out, *flags]) == status
-    assert (code / "ran").exists() and read_task_results(code / "coded.json").curves[0].task == "coded"
+    assert (code / "ran").exists() and TaskResults.read(code / "coded.json").curves[0].task == "coded"
     assert "--trust-code" in capsys.readouterr().err
 
 
@@ -362,7 +362,7 @@ def test_the_task_of_the_page_is_one(run, tmp_path, monkeypatch):
     Path("task.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
     Path("answers.jsonl").write_text(json.dumps({"instruction": "go", "choices": ["red sun", "sun red"], "label": 1}))
     assert main(["tasks", str(run), "--tasks", "task.yaml", "--out", "out.json"]) == 0
-    assert {each.metric for each in read_task_results(Path("out.json")).curves} == {"acc", "acc_norm"}
+    assert {each.metric for each in TaskResults.read(Path("out.json")).curves} == {"acc", "acc_norm"}
 
 
 def test_an_answer_longer_than_the_context_is_one_line(run, tasks, tmp_path, capsys):
@@ -396,4 +396,4 @@ def test_a_damaged_file_of_results_is_one_line(run, tasks, tmp_path):
     for change, words in [({"noise": [0, 1]}, "2 levels"), ({"runs": []}, "run must be"), ({"curves": 3}, "curves")]:
         out.write_text(json.dumps(content | change))
         with pytest.raises(InputError, match=words):
-            read_task_results(out)
+            TaskResults.read(out)

@@ -5,7 +5,7 @@ import torch
 
 from descend import DescentClassifier, GaussianNoise, InputError
 from descend.models import LayeredClassifier, encoders
-from descend.models.exit_rule import CertifiedExit
+from descend.results import CertifiedExit
 from descend.tasks.text import generate_pairs, generate_reviews, learn_tokenizer
 from tests.support.networks import OWN_ATTENTION, network
 

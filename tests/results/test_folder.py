@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from descend.errors import InputError
 from descend.results import LOCK_FILE, locked
 from descend.results.folder import put
-from descend.results.ownership import aside
+from descend.results.ownership import atomic_folder
 
 fork = multiprocessing.get_context("fork")
 
@@ -116,7 +116,7 @@ def test_locks_need_nothing_that_windows_lacks() -> None:
 def test_two_folders_in_one_parent_are_written_at_once(tmp_path):
     precious = tmp_path / ".part" / "precious"
     precious.mkdir(parents=True)
-    with aside(tmp_path / "one", alone=False) as one, aside(tmp_path / "two", alone=False) as two:
+    with atomic_folder(tmp_path / "one", alone=False) as one, atomic_folder(tmp_path / "two", alone=False) as two:
         (one / "file").write_text("1")
         (two / "file").write_text("2")
     assert (tmp_path / "one" / "file").read_text() == "1" and (tmp_path / "two" / "file").read_text() == "2"
@@ -132,7 +132,7 @@ def test_weights_are_read_by_those_whom_the_umask_allows(tmp_path, umask, mode):
     before = os.umask(umask)
     try:
         put(tmp_path / "dual.safetensors", write)
-        with aside(tmp_path / "model") as part:
+        with atomic_folder(tmp_path / "model") as part:
             write(part / "model.safetensors")
     finally:
         os.umask(before)

@@ -23,7 +23,7 @@ from transformers import (
 from descend import DescentConfig, DescentTrainer, GaussianNoise
 from descend.errors import InputError
 from descend.models import LayeredClassifier
-from descend.models.exit_rule import CERTIFIED_FILE
+from descend.results import CERTIFIED_FILE
 from descend.tasks.text import generate_reviews, learn_tokenizer
 from tests.support.networks import causal, network
 

@@ -19,8 +19,9 @@ from transformers import (
 
 from descend.errors import InputError, reason
 from descend.models import LayeredClassifier
-from descend.models.exit_rule import CertifiedExit, ExitRule, decide
+from descend.models.exit_rule import ExitRule, decide
 from descend.models.loading import load_model
+from descend.results import CertifiedExit
 
 
 @dataclass(frozen=True)

@@ -3,69 +3,11 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Self
 
 import torch
 from torch import Tensor
 
 from descend.errors import InputError
-from descend.reading import read_json
-
-CERTIFIED_FILE = "certified_exit.json"
-"""Beside a model's weights: the exit threshold that ``descend evaluate --risk`` certified."""
-
-
-@dataclass(frozen=True)
-class CertifiedExit:
-    """The exit threshold that belongs to a saved model, and the bound that it was certified by.
-
-    Attributes:
-        threshold: A text leaves after the first layer whose confidence is at least this; None for full depth.
-        risk: The largest share of texts that may lose an answer that full depth has right.
-        confidence: How sure this is, over the draw of the validation data.
-        noise: The level γ that it holds for.
-
-    Raises:
-        InputError: If an entry is no number in its range.
-    """
-
-    threshold: float | None
-    risk: float
-    confidence: float
-    noise: float
-
-    def __post_init__(self) -> None:
-        numbers = (self.risk, self.confidence, self.noise)
-        real = all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers)
-        if not real or not (0 < self.risk < 1 and 0 < self.confidence < 1 and 0 <= self.noise < math.inf):
-            raise InputError(
-                "risk and confidence must be numbers between 0 and 1, and noise one of at least 0; got "
-                f"{numbers!r:.80}."
-            )
-        if isinstance(self.threshold, bool):
-            raise InputError(f"threshold must be a number in (0, 1], or null; got {self.threshold}.")
-        ExitRule(self.threshold)
-
-    @classmethod
-    def read(cls, folder: Path) -> Self | None:
-        """The threshold saved in a model's folder; None if there is none.
-
-        Raises:
-            InputError: If the file is damaged.
-        """
-        path = folder / CERTIFIED_FILE
-        if not path.exists():
-            return None
-        content = read_json(path)
-        todo = "Run descend evaluate --exit --risk again, or remove the file."
-        try:
-            return cls(**content)
-        except TypeError:
-            names = ", ".join(cls.__dataclass_fields__)
-            raise InputError(f"{path} must be an object with {names}; got {content!r:.80}. {todo}") from None
-        except InputError as error:
-            raise InputError(f"{path}: {error} {todo}") from None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from PIL import Image
 from descend.errors import InputError
 from descend.inference import DescentDenoiser
 from descend.progress import progress
-from descend.results.ownership import aside
+from descend.results.ownership import atomic_folder
 from descend.seeds import Stream, generator_of
 from descend.tasks.video import Clip, find_clips
 
@@ -87,7 +87,7 @@ def denoise(
     denoiser = DescentDenoiser.from_pretrained(run / model if (run / model).is_dir() else run, device)
     result = Denoised(out, len(clips), denoiser.layer_of(layer), denoiser.depth, denoiser.noise_std)
     added = None if noise is None else _noise(denoiser, noise)
-    with aside(out.absolute(), alone=False) as part, progress(announced or None, "denoising", "frame") as bar:
+    with atomic_folder(out.absolute(), alone=False) as part, progress(announced or None, "denoising", "frame") as bar:
         for number, clip in enumerate(clips):
             folder = part / clip.name
             folder.mkdir(parents=True)

@@ -20,7 +20,7 @@ from descend.models.loading import load_config, load_model
 from descend.models.modules import check_savable, close
 from descend.results import TRAINED_KEY, Trained, read_config, read_trained
 from descend.results.card import Card, trained_note, write_card
-from descend.results.ownership import aside
+from descend.results.ownership import atomic_folder
 from descend.run.cards import run_card
 from descend.run.judging import layer_metrics, of_run
 
@@ -290,7 +290,7 @@ def _write(
     plain.to(dtype or torch.float32)
     check_savable(plain, tokenizer)
     text = card(plain).text()
-    with aside(out.absolute(), alone=False) as part:
+    with atomic_folder(out.absolute(), alone=False) as part:
         plain.save_pretrained(part)
         if tokenizer is not None:
             tokenizer.save_pretrained(part)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -26,15 +26,16 @@ from descend.evaluation.robustness import pictures
 from descend.evaluation.satisfaction import CONFIDENCE
 from descend.evaluation.speculation import speculation
 from descend.models import LayeredCausalLM, LayeredClassifier
-from descend.models.exit_rule import CERTIFIED_FILE, CertifiedExit
 from descend.models.unrolled import UnrolledModel
 from descend.recipes import GENERATED, RECIPES, SHIFTS, Data, Recipe, Restored, Workload
 from descend.results import (
+    CERTIFIED_FILE,
     CONFIG_FILE,
     DECISIONS_FILE,
     ELSEWHERE,
     LAST_TRAINED,
     TRAIN_LOSSES_FILE,
+    CertifiedExit,
     Probes,
     Provenance,
     RunConfig,
@@ -46,7 +47,6 @@ from descend.results import (
     put,
     read_json,
     read_trained,
-    write_json,
 )
 from descend.results.card import write_card
 from descend.results.ownership import DUAL_FILE, FRAMES_FILE, RESULTS, refuse_foreign
@@ -174,9 +174,9 @@ def evaluate(
         )
     place = results_folder(folder, data, task)
     written = [place / name for name in RESULTS]
-    carried = (folder / model if task is None else folder) / CERTIFIED_FILE
+    carrier = folder / model if task is None else folder
     choice = "other data" if data is not None and task is None else "another folder"
-    refuse_foreign([*written, carried] if risk is not None else written, choice)
+    refuse_foreign([*written, carrier / CERTIFIED_FILE] if risk is not None else written, choice)
     subject = of_run(folder, model) if task is None else _of_transformers(folder, task, dataset, data)
     recipe, restored, args = subject.recipe, subject.restored, subject.args
     network = restored.model
@@ -258,7 +258,9 @@ def evaluate(
             **settings,
         )
         if (bound := more["exit"].guarantee) is not None:
-            write_json(carried, asdict(CertifiedExit(bound.threshold, bound.risk, bound.confidence, bound.noise)))
+            CertifiedExit(
+                threshold=bound.threshold, risk=bound.risk, confidence=bound.confidence, noise=bound.noise
+            ).write(carrier)
     if isinstance(network, LayeredCausalLM) and exit and network.depth > 1:
         more["speculation"] = speculation(network, samples, IGNORED, device=device)  # type: ignore[arg-type]
     if isinstance(network, UnrolledModel):

@@ -27,7 +27,7 @@ from descend.progress import Progress, is_quiet, progress
 from descend.recipes import Data, Recipe
 from descend.results import CONFIG_FILE, LOCK_FILE, MODELS, PART, RunConfig, locked, read_config
 from descend.results.card import edited_card, put_card
-from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, aside, forget_results, refuse_foreign
+from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, atomic_folder, forget_results, refuse_foreign
 from descend.run.cards import run_card
 from descend.training import DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
@@ -155,7 +155,7 @@ def _train(
             raise Unsaved("interrupted after the last step; there is no checkpoint to go on from.") from None
         # All processes take part: each may hold a part of the model.
         edited = edited_card(out / "model")
-        with aside(out / "model") if main else nullcontext(out / "model") as folder:
+        with atomic_folder(out / "model") if main else nullcontext(out / "model") as folder:
             trainer.save_pretrained(folder)
         trainer.save_dual(out / DUAL_FILE, out / "model")
         sigma = trainer.sigma
