@@ -268,17 +268,12 @@ def test_a_checkpoint_that_ends_early_is_refused(real_data, tmp_path):
             llama2c.convert(tmp_path, tmp_path / "out")
 
 
-def test_answers_that_another_command_has_written_meanwhile_stay(run, prompts, tmp_path, monkeypatch):
-    """It ends between the first look at the file and the lock; and while it writes, nobody else does."""
-    out, read = tmp_path / "answers.json", completing.of_run
-
-    def meanwhile(*args):
-        out.write_text("theirs")
-        return read(*args)
-
+def test_answers_are_written_by_one_command_at_a_time(run, prompts, tmp_path):
+    """The file is locked before the model is loaded; what is there by then stays."""
+    out = tmp_path / "answers.json"
     with locked(out), pytest.raises(InputError, match=rf"answers\.json.*process {os.getpid()} "):
         _from_another_process(run, prompts, out)
-    monkeypatch.setattr(completing, "of_run", meanwhile)
+    out.write_text("theirs")
     with pytest.raises(InputError, match=r"answers\.json exists"):
         completing.complete(run, prompts, out)
     assert out.read_text() == "theirs" and [path.name for path in tmp_path.iterdir()] == ["answers.json"]

@@ -16,9 +16,10 @@ from lm_eval.evaluator import evaluate
 from descend.errors import InputError, reason
 from descend.harness.comparing import Paired, interval, paired
 from descend.harness.loading import load_tasks
-from descend.harness.model import DescendLM, check_layer
+from descend.harness.model import DescendLM
 from descend.progress import progress
-from descend.results import TaskComparison, TaskCurve, TaskResults, TaskRun, check_model, locked, read_config
+from descend.results import TaskComparison, TaskCurve, TaskResults, TaskRun, check_language_run
+from descend.results.folder import new_file
 
 Key = tuple[str, str, str]
 """A task, a metric and a filter."""
@@ -80,12 +81,9 @@ def evaluate_tasks(
         raise InputError(f"seed must be from 0 to 2^32 - 1; got {seed}.")
     for folder in folders:
         check_language_run(folder, checkpoint, layer)
-    _refuse_existing(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
     # On a terminal lm-eval shows its own bars.
     shown = progress(len(folders) * len(noise), "evaluating", "noise level", quiet=sys.stderr.isatty())
-    with locked(out), shown:
-        _refuse_existing(out)  # again, now that no other command can write it
+    with new_file(out), shown:
         loaded = load_tasks(tasks, trust_code=trust_code)
         runs, scores = [], []
         for folder in folders:
@@ -116,20 +114,6 @@ def evaluate_tasks(
         )
         results.write(out)
     return results
-
-
-def check_language_run(folder: Path, checkpoint: str, layer: int | None) -> None:
-    """Refuse a run that can't be evaluated, without loading its model.
-
-    Raises:
-        InputError: If it is no run of a language model, lacks the checkpoint, or has no layer K.
-    """
-    config = read_config(folder)
-    depth = config.settings.get("depth")
-    if config.recipe != "llm-sft" or not isinstance(depth, int):
-        raise InputError(f"expected a run of llm-sft; {folder} is one of {config.recipe}.")
-    check_model(folder, checkpoint)
-    check_layer(layer, depth, folder)
 
 
 def score(lm: DescendLM, tasks: Mapping[str, Task], limit: int | None = None) -> dict[Key, Score]:
@@ -222,8 +206,3 @@ def _comparison(
         losses=[each.losses for each in compared],
         p_values=[each.p_value for each in compared],
     )
-
-
-def _refuse_existing(out: Path) -> None:
-    if out.exists():
-        raise InputError(f"{out} exists; choose another with --out.")

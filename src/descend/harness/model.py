@@ -18,6 +18,7 @@ from descend.harness.prefixes import PrefixDraws
 from descend.models import LayeredCausalLM
 from descend.models.first_layers import keep_first
 from descend.progress import is_quiet
+from descend.results import check_language_run
 from descend.run.judging import of_run
 
 
@@ -58,12 +59,11 @@ class DescendLM(HFLM):
         batch_size: int | str | None = 1,
         **settings: Any,
     ):
+        check_language_run(Path(pretrained), checkpoint, layer)
         subject = of_run(Path(pretrained), checkpoint)
         model, tokenizer = subject.restored.model, subject.restored.tokenizer
-        if not isinstance(model, LayeredCausalLM) or tokenizer is None:
-            raise InputError(f"expected a run of llm-sft; {pretrained} holds no language model.")
+        assert isinstance(model, LayeredCausalLM) and tokenizer is not None
         depth = model.depth
-        check_layer(layer, depth, pretrained)
         if layer is not None:
             keep_first(model, layer)
         if device is None or (device.startswith("cuda") and not torch.cuda.is_available()):
@@ -124,21 +124,6 @@ class DescendLM(HFLM):
 
 def _quiet() -> bool:
     return not sys.stderr.isatty() or is_quiet()
-
-
-def check_layer(layer: int | None, depth: int, run: str | Path) -> None:
-    """Refuse a K that is no layer.
-
-    Args:
-        layer: K; None for all layers.
-        depth: L.
-        run: The run's folder, for the message.
-
-    Raises:
-        InputError: If K is not from 1 to L.
-    """
-    if layer is not None and (not isinstance(layer, int) or not 1 <= layer <= depth):
-        raise InputError(f"layer must be from 1 to {depth}, the depth of {run}; got {layer}.")
 
 
 def without_end(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
