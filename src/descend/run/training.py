@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from transformers.utils import is_datasets_available
 from transformers.utils import logging as transformers_logging
 
 from descend.errors import InputError, Interrupted, Unsaved, reason
-from descend.methods import OF_METHOD
 from descend.objective import check_r_drop
 from descend.progress import Progress, is_quiet, progress
 from descend.recipes import Data, Recipe
@@ -29,9 +28,10 @@ from descend.results import CONFIG_FILE, LOCK_FILE, MODELS, PART, RunConfig, loc
 from descend.results.card import edited_card, put_card
 from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, atomic_folder, forget_results, refuse_foreign
 from descend.run.cards import run_card
+from descend.run.settings import differences, stored
 from descend.training import DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
-from descend.training.config import MEASURED, DescentArguments, DescentConfig
+from descend.training.config import MEASURED, DescentConfig
 from descend.training.preset import paper
 
 if is_datasets_available():
@@ -234,21 +234,6 @@ def _steps(args: DescentConfig, windows: int) -> tuple[int, int]:
     return args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * windows / step), epoch
 
 
-def stored(args: DescentArguments) -> dict[str, Any]:
-    """The training arguments for JSON: all of Descend's, and those of Transformers that differ from their defaults."""
-    # `TrainingArguments` resets Accelerate's global state, and with it the device, so reuse the existing state. The CPU
-    # supports every default.
-    reuse: dict[str, Any] = {"use_cpu": True, "accelerator_config": {"use_configured_state": True}}
-    # TRL still sets its default by the deprecated name, which warns; the new name gives both the same value.
-    by_name = {each.name: each.default for each in fields(args)}
-    reuse["activation_checkpointing"] = by_name["gradient_checkpointing"]
-    defaults = type(args)(output_dir=args.output_dir, **reuse).to_dict() | {"use_cpu": False}
-    ours = {each.name for each in fields(args)} - {each.name for each in fields(args.library)}
-    settable = {each.name for each in fields(args) if each.init} - {"output_dir", "resume_from_checkpoint"}
-    changed = {key for key, value in args.to_dict().items() if key in settable and value != defaults[key]}
-    return {key: value for key, value in args.to_dict().items() if key in ours | changed}
-
-
 def _same_run(folder: Path, config: RunConfig) -> None:
     """Refuse to resume in a folder that was made with other settings."""
     steps = {"max_steps", "num_train_epochs", "save_steps", "eval_steps", "logging_steps"}
@@ -257,17 +242,6 @@ def _same_run(folder: Path, config: RunConfig) -> None:
     differing = differences(old, new, steps)
     if differing:
         raise InputError(f"{folder} was made with other settings: {differing}. Give the same command to resume.")
-
-
-def differences(old: dict[str, Any], new: dict[str, Any], free: set[str] | frozenset[str] = frozenset()) -> str:
-    """The settings of two runs that differ, as text; empty if only those in ``free`` do.
-
-    A setting of another method that the old run does not know, because it is newer, is no difference.
-    """
-    newer = set().union(*OF_METHOD.values()) - OF_METHOD.get(str(new.get("method")), set()) - old.keys()
-    free = free | newer | {"disable_tqdm", "dataloader_pin_memory"}
-    differing = sorted(key for key in (old.keys() | new.keys()) - free if old.get(key) != new.get(key))
-    return ", ".join(f"{key} (was {old.get(key)}, now {new.get(key)})" for key in differing)
 
 
 class _StopOnSignal(TrainerCallback):
