@@ -14,7 +14,7 @@ from lm_eval.api.task import Task
 from lm_eval.evaluator import evaluate
 
 from descend.errors import InputError, reason
-from descend.harness.comparing import Paired, interval, paired
+from descend.harness.comparing import interval, paired
 from descend.harness.loading import load_tasks
 from descend.harness.model import DescendLM
 from descend.progress import progress
@@ -93,7 +93,10 @@ def evaluate_tasks(
                 lm.noise = level
                 by_level.append(score(lm, loaded, limit))
                 shown.update()
-            runs.append(_run(folder, lm))
+            trained, sigma = lm.subject.provenance, lm.subject.sigma
+            assert sigma is not None  # a run knows its own
+            names = {"model": trained.model, "method": trained.method, "seed": trained.seed}
+            runs.append(TaskRun(run=str(folder), depth=lm.depth, sigma=sigma, **names))
             scores.append(by_level)
             del lm
             gc.collect()  # before the next model is loaded
@@ -153,33 +156,17 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Real | np.bool_)
 
 
-def _run(folder: Path, lm: DescendLM) -> TaskRun:
-    provenance, sigma = lm.subject.provenance, lm.subject.sigma
-    assert sigma is not None  # a run knows its own
-    return TaskRun(
-        run=str(folder),
-        model=provenance.model,
-        method=provenance.method,
-        seed=provenance.seed,
-        depth=lm.depth,
-        sigma=sigma,
-    )
-
-
 def _curve(run: int, key: Key, levels: Sequence[Mapping[Key, Score]]) -> TaskCurve:
     scores = [level[key] for level in levels]
-    ends = [(None, None) if each.samples is None else interval(each.samples) for each in scores]
-    task, metric, chosen = key
+    low, high = zip(*(interval(each.samples) for each in scores), strict=True)
     return TaskCurve(
         run=run,
-        task=task,
-        metric=metric,
-        filter=chosen,
+        **_named(key),
         higher_is_better=scores[0].higher_is_better,
         samples=scores[0].count,
         values=[each.value for each in scores],
-        low=[low for low, _ in ends],
-        high=[high for _, high in ends],
+        low=low,
+        high=high,
     )
 
 
@@ -187,22 +174,18 @@ def _comparison(
     run: int, key: Key, levels: Sequence[Mapping[Key, Score]], first: Sequence[Mapping[Key, Score]]
 ) -> TaskComparison:
     pairs = [(mine[key], other[key]) for mine, other in zip(levels, first, strict=True)]
-    compared = [
-        Paired(mine.value - other.value)
-        if mine.samples is None or other.samples is None
-        else paired(mine.samples, other.samples)
-        for mine, other in pairs
-    ]
-    task, metric, chosen = key
+    compared = [paired(mine.samples, other.samples) for mine, other in pairs]
     return TaskComparison(
         run=run,
-        task=task,
-        metric=metric,
-        filter=chosen,
-        differences=[each.difference for each in compared],
+        **_named(key),
+        differences=[mine.value - other.value for mine, other in pairs],
         low=[each.low for each in compared],
         high=[each.high for each in compared],
         wins=[each.wins for each in compared],
         losses=[each.losses for each in compared],
         p_values=[each.p_value for each in compared],
     )
+
+
+def _named(key: Key) -> dict[str, Any]:
+    return dict(zip(("task", "metric", "filter"), key, strict=True))

@@ -123,12 +123,14 @@ def parse(kind: type[F], content: Any, source: str, todo: str) -> F:
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        raise InputError(f"{source} must hold {_name(kind)}; {_problem(error)}. {todo}") from None
+        raise InputError(f"{source} must hold {_described(kind)}; {_problem(error)}. {todo}") from None
     except (OverflowError, RecursionError) as error:
-        raise InputError(f"{source} must hold {_name(kind)}; got a value that is too large ({error}). {todo}") from None
+        raise InputError(
+            f"{source} must hold {_described(kind)}; got a value that is too large ({error}). {todo}"
+        ) from None
 
 
-def _name(kind: type[BaseModel]) -> str:
+def _described(kind: type[BaseModel]) -> str:
     return (kind.__doc__ or kind.__name__).split(".")[0].split("\n")[0].replace("``", "").lower()
 
 

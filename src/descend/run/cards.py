@@ -1,11 +1,12 @@
 """The model card of a run: what was trained, by which command, and what its evaluation says."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from descend.errors import InputError
 from descend.recipes.pretrained import SMALL
-from descend.results import MODELS, SUMMARY_FILE, Summary, read_config, read_summary, read_trained
+from descend.results import MODELS, read_config, read_summary, read_trained
 from descend.results.card import Card, noise_note, temperature_note, trained_note
 from descend.run.settings import is_local, train_command
 
@@ -28,8 +29,11 @@ def run_card(
         layers: K, for an export of the first K layers; None for the whole model.
     """
     config = read_config(folder)
-    summary, trained = _summary(folder, checkpoint), read_trained(folder / checkpoint)
-    temperature = config.temperature if checkpoint == MODELS[0] else None
+    summary = None
+    with suppress(InputError):  # not evaluated yet, or damaged
+        evaluated = read_summary(folder)
+        summary = evaluated if evaluated.checkpoint == checkpoint else None
+    trained, temperature = read_trained(folder / checkpoint), config.temperature if checkpoint == MODELS[0] else None
     start = next((config.settings[name] for name in ("pretrained", "model") if config.settings.get(name)), SMALL)
     base = None if start == SMALL or is_local(str(start)) else str(start)
     settings: dict[str, Any] = config.settings
@@ -64,14 +68,3 @@ def run_card(
         base_model=base,
         noise_on=noise_on,
     )
-
-
-def _summary(folder: Path, checkpoint: str) -> Summary | None:
-    """The run's summary if it is of this checkpoint; None for none, or one that can't be read."""
-    if not (folder / SUMMARY_FILE).is_file():
-        return None
-    try:
-        summary = read_summary(folder)
-    except InputError:
-        return None
-    return summary if summary.checkpoint == checkpoint else None

@@ -32,15 +32,19 @@ from descend.run.settings import differences, stored
 from descend.training import DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
 from descend.training.config import MEASURED, DescentConfig
-from descend.training.preset import paper
-
-if is_datasets_available():
-    import datasets
+from descend.training.preset import Preset, paper
 
 # Loading and saving need no progress bar; training and evaluation show their own progress.
 transformers_logging.disable_progress_bar()
 if is_datasets_available():
-    datasets.disable_progress_bars()
+    from datasets import disable_progress_bars
+
+    disable_progress_bars()
+
+
+_OF_LENGTH = frozenset({"max_steps", "num_train_epochs", "save_steps", "eval_steps", "logging_steps"})
+_OF_LENGTH |= {"load_best_model_at_end", "metric_for_best_model", "greater_is_better"}  # these depend on the steps
+"""Settings that may differ where a run is resumed, as for a longer one."""
 
 
 def train(
@@ -97,13 +101,15 @@ def _train(
         tqdm.write(f"{data.name}: {note}", file=sys.stderr)
     args.warmup(*_steps(args, len(data.train)))  # type: ignore[arg-type]
     setup = recipe.resolve(args, data)
-    recipe = setup.recipe
+    recipe, preset = setup.recipe, Preset()
+    if args.preset is not None:
+        preset = paper(name, args.method, getattr(recipe, "dataset", "imdb"))
     config = RunConfig(
         descend=version("descend"),
         recipe=name,
         method=args.method,
         preset=args.preset,
-        overridden=_overridden(name, recipe, args),
+        overridden=preset.overridden(vars(args), asdict(recipe)),
         seed=args.seed,
         model=recipe.label,
         dataset=data.name,
@@ -113,7 +119,10 @@ def _train(
         versions={library: version(library) for library in ("torch", "transformers", "accelerate")},
     )
     if resume and _begun(out):
-        _same_run(out, config)
+        earlier = read_config(out)
+        old, new = (each.settings | each.training | {"recipe": each.recipe} for each in (earlier, config))
+        if changed := differences(old, new, _OF_LENGTH):
+            raise InputError(f"{out} was made with other settings: {changed}. Give the same command to resume.")
     try:
         trainer = setup.trainer([stop, *callbacks])
     except (ValueError, ImportError, RuntimeError, OSError) as error:  # Transformers and others check their arguments
@@ -158,7 +167,7 @@ def _train(
         with atomic_folder(out / "model") if main else nullcontext(out / "model") as folder:
             trainer.save_pretrained(folder)
         trainer.save_dual(out / DUAL_FILE, out / "model")
-        sigma = trainer.sigma
+        sigma = trainer.sigma  # on all processes
         if main:
             ended = {
                 "sigma": sigma,
@@ -183,14 +192,6 @@ def check_method(recipe: Recipe, method: str) -> None:
         raise InputError(f"the method {method} {refusal} Choose another method.")
     if method == "r-drop":
         check_r_drop(recipe.task())
-
-
-def _overridden(name: str, recipe: Recipe, args: DescentConfig) -> list[str]:
-    """The preset's settings that were overridden; empty without a preset."""
-    if args.preset is None:
-        return []
-    chosen = paper(name, args.method, getattr(recipe, "dataset", "imdb"))
-    return chosen.overridden(vars(args), asdict(recipe))
 
 
 def finished(folder: Path) -> bool:
@@ -232,16 +233,6 @@ def _steps(args: DescentConfig, windows: int) -> tuple[int, int]:
     step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     epoch = math.ceil(windows / step)
     return args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * windows / step), epoch
-
-
-def _same_run(folder: Path, config: RunConfig) -> None:
-    """Refuse to resume in a folder that was made with other settings."""
-    steps = {"max_steps", "num_train_epochs", "save_steps", "eval_steps", "logging_steps"}
-    steps |= {"load_best_model_at_end", "metric_for_best_model", "greater_is_better"}  # these depend on the steps
-    old, new = (each.settings | each.training | {"recipe": each.recipe} for each in (read_config(folder), config))
-    differing = differences(old, new, steps)
-    if differing:
-        raise InputError(f"{folder} was made with other settings: {differing}. Give the same command to resume.")
 
 
 class _StopOnSignal(TrainerCallback):
