@@ -10,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_model
 from lm_eval.evaluator import simple_evaluate
@@ -24,11 +23,8 @@ from descend.cli import main
 from descend.errors import InputError
 from descend.harness import loading
 from descend.harness.model import DescendLM, without_end
-from descend.models import LayeredCausalLM
-from descend.models.first_layers import keep_first
 from descend.results import TaskResults, read_json
 from descend.tasks.text import encode_prompt
-from tests.support.networks import CAUSAL, causal
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--depth", "3", "--hidden-size", "32", "--heads", "2", "--max-length", "60", "--noise", "0.5", "--use-cpu"]
@@ -155,20 +151,6 @@ def test_padded_batches_agree_up_to_rounding(run):
     assert padded[1] == pytest.approx(results[1], abs=1e-4) and padded[2] == results[2]
 
 
-@pytest.mark.parametrize("family", CAUSAL)
-@torch.no_grad()
-def test_an_exit_is_the_head_on_that_layers_output(family):
-    ids = torch.tensor([[5, 9, 2, 7, 11]])
-    read_by_head = list(LayeredCausalLM(causal(family, "eager")).predictions({"input_ids": ids}))
-    for layer in (1, 2):
-        model = LayeredCausalLM(causal(family, "eager"))
-        keep_first(model, layer)
-        assert torch.allclose(model.network(ids).logits, read_by_head[layer], atol=1e-5)
-        settings = {"max_new_tokens": 3, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
-        answer = model.network.generate(ids, attention_mask=torch.ones_like(ids), **settings)
-        assert answer[0, 5] == read_by_head[layer][0, -1].argmax()
-
-
 def test_a_prompt_is_encoded_as_in_training(run):
     tokenizer = AutoTokenizer.from_pretrained(run / "model")
     closing = tokenizer("red sun")["input_ids"]
@@ -236,6 +218,10 @@ def test_runs_are_evaluated_and_compared(run, plain, tasks, tmp_path, capsys):
             exact = binomtest(wins, wins + losses).pvalue if wins + losses else 1
             assert each.p_values[level] == pytest.approx(exact)
             assert each.low[level] <= each.differences[level] <= each.high[level]
+    for change, words in [({"noise": [0]}, "1 levels"), ({"runs": []}, "run must be"), ({"curves": 3}, "curves")]:
+        out.write_text(json.dumps(results.content() | change))
+        with pytest.raises(InputError, match=words):
+            TaskResults.read(out)
 
 
 def test_the_same_command_gives_the_same_file_and_overwrites_none(run, tasks, tmp_path, capsys):
@@ -387,13 +373,3 @@ def test_two_tasks_of_one_name_are_refused(run, tasks, tmp_path, capsys):
     names = f"{tasks['choose']},{twin}"
     assert main(["tasks", str(run), "--tasks", names, "--out", str(tmp_path / "out.json")]) == 2
     assert "choose" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_a_damaged_file_of_results_is_one_line(run, tasks, tmp_path):
-    out = tmp_path / "out.json"
-    assert main(["tasks", str(run), "--tasks", tasks["choose"], "--limit", "2", "--out", str(out)]) == 0
-    content = read_json(out)
-    for change, words in [({"noise": [0, 1]}, "2 levels"), ({"runs": []}, "run must be"), ({"curves": 3}, "curves")]:
-        out.write_text(json.dumps(content | change))
-        with pytest.raises(InputError, match=words):
-            TaskResults.read(out)

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from descend.errors import InputError
 from descend.results import LOCK_FILE, locked
-from descend.results.folder import put
+from descend.results.folder import new_file, put
 from descend.results.ownership import atomic_folder
 
 fork = multiprocessing.get_context("fork")
@@ -58,6 +58,27 @@ def test_another_process_is_refused_and_told_who_holds_the_lock(tmp_path: Path) 
         holder.join()
     with locked(tmp_path):
         pass
+
+
+def test_a_new_file_is_written_by_one_process_and_over_none(tmp_path: Path) -> None:
+    (path := tmp_path / "new" / "answers.json").parent.mkdir()
+    path.touch()
+    with pytest.raises(InputError, match=r"answers\.json exists; choose another"), new_file(path):
+        pass
+    path.unlink()
+    with new_file(path), pytest.raises(InputError, match=r"answers\.json exists"):
+        path.touch()
+        with new_file(path):
+            pass
+    holder = holder_of(path)
+    path.unlink()
+    try:
+        with pytest.raises(InputError, match=f"process {holder.pid} "), new_file(path):
+            pass
+    finally:
+        holder.kill()
+        holder.join()
+    assert not path.exists()
 
 
 def test_a_killed_process_holds_nothing_though_a_process_forked_from_it_lives(tmp_path: Path) -> None:

@@ -2,11 +2,11 @@
 
 import math
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from lm_eval.api.instance import Instance
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from tokenizers import processors
@@ -77,6 +77,9 @@ class DescendLM(HFLM):
         )
         if self.device.type == "cpu":
             self.batch_size_per_gpu = 1
+        hidden = not sys.stderr.isatty() or is_quiet()  # lm-eval's bars are for a terminal
+        for asks in ("loglikelihood", "loglikelihood_rolling", "generate_until"):
+            setattr(self, asks, partial(getattr(self, asks), disable_tqdm=hidden))
         self.subject, self.depth = subject, depth
         self._layered = model
         self._noise = subject.recipe.corruption(subject.sigma, seed)
@@ -94,18 +97,6 @@ class DescendLM(HFLM):
             raise InputError(f"noise must be a level γ of at least 0, in std of the clean embedding; got {level}.")
         self._noise = self._noise.at(level)
 
-    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """HFLM's, with bars on a terminal alone."""
-        return super().loglikelihood(requests, disable_tqdm or _quiet())
-
-    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """HFLM's, with a bar on a terminal alone."""
-        return super().loglikelihood_rolling(requests, disable_tqdm or _quiet())
-
-    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """HFLM's, with a bar on a terminal alone."""
-        return super().generate_until(requests, disable_tqdm or _quiet())
-
     def _loglikelihood_tokens(
         self, requests: list[Any], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
@@ -120,10 +111,6 @@ class DescendLM(HFLM):
     def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **generation_kwargs: Any) -> Tensor:
         with self._noise.on(self.model, indices=self._draws), self._draws.following(self._layered.library):
             return super()._model_generate(context, max_length, stop, **generation_kwargs)
-
-
-def _quiet() -> bool:
-    return not sys.stderr.isatty() or is_quiet()
 
 
 def without_end(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

@@ -123,15 +123,11 @@ def parse(kind: type[F], content: Any, source: str, todo: str) -> F:
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        raise InputError(f"{source} must hold {_described(kind)}; {_problem(error)}. {todo}") from None
+        problem = _problem(error)
     except (OverflowError, RecursionError) as error:
-        raise InputError(
-            f"{source} must hold {_described(kind)}; got a value that is too large ({error}). {todo}"
-        ) from None
-
-
-def _described(kind: type[BaseModel]) -> str:
-    return (kind.__doc__ or kind.__name__).split(".")[0].split("\n")[0].replace("``", "").lower()
+        problem = f"got a value that is too large ({error})"
+    expected = (kind.__doc__ or kind.__name__).split(".")[0].split("\n")[0].replace("``", "").lower()
+    raise InputError(f"{source} must hold {expected}; {problem}. {todo}")
 
 
 def _problem(error: ValidationError) -> str:
