@@ -22,7 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from descend.errors import InputError, Interrupted, Unsaved, reason
 from descend.objective import check_r_drop
-from descend.progress import Progress, is_quiet, progress
+from descend.progress import is_quiet, progress
 from descend.recipes import Data, Recipe
 from descend.results import CONFIG_FILE, LOCK_FILE, MODELS, PART, RunConfig, locked, read_config
 from descend.results.card import edited_card, put_card
@@ -296,25 +296,18 @@ class _ForgetResults(TrainerCallback):
         self._out = None
 
 
-class _ShowProgress(TrainerCallback):
+class _ShowProgress(ProgressCallback):
     """Shows the steps, the time left and the last logged losses, on the main process."""
 
-    def __init__(self) -> None:
-        self._bar: Progress | None = None
-
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.current_step = state.global_step
         if state.is_world_process_zero:
-            self._bar = progress(state.max_steps, "training", "step", initial=state.global_step)
+            self.training_bar = progress(state.max_steps, "training", "step", initial=state.global_step)
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._bar is not None:
-            self._bar.update(state.global_step - self._bar.n)
+    def on_prediction_step(self, *_: Any, **kwargs: Any) -> None:
+        """Evaluation shows its own progress."""
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         shown = {name: logs[name] for name in ("loss", "eval_loss", "eval_violation") if name in (logs or {})}
-        if self._bar is not None and shown:
-            self._bar.set_postfix({name: f"{value:.3f}" for name, value in shown.items()})
-
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        if self.training_bar is not None and shown:
+            self.training_bar.set_postfix({name: f"{value:.3f}" for name, value in shown.items()})
