@@ -95,8 +95,16 @@ def evaluate_tasks(
                 shown.update()
             trained, sigma = lm.subject.provenance, lm.subject.sigma
             assert sigma is not None  # a run knows its own
-            names = {"model": trained.model, "method": trained.method, "seed": trained.seed}
-            runs.append(TaskRun(run=str(folder), depth=lm.depth, sigma=sigma, **names))
+            runs.append(
+                TaskRun(
+                    run=str(folder),
+                    model=trained.model,
+                    method=trained.method,
+                    seed=trained.seed,
+                    depth=lm.depth,
+                    sigma=sigma,
+                )
+            )
             scores.append(by_level)
             del lm
             gc.collect()  # before the next model is loaded
@@ -158,15 +166,15 @@ def _is_number(value: Any) -> bool:
 
 def _curve(run: int, key: Key, levels: Sequence[Mapping[Key, Score]]) -> TaskCurve:
     scores = [level[key] for level in levels]
-    low, high = zip(*(interval(each.samples) for each in scores), strict=True)
+    ends = [interval(each.samples) for each in scores]
     return TaskCurve(
         run=run,
         **_named(key),
         higher_is_better=scores[0].higher_is_better,
         samples=scores[0].count,
         values=[each.value for each in scores],
-        low=low,
-        high=high,
+        low=[low for low, _ in ends],
+        high=[high for _, high in ends],
     )
 
 

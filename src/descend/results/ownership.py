@@ -77,12 +77,6 @@ _SCHEMAS: dict[str, Any] = {
 }
 """JSON file → the type of its content."""
 
-_MEMBERS = {
-    DUAL_FILE: {"multipliers", "slack"},
-    FRAMES_FILE: {"clean.npy", "noisy.npy", "reconstruction.npy"},
-}
-"""Archive → the arrays that it holds at least."""
-
 _TABLES = {"studies", "version_info", "alembic_version"}
 """Tables of Optuna's databases."""
 
@@ -289,8 +283,10 @@ def _is_our_file(path: Path) -> bool:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
             tables = {table for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         return not tables or not tables.isdisjoint(_TABLES)
-    if name in _MEMBERS:
-        with safe_open(path, framework="np") if name == DUAL_FILE else zipfile.ZipFile(path) as archive:
-            held = archive.keys() if name == DUAL_FILE else archive.namelist()
-        return _MEMBERS[name].issubset(held)
+    if name == DUAL_FILE:
+        with safe_open(path, framework="np") as tensors:
+            return {"multipliers", "slack"}.issubset(tensors.keys())
+    if name == FRAMES_FILE:
+        with zipfile.ZipFile(path) as archive:
+            return {"clean.npy", "noisy.npy", "reconstruction.npy"}.issubset(archive.namelist())
     return name.startswith((PART, LOCK_FILE))

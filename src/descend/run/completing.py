@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from descend.errors import InputError
@@ -102,8 +101,10 @@ def complete(
                 with subject.recipe.corruption(subject.sigma, batch_seed).at(level).on(network):
                     answers = _answers(network, tokenizer, batch, max_new_tokens, layered.limits["length"])
                 for row, answer in zip(batch, answers, strict=True):
-                    entry = {"instruction": row["instruction"], "output": answer, "generator": generator}
-                    entry = None if answer is None else entry | {"dataset": row.get("dataset", "")}
+                    entry = None
+                    if answer is not None:
+                        entry = {"instruction": row["instruction"], "output": answer, "generator": generator}
+                        entry["dataset"] = row.get("dataset", "")
                     file.write(json.dumps(entry, ensure_ascii=False) + "\n")
                     done.append(entry)
                 file.flush()
@@ -116,7 +117,7 @@ def complete(
 
 @torch.no_grad()
 def _answers(
-    network: nn.Module,
+    network: Any,
     tokenizer: PreTrainedTokenizerBase,
     rows: Sequence[dict[str, Any]],
     max_new_tokens: int,
