@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def complete(
                 with subject.recipe.corruption(subject.sigma, batch_seed).at(level).on(network):
                     answers = _answers(network, tokenizer, batch, max_new_tokens, layered.limits["length"])
                 for row, answer in zip(batch, answers, strict=True):
-                    entry = None
+                    entry: dict[str, Any] | None = None
                     if answer is not None:
                         entry = {"instruction": row["instruction"], "output": answer, "generator": generator}
                         entry["dataset"] = row.get("dataset", "")
@@ -142,7 +143,7 @@ def _answers(
     )
     width = padded["input_ids"].shape[1]
     for (place, room), ids in zip(rooms.items(), generated, strict=True):
-        answers[place] = tokenizer.decode(ids[width : width + room], skip_special_tokens=True).strip()
+        answers[place] = str(tokenizer.decode(ids[width : width + room], skip_special_tokens=True)).strip()
     return answers
 
 
@@ -167,10 +168,10 @@ def _resumed(partial: Path, settings: dict[str, Any], prompts: int, batch_size: 
     if not content.startswith(_BEGIN[: len(content)]):
         raise InputError(f"{partial} was not written by descend complete. Move it, or choose another file with --out.")
     lines = content.split("\n")[:-1]
-    try:
+    before: Any = None
+    entries: list[Any] = []
+    with suppress(ValueError):
         before, *entries = map(parse_json, lines) if lines else [settings]
-    except ValueError:
-        before, entries = None, []
     if not isinstance(before, dict) or not all(entry is None or isinstance(entry, dict) for entry in entries):
         raise InputError(f"{partial} is damaged. Remove it to start again.")
     if changed := differences(before, settings):

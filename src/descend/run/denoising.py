@@ -76,8 +76,8 @@ def denoise(
             frames += first
     count = f"{_some(frames, 'frame')} of {_some(len(clips), 'clip')}"
     lines = [f"{out}: {count} after layer {layer} of {denoiser.depth}."]
-    if (std := denoiser.noise_std) is not None:
-        lines.append(f"The model was trained to remove noise of standard deviation {std:.0f} of 255.")
+    if (trained := denoiser.noise_std) is not None:
+        lines.append(f"The model was trained to remove noise of standard deviation {trained:.0f} of 255.")
     if added:
         before, after = (added / frames) ** 0.5, (left / frames) ** 0.5
         lines.append(f"RMSE against the frames before noise was added: {before:.1f} with it, {after:.1f} denoised.")

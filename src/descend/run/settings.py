@@ -39,7 +39,7 @@ def _defaults(args: DescentArguments) -> dict[str, Any]:
     """The arguments of this class that nobody has set, for JSON."""
     # TRL still sets its default by the deprecated name, which warns; the new name gives both the same value.
     by_name = {each.name: each.default for each in fields(args)}
-    both = {"activation_checkpointing": by_name["gradient_checkpointing"]}
+    both: dict[str, Any] = {"activation_checkpointing": by_name["gradient_checkpointing"]}
     return type(args)(output_dir=args.output_dir, **_REUSE, **both).to_dict() | {"use_cpu": False}
 
 

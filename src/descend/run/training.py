@@ -299,6 +299,8 @@ class _ForgetResults(TrainerCallback):
 class _ShowProgress(ProgressCallback):
     """Shows the steps, the time left and the last logged losses, on the main process."""
 
+    training_bar: Any
+
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.current_step = state.global_step
         if state.is_world_process_zero:
