@@ -154,7 +154,7 @@ def _convert(models: dict[Path, Path]) -> None:
     from transformers.utils import logging
 
     from descend.results import locked
-    from descend.results.ownership import aside
+    from descend.results.ownership import atomic_folder
     from examples.convert_llama2c import convert
 
     logging.disable_progress_bar()
@@ -162,7 +162,7 @@ def _convert(models: dict[Path, Path]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with locked(target.parent, wait=True):
             if not target.exists():
-                with aside(target) as part:
+                with atomic_folder(target) as part:
                     convert(source, part)
 
 

@@ -98,8 +98,8 @@ def test_a_run_on_video_says_and_adds_it(tmp_path, level, sigma, noise_is, expec
     (run / "config.json").write_text(json.dumps(config | {"settings": settings}))
     assert DescentDenoiser.from_pretrained(run).noise_std == pytest.approx(255 * expected)
     write_frames(tmp_path / "clip", 2)
-    found = denoise(run, tmp_path / "clip", tmp_path / "out", noise=level)
-    assert math.sqrt(found.added / found.frames) == pytest.approx(255 * expected, rel=0.02)
+    *_, error = denoise(run, tmp_path / "clip", tmp_path / "out", noise=level)
+    assert float(re.search(r"added: (\S+) with it", error)[1]) == pytest.approx(255 * expected, rel=0.02)
     data = SimpleNamespace(name="clips", train=(), validation=(), test=(), frame_sizes=None, sigma=sigma)
     lines, _ = RECIPES["video-ut"](data="generated", **settings).about(data)
     assert f"standard deviation {255 * expected:.0f} of 255 grey levels" in lines[-1]

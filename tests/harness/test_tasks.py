@@ -10,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_model
 from lm_eval.evaluator import simple_evaluate
@@ -24,11 +23,8 @@ from descend.cli import main
 from descend.errors import InputError
 from descend.harness import loading
 from descend.harness.model import DescendLM, without_end
-from descend.models import LayeredCausalLM
-from descend.models.first_layers import keep_first
-from descend.results import read_json, read_task_results
+from descend.results import TaskResults, read_json
 from descend.tasks.text import encode_prompt
-from tests.support.networks import CAUSAL, causal
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--depth", "3", "--hidden-size", "32", "--heads", "2", "--max-length", "60", "--noise", "0.5", "--use-cpu"]
@@ -155,20 +151,6 @@ def test_padded_batches_agree_up_to_rounding(run):
     assert padded[1] == pytest.approx(results[1], abs=1e-4) and padded[2] == results[2]
 
 
-@pytest.mark.parametrize("family", CAUSAL)
-@torch.no_grad()
-def test_an_exit_is_the_head_on_that_layers_output(family):
-    ids = torch.tensor([[5, 9, 2, 7, 11]])
-    read_by_head = list(LayeredCausalLM(causal(family, "eager")).predictions({"input_ids": ids}))
-    for layer in (1, 2):
-        model = LayeredCausalLM(causal(family, "eager"))
-        keep_first(model, layer)
-        assert torch.allclose(model.network(ids).logits, read_by_head[layer], atol=1e-5)
-        settings = {"max_new_tokens": 3, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
-        answer = model.network.generate(ids, attention_mask=torch.ones_like(ids), **settings)
-        assert answer[0, 5] == read_by_head[layer][0, -1].argmax()
-
-
 def test_a_prompt_is_encoded_as_in_training(run):
     tokenizer = AutoTokenizer.from_pretrained(run / "model")
     closing = tokenizer("red sun")["input_ids"]
@@ -204,7 +186,7 @@ def test_runs_are_evaluated_and_compared(run, plain, tasks, tmp_path, capsys):
     flags = ["--tasks", ",".join(tasks.values()), "--noise", "0,1", "--out", str(out)]
     assert main(["tasks", str(run), str(plain), *flags]) == 0
     printed = capsys.readouterr().out
-    results = read_task_results(out)
+    results = TaskResults.read(out)
     assert str(out) in printed and results.noise == [0, 1] and results.layer is None
     assert [each.method for each in results.runs] == ["constrained", "erm"] and results.runs[0].depth == 3
     curves = {(each.run, each.metric): each for each in results.curves}
@@ -236,6 +218,10 @@ def test_runs_are_evaluated_and_compared(run, plain, tasks, tmp_path, capsys):
             exact = binomtest(wins, wins + losses).pvalue if wins + losses else 1
             assert each.p_values[level] == pytest.approx(exact)
             assert each.low[level] <= each.differences[level] <= each.high[level]
+    for change, words in [({"noise": [0]}, "1 levels"), ({"runs": []}, "run must be"), ({"curves": 3}, "curves")]:
+        out.write_text(json.dumps(results.content() | change))
+        with pytest.raises(InputError, match=words):
+            TaskResults.read(out)
 
 
 def test_the_same_command_gives_the_same_file_and_overwrites_none(run, tasks, tmp_path, capsys):
@@ -352,7 +338,7 @@ def test_trusted_code_runs_and_a_plain_task_needs_no_trust(code, run, capsys):
         assert not (code / "ran").exists()
         out = ["--out", str(code / f"{task.stem}.json")]
         assert main(["tasks", str(run), "--tasks", str(task), *out, *flags]) == status
-    assert (code / "ran").exists() and read_task_results(code / "coded.json").curves[0].task == "coded"
+    assert (code / "ran").exists() and TaskResults.read(code / "coded.json").curves[0].task == "coded"
     assert "--trust-code" in capsys.readouterr().err
 
 
@@ -362,7 +348,7 @@ def test_the_task_of_the_page_is_one(run, tmp_path, monkeypatch):
     Path("task.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
     Path("answers.jsonl").write_text(json.dumps({"instruction": "go", "choices": ["red sun", "sun red"], "label": 1}))
     assert main(["tasks", str(run), "--tasks", "task.yaml", "--out", "out.json"]) == 0
-    assert {each.metric for each in read_task_results(Path("out.json")).curves} == {"acc", "acc_norm"}
+    assert {each.metric for each in TaskResults.read(Path("out.json")).curves} == {"acc", "acc_norm"}
 
 
 def test_an_answer_longer_than_the_context_is_one_line(run, tasks, tmp_path, capsys):
@@ -387,13 +373,3 @@ def test_two_tasks_of_one_name_are_refused(run, tasks, tmp_path, capsys):
     names = f"{tasks['choose']},{twin}"
     assert main(["tasks", str(run), "--tasks", names, "--out", str(tmp_path / "out.json")]) == 2
     assert "choose" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_a_damaged_file_of_results_is_one_line(run, tasks, tmp_path):
-    out = tmp_path / "out.json"
-    assert main(["tasks", str(run), "--tasks", tasks["choose"], "--limit", "2", "--out", str(out)]) == 0
-    content = read_json(out)
-    for change, words in [({"noise": [0, 1]}, "2 levels"), ({"runs": []}, "run must be"), ({"curves": 3}, "curves")]:
-        out.write_text(json.dumps(content | change))
-        with pytest.raises(InputError, match=words):
-            read_task_results(out)

@@ -20,7 +20,7 @@ from descend.noise import GaussianNoise
 from descend.results import RunConfig, parse_summary, read_config
 from descend.results.card import CARD_FILE, Card, edited_card, write_card
 from descend.run import stored
-from descend.run.cards import train_command
+from descend.run.settings import train_command
 from tests.support.networks import QUIET, network
 from tests.support.runs import train
 
@@ -54,6 +54,8 @@ def test_a_card_before_the_evaluation(tmp_path):
     assert data["library_name"] == "transformers" and data["base_model"] == "a/b" and data["license"] == "mit"
     assert data["pipeline_tag"] == "text-classification" and data["tags"] == ["descend"]
     assert "model-index" not in data
+    for architecture, task in (("LlamaForCausalLM", "text-generation"), ("UT", None)):
+        assert ModelCard(card(architecture=architecture).text()).data.get("pipeline_tag") == task
     for part in ("# m", "About it.", "Feasible.", "```\ndescend train x\n```"):
         assert part in loaded.text
 
@@ -77,6 +79,8 @@ def test_the_tables_and_results_of_an_evaluation():
     assert "the input itself" not in text
     beside = card(summary=parse_summary(SUMMARY | {"input_metrics": {"0": 0.95, "1.0": 0.3}})).text()
     assert "| the input itself | 0.95 | 0.3 |\n| 0 | 0.5 | 0.4 |" in beside
+    diverged = SUMMARY | {"layer_metrics": {"0": [0.5, 0.7, None], "1.0": [None] * 3}}
+    assert not ModelCard(card(summary=parse_summary(diverged)).text()).data.eval_results
     cells = [line.count("|") for line in text.splitlines() if line.startswith("|")]
     assert set(cells) == {4, 5, 6}  # no name has broken a table
 
@@ -92,14 +96,6 @@ def test_an_export_is_read_at_its_last_layer():
     text = card(summary=parse_summary(SUMMARY), layer=1).text()
     values = {each.metric_args["noise"]: each.metric_value for each in ModelCard(text).data.eval_results}
     assert values == {0.0: 0.7, 1.0: 0.6} and "ends with layer 1 of 2" in text and "| 1 | 0.6 | 3 |" in text
-
-
-@pytest.mark.parametrize(
-    ("architecture", "task"),
-    [("LlamaForCausalLM", "text-generation"), ("BertForTokenClassification", "token-classification"), ("UT", None)],
-)
-def test_the_hubs_name_of_a_task(architecture, task):
-    assert ModelCard(card(architecture=architecture).text()).data.get("pipeline_tag") == task
 
 
 def test_a_card_is_written_again_until_a_user_edits_it(tmp_path, caplog):
@@ -138,23 +134,25 @@ def test_a_run_has_a_card_from_its_end_on_and_a_new_one_after_each_evaluation(tm
     assert second.text.count("on the pixels") == 2
     assert "\nOpen: " in second.text and "interval" not in second.text  # of its few clips
     assert "input embedding" not in second.text and "head" not in second.text
+    # The evaluation of another checkpoint belongs to that one's card.
+    shutil.copytree(run / "model", run / "best_feasible")
+    shutil.copy(run / "dual.safetensors", run / "best_feasible")
+    before = file.read_text()
+    assert main(["evaluate", str(run), "--noise", "0", "--model", "best_feasible"]) == 0
+    assert file.read_text() == before and ModelCard.load(run / "best_feasible" / CARD_FILE).data.eval_results
+    # The command is as long as what was chosen, and names no folders.
+    config = read_config(run)
+    (data := tmp_path / "secret" / "clips").mkdir(parents=True)
+    config = config.model_copy(update={"settings": config.settings | {"data": str(data), "cache_dir": str(tmp_path)}})
+    command = train_command(config)
+    assert "--data clips" in command and "secret" not in command and str(tmp_path) not in command
+    assert "--learning-rate" not in command and "--max-steps 3" in command
     file.write_text(file.read_text().replace("tags:", "license: mit\ntags:"))
     theirs = file.read_text()
     # Neither an evaluation nor a resumed run replaces the user's card.
     assert main(["evaluate", str(run), "--noise", "0"]) == 0
     assert train(run, "--resume", "--noise-is", "variance", steps=3) == 0
     assert file.read_text() == theirs and caplog.text.count("was edited") == 2
-
-
-def test_an_evaluation_of_another_checkpoint_is_not_told_of_the_last_model(tmp_path):
-    run = tmp_path / "run"
-    assert train(run, steps=3) == 0
-    shutil.copytree(run / "model", run / "best_feasible")
-    shutil.copy(run / "dual.safetensors", run / "best_feasible")
-    before = (run / "model" / CARD_FILE).read_text()
-    assert main(["evaluate", str(run), "--noise", "0", "--model", "best_feasible"]) == 0
-    assert (run / "model" / CARD_FILE).read_text() == before
-    assert ModelCard.load(run / "best_feasible" / CARD_FILE).data.eval_results
 
 
 COMMANDS = [
@@ -183,17 +181,6 @@ def test_the_command_of_a_card_trains_the_same_run(command, tmp_path, monkeypatc
     words = shlex.split(train_command(config))
     assert words[:3] == ["descend", "train", name] and words[-2:] == ["--out", "RUN"]
     assert settings(words[2:-2]) == (name, recipe, training)
-
-
-def test_a_command_is_as_long_as_what_was_chosen_and_names_no_folders(tmp_path):
-    assert train(tmp_path / "run", steps=1) == 0
-    config = read_config(tmp_path / "run")
-    data = tmp_path / "secret" / "clips"
-    data.mkdir(parents=True)
-    config = config.model_copy(update={"settings": config.settings | {"data": str(data), "cache_dir": str(tmp_path)}})
-    command = train_command(config)
-    assert "--data clips" in command and "secret" not in command and str(tmp_path) not in command
-    assert "--learning-rate" not in command and "--max-steps 1" in command
 
 
 def rows():
@@ -243,9 +230,3 @@ def test_what_is_pushed_has_our_card(adapters, tmp_path, pushed):
     trainer.push_to_hub()
     trainer.save_model()
     assert (tmp_path / "out" / CARD_FILE).read_text() == "# Mine\n"
-
-
-def test_numbers_that_are_not_finite_are_no_results():
-    diverged = SUMMARY | {"layer_metrics": {"0": [0.5, 0.7, None], "1.0": [None] * 3}}
-    data = ModelCard(card(summary=parse_summary(diverged)).text()).data
-    assert not data.eval_results

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 
 from descend.errors import InputError
 from descend.results import LOCK_FILE, locked
-from descend.results.folder import put
-from descend.results.ownership import aside
+from descend.results.folder import new_file, put
+from descend.results.ownership import atomic_folder
 
 fork = multiprocessing.get_context("fork")
 
@@ -58,6 +58,27 @@ def test_another_process_is_refused_and_told_who_holds_the_lock(tmp_path: Path) 
         holder.join()
     with locked(tmp_path):
         pass
+
+
+def test_a_new_file_is_written_by_one_process_and_over_none(tmp_path: Path) -> None:
+    (path := tmp_path / "new" / "answers.json").parent.mkdir()
+    path.touch()
+    with pytest.raises(InputError, match=r"answers\.json exists; choose another"), new_file(path):
+        pass
+    path.unlink()
+    with new_file(path), pytest.raises(InputError, match=r"answers\.json exists"):
+        path.touch()
+        with new_file(path):
+            pass
+    holder = holder_of(path)
+    path.unlink()
+    try:
+        with pytest.raises(InputError, match=f"process {holder.pid} "), new_file(path):
+            pass
+    finally:
+        holder.kill()
+        holder.join()
+    assert not path.exists()
 
 
 def test_a_killed_process_holds_nothing_though_a_process_forked_from_it_lives(tmp_path: Path) -> None:
@@ -116,7 +137,7 @@ def test_locks_need_nothing_that_windows_lacks() -> None:
 def test_two_folders_in_one_parent_are_written_at_once(tmp_path):
     precious = tmp_path / ".part" / "precious"
     precious.mkdir(parents=True)
-    with aside(tmp_path / "one", alone=False) as one, aside(tmp_path / "two", alone=False) as two:
+    with atomic_folder(tmp_path / "one", alone=False) as one, atomic_folder(tmp_path / "two", alone=False) as two:
         (one / "file").write_text("1")
         (two / "file").write_text("2")
     assert (tmp_path / "one" / "file").read_text() == "1" and (tmp_path / "two" / "file").read_text() == "2"
@@ -132,7 +153,7 @@ def test_weights_are_read_by_those_whom_the_umask_allows(tmp_path, umask, mode):
     before = os.umask(umask)
     try:
         put(tmp_path / "dual.safetensors", write)
-        with aside(tmp_path / "model") as part:
+        with atomic_folder(tmp_path / "model") as part:
             write(part / "model.safetensors")
     finally:
         os.umask(before)

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from descend.errors import InputError
 from descend.report import write_completions
 from descend.results.ownership import (
-    aside,
+    atomic_folder,
     clear,
     forget_results,
     free_name,
@@ -158,7 +158,7 @@ def test_a_folder_is_replaced_if_it_is_ours_and_kept_otherwise(tmp_path, case, c
     assert written_by_descend(folder) is ours
     (tmp_path / ".part").mkdir()
     make(tmp_path / ".part" / "draft.txt", "my draft")
-    with aside(folder) as part:
+    with atomic_folder(folder) as part:
         make(part / "new.txt", "new")
     assert [path.name for path in folder.iterdir()] == ["new.txt"]
     kept = {path.name for path in tmp_path.glob("kept-*/*")}

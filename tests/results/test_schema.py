@@ -52,28 +52,19 @@ GROUPS = {
 
 
 def test_a_summary_keeps_every_key_and_value_when_it_is_written_again(tmp_path: Path) -> None:
-    parse_summary(SUMMARY).write(tmp_path / "summary.json")
-    assert json.loads((tmp_path / "summary.json").read_text()) == SUMMARY | {"schema": SCHEMA}
-    assert read_summary(tmp_path).content()["exit"]["chosen"]["accuracy"] == 0.8
-
-
-def test_keys_of_a_later_version_are_kept(tmp_path: Path) -> None:
-    later = SUMMARY | {"new": {"a": [1]}, "ratios": {"mean": 0.5, "newer": 1}}
-    parse_summary(later).write(tmp_path / "summary.json")
-    assert json.loads((tmp_path / "summary.json").read_text()) == later | {"schema": SCHEMA}
+    later = {"new": {"a": [1]}, "ratios": {"mean": 0.5, "newer": 1}}  # keys of a later version
+    for content in (SUMMARY, SUMMARY | later):
+        parse_summary(content).write(tmp_path / "summary.json")
+        assert json.loads((tmp_path / "summary.json").read_text()) == content | {"schema": SCHEMA}
+    exits = read_summary(tmp_path).exit
+    assert exits.chosen.value == exits.confidence[0].value == 0.8 and "1.20 of 2 layers" in exits.sentence("accuracy")
+    assert parse_summary({key: SUMMARY[key] for key in REQUIRED}).feasible is None
 
 
 def test_null_is_a_number_that_is_not_finite() -> None:
     summary = parse_summary(SUMMARY)
     assert math.isnan(summary.mean) and math.isnan(summary.values[1]) and math.isnan(summary.layer_losses[1e-05][1])
     assert (summary.auc, summary.bounds, summary.depth) == (None, [None, 1.5], 2)
-
-
-def test_exits_have_one_type_whatever_the_metric() -> None:
-    exits = parse_summary(SUMMARY).exit
-    assert exits is not None and (exits.confidence[0].threshold, exits.patience[0].patience) == (0.5, 1)
-    assert exits.chosen.value == exits.confidence[0].value == 0.8
-    assert "1.20 of 2 layers" in exits.sentence("accuracy")
 
 
 NAN, INF = math.nan, math.inf
@@ -116,10 +107,6 @@ def test_an_older_summary_gets_its_anytime_curves_from_its_metrics(tmp_path: Pat
         "area": 0.8,
     }
     assert written[1]["area"] is None and read_summary(tmp_path).anytime[0] == older.anytime[0]
-
-
-def test_only_what_names_a_run_and_its_losses_is_required() -> None:
-    assert parse_summary({key: SUMMARY[key] for key in REQUIRED}).feasible is None
 
 
 @pytest.mark.parametrize(
@@ -171,13 +158,10 @@ def test_a_config_before_and_after_the_run_ends(tmp_path: Path) -> None:
     assert not read_config(tmp_path).finished
     config.model_copy(update={"seconds": 1.5, "sigma": 0.2}).write(tmp_path / "config.json")
     ended = read_config(tmp_path)
+    write_json(tmp_path / "model.json", {"architectures": ["BertModel"], "hidden_size": 8})
+    with pytest.raises(InputError, match=r"model\.json .*recipe"):
+        RunConfig.read(tmp_path / "model.json")
     assert ended.finished and (ended.sigma, ended.settings) == (0.2, {"data": "generated", "depth": 2})
-
-
-def test_a_config_of_a_model_is_not_a_run(tmp_path: Path) -> None:
-    write_json(tmp_path / "config.json", {"architectures": ["BertModel"], "hidden_size": 8})
-    with pytest.raises(InputError, match=r"config\.json .*recipe"):
-        read_config(tmp_path)
 
 
 def test_groups_have_a_sum_for_every_group_and_level(tmp_path: Path) -> None:
@@ -185,12 +169,11 @@ def test_groups_have_a_sum_for_every_group_and_level(tmp_path: Path) -> None:
     groups = Groups.model_validate(GROUPS)
     groups.write(tmp_path / "groups.json")
     assert json.loads((tmp_path / "groups.json").read_text()) == GROUPS | {"schema": SCHEMA}
-    write_json(tmp_path / "groups.json", GROUPS | {"scores": [[1.0], [2.0]]})
-    with pytest.raises(InputError, match=r"scores.*2.*2"):
-        read_groups(tmp_path)
-    write_json(tmp_path / "groups.json", GROUPS | {"layers": {"noise": [1.0], "counts": [5], "losses": []}})
-    with pytest.raises(InputError, match=r"layers"):
-        read_groups(tmp_path)
+    layers = {"noise": [1.0], "counts": [5], "losses": []}
+    for change, named in (({"scores": [[1.0], [2.0]]}, "scores.*2.*2"), ({"layers": layers}, "layers")):
+        write_json(tmp_path / "groups.json", GROUPS | change)
+        with pytest.raises(InputError, match=named):
+            read_groups(tmp_path)
 
 
 def test_a_comparison_holds_whole_summaries(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from descend.cli import main
 from descend.errors import InputError
 from descend.models import UT, LayeredCausalLM, LayeredClassifier, ViTDenoiser
 from descend.run import export_model
-from descend.run.exporting import LayerChoice
+from descend.run.exporting import first_within
 from tests.support import own
 from tests.support.networks import causal, network
 from tests.support.texts import review_folder
@@ -273,4 +273,4 @@ def test_a_family_that_can_not_be_cut_is_refused_and_nothing_is_written(classifi
     ],
 )
 def test_the_smallest_layer_within_the_tolerance(values, higher, tolerance, layer):
-    assert LayerChoice("metric", 1.0, values, higher, tolerance).layer == layer
+    assert first_within(values, higher, tolerance) == layer

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import multiprocessing
-import os
 import re
 import shutil
 import subprocess
@@ -16,8 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from descend.cli import main
 from descend.errors import InputError
-from descend.results import locked, read_json
-from descend.run import completing
+from descend.results import read_json
 from examples import convert_llama2c as llama2c
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -266,37 +263,3 @@ def test_a_checkpoint_that_ends_early_is_refused(real_data, tmp_path):
         (tmp_path / "stories260K.bin").write_bytes(content)
         with pytest.raises(InputError, match=said):
             llama2c.convert(tmp_path, tmp_path / "out")
-
-
-def test_answers_that_another_command_has_written_meanwhile_stay(run, prompts, tmp_path, monkeypatch):
-    """It ends between the first look at the file and the lock; and while it writes, nobody else does."""
-    out, read = tmp_path / "answers.json", completing.of_run
-
-    def meanwhile(*args):
-        out.write_text("theirs")
-        return read(*args)
-
-    with locked(out), pytest.raises(InputError, match=rf"answers\.json.*process {os.getpid()} "):
-        _from_another_process(run, prompts, out)
-    monkeypatch.setattr(completing, "of_run", meanwhile)
-    with pytest.raises(InputError, match=r"answers\.json exists"):
-        completing.complete(run, prompts, out)
-    assert out.read_text() == "theirs" and [path.name for path in tmp_path.iterdir()] == ["answers.json"]
-
-
-def _from_another_process(run, prompts, out):
-    """A lock is a process's own: what a forked one is told is raised here."""
-    fork = multiprocessing.get_context("fork")
-    ours, theirs = fork.Pipe()
-
-    def ask():
-        try:
-            completing.complete(run, prompts, out)
-        except InputError as error:
-            theirs.send(error)
-
-    process = fork.Process(target=ask)
-    process.start()
-    process.join(60)
-    assert ours.poll(), "it did not refuse"
-    raise ours.recv()

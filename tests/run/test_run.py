@@ -22,7 +22,7 @@ from descend.evaluation.layers import evenly, measure
 from descend.recipes import RECIPES
 from descend.results import read_summary
 from descend.results.ownership import RESULTS
-from descend.run.training import stored
+from descend.run.settings import stored
 from descend.tasks.video import VideoDenoising, load_test, load_video
 from descend.training.settings import DescentSettings
 from descend.training.sft import DescentSFTConfig

@@ -46,4 +46,4 @@ def denoise(words: Sequence[str]) -> None:
         )
     from descend.run.denoising import denoise as write
 
-    print("\n".join(write(**options).lines()))
+    print("\n".join(write(**options)))

@@ -42,7 +42,9 @@ def export(words: Sequence[str]) -> None:
 
     check_export(options.run, None if auto else int(options.layers), options.out)
     if auto:
-        choice = choose(options.run, TOLERANCE if options.tolerance is None else options.tolerance, options.model)
-        print("\n".join(choice.lines()), flush=True)
-    layers = choice.layer if auto else int(options.layers)
-    print("\n".join(write(options.run, layers, options.out, options.model).lines()))
+        tolerance = TOLERANCE if options.tolerance is None else options.tolerance
+        layers, lines = choose(options.run, tolerance, options.model)
+        print("\n".join(lines), flush=True)
+    else:
+        layers = int(options.layers)
+    print("\n".join(write(options.run, layers, options.out, options.model)))

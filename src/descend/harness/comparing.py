@@ -10,18 +10,16 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Paired:
-    """One model's mean minus another's, on the same samples.
+    """How sure one model's mean minus another's is, on the same samples; all None for a metric that is no mean.
 
     Attributes:
-        difference: The difference of the means.
-        low: The lower end of its interval; None for a metric that is not a mean over samples.
+        low: The lower end of the difference's interval.
         high: The upper end.
         wins: Samples that only the first has right; None unless all values are 0 or 1.
         losses: Samples that only the second has right; None unless all values are 0 or 1.
         p_value: McNemar's exact two-sided test that wins and losses are equally likely; None unless all are 0 or 1.
     """
 
-    difference: float
     low: float | None = None
     high: float | None = None
     wins: int | None = None
@@ -29,19 +27,20 @@ class Paired:
     p_value: float | None = None
 
 
-def interval(values: np.ndarray) -> tuple[float, float]:
+def interval(values: np.ndarray | None) -> tuple[float | None, float | None]:
     """The interval of a mean: Wilson's for values 0 and 1, otherwise Student's t.
 
     Args:
-        values: A number for each sample, (n,); the samples are independent.
+        values: A number for each sample, (n,); the samples are independent. None for a metric that is no mean.
     """
+    if values is None:
+        return None, None
     if _binary(values):
         return _wilson(values)
-    mean, error = float(values.mean()), _error(values)
-    return mean - error, mean + error
+    return _student(values)
 
 
-def paired(first: np.ndarray, second: np.ndarray) -> Paired:
+def paired(first: np.ndarray | None, second: np.ndarray | None) -> Paired:
     """Compare two models on the same samples.
 
     The interval is Newcombe's (1998, method 10) for values 0 and 1: it joins the Wilson intervals of both means by the
@@ -49,24 +48,18 @@ def paired(first: np.ndarray, second: np.ndarray) -> Paired:
     differences.
 
     Args:
-        first: A number for each sample, (n,).
+        first: A number for each sample, (n,); None for a metric that is no mean.
         second: The other model's, in the same order.
     """
-    difference = float(first.mean() - second.mean())
+    if first is None or second is None:
+        return Paired()
     if not (_binary(first) and _binary(second)):
-        error = _error(first - second)
-        return Paired(difference, difference - error, difference + error)
+        return Paired(*_student(first - second))
     wins, losses = int((first > second).sum()), int((first < second).sum())
     p_value = float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
-    low, high = _newcombe(first, second)
-    return Paired(difference, low, high, wins, losses, p_value)
-
-
-def _newcombe(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     n, p, q = len(first), float(first.mean()), float(second.mean())
     (p_low, p_high), (q_low, q_high) = _wilson(first), _wilson(second)
     both, neither = int((first * second).sum()), int(((1 - first) * (1 - second)).sum())
-    wins, losses = int((first > second).sum()), int((first < second).sum())
     product = both * neither - wins * losses
     # The correlation φ of the pairs, with a continuity correction where it is positive.
     covariance = max(product - n / 2, 0) if product > 0 else product
@@ -74,7 +67,7 @@ def _newcombe(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     phi = covariance / scale if scale else 0.0
     below = (p - p_low) ** 2 - 2 * phi * (p - p_low) * (q_high - q) + (q_high - q) ** 2
     above = (p_high - p) ** 2 - 2 * phi * (p_high - p) * (q - q_low) + (q - q_low) ** 2
-    return p - q - float(np.sqrt(below)), p - q + float(np.sqrt(above))
+    return Paired(p - q - float(np.sqrt(below)), p - q + float(np.sqrt(above)), wins, losses, p_value)
 
 
 def _wilson(values: np.ndarray) -> tuple[float, float]:
@@ -82,11 +75,12 @@ def _wilson(values: np.ndarray) -> tuple[float, float]:
     return float(ends.low), float(ends.high)
 
 
-def _error(values: np.ndarray) -> float:
-    """Half the width of Student's interval; not finite for a single sample."""
-    if len(values) < 2:
-        return float("inf")
-    return float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * stats.sem(values))
+def _student(values: np.ndarray) -> tuple[float, float]:
+    """Student's interval of a mean; not finite for a single sample."""
+    error = np.inf
+    if len(values) > 1:
+        error = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * stats.sem(values)
+    return float(values.mean() - error), float(values.mean() + error)
 
 
 def _binary(values: np.ndarray) -> bool:

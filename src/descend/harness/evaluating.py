@@ -14,11 +14,12 @@ from lm_eval.api.task import Task
 from lm_eval.evaluator import evaluate
 
 from descend.errors import InputError, reason
-from descend.harness.comparing import Paired, interval, paired
+from descend.harness.comparing import interval, paired
 from descend.harness.loading import load_tasks
-from descend.harness.model import DescendLM, check_layer
+from descend.harness.model import DescendLM
 from descend.progress import progress
-from descend.results import TaskComparison, TaskCurve, TaskResults, TaskRun, check_model, locked, read_config
+from descend.results import TaskComparison, TaskCurve, TaskResults, TaskRun, check_language_run
+from descend.results.folder import new_file
 
 Key = tuple[str, str, str]
 """A task, a metric and a filter."""
@@ -80,12 +81,9 @@ def evaluate_tasks(
         raise InputError(f"seed must be from 0 to 2^32 - 1; got {seed}.")
     for folder in folders:
         check_language_run(folder, checkpoint, layer)
-    _refuse_existing(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
     # On a terminal lm-eval shows its own bars.
     shown = progress(len(folders) * len(noise), "evaluating", "noise level", quiet=sys.stderr.isatty())
-    with locked(out), shown:
-        _refuse_existing(out)  # again, now that no other command can write it
+    with new_file(out), shown:
         loaded = load_tasks(tasks, trust_code=trust_code)
         runs, scores = [], []
         for folder in folders:
@@ -95,7 +93,18 @@ def evaluate_tasks(
                 lm.noise = level
                 by_level.append(score(lm, loaded, limit))
                 shown.update()
-            runs.append(_run(folder, lm))
+            trained, sigma = lm.subject.provenance, lm.subject.sigma
+            assert sigma is not None  # a run knows its own
+            runs.append(
+                TaskRun(
+                    run=str(folder),
+                    model=trained.model,
+                    method=trained.method,
+                    seed=trained.seed,
+                    depth=lm.depth,
+                    sigma=sigma,
+                )
+            )
             scores.append(by_level)
             del lm
             gc.collect()  # before the next model is loaded
@@ -116,20 +125,6 @@ def evaluate_tasks(
         )
         results.write(out)
     return results
-
-
-def check_language_run(folder: Path, checkpoint: str, layer: int | None) -> None:
-    """Refuse a run that can't be evaluated, without loading its model.
-
-    Raises:
-        InputError: If it is no run of a language model, lacks the checkpoint, or has no layer K.
-    """
-    config = read_config(folder)
-    depth = config.settings.get("depth")
-    if config.recipe != "llm-sft" or not isinstance(depth, int):
-        raise InputError(f"expected a run of llm-sft; {folder} is one of {config.recipe}.")
-    check_model(folder, checkpoint)
-    check_layer(layer, depth, folder)
 
 
 def score(lm: DescendLM, tasks: Mapping[str, Task], limit: int | None = None) -> dict[Key, Score]:
@@ -169,28 +164,12 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Real | np.bool_)
 
 
-def _run(folder: Path, lm: DescendLM) -> TaskRun:
-    provenance, sigma = lm.subject.provenance, lm.subject.sigma
-    assert sigma is not None  # a run knows its own
-    return TaskRun(
-        run=str(folder),
-        model=provenance.model,
-        method=provenance.method,
-        seed=provenance.seed,
-        depth=lm.depth,
-        sigma=sigma,
-    )
-
-
 def _curve(run: int, key: Key, levels: Sequence[Mapping[Key, Score]]) -> TaskCurve:
     scores = [level[key] for level in levels]
-    ends = [(None, None) if each.samples is None else interval(each.samples) for each in scores]
-    task, metric, chosen = key
+    ends = [interval(each.samples) for each in scores]
     return TaskCurve(
         run=run,
-        task=task,
-        metric=metric,
-        filter=chosen,
+        **_named(key),
         higher_is_better=scores[0].higher_is_better,
         samples=scores[0].count,
         values=[each.value for each in scores],
@@ -203,19 +182,11 @@ def _comparison(
     run: int, key: Key, levels: Sequence[Mapping[Key, Score]], first: Sequence[Mapping[Key, Score]]
 ) -> TaskComparison:
     pairs = [(mine[key], other[key]) for mine, other in zip(levels, first, strict=True)]
-    compared = [
-        Paired(mine.value - other.value)
-        if mine.samples is None or other.samples is None
-        else paired(mine.samples, other.samples)
-        for mine, other in pairs
-    ]
-    task, metric, chosen = key
+    compared = [paired(mine.samples, other.samples) for mine, other in pairs]
     return TaskComparison(
         run=run,
-        task=task,
-        metric=metric,
-        filter=chosen,
-        differences=[each.difference for each in compared],
+        **_named(key),
+        differences=[mine.value - other.value for mine, other in pairs],
         low=[each.low for each in compared],
         high=[each.high for each in compared],
         wins=[each.wins for each in compared],
@@ -224,6 +195,5 @@ def _comparison(
     )
 
 
-def _refuse_existing(out: Path) -> None:
-    if out.exists():
-        raise InputError(f"{out} exists; choose another with --out.")
+def _named(key: Key) -> dict[str, Any]:
+    return dict(zip(("task", "metric", "filter"), key, strict=True))

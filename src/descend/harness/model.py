@@ -2,11 +2,11 @@
 
 import math
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from lm_eval.api.instance import Instance
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from tokenizers import processors
@@ -18,6 +18,7 @@ from descend.harness.prefixes import PrefixDraws
 from descend.models import LayeredCausalLM
 from descend.models.first_layers import keep_first
 from descend.progress import is_quiet
+from descend.results import check_language_run
 from descend.run.judging import of_run
 
 
@@ -58,12 +59,11 @@ class DescendLM(HFLM):
         batch_size: int | str | None = 1,
         **settings: Any,
     ):
+        check_language_run(Path(pretrained), checkpoint, layer)
         subject = of_run(Path(pretrained), checkpoint)
         model, tokenizer = subject.restored.model, subject.restored.tokenizer
-        if not isinstance(model, LayeredCausalLM) or tokenizer is None:
-            raise InputError(f"expected a run of llm-sft; {pretrained} holds no language model.")
+        assert isinstance(model, LayeredCausalLM) and tokenizer is not None
         depth = model.depth
-        check_layer(layer, depth, pretrained)
         if layer is not None:
             keep_first(model, layer)
         if device is None or (device.startswith("cuda") and not torch.cuda.is_available()):
@@ -77,6 +77,9 @@ class DescendLM(HFLM):
         )
         if self.device.type == "cpu":
             self.batch_size_per_gpu = 1
+        hidden = not sys.stderr.isatty() or is_quiet()  # lm-eval's bars are for a terminal
+        for asks in ("loglikelihood", "loglikelihood_rolling", "generate_until"):
+            setattr(self, asks, partial(getattr(self, asks), disable_tqdm=hidden))
         self.subject, self.depth = subject, depth
         self._layered = model
         self._noise = subject.recipe.corruption(subject.sigma, seed)
@@ -94,18 +97,6 @@ class DescendLM(HFLM):
             raise InputError(f"noise must be a level γ of at least 0, in std of the clean embedding; got {level}.")
         self._noise = self._noise.at(level)
 
-    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """HFLM's, with bars on a terminal alone."""
-        return super().loglikelihood(requests, disable_tqdm or _quiet())
-
-    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """HFLM's, with a bar on a terminal alone."""
-        return super().loglikelihood_rolling(requests, disable_tqdm or _quiet())
-
-    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """HFLM's, with a bar on a terminal alone."""
-        return super().generate_until(requests, disable_tqdm or _quiet())
-
     def _loglikelihood_tokens(
         self, requests: list[Any], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
@@ -120,25 +111,6 @@ class DescendLM(HFLM):
     def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **generation_kwargs: Any) -> Tensor:
         with self._noise.on(self.model, indices=self._draws), self._draws.following(self._layered.library):
             return super()._model_generate(context, max_length, stop, **generation_kwargs)
-
-
-def _quiet() -> bool:
-    return not sys.stderr.isatty() or is_quiet()
-
-
-def check_layer(layer: int | None, depth: int, run: str | Path) -> None:
-    """Refuse a K that is no layer.
-
-    Args:
-        layer: K; None for all layers.
-        depth: L.
-        run: The run's folder, for the message.
-
-    Raises:
-        InputError: If K is not from 1 to L.
-    """
-    if layer is not None and (not isinstance(layer, int) or not 1 <= layer <= depth):
-        raise InputError(f"layer must be from 1 to {depth}, the depth of {run}; got {layer}.")
 
 
 def without_end(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -164,13 +163,17 @@ class DescentClassifier:
         order = sorted(range(len(samples)), key=lambda place: -len(samples[place]["input_ids"]))
         collate = DataCollatorWithPadding(self.tokenizer)
         network = self.model.eval().library
+
+        def leave_after_layer(place: int, logits: Tensor, rows: Tensor) -> Tensor:
+            return torch.full_like(rows, place == layer, dtype=torch.bool)
+
         predictions: dict[int, Prediction] = {}
         for start in range(0, len(order), batch_size):
             places = order[start : start + batch_size]
             padded = collate([samples[place] for place in places])
             inputs = {name: value.to(network.device) for name, value in padded.items()}
             if rule.early or layer is not None:
-                leave = rule.leave() if layer is None else partial(_leave_after, layer)
+                leave = rule.leave() if layer is None else leave_after_layer
                 logits, left = self.model.exits(inputs, leave)
                 layers = left.tolist()
             else:
@@ -179,11 +182,6 @@ class DescentClassifier:
             for place, index, confidence, last in zip(places, classes.tolist(), sure.tolist(), layers, strict=True):
                 predictions[place] = Prediction(network.config.id2label[index], index, confidence, last)
         return [predictions[place] for place in range(len(samples))]
-
-
-def _leave_after(last: int, layer: int, logits: Tensor, rows: Tensor) -> Tensor:
-    """The rule by which all rows leave after one layer, see `LayeredClassifier.exits`."""
-    return torch.full_like(rows, layer == last, dtype=torch.bool)
 
 
 def _columns(texts: Any) -> tuple[list[str], ...]:

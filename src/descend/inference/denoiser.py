@@ -109,7 +109,16 @@ class DescentDenoiser:
         layer = self.layer_of(layer)
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1; got {batch_size}.")
-        noisy = _clip(frames) if isinstance(frames, str | Path) else array_frames(frames)
+        if isinstance(frames, str | Path):
+            clips = find_clips(frames, None)
+            if len(clips) > 1:
+                raise InputError(
+                    f"{frames} holds {len(clips)} clips; expected one video or one folder of images. Give them one by "
+                    "one, or use descend denoise."
+                )
+            noisy = np.stack(list(clips[0].frames()))
+        else:
+            noisy = array_frames(frames)
         weight = next(self.model.eval().parameters())
         count = max(1, len(noisy) // self.window)
         starts = [*range(0, count * self.window, self.window)]
@@ -128,17 +137,6 @@ class DescentDenoiser:
         return denoised
 
 
-def _clip(path: str | Path) -> np.ndarray:
-    """The frames of the one clip at a path."""
-    clips = find_clips(path, None)
-    if len(clips) > 1:
-        raise InputError(
-            f"{path} holds {len(clips)} clips; expected one video or one folder of images. Give them one by one, or "
-            "use descend denoise."
-        )
-    return np.stack(list(clips[0].frames()))
-
-
 def _training(run: Path, model: Any) -> tuple[int, GaussianNoise | None]:
     """The window and the noise of a run or of its export; the default and None for another model."""
     file = run / CONFIG_FILE
@@ -149,9 +147,9 @@ def _training(run: Path, model: Any) -> tuple[int, GaussianNoise | None]:
         file, origin = Path(model.config.name_or_path), getattr(model.config, "descend", None) or {}
     if "trained_on" not in origin:
         return 5, None
-    told = origin["trained_on"]
+    known = origin["trained_on"]
     try:
-        noise = GaussianNoise(told["noise"], told["sigma"], told["seed"], told.get("noise_is", "std"))
-        return int(told["window"]), noise
+        noise = GaussianNoise(known["noise"], known["sigma"], known["seed"], known.get("noise_is", "std"))
+        return int(known["window"]), noise
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{file} has no usable window and noise: {error}. Train the run again.") from None

@@ -20,9 +20,7 @@ from descend.results.base import (
     Part,
     parse,
 )
-from descend.results.certified_exit import CERTIFIED_FILE, CertifiedExit
-from descend.results.completions import Completion, read_completions
-from descend.results.config import MODELS, RunConfig, check_model, read_config
+from descend.results.config import MODELS, RunConfig, check_language_run, check_model, read_config
 from descend.results.decisions import DECISIONS_FILE, DecidedText, Decision, Decisions, read_decisions
 from descend.results.findings import (
     WITHIN,
@@ -55,9 +53,9 @@ from descend.results.summary import (
     read_comparison,
     read_summary,
 )
-from descend.results.tasks import TaskComparison, TaskCurve, TaskResults, TaskRun, read_task_results
+from descend.results.tasks import Completion, TaskComparison, TaskCurve, TaskResults, TaskRun, read_completions
 from descend.results.train_losses import TRAIN_LOSSES_FILE, TrainLosses, read_train_losses
-from descend.results.trained import TRAINED_FILE, TRAINED_KEY, Trained, read_trained
+from descend.results.trained import CERTIFIED_FILE, TRAINED_FILE, TRAINED_KEY, CertifiedExit, Trained, read_trained
 
 __all__ = [
     "CERTIFIED_FILE",
@@ -117,6 +115,7 @@ __all__ = [
     "TrainLosses",
     "Trained",
     "anytime_curves",
+    "check_language_run",
     "check_model",
     "locked",
     "of_disk",
@@ -131,7 +130,6 @@ __all__ = [
     "read_json",
     "read_records",
     "read_summary",
-    "read_task_results",
     "read_train_losses",
     "read_trained",
     "write_json",

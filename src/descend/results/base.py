@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from descend.errors import InputError
-from descend.results.folder import write_json
+from descend.results.folder import read_json, write_json
 
 SCHEMA = 1
 """The version that this code writes, and the newest that it reads."""
@@ -65,12 +65,24 @@ class Part(BaseModel):
 class File(Part):
     """The whole content of a JSON file, with the version of its schema."""
 
+    todo: ClassVar[str] = "Remove it, and evaluate again."
+    """What to do about a damaged file."""
+
     schema_version: int = Field(default=SCHEMA, alias="schema", ge=1, le=SCHEMA)
 
     @model_validator(mode="after")
     def _always_write_the_version(self) -> Self:
         self.model_fields_set.add("schema_version")
         return self
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read such a file.
+
+        Raises:
+            InputError: If it is missing, damaged or something else.
+        """
+        return parse(cls, read_json(path), str(path), cls.todo)
 
     def content(self) -> dict[str, Any]:
         """The file's content in JSON types: what was set, under the keys of the file."""
@@ -111,13 +123,11 @@ def parse(kind: type[F], content: Any, source: str, todo: str) -> F:
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        raise InputError(f"{source} must hold {_name(kind)}; {_problem(error)}. {todo}") from None
+        problem = _problem(error)
     except (OverflowError, RecursionError) as error:
-        raise InputError(f"{source} must hold {_name(kind)}; got a value that is too large ({error}). {todo}") from None
-
-
-def _name(kind: type[BaseModel]) -> str:
-    return (kind.__doc__ or kind.__name__).split(".")[0].split("\n")[0].replace("``", "").lower()
+        problem = f"got a value that is too large ({error})"
+    expected = (kind.__doc__ or kind.__name__).split(".")[0].split("\n")[0].replace("``", "").lower()
+    raise InputError(f"{source} must hold {expected}; {problem}. {todo}")
 
 
 def _problem(error: ValidationError) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from descend.results import WITHIN, Summary, Trained
 from descend.results.folder import put
@@ -58,6 +58,25 @@ class Card:
     base_model: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     noise_on: str = "the input embedding"
+
+    @classmethod
+    def of(cls, network: Any, name: str, about: Sequence[str], **more: Any) -> Self:
+        """The card of a model, with its architecture and the library that loads it.
+
+        Args:
+            network: The model that is saved, with or without adapters.
+            name: Its name.
+            about: Paragraphs about it.
+            **more: Further fields of `Card`.
+        """
+        if type(network).__module__.startswith("descend."):
+            library = "descend"
+        elif hasattr(network, "peft_config"):
+            library = "peft"
+        else:
+            library = "transformers" if hasattr(network, "config_class") else "pytorch"
+        metadata = {"library_name": library} | more.pop("metadata", {})
+        return cls(name, about, type(without_adapters(network)).__name__, metadata=metadata, **more)
 
     @property
     def task(self) -> str | None:
@@ -137,14 +156,16 @@ class Card:
             return parts
         direction = "larger" if summary.higher_is_better else "smaller"
         count = "" if summary.samples is None else f", {summary.samples:,} samples"
-        place = f"{_plain(summary.dataset)}, {summary.split} split{count}"
+        dataset = re.sub(r"[\s|]+", " ", summary.dataset)  # on one line
+        place = f"{dataset}, {summary.split} split{count}"
+        inputs = [summary.input_metrics.get(level, math.nan) for level in summary.layer_metrics]
         parts += [
             "## Quality of each layer",
             f"{summary.metric} ({direction} is better) on {place}, read after each layer.{whole}",
             _table(
                 ["layer", *(f"γ = {level:g}" for level in summary.layer_metrics)],
                 [
-                    *self._input_row(summary),
+                    *([["the input itself", *(_short(value) for value in inputs)]] if summary.input_metrics else []),
                     *(
                         [layer, *(_short(row[layer]) for row in summary.layer_metrics.values())]
                         for layer in range(summary.depth + 1)
@@ -158,7 +179,7 @@ class Card:
                 [
                     [
                         f"{curve.noise:g}",
-                        *map(_layer, (curve.first_within[percent] for percent in WITHIN)),
+                        *("–" if layer is None else layer for layer in map(curve.first_within.get, WITHIN)),
                         _short(curve.area),
                     ]
                     for curve in summary.anytime
@@ -178,18 +199,14 @@ class Card:
         ]
         return parts
 
-    def _input_row(self, summary: Summary) -> list[list[str]]:
-        """The metric of the input itself, where it was measured."""
-        known = summary.input_metrics
-        return (
-            [["the input itself", *(_short(known.get(level, math.nan)) for level in summary.layer_metrics)]]
-            if known
-            else []
-        )
-
     @property
     def _last(self) -> int:
         return -1 if self.layer is None else self.layer
+
+
+def without_adapters(network: Any) -> Any:
+    """The model that PEFT's adapters are on; a model without adapters as it is."""
+    return network.get_base_model() if hasattr(network, "peft_config") else network
 
 
 def trained_note(trained: Trained) -> str:
@@ -270,12 +287,3 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def _short(value: float) -> str:
     return f"{value:.4g}"
-
-
-def _layer(layer: int | None) -> str:
-    return "–" if layer is None else str(layer)
-
-
-def _plain(text: str) -> str:
-    """Text for a sentence or table in Markdown, on one line."""
-    return re.sub(r"[\s|]+", " ", text)

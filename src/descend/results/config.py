@@ -1,12 +1,12 @@
 """The settings of a run: ``config.json``."""
 
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import JsonValue, field_validator
 
 from descend.errors import InputError
-from descend.results.base import CONFIG_FILE, File, parse
-from descend.results.folder import read_json
+from descend.results.base import CONFIG_FILE, File
 
 MODELS = ("model", "best_feasible")
 """The folders of a run that may hold a model."""
@@ -36,6 +36,8 @@ class RunConfig(File):
         temperature: What a classifier's logits were divided by.
         neftune_alpha: NEFTune's α, given or matched to the noise; None without NEFTune.
     """
+
+    todo: ClassVar[str] = "Put back the file that training wrote, or train again."
 
     descend: str = ""
     recipe: str
@@ -70,9 +72,9 @@ class RunConfig(File):
         """What an export of a denoiser says of its training: the window and the noise; nothing of other models."""
         if not self.recipe.startswith("video-"):
             return {}
-        told: dict[str, JsonValue] = {"sigma": self.sigma, "seed": self.seed}
-        told |= {name: self.settings[name] for name in ("window", "noise", "noise_is") if name in self.settings}
-        return {"trained_on": told}
+        names = ("window", "noise", "noise_is")
+        noise = {name: self.settings[name] for name in names if name in self.settings}
+        return {"trained_on": {"sigma": self.sigma, "seed": self.seed, **noise}}
 
 
 def check_model(run: Path, model: str) -> None:
@@ -95,12 +97,30 @@ def check_model(run: Path, model: str) -> None:
     raise InputError(f"{run} has no model named {model!r}; its models: {has}.")
 
 
+def check_language_run(run: Path, model: str, layer: int | None = None) -> None:
+    """Refuse a run that is none of a language model, before its model is loaded.
+
+    Args:
+        run: The run's folder.
+        model: The name of a model, see `MODELS`.
+        layer: K, an exit; None for full depth.
+
+    Raises:
+        InputError: If it is no run of a language model, lacks the model, or has no layer K.
+    """
+    config = read_config(run)
+    depth = config.settings.get("depth")
+    if config.recipe != "llm-sft" or not isinstance(depth, int):
+        raise InputError(f"expected a run of llm-sft; {run} is one of {config.recipe}.")
+    check_model(run, model)
+    if layer is not None and (not isinstance(layer, int) or not 1 <= layer <= depth):
+        raise InputError(f"layer must be from 1 to {depth}, the depth of {run}; got {layer}.")
+
+
 def read_config(folder: Path) -> RunConfig:
     """Read the ``config.json`` of a run folder.
 
     Raises:
         InputError: If it is missing, damaged or not a run's.
     """
-    path = folder / CONFIG_FILE
-    todo = "Put back the file that training wrote, or train again."
-    return parse(RunConfig, read_json(path), str(path), todo)
+    return RunConfig.read(folder / CONFIG_FILE)

@@ -66,6 +66,37 @@ def locked(place: Path, name: str = LOCK_FILE, *, wait: bool = False) -> Iterato
         lock.release()
 
 
+@contextmanager
+def new_file(path: Path) -> Iterator[None]:
+    """Lock a file that does not exist yet for the length of the ``with`` block, which writes it; its folder is made.
+
+    Raises:
+        InputError: If it exists, or another process writes it.
+    """
+    refuse_existing(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path):
+        refuse_existing(path)  # again, now that no other command can write it
+        yield
+
+
+def refuse_existing(path: Path) -> None:
+    """Refuse to write a file that exists already."""
+    if path.exists():
+        raise InputError(f"{path} exists; choose another with --out.")
+
+
+def refuse_full(folder: Path, choice: str = "another with --out") -> None:
+    """Refuse a folder that exists and is not empty.
+
+    Args:
+        folder: The folder to write.
+        choice: What to choose instead.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} must be a new or an empty folder; it is not. Choose {choice}.")
+
+
 def _name_holder(descriptor: int) -> None:
     """Write who holds a lock into its file."""
     with suppress(OSError):  # on a full disk the lock holds all the same

@@ -10,12 +10,12 @@ import shutil
 import sqlite3
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 
 from descend import reading
@@ -66,6 +66,24 @@ _OLD_PAGES = (
 _HEAD = 2000
 """Bytes of a page that hold its mark."""
 
+_SCHEMAS: dict[str, Any] = {
+    CONFIG_FILE: RunConfig,
+    SUMMARY_FILE: Summary | Comparison,
+    GROUPS_FILE: Groups,
+    DECISIONS_FILE: Decisions,
+    TRAIN_LOSSES_FILE: TrainLosses,
+    SWEEP_FILE: SweepFile,
+    CERTIFIED_FILE: CertifiedExit,
+}
+"""JSON file → the type of its content."""
+
+_TABLES = {"studies", "version_info", "alembic_version"}
+"""Tables of Optuna's databases."""
+
+_UNREADABLE: tuple[type[Exception], ...] = (OSError, ValueError, OverflowError, RecursionError)
+_UNREADABLE += (SafetensorError, zipfile.BadZipFile, sqlite3.Error)
+"""Errors of readers, which show that a file is none of Descend's."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -78,14 +96,10 @@ def written_by_descend(path: Path) -> bool:
     """
     try:
         if path.is_dir():
-            return not any(path.iterdir()) or _of_folder(path)
-        if path.suffix in (".html", ".htm"):
-            check: Callable[[Path], bool] = _is_page
-        else:
-            check = _FILES.get(path.name, lambda _: path.name.startswith((PART, LOCK_FILE)))
-        return path.is_file() and (path.stat().st_size == 0 or check(path))
-    except (InputError, OSError, ValueError, SafetensorError, zipfile.BadZipFile, sqlite3.Error):
-        return False  # it can't be read as what Descend writes
+            return not any(path.iterdir()) or _is_our_folder(path)
+        return path.is_file() and (path.stat().st_size == 0 or _is_our_file(path))
+    except _UNREADABLE:
+        return False
 
 
 def refuse_foreign(paths: Iterable[Path], choice: str) -> None:
@@ -150,7 +164,7 @@ def free_name(path: Path) -> Path:
 
 
 @contextmanager
-def aside(folder: Path, *, alone: bool = True) -> Iterator[Path]:
+def atomic_folder(folder: Path, *, alone: bool = True) -> Iterator[Path]:
     """Write a folder in one piece: fill the folder that it yields; after the ``with`` block that is put in place.
 
     A folder that is there already is replaced if Descend wrote it; else it is renamed, with a warning.
@@ -188,22 +202,29 @@ def aside(folder: Path, *, alone: bool = True) -> Iterator[Path]:
 
 def _put_in_place(part: Path, folder: Path) -> None:
     """Rename a new folder, and before it an old one of that name."""
-    if not folder.exists():
-        part.rename(folder)
-        return
     old = part.parent / "old"
-    if not written_by_descend(folder):
-        old = free_name(folder.with_name(f"kept-{folder.name}"))
-        logger.warning("%s holds what Descend did not write. It is now %s.", folder, old.name)
-    folder.rename(old)
+    if folder.exists():
+        if not written_by_descend(folder):
+            old = free_name(folder.with_name(f"kept-{folder.name}"))
+            logger.warning("%s holds what Descend did not write. It is now %s.", folder, old.name)
+        folder.rename(old)
     try:
         part.rename(folder)
     except OSError:
-        old.rename(folder)
+        if old.exists():
+            old.rename(folder)
         raise
 
 
-def _of_folder(path: Path) -> bool:
+def is_checkpoint(path: Path) -> bool:
+    """Whether a folder is a checkpoint of Descend, of any name; it may be damaged, or hold other files too."""
+    with suppress(*_UNREADABLE):
+        if _digests(path) is not None:
+            return True
+    return (path / MANIFEST_FILE).is_file() and any(path.glob("descent_*.safetensors"))
+
+
+def _is_our_folder(path: Path) -> bool:
     """Whether Descend wrote a folder that is not empty."""
     if path.name.startswith(PART):
         return True
@@ -212,20 +233,27 @@ def _of_folder(path: Path) -> bool:
     if path.name == FEASIBLE_FOLDER:
         ours = written_by_descend(path / DUAL_FILE) and edited_card(path) is None
     elif path.name == MODEL_FOLDER:  # a user may have edited its card
-        beside = path.parent / DUAL_FILE
-        ours = has_mark(path) or (beside.is_file() and written_by_descend(beside))
+        ours = has_mark(path) or written_by_descend(path.parent / DUAL_FILE)
     else:  # a damaged manifest says of no file that it is ours
         ours = _digests(path) is not None
     return ours and not _added_to(path)
 
 
-def is_checkpoint(path: Path) -> bool:
-    """Whether a folder is a checkpoint of Descend, of any name; it may be damaged, or hold other files too."""
-    try:
-        digests = _digests(path)
-    except (InputError, OSError):
-        digests = None
-    return digests is not None or ((path / MANIFEST_FILE).is_file() and any(path.glob("descent_*.safetensors")))
+def _added_to(path: Path) -> list[str]:
+    """The files that somebody added to a folder of a model, where Descend listed its own; older runs did not."""
+    listed = None
+    with suppress(*_UNREADABLE):
+        if path.name in (FEASIBLE_FOLDER, MODEL_FOLDER):
+            dual = (path if path.name == FEASIBLE_FOLDER else path.parent) / DUAL_FILE
+            with safe_open(dual, framework="np") as file:
+                files = (file.metadata() or {}).get("files")
+            listed = [*json.loads(files), DUAL_FILE, CARD_FILE, CERTIFIED_FILE] if files else None
+        elif (digests := _digests(path)) is not None:
+            listed = [*digests, MANIFEST_FILE]
+    if listed is None:
+        return []
+    added = {str(each.relative_to(path)) for each in path.rglob("*") if not each.is_dir()}.difference(listed)
+    return [f"{path.name}/{name}" for name in sorted(added)]
 
 
 def _digests(checkpoint: Path) -> dict[str, Any] | None:
@@ -236,87 +264,29 @@ def _digests(checkpoint: Path) -> dict[str, Any] | None:
     return digests if isinstance(digests, dict) else None
 
 
-def _added_to(path: Path) -> list[str]:
-    """The files that somebody added to a folder of a model, where Descend listed its own; older runs did not."""
-    listed: Iterable[str] | None = None
-    try:
-        if path.name in (FEASIBLE_FOLDER, MODEL_FOLDER):
-            dual = (path if path.name == FEASIBLE_FOLDER else path.parent) / DUAL_FILE
-            files = _header(dual).get("files") if dual.is_file() else None
-            listed = [*json.loads(files), DUAL_FILE, CARD_FILE, CERTIFIED_FILE] if files else None
-        elif (digests := _digests(path)) is not None:
-            listed = [*digests, MANIFEST_FILE]
-    except (InputError, OSError, ValueError, SafetensorError):
-        return []
-    if listed is None:
-        return []
-    added = {str(each.relative_to(path)) for each in path.rglob("*") if not each.is_dir()}.difference(listed)
-    return [f"{path.name}/{name}" for name in sorted(added)]
-
-
-def _is(*kinds: type[BaseModel]) -> Callable[[Path], bool]:
-    """A check that a JSON file follows one of some schemas."""
-
-    def check(path: Path) -> bool:
-        content = reading.read_json(path)
-        return any(_fits(kind, content) for kind in kinds)
-
-    return check
-
-
-def _fits(kind: type[BaseModel], content: Any) -> bool:
-    try:
-        kind.model_validate(content)
-    except (ValidationError, OverflowError, RecursionError):
-        return False
-    return True
-
-
-def _is_records(path: Path) -> bool:
-    """Whether the first line is a row of records; it may be one that a kill cut off."""
-    first = next(iter(reading.lines(path)))
-    return _fits(Record, reading.parse_json(first)) if first.endswith("\n") else first.startswith('{"run": ')
-
-
-def _header(path: Path) -> dict[str, str]:
-    """What a safetensors file says in its header."""
-    with safe_open(path, framework="np") as file:
-        return file.metadata() or {}
-
-
-def _is_dual(path: Path) -> bool:
-    with safe_open(path, framework="np") as file:
-        return {"multipliers", "slack"} <= set(file.keys())
-
-
-def _is_frames(path: Path) -> bool:
-    with zipfile.ZipFile(path) as file:
-        return {"clean.npy", "noisy.npy", "reconstruction.npy"} <= set(file.namelist())
-
-
-def _is_page(path: Path) -> bool:
-    with path.open("rb") as file:
-        head = file.read(_HEAD)
-    return any(mark in head for mark in (GENERATOR, *_OLD_PAGES))
-
-
-def _is_database(path: Path) -> bool:
-    """Whether a file is a database of Optuna, or one without tables."""
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    return not tables or bool(tables & {"studies", "version_info", "alembic_version"})
-
-
-_FILES: dict[str, Callable[[Path], bool]] = {
-    CONFIG_FILE: _is(RunConfig),
-    SUMMARY_FILE: _is(Summary, Comparison),
-    GROUPS_FILE: _is(Groups),
-    DECISIONS_FILE: _is(Decisions),
-    TRAIN_LOSSES_FILE: _is(TrainLosses),
-    RECORDS_FILE: _is_records,
-    SWEEP_FILE: _is(SweepFile),
-    CERTIFIED_FILE: _is(CertifiedExit),
-    DUAL_FILE: _is_dual,
-    FRAMES_FILE: _is_frames,
-    DATABASE_FILE: _is_database,
-}
+def _is_our_file(path: Path) -> bool:
+    """Whether a file that is not empty holds what Descend writes under its name; readers may raise `_UNREADABLE`."""
+    name = path.name
+    if path.suffix in (".html", ".htm"):
+        with path.open("rb") as page:
+            head = page.read(_HEAD)
+        return any(mark in head for mark in (GENERATOR, *_OLD_PAGES))
+    if name in _SCHEMAS:
+        TypeAdapter(_SCHEMAS[name]).validate_python(reading.read_json(path))
+        return True
+    if name == RECORDS_FILE:
+        first = next(iter(reading.lines(path)))
+        if first.endswith("\n"):
+            Record.model_validate(reading.parse_json(first))
+        return first.endswith("\n") or first.startswith('{"run": ')  # a kill may have cut it off
+    if name == DATABASE_FILE:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            tables = {table for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        return not tables or not tables.isdisjoint(_TABLES)
+    if name == DUAL_FILE:
+        with safe_open(path, framework="np") as tensors:
+            return {"multipliers", "slack"}.issubset(tensors.keys())
+    if name == FRAMES_FILE:
+        with zipfile.ZipFile(path) as archive:
+            return {"clean.npy", "noisy.npy", "reconstruction.npy"}.issubset(archive.namelist())
+    return name.startswith((PART, LOCK_FILE))

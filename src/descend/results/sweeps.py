@@ -1,14 +1,11 @@
 """``sweep.json`` as a typed object."""
 
 import math
-from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from descend.errors import InputError
-from descend.results import File, Number, Part, parse
-from descend.results.folder import read_json
+from descend.results import File, Number, Part
 
 SWEEP_FILE = "sweep.json"
 
@@ -107,6 +104,8 @@ class SweepFile(File):
         methods: The search of each method.
     """
 
+    todo: ClassVar[str] = "Remove it, and run the same sweep again; it only writes the file again."
+
     descend: str = ""
     recipe: str
     model: str
@@ -119,17 +118,3 @@ class SweepFile(File):
     seeds: int = 1
     rule: str
     methods: dict[str, MethodSearch]
-
-
-def read_sweep(folder: Path) -> SweepFile:
-    """Read the ``sweep.json`` of a sweep's folder.
-
-    Raises:
-        InputError: If it is missing, damaged or not a sweep's.
-    """
-    path = folder / SWEEP_FILE
-    if not path.is_file():
-        raise InputError(f"{folder} has no {SWEEP_FILE}; run descend sweep with this --out.")
-    return parse(
-        SweepFile, read_json(path), str(path), "Remove it, and run the same sweep again; it only writes the file again."
-    )

@@ -1,12 +1,13 @@
-"""Results of runs on lm-eval's tasks, as ``descend tasks`` writes them."""
+"""What language models answer: results on lm-eval's tasks, and answers to prompts in AlpacaEval's format."""
 
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import model_validator
 
+from descend.errors import InputError
+from descend.reading import read_json
 from descend.results.base import File, Number, Numbers, OptionalNumbers, Part, Text, parse
-from descend.results.folder import read_json
 
 
 class TaskRun(Part):
@@ -29,7 +30,7 @@ class TaskRun(Part):
     sigma: Number
 
 
-class TaskCurve(Part):
+class TaskMetric(Part):
     """A run's results in one metric of one task, by noise level.
 
     Attributes:
@@ -37,10 +38,7 @@ class TaskCurve(Part):
         task: The task's name in lm-eval.
         metric: The metric's name in lm-eval.
         filter: What lm-eval made of the answers before the metric; ``none`` for nothing.
-        higher_is_better: The direction of the metric.
-        samples: How many samples it is taken over.
-        values: The metric at each noise level, as lm-eval aggregates it.
-        low: The lower end of its 95 % interval; None for a metric that is not a mean over samples.
+        low: The lower end of the 95 % interval at each level; None for a metric that is not a mean over samples.
         high: The upper end.
     """
 
@@ -48,36 +46,37 @@ class TaskCurve(Part):
     task: str
     metric: str
     filter: Text = "none"
-    higher_is_better: bool = True
-    samples: int
-    values: Numbers
     low: OptionalNumbers
     high: OptionalNumbers
 
 
-class TaskComparison(Part):
-    """A run minus the first run, in one metric of one task, on the same samples and draws of noise, by noise level.
+class TaskCurve(TaskMetric):
+    """A run's results in one metric of one task, by noise level.
 
     Attributes:
-        run: The run's place in ``runs``; the other is the first.
-        task: The task's name in lm-eval.
-        metric: The metric's name in lm-eval.
-        filter: What lm-eval made of the answers before the metric.
+        higher_is_better: The direction of the metric.
+        samples: How many samples it is taken over.
+        values: The metric at each noise level, as lm-eval aggregates it.
+    """
+
+    higher_is_better: bool = True
+    samples: int
+    values: Numbers
+
+
+class TaskComparison(TaskMetric):
+    """A run minus the first run, in one metric of one task, on the same samples and draws of noise, by noise level.
+
+    The intervals are paired ones.
+
+    Attributes:
         differences: The run's value minus the first run's.
-        low: The lower end of the paired 95 % interval; None for a metric that is not a mean over samples.
-        high: The upper end.
         wins: Samples that only this run has right; None for a metric that is not right or wrong.
         losses: Samples that only the first run has right.
         p_values: McNemar's exact two-sided test of wins against losses.
     """
 
-    run: int
-    task: str
-    metric: str
-    filter: Text = "none"
     differences: Numbers
-    low: OptionalNumbers
-    high: OptionalNumbers
     wins: list[int | None]
     losses: list[int | None]
     p_values: OptionalNumbers
@@ -98,6 +97,8 @@ class TaskResults(File):
         comparisons: For each run but the first, each task and metric.
     """
 
+    todo: ClassVar[str] = "Write it again with descend tasks."
+
     lm_eval: str
     noise: list[float]
     layer: int | None
@@ -110,24 +111,40 @@ class TaskResults(File):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        levels = len(self.noise)
-        for curve in self.curves:
-            if {len(curve.values), len(curve.low), len(curve.high)} != {levels}:
-                raise ValueError(f"a curve of {curve.task} must have {levels} levels, as noise has")
-        for each in self.comparisons:
-            lists = (each.differences, each.low, each.high, each.wins, each.losses, each.p_values)
-            if {len(values) for values in lists} != {levels}:
-                raise ValueError(f"a comparison in {each.task} must have {levels} levels, as noise has")
-        places = {curve.run for curve in self.curves} | {each.run for each in self.comparisons}
-        if not places <= set(range(len(self.runs))):
-            raise ValueError(f"run must be a place in runs, from 0 to {len(self.runs) - 1}")
+        for each in (*self.curves, *self.comparisons):
+            columns = [value for value in vars(each).values() if isinstance(value, list)]
+            if any(len(column) != len(self.noise) for column in columns):
+                raise ValueError(f"results in {each.task} must have {len(self.noise)} levels, as noise has")
+            if not 0 <= each.run < len(self.runs):
+                raise ValueError(f"run must be a place in runs, from 0 to {len(self.runs) - 1}")
         return self
 
 
-def read_task_results(path: Path) -> TaskResults:
-    """Read a file that ``descend tasks`` wrote.
+class Completion(Part):
+    """An answer, with the texts instruction and output.
+
+    Attributes:
+        instruction: The prompt.
+        output: The answer.
+        generator: The model and its noise.
+        dataset: The prompt's data set.
+    """
+
+    instruction: str
+    output: str
+    generator: Text = ""
+    dataset: Text = ""
+
+
+def read_completions(path: Path) -> list[Completion]:
+    """Read a file of answers.
 
     Raises:
-        InputError: If it is missing, damaged or something else.
+        InputError: If there is none, or a row of it is not an answer.
     """
-    return parse(TaskResults, read_json(path), str(path), "Write it again with descend tasks.")
+    if not path.exists():
+        raise InputError(f"expected a file of answers, as descend complete writes it; there is no {path}.")
+    content = read_json(path)
+    rows = content if isinstance(content, list) else [content]
+    todo = "Write the file again with descend complete."
+    return [parse(Completion, row, f"{path}, row {number},", todo) for number, row in enumerate(rows)]

@@ -1,14 +1,14 @@
-"""What a model was last trained with by Descend: an entry of its ``config.json``, or a file beside it."""
+"""What a saved model carries: what it was last trained with by Descend, and the exit that was certified for it."""
 
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
 from descend.errors import InputError
-from descend.results.base import CONFIG_FILE, Part
+from descend.results.base import CONFIG_FILE, Part, parse
 from descend.results.folder import read_json, write_json
 
 TRAINED_KEY = "descend"
@@ -16,6 +16,9 @@ TRAINED_KEY = "descend"
 
 TRAINED_FILE = "descend.json"
 """The file beside any other model."""
+
+CERTIFIED_FILE = "certified_exit.json"
+"""Beside a model's weights: the exit threshold that ``descend evaluate --risk`` certified."""
 
 logger = logging.getLogger(__name__)
 
@@ -88,3 +91,39 @@ def read_trained(folder: Path) -> Trained | None:
         if (trained := Trained.of(entry)) is not None:
             return trained
     return None
+
+
+Share = Annotated[float, Field(strict=True, gt=0, lt=1)]
+
+
+class CertifiedExit(Part):
+    """The exit threshold that belongs to a saved model, and the bound that it was certified by.
+
+    Attributes:
+        threshold: A text leaves after the first layer whose confidence is at least this; None for full depth.
+        risk: The largest share of texts that may lose an answer that full depth has right.
+        confidence: How sure this is, over the draw of the validation data.
+        noise: The level γ that it holds for.
+    """
+
+    threshold: float | None = Field(strict=True, gt=0, le=1)
+    risk: Share
+    confidence: Share
+    noise: float = Field(strict=True, ge=0, allow_inf_nan=False)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """The threshold saved in a model's folder; None if there is none.
+
+        Raises:
+            InputError: If the file is damaged.
+        """
+        path = folder / CERTIFIED_FILE
+        if not path.exists():
+            return None
+        todo = "Run descend evaluate --exit --risk again, or remove the file."
+        return parse(cls, read_json(path), str(path), todo)
+
+    def write(self, folder: Path) -> None:
+        """Write the file into a model's folder."""
+        write_json(folder / CERTIFIED_FILE, self.model_dump())

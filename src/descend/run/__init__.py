@@ -3,7 +3,8 @@
 from descend.run.completing import complete
 from descend.run.exporting import export, export_model
 from descend.run.judging import evaluate, mean_metric, results_folder, usual_levels
-from descend.run.training import check_method, differences, finished, stored, train
+from descend.run.settings import differences, stored
+from descend.run.training import check_method, finished, train
 
 __all__ = [
     "check_method",

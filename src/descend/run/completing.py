@@ -2,25 +2,29 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from descend.errors import InputError
-from descend.noise import Noise
 from descend.progress import progress
 from descend.reading import json_objects, parse_json, plain_text, read_text
-from descend.results import CONFIG_FILE, locked, write_json
+from descend.results import CONFIG_FILE, check_language_run, write_json
+from descend.results.folder import new_file
 from descend.run.judging import of_run
+from descend.run.settings import differences
 from descend.seeds import Stream, derived
 from descend.tasks.text import encode_prompt, prompt
 
 PARTIAL = ".partial"
+"""Suffix of an unfinished output file: its settings, then one answer on each line."""
+
 _BEGIN = '{"run": '
 """How the first line of an unfinished file begins, with the settings of `complete`."""
-"""Suffix of an unfinished output file: its settings, then one answer on each line."""
 
 
 def complete(
@@ -62,61 +66,46 @@ def complete(
         raise InputError("max_new_tokens, batch_size and limit must be at least 1.")
     if not 0 <= seed < 2**32:
         raise InputError(f"seed must be from 0 to 2^32 - 1; got {seed}.")
+    if noise is not None and not 0 <= noise < float("inf"):
+        raise InputError(f"noise must be a level γ of at least 0, in std of the clean embedding; got {noise}.")
     rows = list(_prompts(prompts))[:limit]
-    partial = out.with_name(out.name + PARTIAL)
-    _refuse_existing(out)
-    subject = of_run(folder, model)
-    if not subject.restored.model.limits.get("length") or subject.recipe.task().metric != "token_accuracy":
-        raise InputError(f"expected a run of llm-sft; {folder} holds no language model.")
-    level = subject.recipe.noise if noise is None else noise
-    if not 0 <= level < float("inf"):
-        raise InputError(f"noise must be a level γ of at least 0, in std of the clean embedding; got {level}.")
-    generator = f"{subject.provenance.model} {subject.provenance.method}, γ = {level:g}"
-    settings = {
-        "run": str(folder.absolute()),
-        "model": model,
-        "trained": _digest(folder / CONFIG_FILE),
-        "prompts": len(rows),
-        "prompts_file": _digest(prompts),
-        "noise": level,
-        "max_new_tokens": max_new_tokens,
-        "batch_size": batch_size,
-        "seed": seed,
-    }
-    tokenizer, network = subject.restored.tokenizer, subject.restored.model.saved
-    assert tokenizer is not None
-    device = subject.args.device
-    network.to(device).eval()
-    longest = subject.restored.model.limits["length"]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with locked(out):
-        _refuse_existing(out)  # again, now that no other command can write it
-        done = _begun(partial, settings)
+    check_language_run(folder, model)
+    with new_file(out):
+        subject = of_run(folder, model)
+        level = subject.recipe.noise if noise is None else noise
+        digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (folder / CONFIG_FILE, prompts)]
+        settings = {
+            "run": str(folder.absolute()),
+            "model": model,
+            "trained": digests[0],
+            "prompts": len(rows),
+            "prompts_file": digests[1],
+            "noise": level,
+            "max_new_tokens": max_new_tokens,
+            "batch_size": batch_size,
+            "seed": seed,
+        }
+        generator = f"{subject.provenance.model} {subject.provenance.method}, γ = {level:g}"
+        tokenizer, layered = subject.restored.tokenizer, subject.restored.model
+        assert tokenizer is not None  # the recipe has one
+        network = layered.saved.to(subject.args.device).eval()
+        partial = out.with_name(out.name + PARTIAL)
+        done = _resumed(partial, settings, len(rows), batch_size)
         with partial.open("a", encoding="utf-8") as file, progress(len(rows), "answering", "prompt") as bar:
             if not file.tell():
                 file.write(json.dumps(settings) + "\n")
             bar.update(len(done))
             for start in range(len(done), len(rows), batch_size):
                 batch = rows[start : start + batch_size]
-                asked = [
-                    encode_prompt(tokenizer, prompt(tokenizer, row["instruction"], row.get("input") or ""))
-                    for row in batch
-                ]
-                room = [place for place, ids in enumerate(asked) if len(ids) < longest]
-                answers: list[str | None] = [None] * len(batch)
                 # Seeded by the batch, so that a resumed run draws the same noise.
                 batch_seed = derived(Stream.COMPLETIONS, seed, start)
-                shaken = subject.recipe.corruption(subject.sigma, batch_seed).at(level)
-                for place, text in zip(
-                    room,
-                    _answers(
-                        network, tokenizer, [asked[place] for place in room], shaken, max_new_tokens, longest, device
-                    ),
-                    strict=True,
-                ):
-                    answers[place] = text
+                with subject.recipe.corruption(subject.sigma, batch_seed).at(level).on(network):
+                    answers = _answers(network, tokenizer, batch, max_new_tokens, layered.limits["length"])
                 for row, answer in zip(batch, answers, strict=True):
-                    entry = None if answer is None else _entry(row, answer, generator)
+                    entry: dict[str, Any] | None = None
+                    if answer is not None:
+                        entry = {"instruction": row["instruction"], "output": answer, "generator": generator}
+                        entry["dataset"] = row.get("dataset", "")
                     file.write(json.dumps(entry, ensure_ascii=False) + "\n")
                     done.append(entry)
                 file.flush()
@@ -130,43 +119,32 @@ def complete(
 @torch.no_grad()
 def _answers(
     network: Any,
-    tokenizer: Any,
-    asked: list[list[int]],
-    noise: Noise,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[dict[str, Any]],
     max_new_tokens: int,
     longest: int,
-    device: torch.device,
-) -> list[str]:
-    if not asked:
-        return []
-    width = max(map(len, asked))
+) -> list[str | None]:
+    """The answers to a batch of prompts; None where a prompt leaves no room for one."""
+    asked = [encode_prompt(tokenizer, prompt(tokenizer, row["instruction"], row.get("input") or "")) for row in rows]
+    answers: list[str | None] = [None] * len(rows)
     # Padding takes no positions, so each answer has the room that its own prompt leaves.
-    rooms = [min(max_new_tokens, longest - len(each)) for each in asked]
-    ids = torch.full((len(asked), width), tokenizer.pad_token_id, device=device)
-    mask = torch.zeros_like(ids)
-    for place, each in enumerate(asked):  # the answer begins where the longest prompt ends
-        ids[place, width - len(each) :] = torch.tensor(each, device=device)
-        mask[place, width - len(each) :] = 1
-    with noise.on(network):
-        generated = network.generate(
-            input_ids=ids,
-            attention_mask=mask,
-            max_new_tokens=max(rooms),
-            do_sample=False,
-            pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-        )
-    answers = [each[width : width + room] for each, room in zip(generated, rooms, strict=True)]
-    return [text.strip() for text in tokenizer.batch_decode(answers, skip_special_tokens=True)]
-
-
-def _entry(row: dict[str, Any], answer: str, generator: str) -> dict[str, str]:
-    return {
-        "instruction": row["instruction"],
-        "output": answer,
-        "generator": generator,
-        "dataset": row.get("dataset", ""),
-    }
+    rooms = {place: min(max_new_tokens, longest - len(ids)) for place, ids in enumerate(asked) if len(ids) < longest}
+    if not rooms:
+        return answers
+    batch = {"input_ids": [asked[place] for place in rooms]}  # an answer begins where the longest prompt ends
+    padded = tokenizer.pad(batch, padding_side="left", return_attention_mask=True, return_tensors="pt")
+    padded = padded.to(network.device)
+    generated = network.generate(
+        **padded,
+        max_new_tokens=max(rooms.values()),
+        do_sample=False,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    width = padded["input_ids"].shape[1]
+    for (place, room), ids in zip(rooms.items(), generated, strict=True):
+        answers[place] = str(tokenizer.decode(ids[width : width + room], skip_special_tokens=True)).strip()
+    return answers
 
 
 def _prompts(path: Path) -> Iterator[dict[str, Any]]:
@@ -184,44 +162,23 @@ def _prompts(path: Path) -> Iterator[dict[str, Any]]:
         raise InputError(f"{path} holds no prompts; expected a JSON list or lines of them, as alpaca_eval.json.")
 
 
-def _refuse_existing(out: Path) -> None:
-    if out.exists():
-        raise InputError(f"{out} exists; choose another with --out.")
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _begun(partial: Path, settings: dict[str, Any]) -> list[dict[str, str] | None]:
+def _resumed(partial: Path, settings: dict[str, Any], prompts: int, batch_size: int) -> list[dict[str, str] | None]:
     """The answers that an interrupted run has written, without a half-written last line."""
-    if not partial.exists():
-        return []
-    content = read_text(partial)
+    content = read_text(partial) if partial.exists() else ""
     if not content.startswith(_BEGIN[: len(content)]):
         raise InputError(f"{partial} was not written by descend complete. Move it, or choose another file with --out.")
     lines = content.split("\n")[:-1]
-    if not lines:
-        partial.unlink()
-        return []
-    try:
-        before, *entries = map(parse_json, lines)
-        whole = isinstance(before, dict) and all(entry is None or isinstance(entry, dict) for entry in entries)
-    except ValueError:
-        whole = False
-    if not whole:
+    before: Any = None
+    entries: list[Any] = []
+    with suppress(ValueError):
+        before, *entries = map(parse_json, lines) if lines else [settings]
+    if not isinstance(before, dict) or not all(entry is None or isinstance(entry, dict) for entry in entries):
         raise InputError(f"{partial} is damaged. Remove it to start again.")
-    if before != settings:
-        differing = ", ".join(
-            f"{name} (was {before.get(name)}, now {value})"
-            for name, value in settings.items()
-            if before.get(name) != value
-        )
-        raise InputError(
-            f"{partial} was written with other settings: {differing}. Give the same command, or remove it."
-        )
+    if changed := differences(before, settings):
+        raise InputError(f"{partial} was written with other settings: {changed}. Give the same command, or remove it.")
     # Noise is drawn by batch, so only whole batches count.
-    if len(entries) < settings["prompts"]:
-        entries = entries[: len(entries) // settings["batch_size"] * settings["batch_size"]]
-    partial.write_text("\n".join(lines[: 1 + len(entries)]) + "\n", "utf-8")
+    if len(entries) < prompts:
+        entries = entries[: len(entries) // batch_size * batch_size]
+    if content:
+        partial.write_text("".join(f"{line}\n" for line in lines[: 1 + len(entries)]), "utf-8")
     return entries

@@ -1,8 +1,7 @@
 """Denoise clips with a run's model, and write the frames as pictures."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -13,7 +12,8 @@ from PIL import Image
 from descend.errors import InputError
 from descend.inference import DescentDenoiser
 from descend.progress import progress
-from descend.results.ownership import aside
+from descend.results.folder import refuse_full
+from descend.results.ownership import atomic_folder
 from descend.seeds import Stream, generator_of
 from descend.tasks.video import Clip, find_clips
 
@@ -21,47 +21,9 @@ _WINDOWS = 16
 """Windows that are in memory at a time."""
 
 
-@dataclass
-class Denoised:
-    """What `denoise` wrote.
-
-    Attributes:
-        out: The folder: one folder of pictures for each clip.
-        clips: The number of clips.
-        layer: The layer that was read.
-        depth: The number of layers of the model.
-        noise_std: The standard deviation of the training noise in grey levels; None if it is not known.
-        frames: The number of frames.
-        added: The squared error of the frames with the noise that was added, in grey levels, summed over frames.
-        left: That of the denoised frames against the frames before the noise.
-    """
-
-    out: Path
-    clips: int
-    layer: int
-    depth: int
-    noise_std: float | None
-    frames: int = 0
-    added: float = 0.0
-    left: float = 0.0
-
-    def lines(self) -> list[str]:
-        """What was written, in words."""
-        lines = [
-            f"{self.out}: {_some(self.frames, 'frame')} of {_some(self.clips, 'clip')} after layer {self.layer} of "
-            f"{self.depth}."
-        ]
-        if self.noise_std is not None:
-            lines.append(f"The model was trained to remove noise of standard deviation {self.noise_std:.0f} of 255.")
-        if self.added:
-            before, after = ((each / self.frames) ** 0.5 for each in (self.added, self.left))
-            lines.append(f"RMSE against the frames before noise was added: {before:.1f} with it, {after:.1f} denoised.")
-        return lines
-
-
 def denoise(
     run: Path, data: Path, out: Path, *, layer: int | None = None, noise: float | None = None, model: str = "model"
-) -> Denoised:
+) -> list[str]:
     """Denoise clips, and write each frame as a grey PNG of 160×160 pixels, ``OUT/CLIP/00000.png`` and so on.
 
     Args:
@@ -73,50 +35,53 @@ def denoise(
             written as ``00000_noisy.png`` beside the others.
         model: The run's model: ``model`` or ``best_feasible``.
 
+    Returns:
+        What was written, in words.
+
     Raises:
         InputError: If the run, the data or a setting can't be used; nothing is written then.
         SaveError: If the pictures can't be written.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out} must be a new or an empty folder; it is not. Choose another with --out.")
+    refuse_full(out)
     clips = find_clips(data, None)
     if same := [name for name, count in Counter(clip.name for clip in clips).items() if count > 1]:
         raise InputError(f"two clips of {data} have the name {same[0]}. Rename one of them.")
     announced = sum(clip.announced() for clip in clips)
     device = "cuda" if torch.cuda.is_available() else None
     denoiser = DescentDenoiser.from_pretrained(run / model if (run / model).is_dir() else run, device)
-    result = Denoised(out, len(clips), denoiser.layer_of(layer), denoiser.depth, denoiser.noise_std)
-    added = None if noise is None else _noise(denoiser, noise)
-    with aside(out.absolute(), alone=False) as part, progress(announced or None, "denoising", "frame") as bar:
+    layer = denoiser.layer_of(layer)
+    if noise is not None and denoiser.noise_std is None:
+        raise InputError("noise needs the σ_x of the training data, and the run has none. Train the run again.")
+    shaken = None if noise is None or denoiser.noise is None else denoiser.noise.at(noise)
+    frames, added, left = 0, 0.0, 0.0  # squared errors in grey levels, summed over frames
+    with atomic_folder(out.absolute(), alone=False) as part, progress(announced or None, "denoising", "frame") as bar:
         for number, clip in enumerate(clips):
             folder = part / clip.name
             folder.mkdir(parents=True)
             draws = generator_of(Stream.SAMPLE_NOISE, 0, number)
             first = 0
             for clean in _blocks(clip, denoiser.window):
-                given = clean if added is None else added(clean, draws)
-                denoised = denoiser.denoise(given, result.layer)
+                given = clean
+                if shaken is not None:
+                    std = shaken.std(shaken.sigma or 0.0)
+                    given = shaken.corrupt(torch.from_numpy(clean) / 255, std, draws).numpy()
+                denoised = denoiser.denoise(given, layer)
                 _save(folder, "", denoised, first)
-                if added is not None:
+                if shaken is not None:
                     _save(folder, "_noisy", (given * 255).round().clip(0, 255).astype(np.uint8), first)
-                    result.added += _squared(given * 255, clean)
-                    result.left += _squared(denoised, clean)
+                    added += _squared(given * 255, clean)
+                    left += _squared(denoised, clean)
                 first += len(clean)
                 bar.update(len(clean))
-            result.frames += first
-    return result
-
-
-def _noise(denoiser: DescentDenoiser, level: float) -> Callable[[np.ndarray, torch.Generator], np.ndarray]:
-    """The function that adds noise of a level γ, in units of the training data, to frames of uint8."""
-    if denoiser.noise is None or (sigma := denoiser.noise.sigma) is None:
-        raise InputError("noise needs the σ_x of the training data, and the run has none. Train the run again.")
-    noise = denoiser.noise.at(level)
-
-    def add(clean: np.ndarray, draws: torch.Generator) -> np.ndarray:
-        return noise.corrupt(torch.from_numpy(clean) / 255, noise.std(sigma), draws).numpy()
-
-    return add
+            frames += first
+    count = f"{_some(frames, 'frame')} of {_some(len(clips), 'clip')}"
+    lines = [f"{out}: {count} after layer {layer} of {denoiser.depth}."]
+    if (trained := denoiser.noise_std) is not None:
+        lines.append(f"The model was trained to remove noise of standard deviation {trained:.0f} of 255.")
+    if added:
+        before, after = (added / frames) ** 0.5, (left / frames) ** 0.5
+        lines.append(f"RMSE against the frames before noise was added: {before:.1f} with it, {after:.1f} denoised.")
+    return lines
 
 
 def _save(folder: Path, end: str, frames: np.ndarray, first: int) -> None:

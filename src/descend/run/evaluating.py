@@ -34,7 +34,7 @@ from descend.results import (
 from descend.results.card import CARD_FILE
 from descend.results.ownership import RESULTS, refuse_foreign
 from descend.run.judging import provenance_of, settings_of
-from descend.run.training import stored
+from descend.run.settings import stored
 from descend.training import DescentMixin
 from descend.training.config import problem_of
 

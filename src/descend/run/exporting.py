@@ -4,7 +4,6 @@ import json
 import shlex
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,8 @@ from descend.models.loading import load_model
 from descend.models.modules import check_savable, close
 from descend.results import TRAINED_KEY, Trained, read_config, read_trained
 from descend.results.card import Card, trained_note, write_card
-from descend.results.ownership import aside
+from descend.results.folder import refuse_full
+from descend.results.ownership import atomic_folder
 from descend.run.cards import run_card
 from descend.run.judging import layer_metrics, of_run
 
@@ -34,118 +34,7 @@ TOLERANCE = 1.0
 """Default of ``--tolerance``: percent, of an accuracy percentage points."""
 
 
-@dataclass(frozen=True)
-class LayerChoice:
-    """The metric of each layer on validation data at the training noise, and the layer that was chosen.
-
-    Attributes:
-        metric: The metric's name.
-        noise: The training noise γ.
-        values: The metric of the layers 0 … L.
-        higher_is_better: Whether a larger metric is better.
-        tolerance: How much worse than full depth the chosen layer may be: percentage points of an accuracy, percent of
-            an error.
-    """
-
-    metric: str
-    noise: float
-    values: list[float]
-    higher_is_better: bool
-    tolerance: float
-
-    @property
-    def least(self) -> float:
-        """The worst metric that is within the tolerance, but for rounding: 0.91 − 0.90 is more than 0.01."""
-        full, share = self.values[-1], self.tolerance / 100 + 1e-9
-        return full - share if self.higher_is_better else full * (1 + share)
-
-    @property
-    def layer(self) -> int:
-        """The smallest K ≥ 1 whose metric is within the tolerance of full depth."""
-        return next(
-            (
-                layer
-                for layer, value in enumerate(self.values)
-                if layer and (value >= self.least if self.higher_is_better else value <= self.least)
-            ),
-            len(self.values) - 1,  # full depth's metric is not a number
-        )
-
-    def lines(self) -> list[str]:
-        """The choice in words, one line for each layer."""
-        digits, unit = (4, "percentage points") if self.higher_is_better else (2, "percent")
-        depth = len(self.values) - 1
-        rows = [
-            f"layer {layer}: {self.metric} {value:.{digits}f}{' <- chosen' if layer == self.layer else ''}"
-            for layer, value in enumerate(self.values)
-        ]
-        return [
-            f"validation data at γ = {self.noise:g}:",
-            *rows,
-            f"K = {self.layer} of {depth}, the first layer whose {self.metric} is at most {self.tolerance:g} {unit} "
-            "worse than that of full depth.",
-        ]
-
-
-@dataclass(frozen=True)
-class Export:
-    """What `export` wrote.
-
-    Attributes:
-        folder: The checkpoint.
-        source: The folder of the whole model.
-        layers: K.
-        depth: L.
-        parameters: The number of the checkpoint's parameters.
-        causal: Whether it is a language model, which can draft for the whole model.
-        drafts: Whether ``assistant_early_exit`` drafts with the first layers alone; in some families all layers run.
-        shared: Whether all layers share one set of weights.
-        adapters: Whether adapters were merged into the weights.
-    """
-
-    folder: Path
-    source: Path
-    layers: int
-    depth: int
-    parameters: int
-    causal: bool
-    drafts: bool
-    shared: bool
-    adapters: bool
-
-    def lines(self) -> list[str]:
-        """What was written, and for a language model what to type to draft with it."""
-        millions = f"{self.parameters / 1e6:.3g} million parameters"
-        lines = [f"{self.folder}: the first {self.layers} of {self.depth} layers of {self.source}, {millions}."]
-        if self.shared:
-            lines.append(f"Its layers share one set of weights: the copy has all of them and runs {self.layers} times.")
-        if not self.causal or self.layers == self.depth:
-            return lines
-        whole = str(self.source)
-        if self.adapters:
-            whole = "WHOLE"
-            lines.append(
-                f"{self.source} holds adapters. For the lines below export the whole model too, with --layers "
-                f"{self.depth} --out WHOLE."
-            )
-        draft = {"method": "draft_model", "model": str(self.folder), "num_speculative_tokens": 5}
-        return [
-            *lines,
-            "Let it draft, in Transformers:",
-            f"  model = AutoModelForCausalLM.from_pretrained({whole!r})",
-            f"  draft = AutoModelForCausalLM.from_pretrained({str(self.folder)!r})",
-            "  model.generate(**inputs, assistant_model=draft)",
-            *(
-                ["or without this checkpoint:", f"  model.generate(**inputs, assistant_early_exit={self.layers})"]
-                if self.drafts
-                else []
-            ),
-            "in vLLM:",
-            f"  vllm serve {shlex.quote(whole)} --speculative-config {shlex.quote(json.dumps(draft))}",
-        ]
-
-
-def choose(folder: Path, tolerance: float = TOLERANCE, model: str = "model") -> LayerChoice:
+def choose(folder: Path, tolerance: float = TOLERANCE, model: str = "model") -> tuple[int, list[str]]:
     """Choose the smallest K whose metric is within a tolerance of full depth's.
 
     The metric is that of the validation data at the training noise, as ``descend evaluate --split validation`` measures
@@ -156,18 +45,42 @@ def choose(folder: Path, tolerance: float = TOLERANCE, model: str = "model") -> 
         tolerance: Percentage points of an accuracy, percent of an error.
         model: The run's model: ``model`` or ``best_feasible``.
 
+    Returns:
+        K, and the choice in words with a line for each layer.
+
     Raises:
         InputError: If the tolerance is out of range, or the folder holds no finished run.
     """
     if not 0 <= tolerance <= 100:
         raise InputError(f"tolerance must lie between 0 and 100, in percent; got {tolerance:g}.")
     subject = of_run(folder, model)
-    task = subject.recipe.task()
-    values = layer_metrics(subject, "validation")
-    return LayerChoice(task.metric, subject.recipe.noise, values, task.higher_is_better, tolerance)
+    task, values = subject.recipe.task(), layer_metrics(subject, "validation")
+    layer = first_within(values, task.higher_is_better, tolerance)
+    digits, unit = (4, "percentage points") if task.higher_is_better else (2, "percent")
+    rows = [f"layer {place}: {task.metric} {value:.{digits}f}" for place, value in enumerate(values)]
+    rows[layer] += " <- chosen"
+    last = (
+        f"K = {layer} of {len(values) - 1}, the first layer whose {task.metric} is at most {tolerance:g} {unit} worse "
+        "than that of full depth."
+    )
+    return layer, [f"validation data at γ = {subject.recipe.noise:g}:", *rows, last]
 
 
-def export(folder: Path, layers: int, out: Path, model: str = "model") -> Export:
+def first_within(values: list[float], higher_is_better: bool, tolerance: float) -> int:
+    """The smallest K ≥ 1 whose metric is within a tolerance of full depth's; L if that is not a number.
+
+    Args:
+        values: The metric of the layers 0 … L.
+        higher_is_better: Whether a larger metric is better.
+        tolerance: Percentage points of an accuracy, percent of an error.
+    """
+    full, share = values[-1], tolerance / 100 + 1e-9  # but for rounding: 0.91 − 0.90 is more than 0.01
+    worst = full - share if higher_is_better else full * (1 + share)
+    within = [value >= worst if higher_is_better else value <= worst for value in values]
+    return within.index(True, 1) if any(within[1:]) else len(values) - 1
+
+
+def export(folder: Path, layers: int, out: Path, model: str = "model") -> list[str]:
     """Write the first K layers of a run's model as a checkpoint of Transformers, with its tokenizer and a model card.
 
     The embedding, the final norm and the head are the whole model's, and so is the type of the weights. Adapters are
@@ -180,6 +93,9 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> Export
         out: The folder to write; it must be empty or not exist.
         model: The run's model: ``model`` or ``best_feasible``.
 
+    Returns:
+        What was written, in words, and for a language model what to type to draft with it.
+
     Raises:
         InputError: If the folder holds no finished run, K is out of range, ``out`` is not empty, or the family can't be
             cut this way.
@@ -187,11 +103,9 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> Export
     """
     check_export(folder, layers, out)
     subject, source = of_run(folder, model), folder / model
-    network = subject.restored.model
-    depth = network.depth
-    config = read_config(folder)
+    network, depth = subject.restored.model, subject.restored.model.depth
+    config, trained = read_config(folder), read_trained(source)
     adapters = hasattr(network.saved, "peft_config")
-    trained = read_trained(source)
     origin: dict[str, Any] = trained.content() if trained else {}
     origin |= {"model": config.model, "recipe": config.recipe, "method": config.method, **config.export_entries}
     again = _write(
@@ -203,17 +117,34 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> Export
         tokenizer=subject.restored.tokenizer,
         card=lambda plain: run_card(folder, plain, checkpoint=model, layers=layers),
     )
-    return Export(
-        folder=out,
-        source=source,
-        layers=layers,
-        depth=depth,
-        parameters=sum(each.numel() for each in again.parameters()),
-        causal=isinstance(network, LayeredCausalLM),
-        drafts=isinstance(network, LayeredCausalLM) and network.family.drafts,
-        shared=bool(getattr(again.config, "tied", False)),
-        adapters=adapters,
-    )
+    parameters = sum(each.numel() for each in again.parameters()) / 1e6
+    lines = [f"{out}: the first {layers} of {depth} layers of {source}, {parameters:.3g} million parameters."]
+    if getattr(again.config, "tied", False):
+        lines.append(f"Its layers share one set of weights: the copy has all of them and runs {layers} times.")
+    if isinstance(network, LayeredCausalLM) and layers < depth:
+        lines += _draft_lines(out, source, layers, depth, adapters, early=network.family.drafts)
+    return lines
+
+
+def _draft_lines(out: Path, source: Path, layers: int, depth: int, adapters: bool, *, early: bool) -> list[str]:
+    """What to type to draft with an export; ``early`` says whether ``assistant_early_exit`` saves layers, too."""
+    whole, lines = str(source), []
+    if adapters:
+        whole = "WHOLE"
+        lines.append(
+            f"{source} holds adapters. For the lines below export the whole model too, with --layers {depth} "
+            "--out WHOLE."
+        )
+    lines += [
+        "Let it draft, in Transformers:",
+        f"  model = AutoModelForCausalLM.from_pretrained({whole!r})",
+        f"  draft = AutoModelForCausalLM.from_pretrained({str(out)!r})",
+        "  model.generate(**inputs, assistant_model=draft)",
+    ]
+    if early:
+        lines += ["or without this checkpoint:", f"  model.generate(**inputs, assistant_early_exit={layers})"]
+    draft = json.dumps({"method": "draft_model", "model": str(out), "num_speculative_tokens": 5})
+    return [*lines, "in vLLM:", f"  vllm serve {shlex.quote(whole)} --speculative-config {shlex.quote(draft)}"]
 
 
 def export_model(model: nn.Module, layers: int, out: str | Path, tokenizer: Any = None) -> None:
@@ -237,7 +168,7 @@ def export_model(model: nn.Module, layers: int, out: str | Path, tokenizer: Any 
     depth, kind = network.depth, type(network.saved).__name__
     if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= depth:
         raise InputError(f"layers must be 1 to {depth}, the layers of the model; got {layers!r}.")
-    _check_empty(Path(out), "another folder")
+    refuse_full(Path(out), "another folder")
     about = (
         f"The first {layers} of {depth} layers of a {kind}, with its embedding and head. The output is that of exit "
         f"{layers} of the whole model."
@@ -291,7 +222,7 @@ def _write(
     plain.to(dtype or torch.float32)
     check_savable(plain, tokenizer)
     text = card(plain).text()
-    with aside(out.absolute(), alone=False) as part:
+    with atomic_folder(out.absolute(), alone=False) as part:
         plain.save_pretrained(part)
         if tokenizer is not None:
             tokenizer.save_pretrained(part)
@@ -322,9 +253,4 @@ def check_export(folder: Path, layers: int | None, out: Path) -> None:
     depth = config.settings.get("depth")
     if layers is not None and isinstance(depth, int) and not 1 <= layers <= depth:
         raise InputError(f"layers must be 1 to {depth}, the layers of {folder}, or {AUTO}; got {layers}.")
-    _check_empty(out, "another with --out")
-
-
-def _check_empty(out: Path, choice: str) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out} must be a new or an empty folder; it is not. Choose {choice}.")
+    refuse_full(out)

@@ -47,7 +47,6 @@ from descend.results import (
     put,
     read_json,
     read_trained,
-    write_json,
 )
 from descend.results.card import write_card
 from descend.results.ownership import DUAL_FILE, FRAMES_FILE, RESULTS, refuse_foreign
@@ -175,9 +174,9 @@ def evaluate(
         )
     place = results_folder(folder, data, task)
     written = [place / name for name in RESULTS]
-    carried = (folder / model if task is None else folder) / CERTIFIED_FILE
+    carrier = folder / model if task is None else folder
     choice = "other data" if data is not None and task is None else "another folder"
-    refuse_foreign([*written, carried] if risk is not None else written, choice)
+    refuse_foreign([*written, carrier / CERTIFIED_FILE] if risk is not None else written, choice)
     subject = of_run(folder, model) if task is None else _of_transformers(folder, task, dataset, data)
     recipe, restored, args = subject.recipe, subject.restored, subject.args
     network = restored.model
@@ -259,7 +258,9 @@ def evaluate(
             **settings,
         )
         if (bound := more["exit"].guarantee) is not None:
-            write_json(carried, bound.model_dump(include=set(CertifiedExit.model_fields)))
+            CertifiedExit(
+                threshold=bound.threshold, risk=bound.risk, confidence=bound.confidence, noise=bound.noise
+            ).write(carrier)
     if isinstance(network, LayeredCausalLM) and exit and network.depth > 1:
         more["speculation"] = speculation(network, samples, IGNORED, device=device)  # type: ignore[arg-type]
     if isinstance(network, UnrolledModel):

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,26 +21,30 @@ from transformers.utils import is_datasets_available
 from transformers.utils import logging as transformers_logging
 
 from descend.errors import InputError, Interrupted, Unsaved, reason
-from descend.methods import OF_METHOD
 from descend.objective import check_r_drop
-from descend.progress import Progress, is_quiet, progress
+from descend.progress import is_quiet, progress
 from descend.recipes import Data, Recipe
 from descend.results import CONFIG_FILE, LOCK_FILE, MODELS, PART, RunConfig, locked, read_config
 from descend.results.card import edited_card, put_card
-from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, aside, forget_results, refuse_foreign
+from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, atomic_folder, forget_results, refuse_foreign
 from descend.run.cards import run_card
+from descend.run.settings import differences, stored
 from descend.training import DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
-from descend.training.config import MEASURED, DescentArguments, DescentConfig
-from descend.training.preset import paper
-
-if is_datasets_available():
-    import datasets
+from descend.training.config import MEASURED, DescentConfig
+from descend.training.preset import Preset, paper
 
 # Loading and saving need no progress bar; training and evaluation show their own progress.
 transformers_logging.disable_progress_bar()
 if is_datasets_available():
-    datasets.disable_progress_bars()
+    from datasets import disable_progress_bars
+
+    disable_progress_bars()
+
+
+_OF_LENGTH = frozenset({"max_steps", "num_train_epochs", "save_steps", "eval_steps", "logging_steps"})
+_OF_LENGTH |= {"load_best_model_at_end", "metric_for_best_model", "greater_is_better"}  # these depend on the steps
+"""Settings that may differ where a run is resumed, as for a longer one."""
 
 
 def train(
@@ -97,13 +101,15 @@ def _train(
         tqdm.write(f"{data.name}: {note}", file=sys.stderr)
     args.warmup(*_steps(args, len(data.train)))  # type: ignore[arg-type]
     setup = recipe.resolve(args, data)
-    recipe = setup.recipe
+    recipe, preset = setup.recipe, Preset()
+    if args.preset is not None:
+        preset = paper(name, args.method, getattr(recipe, "dataset", "imdb"))
     config = RunConfig(
         descend=version("descend"),
         recipe=name,
         method=args.method,
         preset=args.preset,
-        overridden=_overridden(name, recipe, args),
+        overridden=preset.overridden(vars(args), asdict(recipe)),
         seed=args.seed,
         model=recipe.label,
         dataset=data.name,
@@ -113,7 +119,10 @@ def _train(
         versions={library: version(library) for library in ("torch", "transformers", "accelerate")},
     )
     if resume and _begun(out):
-        _same_run(out, config)
+        earlier = read_config(out)
+        old, new = (each.settings | each.training | {"recipe": each.recipe} for each in (earlier, config))
+        if changed := differences(old, new, _OF_LENGTH):
+            raise InputError(f"{out} was made with other settings: {changed}. Give the same command to resume.")
     try:
         trainer = setup.trainer([stop, *callbacks])
     except (ValueError, ImportError, RuntimeError, OSError) as error:  # Transformers and others check their arguments
@@ -155,10 +164,10 @@ def _train(
             raise Unsaved("interrupted after the last step; there is no checkpoint to go on from.") from None
         # All processes take part: each may hold a part of the model.
         edited = edited_card(out / "model")
-        with aside(out / "model") if main else nullcontext(out / "model") as folder:
+        with atomic_folder(out / "model") if main else nullcontext(out / "model") as folder:
             trainer.save_pretrained(folder)
         trainer.save_dual(out / DUAL_FILE, out / "model")
-        sigma = trainer.sigma
+        sigma = trainer.sigma  # on all processes
         if main:
             ended = {
                 "sigma": sigma,
@@ -183,14 +192,6 @@ def check_method(recipe: Recipe, method: str) -> None:
         raise InputError(f"the method {method} {refusal} Choose another method.")
     if method == "r-drop":
         check_r_drop(recipe.task())
-
-
-def _overridden(name: str, recipe: Recipe, args: DescentConfig) -> list[str]:
-    """The preset's settings that were overridden; empty without a preset."""
-    if args.preset is None:
-        return []
-    chosen = paper(name, args.method, getattr(recipe, "dataset", "imdb"))
-    return chosen.overridden(vars(args), asdict(recipe))
 
 
 def finished(folder: Path) -> bool:
@@ -232,42 +233,6 @@ def _steps(args: DescentConfig, windows: int) -> tuple[int, int]:
     step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     epoch = math.ceil(windows / step)
     return args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * windows / step), epoch
-
-
-def stored(args: DescentArguments) -> dict[str, Any]:
-    """The training arguments for JSON: all of Descend's, and those of Transformers that differ from their defaults."""
-    # `TrainingArguments` resets Accelerate's global state, and with it the device, so reuse the existing state. The CPU
-    # supports every default.
-    reuse: dict[str, Any] = {"use_cpu": True, "accelerator_config": {"use_configured_state": True}}
-    # TRL still sets its default by the deprecated name, which warns; the new name gives both the same value.
-    by_name = {each.name: each.default for each in fields(args)}
-    reuse["activation_checkpointing"] = by_name["gradient_checkpointing"]
-    defaults = type(args)(output_dir=args.output_dir, **reuse).to_dict() | {"use_cpu": False}
-    ours = {each.name for each in fields(args)} - {each.name for each in fields(args.library)}
-    settable = {each.name for each in fields(args) if each.init} - {"output_dir", "resume_from_checkpoint"}
-    changed = {key for key, value in args.to_dict().items() if key in settable and value != defaults[key]}
-    return {key: value for key, value in args.to_dict().items() if key in ours | changed}
-
-
-def _same_run(folder: Path, config: RunConfig) -> None:
-    """Refuse to resume in a folder that was made with other settings."""
-    steps = {"max_steps", "num_train_epochs", "save_steps", "eval_steps", "logging_steps"}
-    steps |= {"load_best_model_at_end", "metric_for_best_model", "greater_is_better"}  # these depend on the steps
-    old, new = (each.settings | each.training | {"recipe": each.recipe} for each in (read_config(folder), config))
-    differing = differences(old, new, steps)
-    if differing:
-        raise InputError(f"{folder} was made with other settings: {differing}. Give the same command to resume.")
-
-
-def differences(old: dict[str, Any], new: dict[str, Any], free: set[str] | frozenset[str] = frozenset()) -> str:
-    """The settings of two runs that differ, as text; empty if only those in ``free`` do.
-
-    A setting of another method that the old run does not know, because it is newer, is no difference.
-    """
-    newer = set().union(*OF_METHOD.values()) - OF_METHOD.get(str(new.get("method")), set()) - old.keys()
-    free = free | newer | {"disable_tqdm", "dataloader_pin_memory"}
-    differing = sorted(key for key in (old.keys() | new.keys()) - free if old.get(key) != new.get(key))
-    return ", ".join(f"{key} (was {old.get(key)}, now {new.get(key)})" for key in differing)
 
 
 class _StopOnSignal(TrainerCallback):
@@ -331,25 +296,20 @@ class _ForgetResults(TrainerCallback):
         self._out = None
 
 
-class _ShowProgress(TrainerCallback):
+class _ShowProgress(ProgressCallback):
     """Shows the steps, the time left and the last logged losses, on the main process."""
 
-    def __init__(self) -> None:
-        self._bar: Progress | None = None
+    training_bar: Any
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.current_step = state.global_step
         if state.is_world_process_zero:
-            self._bar = progress(state.max_steps, "training", "step", initial=state.global_step)
+            self.training_bar = progress(state.max_steps, "training", "step", initial=state.global_step)
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._bar is not None:
-            self._bar.update(state.global_step - self._bar.n)
+    def on_prediction_step(self, *_: Any, **kwargs: Any) -> None:
+        """Evaluation shows its own progress."""
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         shown = {name: logs[name] for name in ("loss", "eval_loss", "eval_violation") if name in (logs or {})}
-        if self._bar is not None and shown:
-            self._bar.set_postfix({name: f"{value:.3f}" for name, value in shown.items()})
-
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        if self.training_bar is not None and shown:
+            self.training_bar.set_postfix({name: f"{value:.3f}" for name, value in shown.items()})

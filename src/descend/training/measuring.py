@@ -22,7 +22,7 @@ from descend.evaluation.readings import WatchRows
 from descend.evaluation.satisfaction import TOLERANCE, Verdict, verdict
 from descend.models import LayeredCausalLM
 from descend.results import put
-from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, aside
+from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, atomic_folder
 from descend.training.hf_hooks import overriding
 from descend.training.metrics import Predictions
 from descend.training.resuming import Resumable
@@ -188,7 +188,7 @@ class Measuring(Resumable):
         if self.dual.problem.constrained and loss < self._best:
             self._best = loss
             place = self.args.folder / FEASIBLE_FOLDER
-            with aside(place) if self.args.should_save else nullcontext(place) as folder:
+            with atomic_folder(place) if self.args.should_save else nullcontext(place) as folder:
                 with self._tempered(divisor) if divisor != 1 else nullcontext():
                     self.save_pretrained(folder)
                 self.save_dual(folder / DUAL_FILE, folder)

@@ -20,7 +20,7 @@ from descend.errors import NonFiniteLossError, SaveError
 from descend.models.modules import save_module
 from descend.results import CERTIFIED_FILE, PART, TRAINED_KEY, Summary, Trained, of_disk
 from descend.results.card import edited_card, put_card, write_card
-from descend.results.ownership import aside, remove
+from descend.results.ownership import atomic_folder, remove
 from descend.results.records import Records
 from descend.training.checkpoints import newest_whole, rotate, save_state, seal, step_of
 from descend.training.config import DescentArguments
@@ -94,7 +94,7 @@ class Saving(TrainerHooks):
         """Write a checkpoint with its manifest, atomically: all ranks write into a temporary folder that is renamed."""
         writes, temporary = self.args.should_save, folder.parent / PART
         with ExitStack() as stack:
-            self._all_or_none(folder, lambda: stack.enter_context(aside(folder)) if writes else None)
+            self._all_or_none(folder, lambda: stack.enter_context(atomic_folder(folder)) if writes else None)
             self._all_or_none(folder, lambda: self._write_files(temporary, model))
             part = temporary / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"  # Transformers' name for it
             if self.state.best_model_checkpoint == str(part):

@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel
-
-from descend.results.card import Card, noise_note, trained_note
+from descend.results.card import Card, noise_note, trained_note, without_adapters
 
 
 def trainer_card(trainer: Any, name: str | None = None, base_model: str | None = None, **metadata: Any) -> Card:
@@ -18,9 +16,7 @@ def trainer_card(trainer: Any, name: str | None = None, base_model: str | None =
         **metadata: Further metadata of the card, such as ``license``.
     """
     args, network, objective = trainer.args, trainer.users_model, trainer.objective
-    adapters = hasattr(network, "peft_config")
-    library = network.get_base_model() if adapters else network
-    own = None if isinstance(library, PreTrainedModel) else "pytorch"
+    library = without_adapters(network)
     source = getattr(getattr(library, "config", None), "_name_or_path", None) or None
     if source is not None and Path(source).expanduser().exists():
         source = None  # a folder is no name on the Hub
@@ -31,12 +27,12 @@ def trainer_card(trainer: Any, name: str | None = None, base_model: str | None =
         f"method `{args.method}`{noise} and seed {args.seed}. The prediction can be read after every layer."
         + trained_note(trainer.trained)
     )
-    return Card(
-        name=name or args.folder.absolute().name,
-        about=[about],
-        architecture=type(library).__name__,
+    return Card.of(
+        network,
+        name or args.folder.absolute().name,
+        [about],
         verdict="" if trainer.verdict is None else trainer.verdict.sentence("the evaluation data"),
         summary=trainer.summary,
         base_model=base_model or source,
-        metadata={"library_name": "peft" if adapters else own} | metadata,
+        metadata=metadata,
     )

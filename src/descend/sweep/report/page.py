@@ -12,7 +12,7 @@ from descend.report.rendering import write_interactive
 from descend.report.runs import Style
 from descend.report.tables import number
 from descend.report.views import Body, Cell, FigureView, Row, Sentence, Span, Table, VerdictView
-from descend.results.sweeps import SWEEP_FILE, SweepFile, read_sweep
+from descend.results.sweeps import SWEEP_FILE, SweepFile
 from descend.sweep.report import figures
 from descend.sweep.report.searched import Method, styles
 
@@ -39,7 +39,7 @@ def write_sweep(folder: Path) -> Path:
     Raises:
         InputError: If ``sweep.json`` is missing or damaged.
     """
-    sweep = read_sweep(folder)
+    sweep = SweepFile.read(folder / SWEEP_FILE)
     methods = [Method.of(method, search) for method, search in sweep.methods.items()]
     try:
         plots = _plots(methods, sweep.metric, sweep.higher_is_better)

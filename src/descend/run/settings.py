@@ -1,0 +1,89 @@
+"""The settings of a run: as they are stored, compared with another run's, and typed again."""
+
+import re
+import shlex
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from descend.methods import OF_METHOD
+from descend.recipes import GENERATED
+from descend.recipes.configuring import configure
+from descend.recipes.options import options
+from descend.recipes.pretrained import SMALL
+from descend.results import RunConfig
+from descend.training.config import DescentArguments
+
+_DERIVED = {"disable_tqdm", "dataloader_pin_memory", "gradient_checkpointing", "do_eval", "greater_is_better"}
+"""Training arguments that say nothing about a run, or that follow from others."""
+
+_PATHS = ("data", "model", "tokenizer", "pretrained", "cache_dir")
+"""Settings whose value may be a path."""
+
+
+_REUSE: dict[str, Any] = {"use_cpu": True, "accelerator_config": {"use_configured_state": True}}
+"""`TrainingArguments` resets Accelerate's global state, and with it the device, so reuse the existing state. The CPU
+supports every default."""
+
+
+def stored(args: DescentArguments) -> dict[str, Any]:
+    """The training arguments for JSON: all of Descend's, and those of Transformers that differ from their defaults."""
+    defaults, values = _defaults(args), args.to_dict()
+    ours = {each.name for each in fields(args)} - {each.name for each in fields(args.library)}
+    settable = {each.name for each in fields(args) if each.init} - {"output_dir", "resume_from_checkpoint"}
+    changed = {key for key, value in values.items() if key in settable and value != defaults[key]}
+    return {key: value for key, value in values.items() if key in ours | changed}
+
+
+def _defaults(args: DescentArguments) -> dict[str, Any]:
+    """The arguments of this class that nobody has set, for JSON."""
+    # TRL still sets its default by the deprecated name, which warns; the new name gives both the same value.
+    by_name = {each.name: each.default for each in fields(args)}
+    both: dict[str, Any] = {"activation_checkpointing": by_name["gradient_checkpointing"]}
+    return type(args)(output_dir=args.output_dir, **_REUSE, **both).to_dict() | {"use_cpu": False}
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], free: set[str] | frozenset[str] = frozenset()) -> str:
+    """The settings of two runs that differ, as text; empty if only those in ``free`` do.
+
+    A setting of another method that the old run does not know, because it is newer, is no difference.
+    """
+    newer = set().union(*OF_METHOD.values()) - OF_METHOD.get(str(new.get("method")), set()) - old.keys()
+    free = free | newer | {"disable_tqdm", "dataloader_pin_memory"}
+    differing = sorted(key for key in (old.keys() | new.keys()) - free if old.get(key) != new.get(key))
+    return ", ".join(f"{key} (was {old.get(key)}, now {new.get(key)})" for key in differing)
+
+
+def train_command(config: RunConfig) -> str:
+    """The command that trains a run again: what differs from a run without further settings.
+
+    Local paths are shortened to their names, because a card may be published.
+    """
+    first = {name: value for name, value in (("preset", config.preset), ("method", config.method)) if value}
+    dataset = {name: value for name, value in config.settings.items() if name == "dataset"}
+    bare = configure(config.recipe, output_dir="RUN", data=GENERATED, **_REUSE, **first, **dataset)
+    usual: dict[str, Any] = asdict(bare.recipe) | stored(bare.arguments) | {"data": None, "use_cpu": False}
+    # A file leaves out arguments that have Transformers' default.
+    defaults = _defaults(bare.arguments) | {each.name: each.default for each in fields(bare.recipe)}
+    ours = {**{name: defaults[name] for name in usual}, **config.training, **config.settings}
+    usual |= {name: defaults[name] for name in dataset}
+    left_out = _DERIVED | first.keys()
+    if config.settings.get("model", SMALL) != SMALL or config.settings.get("pretrained"):
+        left_out |= {"hidden_size", "depth"}
+    chosen = {
+        name: _published(name, value)
+        for name, value in ours.items()
+        if name not in left_out and value is not None and value != usual.get(name, defaults[name])
+    }
+    return shlex.join(["descend", "train", config.recipe, *options(first | chosen), "--out", "RUN"])
+
+
+def _published(name: str, value: Any) -> Any:
+    """A setting's value for others to read: of a local path its name."""
+    path = isinstance(value, str) and (Path(value).expanduser().is_absolute() or (name in _PATHS and is_local(value)))
+    return Path(value).name if path else value
+
+
+def is_local(value: str) -> bool:
+    """Whether a setting is a path on this machine, and not a name on the Hub or of a data set."""
+    return Path(value).expanduser().exists() or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", value) is None
