@@ -13,11 +13,11 @@ import pytest
 
 from descend.errors import InputError
 from descend.methods import METHODS
-from descend.report import RunView, anytime, figures, group_runs, write_page
+from descend.report import RunView, figures, group_runs, write_page
 from descend.report.frames import Frames, embed
 from descend.report.rendering import environment
-from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, group_name
-from descend.report.tables import runs_tables
+from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES
+from descend.report.tables import depth_table, runs_tables
 from descend.report.verdict import verdict
 from descend.results import REQUIRED, parse_summary
 from tests.support.pages import NOISE, classifier, fake_run, geometric
@@ -60,9 +60,9 @@ def test_a_model_that_is_worse_than_its_input_is_not_called_good(tmp_path: Path)
     assert (good.state, good.mark) == ("holds", "✓") and good.advice.startswith("Nothing: ")
     bad = shown(15.2)
     numbers = "RMSE of the output at the training noise 18.70, of the noisy input itself 15.20."
-    assert (bad.state, bad.headline) == ("open", good.headline) and [span.text for span in bad.lines[-1]] == [numbers]
+    assert (bad.state, bad.headline) == ("open", good.headline) and bad.lines[-1] == numbers
     broken = shown(15.2, feasible=False, violation_intervals=[[0.01, 0.5]] * 7)
-    assert broken.state == "broken" and [span.text for span in broken.lines[-1]] == [numbers]
+    assert broken.state == "broken" and broken.lines[-1] == numbers
     assert "best_feasible" in broken.advice
 
 
@@ -70,11 +70,11 @@ def test_what_does_not_fit_is_thinned_evenly() -> None:
     generator = np.random.default_rng(0)
     noisy = generator.integers(0, 256, (6, 2, 32, 32), dtype=np.uint8)
     frames = Frames(NOISE, noisy[0], noisy, noisy[:, None].repeat(3, axis=1))
-    whole = embed({"ERM": frames}, 10**9)
-    half = embed({"ERM": frames}, len(json.dumps(whole)) // 3)
+    whole = embed({"ERM": frames}, 10**9, NOISE[0])
+    half = embed({"ERM": frames}, len(json.dumps(whole)) // 3, NOISE[0])
     assert whole["clips"] == 2 and len(whole["noise"]) == 6
     assert half["clips"] == 1 and half["noise"] == [NOISE[0], NOISE[2], NOISE[4], NOISE[5]]
-    assert embed({"ERM": frames}, 100) is None
+    assert embed({"ERM": frames}, 100, NOISE[0]) is None
     error = noisy[5, 1].astype(float) - noisy[0, 1]
     assert whole["panels"][2]["rmse"][5][2][1] == pytest.approx(np.sqrt(np.mean(error**2)), abs=0.01)
 
@@ -82,10 +82,11 @@ def test_what_does_not_fit_is_thinned_evenly() -> None:
 def test_figures_stand_alone(runs: list[Path]) -> None:
     (group,) = group_runs([RunView.read(folder) for folder in runs])
     erm, constrained = group.runs
-    losses = figures.layer_losses(group, noise=NOISE[-1])
-    assert list(losses.data[0].y) == erm.summary.layer_losses[NOISE[-1]]
+    losses = figures.layer_losses(group)
+    strongest = losses.frames[-1].data
+    assert list(strongest[0].y) == erm.summary.layer_losses[NOISE[-1]]
     assert [frame.name for frame in losses.frames] == [str(level) for level in NOISE]
-    limits = losses.data[2].y
+    limits = strongest[2].y
     assert limits == pytest.approx([0.9 * loss for loss in constrained.summary.layer_losses[NOISE[-1]][:-1]])
     assert list(figures.error_by_noise(group).data[1].y) == constrained.summary.values
     lines = figures.multipliers(constrained).data
@@ -133,7 +134,7 @@ def test_each_metric_has_a_table_and_a_section_of_its_own(runs: list[Path], tmp_
     assert [(group.metric, len(group.runs)) for group in groups] == [("RMSE", 2), ("Accuracy", 1)]
     tables = runs_tables(groups)
     assert [table.heads[1] for table in tables] == ["RMSE, mean over noise", "Accuracy, mean over noise"]
-    assert [sum(len(body.rows) for body in table.bodies) for table in tables] == [2, 1]
+    assert [sum(len(rows) for _, rows in table.bodies) for table in tables] == [2, 1]
     page = write_page(views, tmp_path / "report.html", "Both").read_text().split("<script")[0]
     assert page.count("mean over noise</th>") == 2 and page.count('data-section="') == 2
 
@@ -153,7 +154,7 @@ def test_quality_against_depth_marks_the_first_layers_close_to_full_depth(tmp_pa
         fake_run(tmp_path / "bare", "linear", frames=False),  # neither metrics nor times
     ]
     (group,) = group_runs([RunView.read(folder) for folder in folders])
-    depth, when = anytime.by_depth(group), anytime.by_time(group)
+    depth, when = figures.by_depth(group), figures.by_time(group)
     assert depth.layout.yaxis.type == "log"
     near = ([6, 5, 4], ["1", "2", "5"])
     assert [(list(ring.x), list(ring.text)) for ring in rings(depth)] == [near, ([], []), near]
@@ -161,15 +162,15 @@ def test_quality_against_depth_marks_the_first_layers_close_to_full_depth(tmp_pa
     at = next(frame for frame in when.frames if frame.name == "0.6")
     assert list(at.data[-1].text) == ["1, 2, 5"] and list(at.data[-1].x) == [2.0] and list(at.data[0].y) == rows["0.6"]
     assert all(len(frame.data) == len(figure.data) for figure in (depth, when) for frame in figure.frames)
-    table = anytime.depth_table(group)
-    assert [body.name for body in table.bodies] == ["γ = 0.15", "γ = 0.6"]
-    assert [cell.text for cell in table.bodies[0].rows[0].cells[1:4]] == ["layer 6", "layer 5", "layer 4"]
-    assert table.bodies[0].rows[0].cells[1].note == "7 ms"
-    assert "on GPU" in anytime.time_words(group) and "do not compare" in anytime.time_words(group)
+    table = depth_table(group)
+    assert [name for name, _ in table.bodies] == ["γ = 0.15", "γ = 0.6"]
+    assert [cell.text for cell in table.bodies[0][1][0].cells[1:4]] == ["layer 6", "layer 5", "layer 4"]
+    assert table.bodies[0][1][0].cells[1].note == "7 ms"
+    assert "on GPU" in figures.time_words(group) and "do not compare" in figures.time_words(group)
     alike = [*folders[:1], fake_run(tmp_path / "alike", "constrained", frames=False, layer_metrics=rows, latency=timed)]
     (pair,), (alone,) = (group_runs([RunView.read(each) for each in some]) for some in (alike, alike[:1]))
-    assert "the machine was busier with one of them" in anytime.time_words(pair)
-    assert "busier" not in anytime.time_words(alone)
+    assert "the machine was busier with one of them" in figures.time_words(pair)
+    assert "busier" not in figures.time_words(alone)
     assert "<figure>" in write_page(folders, tmp_path / "report.html", "Times").read_text()
 
 
@@ -177,8 +178,8 @@ def test_metrics_that_are_not_finite_and_older_summaries_have_pages(tmp_path: Pa
     rows = {"0.15": [None] * 8, "0.6": [1.0, None, *[1.0] * 5, None]}
     broken = fake_run(tmp_path / "broken", "erm", frames=False, layer_metrics=rows)
     (group,) = group_runs([RunView.read(broken)])
-    assert [len(ring.x) for ring in rings(anytime.by_depth(group))] == [0]
-    assert anytime.depth_table(group).bodies[0].rows[0].cells[1].text == "–"
+    assert [len(ring.x) for ring in rings(figures.by_depth(group))] == [0]
+    assert depth_table(group).bodies[0][1][0].cells[1].text == "–"
     page = write_page([broken], tmp_path / "report.html", "Broken").read_text()
     assert "RMSE along the layers" in page and "against time" not in page
     older = fake_run(tmp_path / "older", "erm", frames=False)
@@ -314,7 +315,7 @@ def test_what_may_be_chance_is_no_proof(runs: list[Path], lows: list[float], hea
     state = "broken" if max(lows) > 0 else "unproven"  # red is for what is proven
     assert f"{headline}</h2>" in html and f'<div class="verdict {state}">' in html
     assert ("evaluate on more data first" in html) == (min(lows) < 0)
-    cells = [cell for table in runs_tables(group_runs(views)) for body in table.bodies for cell in body.rows[0].cells]
+    cells = [cell for table in runs_tables(group_runs(views)) for _, rows in table.bodies for cell in rows[0].cells]
     assert any(cell.note == "not proven" for cell in cells) == (min(lows) < 0)
 
 
@@ -340,7 +341,7 @@ def test_few_groups_leave_a_verdict_open(
     assert f'<div class="verdict {state}">' in html and "easible" not in html
     assert "Open: these data are too few to tell whether the constraints hold</h2>" in html
     assert "<p>3 groups of samples.</p>" in html and "Evaluate on at least 12 groups of samples" in html
-    assert cell in [(each.text, each.note) for each in runs_tables(groups)[0].bodies[0].rows[0].cells]
+    assert cell in [(each.text, each.note) for each in runs_tables(groups)[0].bodies[0][1][0].cells]
     (trace,) = figures.violations(groups[0]).data
     assert {words for _, words in trace.customdata} == {""} and np.isnan(trace.error_y.array).all()
     enough = group_runs([RunView(parse_summary(summary | {"groups": 12}))])
@@ -387,7 +388,7 @@ def test_runs_judged_on_other_data_or_models_are_kept_apart(tmp_path: Path) -> N
         for place, (split, checkpoint) in enumerate(judged)
     ]
     groups = group_runs([RunView.read(folder) for folder in folders])
-    assert [(group.split, group.checkpoint) for group in groups] == judged
+    assert [(group.summary.split, group.summary.checkpoint) for group in groups] == judged
     base = "UT-7 on ped2<b>, trained at γ = 0.15"
     names = [
         base,
@@ -395,7 +396,7 @@ def test_runs_judged_on_other_data_or_models_are_kept_apart(tmp_path: Path) -> N
         f"{base}, best feasible checkpoint",
         f"{base}, judged on the tr<i>n split, best feasible checkpoint",
     ]
-    assert [group_name(group) for group in groups] == names
+    assert [group.name for group in groups] == names
     page = write_page(folders, tmp_path / "report.html", "Four").read_text()
     assert all(f"<h2>{escape(name)}</h2>" in page for name in names)
     page = write_page(folders[1:2], tmp_path / "report.html", "One").read_text()
@@ -411,9 +412,9 @@ def test_data_of_one_name_are_kept_apart_where_their_noisy_input_differs(tmp_pat
     groups = group_runs([RunView.read(folder) for folder in folders])
     assert [len(group.runs) for group in groups] == [2, 1]
     base = "UT-7 on ped2<b>, trained at γ = 0.15, where the noisy input has RMSE"
-    assert [group_name(group) for group in groups] == [f"{base} 12.3", f"{base} 15"]
+    assert [group.name for group in groups] == [f"{base} 12.3", f"{base} 15"]
     (alone,) = group_runs([RunView.read(folders[2])])
-    assert group_name(alone) == "UT-7 on ped2<b>, trained at γ = 0.15"
+    assert alone.name == "UT-7 on ped2<b>, trained at γ = 0.15"
 
 
 def test_other_alphas_are_other_arms(tmp_path: Path) -> None:
@@ -429,7 +430,7 @@ def test_every_method_has_its_own_name_and_style_and_erm_comes_first(tmp_path: P
     (group,) = group_runs([RunView.read(folder) for folder in folders])
     expected = [method for method in METHOD_NAMES if method in METHODS]
     assert expected[0] == "erm" and expected[-1] == "constrained"
-    assert [(arm.method, arm.label, arm.style) for arm in group.arms] == [
+    assert [(arm.summary.method, arm.label, arm.style) for arm in group.arms] == [
         (method, METHOD_NAMES[method], STYLES[method]) for method in expected
     ]
     page = write_page(folders, tmp_path / "report.html", "All").read_text().split("<script")[0]
