@@ -104,14 +104,8 @@ def sweep(
 
 class _Worker:
     def __init__(self, out: Path, name: str, given: Mapping[str, Any], methods: Sequence[str], trials: int, seeds: int):
-        self.out, self.name, self.given, self.methods, self.trials, self.seeds = (
-            out,
-            name,
-            given,
-            methods,
-            trials,
-            seeds,
-        )
+        self.out, self.name, self.given, self.methods = out, name, given, methods
+        self.trials, self.seeds = trials, seeds
         self._number: int | None = None  # the running trial's number
 
     def prepare(self, storage: str | None, ranges: Ranges, levels: Sequence[float] | None) -> None:
@@ -235,10 +229,14 @@ class _Worker:
             trial.set_user_attr("diverged", str(error))
             return worst
         values = [summary.mean for summary in summaries]
-        trial.set_user_attr("values", values)
-        trial.set_user_attr("feasible", all(summary.feasible for summary in summaries))
-        trial.set_user_attr("seconds", sum(summary.seconds or 0.0 for summary in summaries))
-        trial.set_user_attr("noise", summaries[0].noise)
+        known = {
+            "values": values,
+            "feasible": all(summary.feasible for summary in summaries),
+            "seconds": sum(summary.seconds or 0.0 for summary in summaries),
+            "noise": summaries[0].noise,
+        }
+        for name, value in known.items():
+            trial.set_user_attr(name, value)
         mean = sum(values) / len(values)
         return mean if math.isfinite(mean) else worst
 
@@ -266,6 +264,8 @@ class _Worker:
 
     def write(self) -> SweepFile:
         """Write ``sweep.json``."""
+        # A number of steps may be a share, so it is parsed as a float: written as it was typed, 1 and not 1.0.
+        whole = {name: int(each) for name, each in self.given.items() if isinstance(each, float) and each.is_integer()}
         facts = {
             "recipe": self.name,
             "model": self.recipe.label,
@@ -273,7 +273,7 @@ class _Worker:
             "higher_is_better": self.task.higher_is_better,
             "split": SPLIT,
             "levels": self.levels,
-            "given": options(self.given),
+            "given": options({**self.given, **whole}),
             "trials": self.trials,
             "seeds": self.seeds,
         }
