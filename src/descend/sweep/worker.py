@@ -139,7 +139,7 @@ class _Worker:
         """The recipe and its arguments for a trial: settings that another of the methods alone uses are left out."""
         others = set().union(*(OF_METHOD.get(each, set()) for each in self.methods if each != method))
         settings = {key: value for key, value in self.given.items() if key not in others}
-        return configure(self.name, **settings | chosen, method=method, output_dir=str(folder))
+        return configure(self.name, **{**settings, **chosen, "method": method, "output_dir": str(folder)})
 
     def _search(self, method: str, searched: Mapping[str, Searched]) -> Search:
         args = self._bases[method].arguments
