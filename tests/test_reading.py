@@ -161,7 +161,7 @@ def test_no_record_gets_past(row):
     def history(content):
         return multiplier_history([parse(Record, content, "records.jsonl", "Remove it.")], depth=2)
 
-    assert history(whole) == {1: ([1.0], [0.0])}
+    assert history(whole) == {1: {1: 0.0}}
     refused_or(history, whole | row)
 
 

@@ -1,4 +1,4 @@
-"""Numbers with 95 % intervals that stay paired: arithmetic on the resamples of `descend.report.intervals`.
+"""Numbers with 95 % intervals that stay paired: arithmetic on the resamples of `reproduction.report.resampling`.
 
 Every run of a study is judged on the same samples under the same draws of noise, and resampled alike. Each resample
 of a number computed from two methods therefore uses the same seeds and groups of samples for both.
@@ -15,8 +15,9 @@ from scipy.stats import binomtest
 from scipy.stats import t as student
 
 from descend.errors import InputError
-from descend.report import CONFIDENCE, RESAMPLES, Draws, GroupScores, combine, draws
+from descend.report import CONFIDENCE, GroupScores
 from reproduction.report.cells import Run
+from reproduction.report.resampling import RESAMPLES, Draws, combine, draws
 from reproduction.report.results import Setting
 
 

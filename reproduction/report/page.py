@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from descend.errors import InputError
-from descend.report import Frames, PicturesView, Slider, pictures_view, plain_layout, write_interactive
+from descend.report import Frames, Slider, pictures_view, plain_layout, write_interactive
 from reproduction.records import Answer
 from reproduction.report.cells import arm_name
 from reproduction.report.chart import Series
@@ -89,7 +89,7 @@ class Section:
     heading: str
     grids: Sequence[HeatMap] = ()
     figure: Shown | None = None
-    pictures: PicturesView | None = None
+    pictures: Mapping[str, Any] | None = None
     answers: AnswersView | None = None
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
-from descend.report import RunView, group_runs
+from descend.report import RunView, figures, group_runs
 from descend.report.frames import Frames, embed
 from descend.report.headline import headline, judged_apart
 from descend.report.intervals import GroupScores, Jackknife
-from descend.report.opening import opening
+from descend.report.opening import strip
 from tests.support.pages import NOISE, classifier, fake_run
 
 GROUPS = 24
@@ -47,9 +47,9 @@ def shown(*folders: Path):
     (group,) = group_runs([RunView.read(folder) for folder in folders])
     table, notes = headline(group)
     cells = {
-        (body.name, row.cells[0].text): [(float(cell.text), cell.note) for cell in row.cells[1:]]
-        for body in table.bodies
-        for row in body.rows
+        (name, row.cells[0].text): [(float(cell.text), cell.note) for cell in row.cells[1:]]
+        for name, rows in table.bodies
+        for row in rows
     }
     return table, cells, " ".join(notes)
 
@@ -122,7 +122,7 @@ def test_intervals_cover_the_mean_over_samples(count: int, sizes: list[int]) -> 
     of_group, rng = np.resize(sizes, count), np.random.default_rng(0)
     sums = of_group * rng.normal(size=(2500, count)) + np.sqrt(of_group) * rng.normal(size=(2500, count))
     table = GroupScores(np.arange(2500), False, of_group.astype(float), sums)
-    low, high = Jackknife.of([table], lambda values, _: values).ends()
+    low, high = Jackknife.of([table]).ends()
     assert ((low <= 0) & (high >= 0)).mean() >= 0.94
 
 
@@ -193,15 +193,15 @@ def test_the_noisy_input_has_its_number_and_its_line(tmp_path: Path) -> None:
         for method, row in rows.items()
     ]
     (group,) = group_runs([RunView.read(run) for run in runs])
-    view, figure = opening(0, group, None)
+    figure, notes = figures.opening(group), headline(group)[1]
     lines = {trace.name: list(trace.y) for trace in figure.data if trace.showlegend is not False}
     assert list(lines) == ["ERM", "Constrained", "Noisy input"] and lines["Noisy input"] == [36.0] * 8
     assert lines["ERM"] == rows["erm"]
-    assert "The noisy input itself: RMSE 36.00." in view.notes and not any("nothing" in note for note in view.notes)
+    assert "The noisy input itself: RMSE 36.00." in notes
     # Without the metric along the layers the numbers are losses.
     older = [fake_run(tmp_path / f"older-{method}", method, frames=False) for method in rows]
     (group,) = group_runs([RunView.read(run) for run in older])
-    assert opening(0, group, None)[0].numbers.heads[0] == "Loss"
+    assert headline(group)[0].heads[0] == "Loss"
 
 
 def test_frames_of_every_method_have_their_numbers(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_frames_of_every_method_have_their_numbers(tmp_path: Path) -> None:
     methods = {"erm": "ERM", "linear": "Linear weights", "constrained": "Constrained"}
     runs = [RunView.read(fake_run(tmp_path / method, method, frames=False)) for method in methods]
     (group,) = group_runs(runs)
-    pictures = embed({name: Frames([0.15], clean, noisy, layers) for name in methods.values()}, 10**6)
-    first, second, *_ = opening(0, group, pictures)[0].strip
-    assert [(still.label, still.words) for still in first.stills] == [(name, "RMSE 50.0") for name in methods.values()]
-    assert second.stills[0].alt == "ERM, layer 1, RMSE 50.0"
+    pictures = embed({name: Frames([0.15], clean, noisy, layers) for name in methods.values()}, 10**6, 0.15)
+    (_, first), (_, second), *_ = strip(group, pictures)
+    assert [(still["label"], still["words"]) for still in first] == [(name, "RMSE 50.0") for name in methods.values()]
+    assert second[0]["alt"] == "ERM, layer 1, RMSE 50.0"

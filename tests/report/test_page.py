@@ -31,23 +31,16 @@ def visit(browser: Browser, page_file: Path) -> Iterator[Visit]:
         yield visit
 
 
-def test_it_loads_without_complaint_or_network(visit: Visit) -> None:
+def test_it_loads_without_complaint_or_network_and_has_its_title_and_verdict(visit: Visit) -> None:
     assert visit.complaints == []
-    assert [url for url in visit.requests if not url.startswith(("file:", "data:", "blob:"))] == []
-    plots = visit.page.locator(".plot")
-    assert plots.count() == plots.locator(".main-svg").locator("..").locator(".cartesianlayer").count() == 5
-
-
-def test_the_title_is_text(visit: Visit) -> None:
-    assert visit.page.title() == TITLE
-    assert visit.page.locator("h1").inner_text() == TITLE
-
-
-def test_the_verdict_comes_before_the_rest(visit: Visit) -> None:
+    assert visit.page.title() == visit.page.locator("h1").inner_text() == TITLE
     verdict = visit.page.locator(".verdict")
     assert "Feasible" in verdict.inner_text()
     assert verdict.inner_text().count("bind") == verdict.inner_text().count("layers 2 and 5 bind") == 1
     assert verdict.bounding_box()["y"] < visit.page.locator(".curious table").first.bounding_box()["y"]
+    assert [url for url in visit.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+    plots = visit.page.locator(".plot")
+    assert plots.count() == plots.locator(".main-svg").locator("..").locator(".cartesianlayer").count() == 5
 
 
 def test_what_is_not_certain_has_a_colour_of_its_own(browser: Browser, tmp_path: Path) -> None:
@@ -365,19 +358,6 @@ def test_quality_against_depth_and_time_on_any_screen(browser: Browser, tmp_path
             assert visit.complaints == []
             found = Axe().run(visit.page, context={"exclude": [[".plot > *"]]}).response["violations"]
             assert [violation["id"] for violation in found] == []
-
-
-def test_another_shift_is_another_section(browser: Browser, tmp_path: Path) -> None:
-    runs = [
-        fake_run(tmp_path / shift, "erm", frames=False, **classifier(shift=shift)) for shift in ("gaussian", "laplace")
-    ]
-    with Visit(browser, write_page(runs, tmp_path / "report.html", "shifts")) as visit:
-        assert [
-            text.endswith("under laplace noise") for text in visit.page.locator("section h2").all_inner_texts()
-        ] == [
-            False,
-            True,
-        ]
 
 
 def test_whatever_a_run_is_called_is_text(browser: Browser, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import math
 import re
 from dataclasses import replace
 from html import escape
-from itertools import combinations, count
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +13,11 @@ import pytest
 
 from descend.errors import InputError
 from descend.methods import METHODS
-from descend.report import RunView, anytime, figures, group_runs, write_page
+from descend.report import RunView, figures, group_runs, write_page
 from descend.report.frames import Frames, embed
 from descend.report.rendering import environment
-from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, group_name
-from descend.report.tables import runs_tables
+from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES
+from descend.report.tables import depth_table, runs_tables
 from descend.report.verdict import verdict
 from descend.results import REQUIRED, parse_summary
 from tests.support.pages import NOISE, classifier, fake_run, geometric
@@ -29,24 +29,32 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [fake_run(root / "erm", "erm"), fake_run(root / "constrained", "constrained")]
 
 
-def test_bare_summaries_are_enough(runs: list[Path], tmp_path: Path) -> None:
-    summary = json.loads((runs[0] / "summary.json").read_text())
+@pytest.fixture
+def summary(runs: list[Path]) -> dict:
+    """The content of the constrained run's summary.json."""
+    return json.loads((runs[1] / "summary.json").read_text())
+
+
+def page_of(runs: list, folder: Path) -> str:
+    """The HTML of a page without its scripts."""
+    return write_page(runs, folder / "report.html").read_text().split("<script")[0]
+
+
+def test_bare_summaries_are_enough(summary: dict, tmp_path: Path) -> None:
     bare = {key: summary[key] for key in REQUIRED}
-    bare["layer_losses"] = {str(summary["train_noise"]): summary["layer_losses"][str(summary["train_noise"])]}
+    bare["layer_losses"] = {"0.15": summary["layer_losses"]["0.15"]}
     (tmp_path / "summary.json").write_text(json.dumps(bare))
     assert write_page([tmp_path], tmp_path, "Bare") == tmp_path / "report.html"
 
 
-def test_a_run_that_diverged_is_still_shown(runs: list[Path], tmp_path: Path) -> None:
-    summary = json.loads((runs[1] / "summary.json").read_text())
+def test_a_run_that_diverged_is_still_shown(summary: dict, tmp_path: Path) -> None:
     broken = {level: [1.0, *[float("nan")] * 6, float("inf")] for level in summary["layer_losses"]}
-    summary |= {"layer_losses": broken, "violations": [None] * 7, "violation_intervals": [[None, None]] * 7}
-    summary |= {"mean": float("nan"), "values": [float("nan")] * len(NOISE), "feasible": False}
-    nulls = {level: [1.0, *[None] * 7] for level in broken}
-    nulls = {"layer_losses": nulls, "mean": None, "values": [None] * len(NOISE), "train_value": None}
-    for entries in ({}, nulls):
-        (tmp_path / "summary.json").write_text(json.dumps(summary | entries))
-        page = write_page([tmp_path], tmp_path / "report.html", "A run").read_text()
+    known = {"layer_losses": broken, "violations": [None] * 7, "violation_intervals": [[None, None]] * 7}
+    known |= {"mean": float("nan"), "values": [float("nan")] * len(NOISE), "feasible": False}
+    nulls = {"layer_losses": {level: [1.0, *[None] * 7] for level in broken}, "mean": None, "train_value": None}
+    for entries in ({}, nulls | {"values": [None] * len(NOISE)}):
+        (tmp_path / "summary.json").write_text(json.dumps(summary | known | entries))
+        page = page_of([tmp_path], tmp_path)
         assert "Not feasible" in page and "diverged" in page
 
 
@@ -60,9 +68,9 @@ def test_a_model_that_is_worse_than_its_input_is_not_called_good(tmp_path: Path)
     assert (good.state, good.mark) == ("holds", "✓") and good.advice.startswith("Nothing: ")
     bad = shown(15.2)
     numbers = "RMSE of the output at the training noise 18.70, of the noisy input itself 15.20."
-    assert (bad.state, bad.headline) == ("open", good.headline) and [span.text for span in bad.lines[-1]] == [numbers]
+    assert (bad.state, bad.headline) == ("open", good.headline) and bad.lines[-1] == numbers
     broken = shown(15.2, feasible=False, violation_intervals=[[0.01, 0.5]] * 7)
-    assert broken.state == "broken" and [span.text for span in broken.lines[-1]] == [numbers]
+    assert broken.state == "broken" and broken.lines[-1] == numbers
     assert "best_feasible" in broken.advice
 
 
@@ -70,11 +78,11 @@ def test_what_does_not_fit_is_thinned_evenly() -> None:
     generator = np.random.default_rng(0)
     noisy = generator.integers(0, 256, (6, 2, 32, 32), dtype=np.uint8)
     frames = Frames(NOISE, noisy[0], noisy, noisy[:, None].repeat(3, axis=1))
-    whole = embed({"ERM": frames}, 10**9)
-    half = embed({"ERM": frames}, len(json.dumps(whole)) // 3)
+    whole = embed({"ERM": frames}, 10**9, NOISE[0])
+    half = embed({"ERM": frames}, len(json.dumps(whole)) // 3, NOISE[0])
     assert whole["clips"] == 2 and len(whole["noise"]) == 6
     assert half["clips"] == 1 and half["noise"] == [NOISE[0], NOISE[2], NOISE[4], NOISE[5]]
-    assert embed({"ERM": frames}, 100) is None
+    assert embed({"ERM": frames}, 100, NOISE[0]) is None
     error = noisy[5, 1].astype(float) - noisy[0, 1]
     assert whole["panels"][2]["rmse"][5][2][1] == pytest.approx(np.sqrt(np.mean(error**2)), abs=0.01)
 
@@ -82,10 +90,11 @@ def test_what_does_not_fit_is_thinned_evenly() -> None:
 def test_figures_stand_alone(runs: list[Path]) -> None:
     (group,) = group_runs([RunView.read(folder) for folder in runs])
     erm, constrained = group.runs
-    losses = figures.layer_losses(group, noise=NOISE[-1])
-    assert list(losses.data[0].y) == erm.summary.layer_losses[NOISE[-1]]
+    losses = figures.layer_losses(group)
+    strongest = losses.frames[-1].data
+    assert list(strongest[0].y) == erm.summary.layer_losses[NOISE[-1]]
     assert [frame.name for frame in losses.frames] == [str(level) for level in NOISE]
-    limits = losses.data[2].y
+    limits = strongest[2].y
     assert limits == pytest.approx([0.9 * loss for loss in constrained.summary.layer_losses[NOISE[-1]][:-1]])
     assert list(figures.error_by_noise(group).data[1].y) == constrained.summary.values
     lines = figures.multipliers(constrained).data
@@ -94,23 +103,17 @@ def test_figures_stand_alone(runs: list[Path]) -> None:
     marks = figures.violations(group).data
     assert marks[0].line.color == marks[1].line.color is None
     assert marks[0].marker.color != marks[1].marker.color
-    judged = (
-        figures.violations(
-            *group_runs([replace(constrained, summary=constrained.summary.model_copy(update={"violated": [0, 2]}))])
-        )
-        .data[0]
-        .marker.symbol
-    )
-    assert [layer for layer, symbol in enumerate(judged, start=1) if symbol == "x-open"] == [2]
+    broken = replace(constrained, summary=constrained.summary.model_copy(update={"violated": [0, 2]}))
+    symbols = figures.violations(*group_runs([broken])).data[0].marker.symbol
+    assert [layer for layer, symbol in enumerate(symbols, start=1) if symbol == "x-open"] == [2]
 
 
-def test_limits_are_those_that_the_run_was_judged_by(runs: list[Path], tmp_path: Path) -> None:
+def test_limits_are_those_that_the_run_was_judged_by(runs: list[Path], summary: dict, tmp_path: Path) -> None:
     def bars(**entries):
         (run,) = group_runs([RunView(parse_summary(summary | entries))])[0].runs
         traces = figures.layer_losses(*group_runs([run])).data
         return run.summary.layer_losses[0.15], [trace for trace in traces if trace.name == "had to reach"]
 
-    summary = json.loads((runs[1] / "summary.json").read_text())
     losses, (later,) = bars(limits=[None, None, 0.7, None, 0.8, 0.8, 0.8, 0.5])
     assert list(later.x) == [2, 4, 5, 6, 7]
     assert later.y[0] == pytest.approx(0.7 * losses[1]) and later.y[-1] == pytest.approx(0.5 * losses[6])
@@ -118,10 +121,10 @@ def test_limits_are_those_that_the_run_was_judged_by(runs: list[Path], tmp_path:
     del summary["limits"]
     assert bars()[1] == []
     words, others = "must land on or below its short bar", "Without α the bars are shown at the training noise alone."
-    page = write_page(runs, tmp_path / "report.html", "Limits").read_text()
+    page = page_of(runs, tmp_path)
     assert words in page and others not in page
-    assert words not in write_page([RunView(parse_summary(summary))], tmp_path / "report.html", "None").read_text()
-    page = write_page([RunView(parse_summary(summary | geometric()))], tmp_path / "report.html", "Bounds").read_text()
+    assert words not in page_of([RunView(parse_summary(summary))], tmp_path)
+    page = page_of([RunView(parse_summary(summary | geometric()))], tmp_path)
     assert words in page and others in page
 
 
@@ -133,8 +136,8 @@ def test_each_metric_has_a_table_and_a_section_of_its_own(runs: list[Path], tmp_
     assert [(group.metric, len(group.runs)) for group in groups] == [("RMSE", 2), ("Accuracy", 1)]
     tables = runs_tables(groups)
     assert [table.heads[1] for table in tables] == ["RMSE, mean over noise", "Accuracy, mean over noise"]
-    assert [sum(len(body.rows) for body in table.bodies) for table in tables] == [2, 1]
-    page = write_page(views, tmp_path / "report.html", "Both").read_text().split("<script")[0]
+    assert [sum(len(rows) for _, rows in table.bodies) for table in tables] == [2, 1]
+    page = page_of(views, tmp_path)
     assert page.count("mean over noise</th>") == 2 and page.count('data-section="') == 2
 
 
@@ -153,7 +156,7 @@ def test_quality_against_depth_marks_the_first_layers_close_to_full_depth(tmp_pa
         fake_run(tmp_path / "bare", "linear", frames=False),  # neither metrics nor times
     ]
     (group,) = group_runs([RunView.read(folder) for folder in folders])
-    depth, when = anytime.by_depth(group), anytime.by_time(group)
+    depth, when = figures.by_depth(group), figures.by_time(group)
     assert depth.layout.yaxis.type == "log"
     near = ([6, 5, 4], ["1", "2", "5"])
     assert [(list(ring.x), list(ring.text)) for ring in rings(depth)] == [near, ([], []), near]
@@ -161,28 +164,28 @@ def test_quality_against_depth_marks_the_first_layers_close_to_full_depth(tmp_pa
     at = next(frame for frame in when.frames if frame.name == "0.6")
     assert list(at.data[-1].text) == ["1, 2, 5"] and list(at.data[-1].x) == [2.0] and list(at.data[0].y) == rows["0.6"]
     assert all(len(frame.data) == len(figure.data) for figure in (depth, when) for frame in figure.frames)
-    table = anytime.depth_table(group)
-    assert [body.name for body in table.bodies] == ["γ = 0.15", "γ = 0.6"]
-    assert [cell.text for cell in table.bodies[0].rows[0].cells[1:4]] == ["layer 6", "layer 5", "layer 4"]
-    assert table.bodies[0].rows[0].cells[1].note == "7 ms"
-    assert "on GPU" in anytime.time_words(group) and "do not compare" in anytime.time_words(group)
+    table = depth_table(group)
+    assert [name for name, _ in table.bodies] == ["γ = 0.15", "γ = 0.6"]
+    assert [cell.text for cell in table.bodies[0][1][0].cells[1:4]] == ["layer 6", "layer 5", "layer 4"]
+    assert table.bodies[0][1][0].cells[1].note == "7 ms"
+    assert "on GPU" in figures.time_words(group) and "do not compare" in figures.time_words(group)
     alike = [*folders[:1], fake_run(tmp_path / "alike", "constrained", frames=False, layer_metrics=rows, latency=timed)]
     (pair,), (alone,) = (group_runs([RunView.read(each) for each in some]) for some in (alike, alike[:1]))
-    assert "the machine was busier with one of them" in anytime.time_words(pair)
-    assert "busier" not in anytime.time_words(alone)
-    assert "<figure>" in write_page(folders, tmp_path / "report.html", "Times").read_text()
+    assert "the machine was busier with one of them" in figures.time_words(pair)
+    assert "busier" not in figures.time_words(alone)
+    assert "<figure>" in page_of(folders, tmp_path)
 
 
 def test_metrics_that_are_not_finite_and_older_summaries_have_pages(tmp_path: Path) -> None:
     rows = {"0.15": [None] * 8, "0.6": [1.0, None, *[1.0] * 5, None]}
     broken = fake_run(tmp_path / "broken", "erm", frames=False, layer_metrics=rows)
     (group,) = group_runs([RunView.read(broken)])
-    assert [len(ring.x) for ring in rings(anytime.by_depth(group))] == [0]
-    assert anytime.depth_table(group).bodies[0].rows[0].cells[1].text == "–"
-    page = write_page([broken], tmp_path / "report.html", "Broken").read_text()
+    assert [len(ring.x) for ring in rings(figures.by_depth(group))] == [0]
+    assert depth_table(group).bodies[0][1][0].cells[1].text == "–"
+    page = page_of([broken], tmp_path)
     assert "RMSE along the layers" in page and "against time" not in page
     older = fake_run(tmp_path / "older", "erm", frames=False)
-    assert "along the layers</h3>" in write_page([older], tmp_path / "report.html", "Older").read_text()
+    assert "along the layers</h3>" in page_of([older], tmp_path)
 
 
 def test_bounds_without_alpha_are_bars_at_the_training_noise(runs: list[Path], tmp_path: Path) -> None:
@@ -221,12 +224,13 @@ def cells(html: str) -> list[list[str]]:
     return [re.sub(r"</t[hd]>(<td[^>]*>)?", "|", row).strip("|").split("|") for row in rows]
 
 
-def test_a_table_has_what_each_layer_had_to_reach_and_what_is_certain(runs: list[Path], tmp_path: Path) -> None:
-    summary = json.loads((runs[1] / "summary.json").read_text())
+def test_a_table_has_what_each_layer_had_to_reach_and_what_is_certain(
+    runs: list[Path], summary: dict, tmp_path: Path
+) -> None:
     losses = dict(summary["layer_losses"], **{"0.15": [9.0, 6.5, 5.4, 4.7, 3.9, 3.3, 2.8, 2.4]})
     entries = geometric(layer_losses=losses, violations=[0, -0.1, 0.1, 0, 0, 0, 0], violated=[3])
     view = RunView(parse_summary(summary | entries))
-    page = write_page([view], tmp_path / "report.html", "One").read_text().split("<script")[0]
+    page = page_of([view], tmp_path)
     assert "<details open><summary>Layer by layer</summary>" in page
     for head in ("Loss", "Had to reach", "Violation", "Lowers the loss by at least"):
         assert f'<th scope="col">{head}</th>' in page and f'data-head="{head}"' in page
@@ -238,13 +242,13 @@ def test_a_table_has_what_each_layer_had_to_reach_and_what_is_certain(runs: list
     ]
     assert [row[-1] for row in rows[3:]] == ["not certain", "not certain", "10.0%", "10.0%"]
     # An older summary, and one in the ratio form, whose bounds are shares of the loss before.
-    page = write_page([runs[1]], tmp_path / "report.html", "Older").read_text().split("<script")[0]
+    page = page_of([runs[1]], tmp_path)
     assert [row[-1] for row in cells(page)] == ["–"] * 7
     ratio = RunView(parse_summary(summary | {"layer_losses": losses, "bounds": [0.9] * 7}))
-    page = write_page([ratio], tmp_path / "report.html", "Ratio").read_text().split("<script")[0]
+    page = page_of([ratio], tmp_path)
     assert cells(page)[1][2] == "5.85"
     other = RunView(parse_summary(summary | entries | {"alpha": [0.2]}))
-    both = write_page([runs[0], view, other], tmp_path / "report.html", "Both").read_text().split("<script")[0]
+    both = page_of([runs[0], view, other], tmp_path)
     assert both.count("<summary>Layer by layer (Constrained, α = ") == both.count("<details>") == 2
 
 
@@ -252,12 +256,11 @@ def shown_verdict(view) -> str:
     return str(environment("descend.report").get_template("macros.html").module.verdict(view))
 
 
-def test_what_is_certain_stands_below_the_verdict(runs: list[Path], tmp_path: Path) -> None:
-    summary = json.loads((runs[1] / "summary.json").read_text())
+def test_what_is_certain_stands_below_the_verdict(runs: list[Path], summary: dict, tmp_path: Path) -> None:
     view = RunView(parse_summary(summary | geometric(certificate="Layer 1 by 54.7% & more.")))
     html = shown_verdict(verdict(group_runs([view])))
     assert "<p>All 7 constraints hold; layers 2 and 5 bind.</p>" in html
-    page = write_page([view], tmp_path / "report.html", "One").read_text().split("<script")[0]
+    page = page_of([view], tmp_path)
     assert "<li>Layer 1 by 54.7% &amp; more.</li>" in page
     assert "<li>What each layer had to reach follows from the losses, at a strength of 0.7.</li>" in page
     html = shown_verdict(verdict(group_runs([RunView(parse_summary(summary))])))
@@ -280,8 +283,7 @@ def test_what_is_certain_stands_below_the_verdict(runs: list[Path], tmp_path: Pa
         ([(True, True), (None, None)], "open", "Open: these data are too few to tell whether the constraints hold"),
     ],
 )
-def test_the_headline_claims_no_more_than_the_data(runs: list[Path], states: list, state: str, headline: str) -> None:
-    summary = json.loads((runs[1] / "summary.json").read_text())
+def test_the_headline_claims_no_more_than_the_data(summary: dict, states: list, state: str, headline: str) -> None:
     views = [
         RunView(parse_summary(summary | {"feasible": feasible, "certain": certain, "seed": seed}))
         for seed, (feasible, certain) in enumerate(states)
@@ -301,8 +303,7 @@ def test_the_headline_claims_no_more_than_the_data(runs: list[Path], states: lis
     ],
 )
 @pytest.mark.parametrize("constraint", [0, 4])
-def test_what_may_be_chance_is_no_proof(runs: list[Path], lows: list[float], headline: str, constraint: int) -> None:
-    summary = json.loads((runs[1] / "summary.json").read_text())
+def test_what_may_be_chance_is_no_proof(summary: dict, lows: list[float], headline: str, constraint: int) -> None:
     views = []
     for seed, low in enumerate(lows):
         intervals = [[-1.0, 1.0], *summary["violation_intervals"]]
@@ -314,7 +315,7 @@ def test_what_may_be_chance_is_no_proof(runs: list[Path], lows: list[float], hea
     state = "broken" if max(lows) > 0 else "unproven"  # red is for what is proven
     assert f"{headline}</h2>" in html and f'<div class="verdict {state}">' in html
     assert ("evaluate on more data first" in html) == (min(lows) < 0)
-    cells = [cell for table in runs_tables(group_runs(views)) for body in table.bodies for cell in body.rows[0].cells]
+    cells = [cell for table in runs_tables(group_runs(views)) for _, rows in table.bodies for cell in rows[0].cells]
     assert any(cell.note == "not proven" for cell in cells) == (min(lows) < 0)
 
 
@@ -331,74 +332,72 @@ OPEN = {"groups": 3, "certain": False, "certified": [math.nan] * 7, "verdict": "
     ],
 )
 def test_few_groups_leave_a_verdict_open(
-    runs: list[Path], feasible: bool, violated: list[int], low: float, state: str, cell: tuple[str, str]
+    summary: dict, feasible: bool, violated: list[int], low: float, state: str, cell: tuple[str, str]
 ) -> None:
-    summary = json.loads((runs[1] / "summary.json").read_text())
     known = OPEN | {"feasible": feasible, "violated": violated, "violation_intervals": [[low, 0.5]] * 7}
     groups = group_runs([RunView(parse_summary(summary | known))])
     html = shown_verdict(verdict(groups))
     assert f'<div class="verdict {state}">' in html and "easible" not in html
     assert "Open: these data are too few to tell whether the constraints hold</h2>" in html
     assert "<p>3 groups of samples.</p>" in html and "Evaluate on at least 12 groups of samples" in html
-    assert cell in [(each.text, each.note) for each in runs_tables(groups)[0].bodies[0].rows[0].cells]
+    assert cell in [(each.text, each.note) for each in runs_tables(groups)[0].bodies[0][1][0].cells]
     (trace,) = figures.violations(groups[0]).data
     assert {words for _, words in trace.customdata} == {""} and np.isnan(trace.error_y.array).all()
     enough = group_runs([RunView(parse_summary(summary | {"groups": 12}))])
     assert all(words.startswith(" (from ") for _, words in figures.violations(enough[0]).data[0].customdata)
 
 
-def test_a_loss_that_is_not_finite_is_broken_by_few_groups_too(runs: list[Path]) -> None:
-    summary = json.loads((runs[1] / "summary.json").read_text())
+def test_a_loss_that_is_not_finite_is_broken_by_few_groups_too(summary: dict) -> None:
     known = OPEN | {"feasible": False, "violated": [4], "violations": [*summary["violations"][:3], None, 0, 0, 0]}
     assert verdict(group_runs([RunView(parse_summary(summary | known))])).state == "broken"
 
 
-def test_a_script_is_advised_in_python(runs: list[Path]) -> None:
-    summary = json.loads((runs[1] / "summary.json").read_text()) | {"feasible": False, "certain": False}
+@pytest.mark.parametrize(
+    ("recipe", "words", "others"),
+    [
+        ("video-ut", ["evaluate it with --model best_feasible", " of descend train"], "descend.evaluate"),
+        ("Digits", ["load it and give it to descend.evaluate"], " --"),
+    ],
+)
+def test_a_script_is_advised_in_python(summary: dict, recipe: str, words: list[str], others: str) -> None:
+    known = {"feasible": False, "certain": False, "recipe": recipe}
+    html = shown_verdict(verdict(group_runs([RunView(parse_summary(summary | known))])))
+    assert all(each in html for each in words) and others not in html
 
-    def advice(recipe: str) -> str:
-        return shown_verdict(verdict(group_runs([RunView(parse_summary(summary | {"recipe": recipe}))])))
 
-    assert "evaluate it with --model best_feasible" in advice("video-ut") and " of descend train" in advice("video-ut")
-    assert "load it and give it to descend.evaluate" in advice("Digits") and " --" not in advice("Digits")
-
-
-def test_each_verdict_is_said_once_and_by_whom(runs: list[Path], tmp_path: Path) -> None:
-    summary = json.loads((runs[1] / "summary.json").read_text())
+def test_each_verdict_is_said_once_and_by_whom(runs: list[Path], summary: dict, tmp_path: Path) -> None:
     words = {(0.1, 0): "One & all hold.", (0.1, 1): "Layer 3 fails.", (0.2, 0): "Layer 3 fails."}
     views = [
         RunView(parse_summary(summary | {"alpha": alpha, "seed": seed, "verdict": said}))
         for (alpha, seed), said in words.items()
     ]
-    page = write_page(views, tmp_path / "report.html", "Verdicts").read_text().split("<script")[0]
+    page = page_of(views, tmp_path)
     assert "<p><b>Constrained, α = 0.1, seed 0.</b> One &amp; all hold.</p>" in page
     assert page.count("Layer 3 fails.") == 1
     assert "<b>Constrained, α = 0.1, seed 1; Constrained, α = 0.2.</b> Layer 3 fails." in page
-    page = write_page(runs, tmp_path / "report.html", "One").read_text().split("<script")[0]  # ERM and constrained
+    page = page_of(runs, tmp_path)  # ERM and constrained
     assert "<b>Constrained.</b> All 7" in page and "<b>Constrained.</b> Asked of layers 1 to 7: " in page
-    assert "Constrained.</b>" not in write_page(runs[1:], tmp_path / "report.html", "Alone").read_text()
+    assert "Constrained.</b>" not in page_of(runs[1:], tmp_path)
     assert page.count("All 7 constraints hold; layers 2 and 5 bind.") == page.count("2 and 5") == 1
 
 
 def test_runs_judged_on_other_data_or_models_are_kept_apart(tmp_path: Path) -> None:
-    judged = [("test", "model"), ("validation", "model"), ("test", "best_feasible"), ("tr<i>n", "best_feasible")]
+    judged = {
+        "": {},
+        ", judged on the validation split": {"split": "validation"},
+        ", best feasible checkpoint": {"checkpoint": "best_feasible"},
+        ", judged on the tr<i>n split, best feasible checkpoint": {"split": "tr<i>n", "checkpoint": "best_feasible"},
+        ", under laplace noise": {"shift": "laplace"},
+    }
     folders = [
-        fake_run(tmp_path / str(place), "constrained", frames=False, split=split, checkpoint=checkpoint)
-        for place, (split, checkpoint) in enumerate(judged)
+        fake_run(tmp_path / str(place), "constrained", frames=False, **entries)
+        for place, entries in enumerate(judged.values())
     ]
-    groups = group_runs([RunView.read(folder) for folder in folders])
-    assert [(group.split, group.checkpoint) for group in groups] == judged
-    base = "UT-7 on ped2<b>, trained at γ = 0.15"
-    names = [
-        base,
-        f"{base}, judged on the validation split",
-        f"{base}, best feasible checkpoint",
-        f"{base}, judged on the tr<i>n split, best feasible checkpoint",
-    ]
-    assert [group_name(group) for group in groups] == names
-    page = write_page(folders, tmp_path / "report.html", "Four").read_text()
+    names = [f"UT-7 on ped2<b>, trained at γ = 0.15{words}" for words in judged]
+    assert [group.name for group in group_runs([RunView.read(folder) for folder in folders])] == names
+    page = page_of(folders, tmp_path)
     assert all(f"<h2>{escape(name)}</h2>" in page for name in names)
-    page = write_page(folders[1:2], tmp_path / "report.html", "One").read_text()
+    page = page_of(folders[1:2], tmp_path)
     assert f'<p class="subtitle">{escape(names[1])}</p>' in page and "Constraints on validation data" in page
 
 
@@ -411,9 +410,9 @@ def test_data_of_one_name_are_kept_apart_where_their_noisy_input_differs(tmp_pat
     groups = group_runs([RunView.read(folder) for folder in folders])
     assert [len(group.runs) for group in groups] == [2, 1]
     base = "UT-7 on ped2<b>, trained at γ = 0.15, where the noisy input has RMSE"
-    assert [group_name(group) for group in groups] == [f"{base} 12.3", f"{base} 15"]
+    assert [group.name for group in groups] == [f"{base} 12.3", f"{base} 15"]
     (alone,) = group_runs([RunView.read(folders[2])])
-    assert group_name(alone) == "UT-7 on ped2<b>, trained at γ = 0.15"
+    assert alone.name == "UT-7 on ped2<b>, trained at γ = 0.15"
 
 
 def test_other_alphas_are_other_arms(tmp_path: Path) -> None:
@@ -429,10 +428,10 @@ def test_every_method_has_its_own_name_and_style_and_erm_comes_first(tmp_path: P
     (group,) = group_runs([RunView.read(folder) for folder in folders])
     expected = [method for method in METHOD_NAMES if method in METHODS]
     assert expected[0] == "erm" and expected[-1] == "constrained"
-    assert [(arm.method, arm.label, arm.style) for arm in group.arms] == [
+    assert [(arm.summary.method, arm.label, arm.style) for arm in group.arms] == [
         (method, METHOD_NAMES[method], STYLES[method]) for method in expected
     ]
-    page = write_page(folders, tmp_path / "report.html", "All").read_text().split("<script")[0]
+    page = page_of(folders, tmp_path)
     assert page.count("<h3>Multipliers</h3>") == 1
     opened = page.split('<div class="numbers">')[1].split("</table>")[0]
     assert all(f"</i>{METHOD_NAMES[method]}</th>" in opened for method in expected)
@@ -514,42 +513,45 @@ def test_a_layer_of_which_nothing_is_asked_has_no_constraint_to_show(tmp_path: P
     assert list(trace.y) == run.summary.violations[1:]
     assert [symbol == "x-open" for symbol in trace.marker.symbol] == [False, False, True, False, False, False]
     assert [line.name for line in figures.multipliers(run).data] == ["2", "3", "4", "5", "6", "7"]
-    page = write_page([run], tmp_path / "report.html", "One").read_text().split("<script")[0]
+    page = page_of([run], tmp_path)
     asked = "Asked of layers 2 to 7: a loss lower than that of the layer before by 22, 11, 5.5, 5.5, 5.5 and 5.5 %."
     assert asked in page
     run = RunView.read(fake_run(tmp_path / "all", "constrained"))
-    page = write_page([run], tmp_path / "report.html", "One").read_text().split("<script")[0]
+    page = page_of([run], tmp_path)
     assert "Asked of layers 1 to 7: a loss lower than that of the layer before by 10 %." in page
 
 
-def test_errors_say_what_to_do(runs: list[Path], tmp_path: Path) -> None:
-    numbers = count()
-    row = '{"run": "a", "step": 1, "split": "train", "layer": 1, "noise": 0.1, "metric": "multiplier", "value": 1}'
+ROW = '{"run": "a", "step": 1, "split": "train", "layer": 1, "noise": 0.1, "metric": "multiplier", "value": 1}'
 
-    def message(damage) -> str:
-        folder = fake_run(tmp_path / str(next(numbers)), "erm", frames=False)
-        damage(folder)
-        with pytest.raises(InputError) as caught:
-            write_page([folder], tmp_path / "report.html", "Damaged")
-        return str(caught.value)
 
-    def change(folder: Path, **entries) -> None:
-        path = folder / "summary.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("summary.json", None, "descend evaluate"),
+        ("summary.json", '{"a": 1,\n oops}', "line 2"),
+        ("summary.json", "[]", "JSON object"),
+        ("records.jsonl", f'{ROW}\n\n{{"step": 1\n', "line 3"),
+        ("records.jsonl", "{}\n", "line 1"),
+        ("records.jsonl", ROW.replace('"layer": 1', '"layer": 8') + "\n", "layers 0 to 7"),
+        ("frames.npz", "PK no", "frames.npz is damaged"),
+        ("summary.json", {"values": [1.0]}, "one value per noise level"),
+        ("summary.json", {"train_noise": 9}, "training noise 9.0"),
+        ("summary.json", {"limits": [None] * 9}, "limits must have one entry per layer"),
+        ("summary.json", {"bounds": [1.0] * 8}, "bounds must have one entry per layer"),
+        ("summary.json", {"certified": [0.1] * 8}, "certified must have one entry per layer"),
+        ("summary.json", {"noise": "loud"}, "noise should be a valid list"),
+    ],
+)
+def test_errors_say_what_to_do(summary: dict, tmp_path: Path, file: str, content, words: str) -> None:
+    folder = fake_run(tmp_path / "run", "erm", frames=False)
+    if content is None:
+        (folder / file).unlink()
+    else:
+        (folder / file).write_text(json.dumps(summary | content) if isinstance(content, dict) else content)
+    with pytest.raises(InputError, match=re.escape(words)):
+        write_page([folder], tmp_path / "report.html", "Damaged")
 
+
+def test_a_page_needs_a_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at least one run"):
         write_page([], tmp_path / "report.html", "None")
-    assert "descend evaluate" in message(lambda folder: (folder / "summary.json").unlink())
-    assert "line 2" in message(lambda folder: (folder / "summary.json").write_text('{"a": 1,\n oops}'))
-    assert "JSON object" in message(lambda folder: (folder / "summary.json").write_text("[]"))
-    assert "line 3" in message(lambda folder: (folder / "records.jsonl").write_text(f'{row}\n\n{{"step": 1\n'))
-    assert "line 1" in message(lambda folder: (folder / "records.jsonl").write_text("{}\n"))
-    deep = row.replace('"layer": 1', '"layer": 8')
-    assert "layers 0 to 7" in message(lambda folder: (folder / "records.jsonl").write_text(deep + "\n"))
-    assert "frames.npz is damaged" in message(lambda folder: (folder / "frames.npz").write_bytes(b"PK no"))
-    assert "one value per noise level" in message(lambda folder: change(folder, values=[1.0]))
-    assert "training noise 9.0" in message(lambda folder: change(folder, train_noise=9))
-    assert "limits must have one entry per layer" in message(lambda folder: change(folder, limits=[None] * 9))
-    assert "bounds must have one entry per layer" in message(lambda folder: change(folder, bounds=[1.0] * 8))
-    assert "certified must have one entry per layer" in message(lambda folder: change(folder, certified=[0.1] * 8))
-    assert "noise should be a valid list" in message(lambda folder: change(folder, noise="loud"))

@@ -7,9 +7,10 @@ import pytest
 from scipy.stats import t as student
 
 from descend.errors import InputError
-from descend.report import intervals
-from descend.report.intervals import Draws, GroupScores, combine, draws
+from descend.report import GroupScores
 from descend.results import Groups, parse
+from reproduction.report import resampling
+from reproduction.report.resampling import Draws, combine, draws
 from reproduction.statistics import wins
 
 NOISE = [0.0, 1.0, 3.0]
@@ -104,7 +105,7 @@ def test_large_groups_weigh_more_and_many_are_resampled_in_blocks(monkeypatch):
     assert interval([run, run], rng()).estimate == 1
     runs = drawn(rng(1), 3, 40, by_seed=0.1, by_group=1)
     whole = interval(runs, rng())
-    monkeypatch.setattr(intervals, "BLOCK", 100)
+    monkeypatch.setattr(resampling, "BLOCK", 100)
     parts = interval(runs, rng())
     assert parts.high - parts.low == pytest.approx(whole.high - whole.low, rel=0.05)
 
@@ -125,7 +126,7 @@ def test_the_same_generator_gives_the_same_interval():
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )
 def test_the_interval_covers_the_truth_as_often_as_it_says(spreads, most, monkeypatch):
-    monkeypatch.setattr(intervals, "RESAMPLES", 300)
+    monkeypatch.setattr(resampling, "RESAMPLES", 300)
     generator = rng(11)
     covered = []
     for _ in range(400):
@@ -160,7 +161,7 @@ def test_what_both_arms_share_falls_out_of_their_difference():
 
 
 def test_a_false_alarm_is_as_rare_as_it_says(monkeypatch):
-    monkeypatch.setattr(intervals, "RESAMPLES", 300)
+    monkeypatch.setattr(resampling, "RESAMPLES", 300)
     generator, alarms, found = rng(4), [], []
     for seed in range(300):
         ours, theirs, others = (drawn(generator, 3, 12, truth=truth, by_seed=0.5, own=0.5) for truth in (2, 2, 5))

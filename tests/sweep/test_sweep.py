@@ -26,13 +26,12 @@ from descend import DescentConfig, DescentTrainer, InputError, run
 from descend.cli import main
 from descend.cli.settings import read_recipe
 from descend.methods import METHODS
-from descend.recipes.options import options as flags
 from descend.results.ownership import written_by_descend
-from descend.results.sweeps import SweepFile
+from descend.results.sweeps import Searched, SweepFile
 from descend.run import mean_metric
 from descend.sweep import storage
-from descend.sweep.report.figures import reach
-from descend.sweep.report.page import write_sweep
+from descend.sweep.figures import reach
+from descend.sweep.page import write_sweep
 from descend.sweep.results import sentences, write
 from descend.sweep.space import described, edges, read_ranges, recipe_values, space
 from descend.sweep.storage import Search, TooMany, open_storage
@@ -192,7 +191,7 @@ def test_a_trial_of_several_seeds_is_their_mean(tmp_path, swept, monkeypatch, ca
     assert "seeds (was 2, now 1)" in capsys.readouterr().err
 
 
-def test_the_line_to_type_is_the_run_that_was_chosen(swept):
+def test_the_line_to_type_is_the_run_that_was_chosen_and_the_first_trial_is_the_recipes_own(swept):
     best = found(swept)["methods"]["constrained"]["best"]
     typed = shlex.split(best["command"])
     assert typed[:3] == ["descend", "train", "video-ut"]
@@ -201,6 +200,9 @@ def test_the_line_to_type_is_the_run_that_was_chosen(swept):
     assert (recipe.depth, recipe.window) == (2, 2)
     for name in ("learning_rate", "alpha", "strength", "dual_lr", "dual_optimizer", "resilience", "first_layer"):
         assert config["training"][name] == getattr(args, name)
+    own = arguments()
+    for part in found(swept)["methods"].values():
+        assert all(value == own.resolved(name) for name, value in part["trials"][0]["settings"].items())
 
 
 def test_a_second_call_runs_nothing_and_more_trials_run_the_rest(swept, tmp_path, capsys):
@@ -214,36 +216,57 @@ def test_a_second_call_runs_nothing_and_more_trials_run_the_rest(swept, tmp_path
     assert str(swept / "report.html") in said
 
 
-def test_what_is_given_is_not_searched():
-    _, _, args, _ = read_recipe([*FLAGS, "--alpha", "0.2", "--dual-lr", "0.1", "--out", "none"])
-    assert space(args, {"alpha", "dual_lr"}).keys() == {"learning_rate", "dual_optimizer", "resilience"}
-    erm = read_recipe([*FLAGS, "--method", "erm", "--out", "none"])[2]
-    assert space(erm, set()).keys() == {"learning_rate"}
-    capped = read_recipe(["text-ut", "--data", "generated", "--alpha", "0.1", "--cap", "0.7", "--out", "none"])[2]
-    assert space(capped, {"alpha"})["cap"].low < 0.7 < space(capped, {"alpha"})["cap"].high
-    assert flags({"alpha": 0.1, "alpha_decay": 0.5}) == ["--alpha", "0.1", "--alpha-decay", "0.5"]
+def arguments(*more: str, recipe: list[str] = FLAGS) -> DescentConfig:
+    return read_recipe([*recipe, *more, "--out", "none"])[2]
 
 
-def test_without_alpha_the_learning_rate_alone_is_searched():
-    args = read_recipe([*FLAGS, "--out", "none"])[2]
-    assert space(args, set()).keys() == {"learning_rate"}
-    found = space(args, set(), read_ranges(["strength=0.2:0.9"]))
-    assert found.keys() == {"learning_rate", "strength"}
-    assert (found["strength"].low, found["strength"].high) == (0.2, 0.9)
+TEXT = ["text-ut", "--data", "generated"]
+PROBLEM = {"learning_rate", "alpha", "alpha_decay", "dual_lr", "dual_optimizer", "resilience"}
 
 
-def test_a_range_of_ones_own_takes_the_place_of_the_usual():
-    _, _, args, _ = read_recipe([*FLAGS, "--alpha", "0.1", "--out", "none"])
-    ranges = read_ranges(["cap=1:5", "dual-lr=0.01:0.2"])
-    found = space(args, set(), ranges)
-    assert [(found[name].low, found[name].high, found[name].log) for name in ("cap", "dual_lr")] == [
-        (1, 5, True),
-        (0.01, 0.2, True),
-    ]
-    assert "cap" not in recipe_values(args, found) and recipe_values(args, found)["dual_lr"] == 0.03
-    assert space(args, set()).keys() == found.keys() - {"cap"}
-    erm = read_recipe([*FLAGS, "--method", "erm", "--out", "none"])[2]
-    assert space(erm, set(), ranges) == space(erm, set())
+@pytest.mark.parametrize(
+    ("more", "given", "ranges", "searched"),
+    [
+        (["--alpha", "0.1"], set(), [], PROBLEM),
+        (
+            ["--alpha", "0.2", "--dual-lr", "0.1"],
+            {"alpha", "dual_lr"},
+            [],
+            PROBLEM - {"alpha", "alpha_decay", "dual_lr"},
+        ),
+        (["--alpha", "0.1"], set(), ["cap=1:5", "dual-lr=0.01:0.2"], PROBLEM | {"cap"}),
+        ([], set(), [], {"learning_rate"}),
+        ([], set(), ["strength=0.2:0.9"], {"learning_rate", "strength"}),
+        (["--method", "erm"], set(), ["cap=1:5", "strength=0.2:1"], {"learning_rate"}),
+    ],
+)
+def test_what_is_searched(more, given, ranges, searched):
+    args, ends = arguments(*more), read_ranges(ranges)
+    kinds = space(args, given, ends)
+    assert kinds.keys() == searched
+    assert all((kinds[name].low, kinds[name].high) == ends[name] for name in ends.keys() & searched)
+    assert all(
+        kind.log is (name not in ("alpha_decay", "strength")) for name, kind in kinds.items() if not kind.choices
+    )
+
+
+def test_a_cap_is_searched_around_the_recipes_and_values_out_of_range_are_not_begun_with():
+    cap = space(arguments("--alpha", "0.1", "--cap", "0.7", recipe=TEXT), {"alpha"})["cap"]
+    assert cap.low < 0.7 < cap.high
+    for more, ranges, known in (
+        (["--alpha", "0.1"], ["cap=1:5"], PROBLEM),
+        (["--resilience", "0", "--alpha", "0.3,0.2"], [], PROBLEM - {"alpha", "resilience"}),
+    ):
+        args = arguments(*more)
+        assert recipe_values(args, space(args, (), read_ranges(ranges))).keys() == known
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_searches_the_same_learning_rates(method):
+    recipe = ["text-distilbert", "--data", "generated"]
+    (name, kind), *others = described(space(arguments("--method", method, recipe=recipe), set())).items()
+    plain = arguments("--method", "erm", recipe=recipe).learning_rate
+    assert (name, others) == ("learning_rate", []) and kind == {"low": plain / 10, "high": plain * 10, "log": True}
 
 
 @pytest.mark.parametrize("word", ["cap=", "cap=5:1", "cap=0:1", "cap=1:inf", "cap=a:b", "cap=1:2:3", "alpha=1:2"])
@@ -254,32 +277,22 @@ def test_what_is_no_range_is_refused(word):
 
 def test_what_was_chosen_at_an_end_of_its_range_is_named(swept):
     searched = {
-        "learning_rate": {"low": 0.001, "high": 0.1, "log": True},
-        "alpha_decay": {"low": 0.3, "high": 1.0, "log": False},
-        "dual_optimizer": {"choices": ["adam", "sgd"]},
+        "learning_rate": Searched(low=0.001, high=0.1, log=True),
+        "alpha_decay": Searched(low=0.3, high=1.0, log=False),
+        "dual_optimizer": Searched(choices=["adam", "sgd"]),
     }
     inside = {"learning_rate": 0.0013, "alpha_decay": 0.34, "dual_optimizer": "adam"}
-    assert edges(inside, searched) == []
-    assert edges(inside | {"learning_rate": 0.08}, searched) == ["learning_rate 0.08 of 0.001 to 0.1"]
-    assert edges(inside | {"learning_rate": 0.0012}, searched) == ["learning_rate 0.0012 of 0.001 to 0.1"]
-    # α can't decay by less than not at all.
-    assert edges(inside | {"alpha_decay": 1.0}, searched) == []
-    assert edges(inside | {"alpha_decay": 0.33}, searched) == ["alpha_decay 0.33 of 0.3 to 1"]
+    for other, lines in (
+        ({}, []),
+        ({"learning_rate": 0.08}, ["learning_rate 0.08 of 0.001 to 0.1"]),
+        ({"learning_rate": 0.0012}, ["learning_rate 0.0012 of 0.001 to 0.1"]),
+        ({"alpha_decay": 1.0}, []),  # α can't decay by less than not at all
+        ({"alpha_decay": 0.33}, ["alpha_decay 0.33 of 0.3 to 1"]),
+    ):
+        assert edges(inside | other, searched) == lines
     content = found(swept)
     content["methods"]["erm"]["edges"] = ["learning_rate 0.1 of 0.001 to 0.1"]
     assert "better may lie beyond: learning_rate 0.1 of" in sentences(SweepFile.model_validate(content))
-
-
-def test_the_first_trial_of_each_method_is_the_recipes_own(swept):
-    _, _, args, _ = read_recipe([*FLAGS, "--out", "none"])
-    for part in found(swept)["methods"].values():
-        for name, value in part["trials"][0]["settings"].items():
-            assert value == args.resolved(name)
-
-
-def test_what_is_out_of_range_is_not_begun_with():
-    _, _, args, _ = read_recipe([*FLAGS, "--resilience", "0", "--alpha", "0.3,0.2", "--out", "none"])
-    assert recipe_values(args, space(args, ())).keys() == {"learning_rate", "alpha_decay", "dual_lr", "dual_optimizer"}
 
 
 # --- the rule, and whose turn it is
@@ -301,37 +314,35 @@ def end(search: Search, value: float | None, state=TrialState.COMPLETE, **attrib
     search.study.add_trial(create_trial(state=state, value=value, user_attrs=attributes))
 
 
-@pytest.mark.parametrize(("sign", "maximize"), [(1, False), (-1, True)])
-def test_the_rule(tmp_path, quiet, sign, maximize):
-    at = search(f"sqlite:///{tmp_path / 'a.db'}")
-    study = optuna.create_study(direction="maximize" if maximize else "minimize")
-    at = Search("constrained", study, 3, 0, at.space)
-    assert at.best is None
-    end(at, sign * math.inf, diverged="…")
-    assert at.best is None
-    for value, feasible in ((3.0, True), (2.0, False), (2.0, True), (2.0, True), (2.5, True)):
-        end(at, sign * value, feasible=feasible)
-    end(at, sign * 1.0, TrialState.PRUNED)
-    assert at.best.number == 3
+LATER = [(3.0, True), (2.0, False), (2.0, True), (2.0, True), (2.5, True)]
+NEAR = [(2.0, False), (2.03, True), (2.019, True), (2.01, False)]
 
 
 @pytest.mark.parametrize(
-    ("method", "preset", "expected"), [("constrained", None, 2), ("constrained", "paper", 0), ("erm", None, 0)]
+    ("method", "preset", "trials", "chosen"),
+    [
+        ("constrained", None, LATER, 3),
+        ("constrained", None, NEAR, 3),
+        ("constrained", "paper", NEAR, 1),
+        ("erm", None, NEAR, 1),
+    ],
 )
-@pytest.mark.parametrize(("sign", "maximize"), [(1, False), (-1, True)])
-def test_a_feasible_trial_may_be_a_little_worse(tmp_path, quiet, sign, maximize, method, preset, expected):
-    at = search(f"sqlite:///{tmp_path / 'a.db'}")
-    study = optuna.create_study(direction="maximize" if maximize else "minimize")
-    study.set_user_attr("settings", {"preset": preset})
-    at = Search(method, study, 5, 0, at.space)
-    for value, feasible in ((2.0, False), (2.03, True), (2.019, True), (2.01, False)):
+@pytest.mark.parametrize(("sign", "direction"), [(1, "minimize"), (-1, "maximize")])
+def test_a_feasible_trial_may_be_a_little_worse(sign, direction, method, preset, trials, chosen):
+    at = Search(method, optuna.create_study(direction=direction), 5)
+    at.study.set_user_attr("settings", {"preset": preset})
+    assert at.best is None
+    end(at, sign * math.inf, diverged="…")
+    assert at.best is None
+    for value, feasible in trials:
         end(at, sign * value, feasible=feasible)
-    assert at.best.number == expected
+    end(at, sign * 1.0, TrialState.PRUNED)
+    assert at.best.number == chosen
 
 
 def test_a_study_that_another_worker_is_about_to_begin_is_left_out(tmp_path, quiet):
     at = search(f"sqlite:///{tmp_path / 'a.db'}", searched={})
-    begun = Search("erm", optuna.create_study(), 3, 0, at.space)
+    begun = Search("erm", optuna.create_study(), 3)
     facts = {"recipe": "video-ut", "model": "UT-2", "higher_is_better": False, "metric": "rmse", "levels": [0.0]}
     written = write(tmp_path, {**facts, "seeds": 1}, [at, begun])
     assert list(written.methods) == ["constrained"]
@@ -507,16 +518,6 @@ def test_mistakes_are_told_in_one_line_and_leave_nothing(tmp_path, capsys, more,
     assert not (tmp_path / "sweep" / "trials").exists()
     if "--storage" not in more:
         assert not (tmp_path / "sweep").exists()
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_searches_the_same_learning_rates(method):
-    plain, args = (
-        read_recipe(["text-distilbert", "--data", "generated", "--method", each, "--out", "none"])[2]
-        for each in ("erm", method)
-    )
-    assert described(space(args, set())) == described(space(plain, set()))
-    assert described(space(plain, set())).keys() == {"learning_rate"}
 
 
 def test_another_sweep_in_the_storage_is_refused(swept, tmp_path, capsys):

@@ -4,12 +4,10 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from descend.cli.parsing import COMPLETING, add_talk, command_parser, hyphenated, levels, talk
 from descend.cli.settings import add_recipe, given_settings, offered_recipes
 from descend.errors import InputError
-from descend.methods import OF_METHOD
 from descend.recipes import RECIPES
 
 
@@ -53,24 +51,19 @@ def sweep(words: Sequence[str]) -> None:
         raise InputError("a sweep goes on by itself; leave out --resume.")
     talk(options)
     # Refuses what it can before slow imports.
-    given_settings([options.recipe, *given, "--out", str(options.out / "trials")])
-    methods = [name for part in options.method or ["erm,constrained"] for name in part.split(",")]
-    from descend.recipes import configure
-    from descend.sweep.report.page import write_sweep
+    settings = given_settings([options.recipe, *given, "--out", str(options.out)])
+    name = settings.pop("recipe")
+    del settings["output_dir"]
+    methods = [method for part in options.method or ["erm,constrained"] for method in part.split(",")]
+    from descend.sweep.page import write_sweep
     from descend.sweep.results import sentences
     from descend.sweep.space import read_ranges
     from descend.sweep.worker import sweep as search
 
-    def build(words: list[str], folder: Path) -> tuple[str, Any, Any]:
-        settings = given_settings([options.recipe, *words, "--out", str(folder)])
-        # A setting of one searched method is given once, for all trials.
-        others = set().union(*(OF_METHOD.get(each, set()) for each in methods if each != settings["method"]))
-        return configure(settings.pop("recipe"), **{key: settings[key] for key in settings.keys() - others})
-
-    found = search(
+    result = search(
         options.out,
-        build,
-        given,
+        name,
+        settings,
         methods=list(dict.fromkeys(methods)),
         trials=options.trials,
         seeds=options.seeds,
@@ -78,4 +71,4 @@ def sweep(words: Sequence[str]) -> None:
         ranges=read_ranges(options.range),
         levels=None if options.judge_noise is None else levels(options.judge_noise),
     )
-    print(f"\n{sentences(found)}\n{write_sweep(options.out)}")
+    print(f"\n{sentences(result)}\n{write_sweep(options.out)}")

@@ -5,15 +5,16 @@ Two entries are for the page alone: a trace's ``meta`` is its colour on a light 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import accumulate
-from math import isnan, nan
-from typing import Any
+from math import isfinite, isnan, nan
+from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
-from descend.report.runs import Arm, Group, RunView, Style
-from descend.results import ByLevel, Summary
+from descend.report.frames import Slider
+from descend.report.runs import Arm, Group, RunView, Style, mean, mean_rows
 
 INK, GRID, MUTED, MUTED_DARK = "#1d1c1a", "#e4e0d8", "#77726a", "#a09b92"
 ALONG_LAYERS = "layer (0: before the first block)"
@@ -23,55 +24,140 @@ MOST_LEGEND_ENTRIES = 12
 LOG_AXIS = {"type": "log", "tickformat": ".3~g"}
 """A logarithmic axis with plain numbers; ``page.js`` sets its steps by the range that is shown."""
 
+LOG_FROM = 30.0
+"""The opening's vertical axis is logarithmic where its largest value is this many times its smallest."""
 
-def layer_losses(group: Group, noise: float | None = None) -> go.Figure:
-    """The loss along the layers: one line per arm, and what each layer under a constraint had to reach.
 
-    With several seeds the line is their mean and the band reaches from the lowest to the highest. Linear probes, where
-    they were fitted, are dotted.
+class Plot(NamedTuple):
+    """A figure on the page with its heading and words.
 
-    Args:
-        group: The runs to compare.
-        noise: γ to show; the training noise unless given. The figure's frames hold every level known.
+    With a slider over noise, or a note in its place, it also has a switch of the scale.
     """
-    figure = _along_layers(group, noise, "loss f<sub>l</sub>", _loss_traces)
-    figure.update_yaxes(LOG_AXIS)
+
+    key: str
+    figure: go.Figure
+    heading: str
+    words: str
+    slider: Slider | None = None
+    note: str = ""
+    wide: bool = False
+
+
+def opening(group: Group) -> go.Figure:
+    """The measure along the layers at the training noise, with half depth and the noisy input marked."""
+    measure, half, given = group.measure, group.depth // 2, group.input_value
+    better = "higher" if measure.higher else "lower"
+    figure = go.Figure(layout=plain_layout(ALONG_LAYERS, f"{plain_text(measure.name)} ({better} is better)"))
+    shown: list[float] = []
+    for arm in group.arms:
+        if rows := arm.along(measure.entry, group.train_noise):
+            figure.add_traces(_layer_line(arm, rows))
+            shown += mean_rows(rows)
+    if given is not None and measure.entry == "layer_metrics":
+        look = {"color": MUTED, "width": 1.5, "dash": "dash"}
+        line = {"x": list(range(group.depth + 1)), "y": [given] * (group.depth + 1), "line": look}
+        text = {"name": "Noisy input", "hovertemplate": "%{y:.4g}", "meta": [MUTED, MUTED_DARK]}
+        figure.add_scatter(mode="lines", **line, **text)
+        shown.append(given)
+    if half:
+        figure.add_shape(_labelled(half, "half", f"layer {half}"))
+    figure.update_xaxes(_layer_ticks(0, group.depth))
+    known = [value for value in shown if isfinite(value)]
+    low, high = min(known, default=-1.0), max(known, default=0.0)
+    if low > 0 and high / low > LOG_FROM:
+        figure.update_yaxes(LOG_AXIS)
+    elif low >= 0 and not measure.higher:
+        figure.update_yaxes(range=[0, 1.1 * high])
+    elif low >= 0 and high <= 1:
+        figure.update_yaxes(range=[0, 1.03])
     return figure
 
 
-def layer_metrics(group: Group, noise: float | None = None) -> go.Figure:
-    """The metric along the layers, as `layer_losses` shows the loss."""
-    return _along_layers(group, noise, plain_text(group.metric), _metric_traces)
+def layer_losses(group: Group) -> go.Figure:
+    """The loss along the layers: one line per arm, and what each layer under a constraint had to reach.
+
+    With several seeds the line is their mean and the band reaches from the lowest to the highest. Linear probes, where
+    they were fitted, are dotted. The figure shows the training noise; its frames hold every level known.
+    """
+    with_bars = [arm for arm in group.arms if arm.losses_to_reach(group.train_noise)]
+
+    def traces(level: float) -> list[go.Scatter]:
+        # No marker hides a bar. A trace without points stays: the page pairs the traces of two levels by their order.
+        bars = [_bars(arm, level, showlegend=arm is with_bars[0]) for arm in with_bars]
+        return [*_layer_lines(group, "layer_losses", level), *bars]
+
+    figure = _by_level(group, ALONG_LAYERS, "loss f<sub>l</sub>", traces)
+    return figure.update_yaxes(LOG_AXIS)
+
+
+def by_depth(group: Group) -> go.Figure:
+    """The metric along the layers, with a ring at the first layer within 1, 2 and 5 percent of full depth."""
+    layers = [list(map(float, range(group.depth + 1)))] * len(group.arms)
+
+    def traces(level: float) -> list[go.Scatter]:
+        return [*_layer_lines(group, "layer_metrics", level), *_rings(group, level, layers)]
+
+    return _by_level(group, ALONG_LAYERS, plain_text(group.metric), traces)
+
+
+def by_time(group: Group) -> go.Figure:
+    """The metric against the measured milliseconds per sample up to each layer, with the rings of `by_depth`."""
+    timed = replace(group, arms=[arm for arm in group.arms if arm.milliseconds])
+    times = [arm.milliseconds for arm in timed.arms]
+    hover = "%{fullData.name}, layer %{customdata}: %{y:.4g} after %{x:.3g} ms<extra></extra>"
+
+    def traces(level: float) -> list[go.Scatter]:
+        lines = []
+        for arm, time in zip(timed.arms, times, strict=True):
+            values = mean_rows(arm.along("layer_metrics", level))
+            more = {"customdata": list(range(len(time))), "hovertemplate": hover}
+            lines.append(_trace(arm, time, values, legendgroup=arm.label, **more))
+        return [*lines, *_rings(timed, level, times)]
+
+    return _by_level(group, "milliseconds per sample", plain_text(group.metric), traces)
+
+
+def time_words(group: Group) -> str:
+    """On which device and in which batches the times were measured."""
+    timed = [run.summary.latency for run in group.runs if run.summary.latency]
+    measured = dict.fromkeys(f"{each.device}, in batches of {each.batch_size}" for each in timed)
+    words = f"Measured on {' and on '.join(measured)}."
+    if len(measured) > 1:
+        return f"{words} These times do not compare."
+    if sum(bool(arm.milliseconds) for arm in group.arms) > 1:
+        words += (
+            " Runs of one network take the same time to a layer, however they were trained: where theirs differ, the "
+            "machine was busier with one of them, so compare by depth."
+        )
+    return words
 
 
 def ratios(group: Group) -> go.Figure:
     """How f_l / f_{l−1} spreads over samples at each layer: the median, half of the samples, and nine in ten."""
     figure = go.Figure(layout=plain_layout("layer", "f<sub>l</sub> / f<sub>l−1</sub> of a sample"))
     figure.update_layout(hovermode="closest")
-    shown = [(arm, run) for arm in group.arms for run in arm.runs[:1] if run.summary.ratios.by_layer]
-    for place, (arm, run) in enumerate(shown):
-        offset = 0.5 * ((place + 0.5) / len(shown) - 0.5)
-        rows, quantiles = run.summary.ratios.by_layer, run.summary.ratios.quantiles
-        layers = [layer + offset for layer in range(1, len(rows) + 1)]
-        middle = len(quantiles) // 2
-        figure.add_scatter(
-            x=layers,
-            y=[row[middle] for row in rows],
-            name=plain_text(arm.label),
+    shown = [arm for arm in group.arms if arm.summary.ratios.by_layer]
+    for place, arm in enumerate(shown):
+        rows, middle = arm.summary.ratios.by_layer, len(arm.summary.ratios.quantiles) // 2
+        layers = _beside(range(1, len(rows) + 1), place, len(shown))
+        median = _trace(
+            arm,
+            layers,
+            [row[middle] for row in rows],
             legendgroup=arm.label,
             mode="markers",
+            line=None,
             marker={"color": arm.style.light, "size": 11, "symbol": f"{arm.style.symbol}-open"},
             customdata=[[layer, row[1], row[-2], row[0], row[-1]] for layer, row in enumerate(rows, start=1)],
-            meta=arm.style[:2],
             hovertemplate="%{fullData.name}, layer %{customdata[0]}: median %{y:.3g}<br>"
             "half from %{customdata[1]:.3g} to %{customdata[2]:.3g}, "
             "nine in ten from %{customdata[3]:.3g} to %{customdata[4]:.3g}<extra></extra>",
         )
+        figure.add_trace(median)
         for low, high, width in ((0, -1, 1.5), (1, -2, 6)):  # after the hollow markers, so that none hides a short bar
-            pairs = [(row[low], row[high]) for row in rows]
             figure.add_scatter(
                 x=[x for layer in layers for x in (layer, layer, None)],
-                y=[y for pair in pairs for y in (*pair, None)],
+                y=[y for row in rows for y in (row[low], row[high], None)],
                 mode="lines",
                 line={"color": arm.style.light, "width": width},
                 legendgroup=arm.label,
@@ -80,23 +166,19 @@ def ratios(group: Group) -> go.Figure:
                 meta=arm.style[:2],
             )
     level = {"x0": 0, "x1": 1, "xref": "paper", "y0": 1, "y1": 1, "yref": "y"}
-    figure.add_shape(vertical_line(0, "dash", "level") | level)
-    figure.update_xaxes(layer_ticks(1, group.depth))
-    return figure
+    figure.add_shape(_vertical_line(0, "dash", "level") | level)
+    return figure.update_xaxes(_layer_ticks(1, group.depth))
 
 
 def settled(group: Group) -> go.Figure:
     """The share of samples whose decision has settled by each layer: from there on it does not change."""
     figure = go.Figure(layout=plain_layout(ALONG_LAYERS, "share of samples settled"))
     for arm in group.arms:
-        settling = [run.summary.settled_layer for run in arm.runs if run.summary.settled_layer]
-        rows = [list(accumulate(layers.shares)) for layers in settling if layers.shares]
-        if rows:
-            by_layer = [list(shares) for shares in zip(*rows, strict=False)]
-            figure.add_traces(line_with_band(arm, list(range(len(by_layer))), by_layer))
-    figure.update_xaxes(layer_ticks(0, group.depth))
-    figure.update_yaxes(tickformat=".0%", range=[0, 1.03])
-    return figure
+        layers = [run.summary.settled_layer for run in arm.runs]
+        if rows := [list(accumulate(each.shares)) for each in layers if each and each.shares]:
+            figure.add_traces(_layer_line(arm, rows))
+    figure.update_xaxes(_layer_ticks(0, group.depth))
+    return figure.update_yaxes(tickformat=".0%", range=[0, 1.03])
 
 
 def exits(group: Group) -> go.Figure:
@@ -109,34 +191,34 @@ def exits(group: Group) -> go.Figure:
             continue
         confidence = [(point.threshold, point) for point in exits.confidence]
         patience = [(float(point.patience or 0), point) for point in exits.patience]
-        curves = (
-            ("confidence", "threshold", "solid", confidence),
-            ("patience", "patience", "dot", patience),
-        )
+        name, light = plain_text(arm.label), arm.style.light
+        curves = (("confidence", "threshold", "solid", confidence), ("patience", "patience", "dot", patience))
         for kind, setting, dash, points in curves:
             points.sort(key=lambda pair: pair[1].layers)
-            figure.add_scatter(
-                x=[point.layers for _, point in points],
-                y=[point.value for _, point in points],
-                name=f"{plain_text(arm.label)}, {kind}",
-                mode="lines+markers",
-                line={"color": arm.style.light, "width": 2, "dash": dash},
-                marker={"color": arm.style.light, "size": 6, "symbol": arm.style.symbol},
+            line = _trace(
+                arm,
+                [point.layers for _, point in points],
+                [point.value for _, point in points],
+                name=f"{name}, {kind}",
+                line={"color": light, "width": 2, "dash": dash},
+                marker={"color": light, "size": 6, "symbol": arm.style.symbol},
                 customdata=[value for value, _ in points],
-                meta=arm.style[:2],
                 hovertemplate=f"{setting} %{{customdata:g}}: %{{y:.3f}} with %{{x:.2f}} layers<extra></extra>",
             )
+            figure.add_trace(line)
         chosen = exits.chosen
-        figure.add_scatter(
-            customdata=["full depth" if chosen.threshold is None else f"threshold {chosen.threshold:g}", "full depth"],
-            x=[chosen.layers, exits.depth],
-            y=[chosen.value, exits.full],
-            name=f"{plain_text(arm.label)}, chosen and full depth",
+        marks = _trace(
+            arm,
+            [chosen.layers, exits.depth],
+            [chosen.value, exits.full],
+            name=f"{name}, chosen and full depth",
             mode="markers",
-            marker={"color": arm.style.light, "size": 13, "symbol": arm.style.symbol},
-            meta=arm.style[:2],
+            line=None,
+            marker={"color": light, "size": 13, "symbol": arm.style.symbol},
+            customdata=["full depth" if chosen.threshold is None else f"threshold {chosen.threshold:g}", "full depth"],
             hovertemplate="%{customdata}: %{y:.3f} with %{x:.2f} layers<extra></extra>",
         )
+        figure.add_trace(marks)
     return figure
 
 
@@ -145,27 +227,23 @@ def speculation(group: Group) -> go.Figure:
     figure = go.Figure(layout=plain_layout("layers that draft", "share of tokens accepted"))
     for arm in group.arms:
         drafting = next((run.summary.speculation for run in arm.runs if run.summary.speculation), None)
-        if drafting is None:
-            continue
-        figure.add_scatter(
-            x=[point.layer for point in drafting.layers],
-            y=[point.acceptance for point in drafting.layers],
-            name=plain_text(arm.label),
-            mode="lines+markers",
-            line={"color": arm.style.light, "width": 2},
-            marker={"color": arm.style.light, "size": 8, "symbol": arm.style.symbol},
-            customdata=[
-                "" if point.speed is None else f", {point.speed:.2f} of the plain speed" for point in drafting.layers
-            ],
-            meta=arm.style[:2],
-            hovertemplate="%{x} layers: %{y:.2f} accepted%{customdata}<extra></extra>",
-        )
+        if drafting is not None:
+            speeds = [point.speed for point in drafting.layers]
+            line = _trace(
+                arm,
+                [point.layer for point in drafting.layers],
+                [point.acceptance for point in drafting.layers],
+                line={"color": arm.style.light, "width": 2},
+                customdata=["" if speed is None else f", {speed:.2f} of the plain speed" for speed in speeds],
+                hovertemplate="%{x} layers: %{y:.2f} accepted%{customdata}<extra></extra>",
+            )
+            figure.add_trace(line)
     return figure
 
 
 def error_by_noise(group: Group) -> go.Figure:
     """The last layer's error against the noise level γ, with the training noise marked."""
-    better = "higher" if group.higher_is_better else "lower"
+    better = "higher" if group.summary.higher_is_better else "lower"
     figure = go.Figure(layout=plain_layout("noise level γ", f"{plain_text(group.metric)} ({better} is better)"))
     for arm in group.arms:
         table: dict[float, list[float]] = {}
@@ -173,12 +251,9 @@ def error_by_noise(group: Group) -> go.Figure:
             for level, value in zip(run.summary.noise, run.summary.values, strict=True):
                 table.setdefault(level, []).append(value)
         levels = sorted(table)
-        figure.add_traces(line_with_band(arm, levels, [table[level] for level in levels]))
-    label = {"text": "training noise", "textposition": "end", "textangle": 0}
-    label |= {"xanchor": "left", "yanchor": "top"}
-    figure.add_shape(vertical_line(group.train_noise, "dash", "train") | {"label": label, "layer": "above"})
-    figure.add_shape(_cursor("noise", group.train_noise))
-    return figure
+        figure.add_traces(_line_with_band(arm, levels, [table[level] for level in levels]))
+    figure.add_shape(_labelled(group.train_noise, "train", "training noise") | {"layer": "above"})
+    return figure.add_shape(_cursor("noise", group.train_noise))
 
 
 def multipliers(run: RunView) -> go.Figure:
@@ -186,15 +261,15 @@ def multipliers(run: RunView) -> go.Figure:
     figure = go.Figure(layout=plain_layout("training step", "multiplier λ"))
     depth = max(run.history, default=0)
     every = -(-depth // MOST_LEGEND_ENTRIES)
-    for layer, (steps, values) in run.history.items():
-        if not any(values) if layer == 0 else not run.summary.asks(layer):
+    for layer, values in run.history.items():
+        if not any(values.values()) if layer == 0 else not run.summary.asks(layer):
             continue
+        steps, stride = list(values), -(-len(values) // MOST_POINTS)
+        shown = [*steps[:-1:stride], steps[-1]]
         colours = layer_colours(layer, depth) if layer else (MUTED, "#a8a29a")
-        stride = -(-len(steps) // MOST_POINTS)
-        keep = [*range(0, len(steps) - 1, stride), len(steps) - 1]
         figure.add_scatter(
-            x=[steps[point] for point in keep],
-            y=[values[point] for point in keep],
+            x=shown,
+            y=[values[step] for step in shown],
             name=str(layer) if layer else "cap",
             mode="lines",
             line={"color": colours[0], "width": 2, "dash": "solid" if layer else "dot"},
@@ -202,8 +277,7 @@ def multipliers(run: RunView) -> go.Figure:
             showlegend=layer % every == 0,
             hovertemplate=f"{f'layer {layer}' if layer else 'cap'}: %{{y:.3g}}<extra></extra>",
         )
-    figure.update_layout(legend_title={"text": "layer ", "font": {"size": 13}})
-    return figure
+    return figure.update_layout(legend_title={"text": "layer ", "font": {"size": 13}})
 
 
 def violations(group: Group) -> go.Figure:
@@ -213,29 +287,24 @@ def violations(group: Group) -> go.Figure:
     """
     figure = go.Figure(layout=plain_layout("layer", "violation (above 0: broken)"))
     figure.update_layout(hovermode="closest")
-    shown = [(arm, run) for arm in group.arms for run in arm.runs if run.summary.violations]
-    for place, (arm, run) in enumerate(shown):
-        summary = run.summary
-        offset = 0.5 * ((place + 0.5) / len(shown) - 0.5)
+    shown = [(arm, run.summary) for arm in group.arms for run in arm.runs if run.summary.violations]
+    for place, (arm, summary) in enumerate(shown):
         layers = [layer for layer in range(1, summary.depth + 1) if summary.asks(layer)]
         values = [summary.violations[layer - 1] for layer in layers]
         known = not summary.few_groups and summary.violation_intervals
         pairs = [summary.violation_intervals[layer - 1] if known else (nan, nan) for layer in layers]
         ranges = ["" if isnan(low) else f" (from {low:.3g} to {high:.3g})" for low, high in pairs]
-        broken = [layer in summary.violated for layer in layers]
-        figure.add_scatter(
-            x=[layer + offset for layer in layers],
-            y=values,
-            name=plain_text(arm.label),
+        # Hollow, so that an interval shorter than its marker is seen.
+        symbols = ["x-open" if layer in summary.violated else f"{arm.style.symbol}-open" for layer in layers]
+        marks = _trace(
+            arm,
+            _beside(layers, place, len(shown)),
+            values,
             mode="markers",
+            line=None,
             legendgroup=arm.label,
-            showlegend=run is arm.runs[0],
-            marker={
-                "color": arm.style.light,
-                "size": 11,
-                # Hollow, so that an interval shorter than its marker is seen.
-                "symbol": ["x-open" if bad else f"{arm.style.symbol}-open" for bad in broken],
-            },
+            showlegend=summary is arm.summary,
+            marker={"color": arm.style.light, "size": 11, "symbol": symbols},
             error_y={
                 "type": "data",
                 "symmetric": False,
@@ -246,107 +315,120 @@ def violations(group: Group) -> go.Figure:
                 "width": 7,
             },
             customdata=list(zip(layers, ranges, strict=True)),
-            meta=arm.style[:2],
             hovertemplate=f"%{{fullData.name}}, seed {summary.seed}, layer %{{customdata[0]}}<br>"
             "%{y:.3g}%{customdata[1]}<extra></extra>",
         )
-    figure.update_xaxes(layer_ticks(1, group.depth))
-    figure.update_yaxes(zeroline=True, zerolinecolor=MUTED, zerolinewidth=2)
-    return figure
+        figure.add_trace(marks)
+    figure.update_xaxes(_layer_ticks(1, group.depth))
+    return figure.update_yaxes(zeroline=True, zerolinecolor=MUTED, zerolinewidth=2)
 
 
-def _along_layers(group: Group, noise: float | None, what: str, traces: Callable[..., list[go.Scatter]]) -> go.Figure:
-    level = group.train_noise if noise is None else noise
-    frames = [go.Frame(name=str(key), data=traces(group, key)) for key in group.noise_levels]
-    figure = go.Figure(traces(group, level), plain_layout(ALONG_LAYERS, what), frames)
-    figure.update_xaxes(layer_ticks(0, group.depth))
-    figure.add_shape(_cursor("layer", group.depth))
-    return figure
+def _by_level(group: Group, x: str, y: str, traces: Callable[[float], list[go.Scatter]]) -> go.Figure:
+    """A figure over layers or times, at the training noise and with a frame for every noise level."""
+    frames = [go.Frame(name=str(level), data=traces(level)) for level in group.noise_levels]
+    figure = go.Figure(traces(group.train_noise), plain_layout(x, y), frames)
+    if x == ALONG_LAYERS:
+        figure.update_xaxes(_layer_ticks(0, group.depth))
+        figure.add_shape(_cursor("layer", group.depth))
+    else:
+        figure.update_xaxes(rangemode="tozero")
+        figure.update_layout(hovermode="closest")
+    return figure if group.summary.higher_is_better else figure.update_yaxes(LOG_AXIS)
 
 
-def _metric_traces(group: Group, level: float) -> list[go.Scatter]:
-    return [
-        trace
-        for arm in group.arms
-        for trace in (
-            *_layer_line(arm, _rows(arm, level, lambda summary: summary.layer_metrics)),
-            *_probe_line(arm, _rows(arm, level, lambda summary: summary.probe.layer_metrics)),
-        )
-    ]
-
-
-def _rows(arm: Arm, level: float, entry: Callable[[Summary], ByLevel]) -> list[list[float]]:
-    """The seeds' values by layer at a noise level, of those that have it."""
-    return [entry(run.summary)[level] for run in arm.runs if level in entry(run.summary)]
-
-
-def _layer_line(arm: Arm, rows: Sequence[list[float]]) -> list[go.Scatter]:
-    """The line through the means of the seeds' values, by layer."""
-    by_layer = [list(values) for values in zip(*rows, strict=False)]
-    return line_with_band(arm, list(range(len(by_layer))), by_layer)
-
-
-def _probe_line(arm: Arm, rows: Sequence[list[float]]) -> list[go.Scatter]:
-    """A dotted line through the means of linear probes; none where no probe was fitted."""
-    values = [_mean(column) for column in zip(*rows, strict=False)]
-    if not values:
-        return []
-    line = go.Scatter(
-        x=list(range(len(values))),
-        y=values,
-        name=f"{plain_text(arm.label)}, linear probe",
-        mode="lines+markers",
-        line={"color": arm.style.light, "width": 2, "dash": "dot"},
-        marker={"color": arm.style.light, "size": 6},
-        meta=arm.style[:2],
-        hovertemplate="%{y:.4g}",
-    )
-    return [line]
-
-
-def _loss_traces(group: Group, level: float) -> list[go.Scatter]:
-    traces: list[go.Scatter] = []
-    on_top: list[go.Scatter] = []  # no marker hides a bar
-    with_bars = [arm for arm in group.arms if arm.losses_to_reach(group.train_noise)]
+def _layer_lines(group: Group, entry: str, level: float) -> list[go.Scatter]:
+    """Each arm's line along the layers, and dotted that of its linear probes where they were fitted."""
+    lines: list[go.Scatter] = []
     for arm in group.arms:
-        traces += _layer_line(arm, _rows(arm, level, lambda summary: summary.layer_losses))
-        traces += _probe_line(arm, _rows(arm, level, lambda summary: summary.probe.layer_losses))
-        if arm in with_bars:  # at every level, without marks where none are known: the page pairs traces by place
-            to_reach = arm.losses_to_reach(level)
-            bars = go.Scatter(
-                x=list(to_reach),
-                y=list(to_reach.values()),
-                name="had to reach",
-                legendgroup="had to reach",
-                legendrank=1001,  # after the arms
-                showlegend=arm is with_bars[0],
-                mode="markers",
-                marker={"symbol": "line-ew", "size": 28, "line": {"width": 2, "color": arm.style.light}},
-                meta=arm.style[:2],
-                hovertemplate="%{y:.4g}",
-            )
-            on_top.append(bars)
-    return traces + on_top
+        lines += _layer_line(arm, arm.along(entry, level))
+        if probed := mean_rows(arm.along(f"probe.{entry}", level)):
+            look = {"line": {"color": arm.style.light, "width": 2, "dash": "dot"}}
+            look |= {"marker": {"color": arm.style.light, "size": 6}}
+            name = f"{plain_text(arm.label)}, linear probe"
+            lines.append(_trace(arm, list(range(len(probed))), probed, name=name, **look))
+    return lines
 
 
-def line_with_band(arm: Arm, x: list[Any], values: Sequence[list[float]]) -> list[go.Scatter]:
+def _layer_line(arm: Arm, rows: Sequence[Sequence[float]]) -> list[go.Scatter]:
+    """The line through the means of the seeds' values by layer, also without points: the page pairs traces by place."""
+    columns = list(zip(*rows, strict=False))
+    return _line_with_band(arm, list(range(len(columns))), columns)
+
+
+def _line_with_band(arm: Arm, x: list[Any], columns: Sequence[Sequence[float]]) -> list[go.Scatter]:
     """A line through the seeds' means and, with several seeds, a band from their lowest to their highest."""
-    light = arm.style.light
-    line = go.Scatter(
-        x=x,
-        y=[_mean(column) for column in values],
-        name=plain_text(arm.label),
-        legendgroup=arm.label,
-        mode="lines+markers",
-        line={"color": light, "width": 2.5},
-        marker={"color": light, "size": 8, "symbol": arm.style.symbol},
-        meta=arm.style[:2],
-        hovertemplate="%{y:.4g}",
-    )
+    line = _trace(arm, x, list(map(mean, columns)), legendgroup=arm.label)
     if len(arm.runs) == 1:
         return [line]
-    filled = band(x, [min(column) for column in values], [max(column) for column in values], arm.style)
-    return [filled.update(legendgroup=arm.label), line]
+    return [band(x, list(map(min, columns)), list(map(max, columns)), arm.style).update(legendgroup=arm.label), line]
+
+
+def _bars(arm: Arm, level: float, *, showlegend: bool) -> go.Scatter:
+    """A short bar at each loss that a layer under a constraint had to reach."""
+    to_reach = arm.losses_to_reach(level)
+    return _trace(
+        arm,
+        list(to_reach),
+        list(to_reach.values()),
+        name="had to reach",
+        legendgroup="had to reach",
+        legendrank=1001,  # after the arms
+        showlegend=showlegend,
+        mode="markers",
+        line=None,
+        marker={"symbol": "line-ew", "size": 28, "line": {"width": 2, "color": arm.style.light}},
+    )
+
+
+def _rings(group: Group, level: float, places: Sequence[Sequence[float]]) -> list[go.Scatter]:
+    """A trace for each arm, even if it is empty: the page pairs the traces of two levels by their order.
+
+    Args:
+        group: The arms.
+        level: The noise level γ.
+        places: Each arm's places on the horizontal axis, L+1 numbers.
+    """
+    unit = "points" if group.summary.higher_is_better else "%"
+    rings = []
+    curves = [arm.anytime(level) for arm in group.arms]
+    highest = max((curve.area for curve in curves if curve and isfinite(curve.area)), default=0.0)
+    for arm, curve, place in zip(group.arms, curves, places, strict=True):
+        near: dict[int, list[str]] = {}  # layer → percents
+        for percent, layer in (curve.first_within if curve else {}).items():
+            if layer is not None:
+                near.setdefault(layer, []).append(str(percent))
+        ring = _trace(
+            arm,
+            [place[layer] for layer in near],
+            [curve.metric[layer] for layer in near] if curve else [],
+            name=None,
+            text=[", ".join(percents) for percents in near.values()],
+            textposition="top center" if curve and curve.area == highest else "bottom center",
+            textfont={"color": arm.style.light},
+            legendgroup=arm.label,
+            showlegend=False,
+            mode="markers+text",
+            line=None,
+            marker={"color": arm.style.light, "size": 17, "symbol": "circle-open"},
+            cliponaxis=False,
+            hovertemplate=f"first layer within %{{text}} {unit} of full depth<extra></extra>",
+        )
+        rings.append(ring)
+    return rings
+
+
+def _trace(arm: Arm, x: Sequence[Any], y: Sequence[Any], **more: Any) -> go.Scatter:
+    """A line with marks in an arm's colours; ``more`` replaces or adds settings of plotly's `Scatter`."""
+    light = arm.style.light
+    look: dict[str, Any] = {
+        "name": plain_text(arm.label),
+        "mode": "lines+markers",
+        "line": {"color": light, "width": 2.5},
+        "marker": {"color": light, "size": 8, "symbol": arm.style.symbol},
+        "meta": arm.style[:2],
+        "hovertemplate": "%{y:.4g}",
+    }
+    return go.Scatter(x=x, y=y, **(look | more))
 
 
 def band(x: Sequence[Any], low: Sequence[float], high: Sequence[float], style: Style) -> go.Scatter:
@@ -368,10 +450,6 @@ def plain_text(words: str) -> str:
     return words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 def layer_colours(layer: int, depth: int) -> tuple[str, str]:
     """A layer's colours on light and dark ground, ordered as the layers are, from the plasma scale."""
     place = (layer - 1) / max(depth - 1, 1)
@@ -379,20 +457,31 @@ def layer_colours(layer: int, depth: int) -> tuple[str, str]:
     return light, dark
 
 
-def layer_ticks(first: int, last: int) -> dict[str, Any]:
+def _beside(layers: Sequence[int], place: int, count: int) -> list[float]:
+    """The layers, moved so that marks of several runs stand side by side."""
+    return [layer + 0.5 * ((place + 0.5) / count - 0.5) for layer in layers]
+
+
+def _layer_ticks(first: int, last: int) -> dict[str, Any]:
     """The settings of an axis over layers ``first`` … ``last``: about eight ticks, with room at both ends."""
     return {"dtick": max(1, round(last / 8)), "tick0": first, "range": [first - 0.4, last + 0.4]}
 
 
-def vertical_line(x: float, dash: str, role: str) -> dict[str, Any]:
+def _vertical_line(x: float, dash: str, role: str) -> dict[str, Any]:
     """A line from the bottom of the plot to its top at ``x``, under the curves; ``role`` is its name."""
     place = {"x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "layer": "below"}
     return {"type": "line", "name": role, "line": {"color": MUTED, "width": 1.5, "dash": dash}, **place}
 
 
+def _labelled(x: float, role: str, text: str) -> dict[str, Any]:
+    """A dashed vertical line with words at its top."""
+    label = {"text": text, "textposition": "end", "textangle": 0, "xanchor": "left", "yanchor": "top"}
+    return _vertical_line(x, "dash", role) | {"label": label}
+
+
 def _cursor(control: str, x: float) -> dict[str, Any]:
     """A line at the position of the page's slider of this name; invisible without one."""
-    return vertical_line(x, "solid", f"cursor-{control}") | {"visible": False, "opacity": 0.4}
+    return _vertical_line(x, "solid", f"cursor-{control}") | {"visible": False, "opacity": 0.4}
 
 
 def plain_layout(x: str, y: str) -> go.Layout:

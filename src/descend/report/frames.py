@@ -1,4 +1,4 @@
-"""Pictures: a network's input and the output of each layer."""
+"""Pictures: a network's input and the output of each layer, and their viewer with sliders for noise and layer."""
 
 import base64
 import io
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -20,6 +20,9 @@ QUALITY = 60
 # Of frames.npz: what an evaluation keeps of a few frames of 160×160 is some MB.
 MOST_BYTES = 2**28
 MOST_SIDE = 4096
+
+_FRAMES = """The same clip through each network. Move along the layers to watch it being cleaned, and along
+the noise to see where a network gives up. RMSE is its distance from the clean picture, on 0–255."""
 
 
 @dataclass(frozen=True)
@@ -71,16 +74,6 @@ class Frames:
         """Whether both show the same clips under the same noise, so that their outputs compare."""
         return self.noise == other.noise and np.array_equal(self.clean, other.clean)
 
-    def choose(self, levels: Sequence[int], clips: int) -> "Frames":
-        """The same pictures at fewer noise levels and of fewer clips."""
-        index = list(levels)
-        return Frames(
-            [self.noise[level] for level in index],
-            self.clean[:clips],
-            self.noisy[index, :clips],
-            self.reconstruction[index, :, :clips],
-        )
-
 
 def _arrays(path: Path) -> list[np.ndarray]:
     """The arrays of ``frames.npz``, without pickles; the unpacked size is bounded."""
@@ -91,7 +84,55 @@ def _arrays(path: Path) -> list[np.ndarray]:
         return [arrays[name] for name in ("clean", "noisy", "reconstruction", "noise")]
 
 
-def embed(frames: Mapping[str, Frames], budget: int, trained: float | None = None) -> dict[str, Any] | None:
+class Slider(NamedTuple):
+    """A slider over levels, on the one nearest to where it starts."""
+
+    ident: str
+    control: str
+    label: str
+    levels: Sequence[float]
+    start: float
+
+    @property
+    def place(self) -> int:
+        """The level on which it stands."""
+        return min(range(len(self.levels)), key=lambda index: abs(self.levels[index] - self.start))
+
+
+def pictures_view(
+    index: int, pictures: Mapping[str, Frames], trained: float, budget: int, heading: str = "", note: str = ""
+) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """The pictures of some runs side by side.
+
+    Args:
+        index: The section's number on the page.
+        pictures: Label → pictures.
+        trained: The training noise, where the slider starts.
+        budget: Most characters that they may take.
+        heading: Their heading; none if empty.
+        note: Added to the words above them.
+
+    Returns:
+        Data for the page's script, None if there is nothing to show, and the values of the template's ``pictures``.
+    """
+    first = next(iter(pictures.values()))
+    alike = all(first.same_input(other) for other in pictures.values())
+    data = embed(pictures, budget, trained) if alike else None
+    if data is None:
+        apart = "The runs show different clips or noise, so they are not put side by side."
+        large = "They would make the page too large; a report of fewer runs shows them."
+        return None, {"heading": heading, "words": large if alike else apart, "labels": []}
+    layers = list(range(data["layers"] + 1))
+    sliders = [
+        Slider(f"frames-noise-{index}", "noise", "Noise γ", data["noise"], trained),
+        Slider(f"frames-layer-{index}", "layer", "Layer", layers, layers[-1]),
+    ]
+    labels = [panel["label"] for panel in data["panels"]]
+    view = {"heading": heading, "words": _FRAMES + note, "labels": labels, "sliders": sliders}
+    return data, view | {"section": index, "clips": data["clips"]}
+
+
+def embed(frames: Mapping[str, Frames], budget: int, trained: float) -> dict[str, Any] | None:
     """Pictures as data for the page: panels of nested lists of data URIs, with the RMSE of each.
 
     A panel's ``axes`` name its lists from the outside in; the page walks them with the positions of its
@@ -101,7 +142,7 @@ def embed(frames: Mapping[str, Frames], budget: int, trained: float | None = Non
     Args:
         frames: Label → pictures of the same clips under the same noise, in order of appearance.
         budget: Most characters that the data may take.
-        trained: The training noise; the first level unless given.
+        trained: The training noise.
 
     Returns:
         ``{"noise": [γ…], "clips": K, "layers": L, "panels": [{"label", "axes", "images", "rmse"}…]}``, or
@@ -109,44 +150,35 @@ def embed(frames: Mapping[str, Frames], budget: int, trained: float | None = Non
     """
     first = next(iter(frames.values()))
     levels, clips = list(range(len(first.noise))), len(first.clean)
-    start = first.noise[0] if trained is None else trained
-    kept = min(levels, key=lambda place: abs(first.noise[place] - start))
+    trained_at = min(levels, key=lambda place: abs(first.noise[place] - trained))
     while True:
-        data = _panels({label: item.choose(levels, clips) for label, item in frames.items()})
-        if sum(_size(panel["images"]) for panel in data["panels"]) <= budget:
-            return data
+        panels = _panels(frames, levels, clips)
+        if sum(_size(panel["images"]) for panel in panels) <= budget:
+            layers = max(item.reconstruction.shape[1] for item in frames.values()) - 1
+            noise = [first.noise[level] for level in levels]
+            return {"noise": noise, "clips": clips, "layers": layers, "panels": panels}
         if clips > 1:
             clips = 1
         elif len(levels) > 2:
-            ends = {kept, levels[-1] if kept != levels[-1] else levels[0]}
-            every_other = levels[levels.index(kept) % 2 :: 2]
+            ends = {trained_at, levels[-1] if trained_at != levels[-1] else levels[0]}
+            every_other = levels[levels.index(trained_at) % 2 :: 2]
             levels = sorted({*every_other, *ends}) if len(levels) > 3 else sorted(ends)
         else:
             return None
 
 
-def _panels(frames: Mapping[str, Frames]) -> dict[str, Any]:
+def _panels(frames: Mapping[str, Frames], levels: list[int], clips: int) -> list[dict[str, Any]]:
     first = next(iter(frames.values()))
-    panels = [
-        _panel("Clean", ["clip"], first.clean, None),
-        _panel("Noisy input", ["noise", "clip"], first.noisy, first.clean),
-    ]
+    clean = first.clean[:clips]
+    shown = [("Clean", ["clip"], clean), ("Noisy input", ["noise", "clip"], first.noisy[levels, :clips])]
     for label, item in frames.items():
-        panels.append(_panel(label, ["noise", "layer", "clip"], item.reconstruction, item.clean))
-    return {
-        "noise": first.noise,
-        "clips": len(first.clean),
-        "layers": max(item.reconstruction.shape[1] for item in frames.values()) - 1,
-        "panels": panels,
-    }
-
-
-def _panel(label: str, axes: list[str], images: np.ndarray, clean: np.ndarray | None) -> dict[str, Any]:
-    rmse = None
-    if clean is not None:
-        error = images.astype(np.float32) - clean
-        rmse = np.sqrt(np.square(error).mean(axis=(-1, -2))).round(2).tolist()
-    return {"label": label, "axes": axes, "images": _encode(images), "rmse": rmse}
+        shown.append((label, ["noise", "layer", "clip"], item.reconstruction[levels, :, :clips]))
+    panels = []
+    for label, axes, images in shown:
+        error = np.sqrt(np.square(images.astype(np.float32) - clean).mean(axis=(-1, -2))).round(2).tolist()
+        rmse = None if images is clean else error
+        panels.append({"label": label, "axes": axes, "images": _encode(images), "rmse": rmse})
+    return panels
 
 
 def _encode(images: np.ndarray) -> Any:

@@ -1,41 +1,18 @@
 """The numbers that a section opens with: every method's metric along the depth, and differences, with intervals."""
 
-from collections.abc import Callable, Sequence
-from math import isfinite, nan
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
+from math import nan
 
 import numpy as np
 
 from descend.report.intervals import GroupScores, Jackknife
-from descend.report.runs import Arm, Group, RunView, format_alpha
-from descend.report.tables import number
-from descend.report.views import Body, Cell, Row, Table
+from descend.report.runs import Arm, Group, RunView, format_alpha, mean_rows
+from descend.report.tables import Cell, Row, Table, number
 from descend.results import ENOUGH_GROUPS
 
 SAME_SIGMA = 1.02
 """Of two σ_x whose ratio is smaller, γ stands for the same noise."""
-
-
-class Measure(NamedTuple):
-    """What the opening shows: its name for readers, which of two values is better, and whether it is the loss."""
-
-    name: str
-    higher: bool
-    is_loss: bool
-
-
-def measure_of(group: Group) -> Measure:
-    """The group's metric; the loss where no arm has the metric at each layer."""
-    if any(arm.metrics(group.train_noise) for arm in group.arms):
-        return Measure(group.metric, group.higher_is_better, group.measure == "loss")
-    return Measure("Loss", False, True)
-
-
-def values_along(arm: Arm, group: Group, measure: Measure) -> list[list[float]]:
-    """The measure at each layer 0 … L at the training noise, of each seed that has it."""
-    if not measure.is_loss:
-        return arm.metrics(group.train_noise)
-    return [run.summary.layer_losses[group.train_noise] for run in arm.runs]
 
 
 def headline(group: Group) -> tuple[Table, list[str]]:
@@ -43,83 +20,64 @@ def headline(group: Group) -> tuple[Table, list[str]]:
 
     Differences are those of the same seeds on the same samples, group by group.
     """
-    measure = measure_of(group)
-    shown = [arm for arm in group.arms if values_along(arm, group, measure)]
-    depth = min(len(rows[0]) for arm in shown for rows in [values_along(arm, group, measure)]) - 1
+    measure, level = group.measure, group.train_noise
+    shown = [arm for arm in group.arms if arm.along(measure.entry, level)]
+    depth = min(len(arm.along(measure.entry, level)[0]) for arm in shown) - 1
     layers = sorted({1, depth // 2, depth} - {0})
     names = {1: "Layer 1", depth // 2: f"Half depth, layer {depth // 2}", depth: f"Full depth, layer {depth}"}
-    intervals: list[Jackknife] = []
-    rows = []
-    for arm in shown:
-        by_layer = [_values(arm, arm.runs, group, measure, layer) for layer in layers]
-        intervals += [known for _, known in by_layer if known]
-        rows.append(Row([Cell(arm.label), *(_cell(*pair) for pair in by_layer)], arm.style))
-    bodies, notes = [Body(rows)], []
-    baseline = next((arm for arm in shown if arm.method == "erm"), shown[0])
+
+    def estimate(arm: Arm) -> tuple[np.ndarray, Jackknife | None]:
+        """The means over seeds at the shown layers, and what their intervals follow from where that is known."""
+        values, tables = mean_rows(arm.along(measure.entry, level)), _tables(arm.runs, group)
+        return np.array(values)[layers], Jackknife.of(tables) if tables else None
+
+    def row(cell: Cell, arm: Arm, values: np.ndarray, known: Jackknife | None, *, sign: str) -> Row:
+        low, high = known.ends() if known else [np.full(depth + 1, nan)] * 2
+        cells = [cell]
+        for layer, value in zip(layers, values, strict=True):
+            # Without an interval if it is unknown, or nothing varies between groups, as where all answers are right.
+            note = f"{number(low[layer])} to {number(high[layer])}" if low[layer] < high[layer] else ""
+            cells.append(Cell((sign if value > 0 else "") + number(value), note))
+        return Row(cells, arm.style)
+
+    estimates = [estimate(arm) for arm in shown]
+    rows = [row(Cell(arm.label), arm, *known, sign="") for arm, known in zip(shown, estimates, strict=True)]
+    bodies, notes = [("", rows)], []
+    baseline = next((arm for arm in shown if arm.summary.method == "erm"), shown[0])
     against = []
     for arm in shown:
         if arm is baseline:
             continue
         ours, theirs = _same_seeds(arm, baseline)
-        reason = _not_paired(arm, baseline, ours, theirs, group, measure)
-        if reason:
+        if reason := _not_paired(ours, theirs, group):
             notes.append(f"{arm.label} and {baseline.label}: no difference is shown, because {reason}.")
             continue
-        pairs = [
-            (_values(arm, ours, group, measure, layer), _values(baseline, theirs, group, measure, layer))
-            for layer in layers
-        ]
-        differences = [_difference(*pair) for pair in pairs]
+        (values, known), (base, base_known) = (estimate(replace(arm, runs=runs)) for runs in (ours, theirs))
+        difference = known - base_known if known and base_known else None
         of = "" if len(ours) == max(len(arm.runs), len(baseline.runs)) else f"of {len(ours)} shared seeds"
-        against.append(Row([Cell(arm.label, of), *(_cell(*pair, signed=True) for pair in differences)], arm.style))
+        against.append(row(Cell(arm.label, of), arm, values - base, difference, sign="+"))
     if against:
-        bodies.append(Body(against, f"Minus {baseline.label}, on the same samples"))
+        bodies.append((f"Minus {baseline.label}, on the same samples", against))
     given = group.input_value
-    if given is not None and not measure.is_loss:
+    if given is not None and measure.entry == "layer_metrics":
         notes.insert(0, f"The noisy input itself: {measure.name} {number(given)}.")
     table = Table([measure.name, *(names[layer] for layer in layers)], bodies)
-    return table, [_words(group, measure, intervals), *notes, *judged_apart(group)]
+    return table, [_words(group, [known for _, known in estimates if known]), *notes, *judged_apart(group)]
 
 
-def _values(
-    arm: Arm, runs: Sequence[RunView], group: Group, measure: Measure, layer: int
-) -> tuple[float, Jackknife | None]:
-    """The mean over seeds at a layer, and what its interval follows from; None where that is not known."""
-    level = group.train_noise
-    known = [run.summary.layer_losses if measure.is_loss else run.summary.layer_metrics for run in runs]
-    values = [rows[level][layer] for rows in known if level in rows]
-    value = float(np.mean(values)) if values else nan
-    tables = [_by_layer(run, level, measure) for run in runs]
-    first = tables[0]
-    if first is None or not isfinite(value) or not all(table and table.like(first) for table in tables):
-        return value, None
-    return value, Jackknife.of([table for table in tables if table], lambda sums, _: sums[..., layer])
-
-
-def _by_layer(run: RunView, level: float, measure: Measure) -> GroupScores | None:
-    """A run's sums over groups of samples with its layers in place of noise levels; None if it has none."""
-    layers = run.groups.layers if run.groups else None
-    sums = (layers.losses if measure.is_loss else layers.scores) if layers else []
-    if run.groups is None or layers is None or not sums or level not in layers.noise:
-        return None
-    rows = np.array(sums[layers.noise.index(level)], float)
-    root = run.groups.root and not measure.is_loss
-    return GroupScores(np.arange(len(rows)), root, np.array(layers.counts, float), rows, run.groups.single)
-
-
-def _difference(
-    ours: tuple[float, Jackknife | None], theirs: tuple[float, Jackknife | None]
-) -> tuple[float, Jackknife | None]:
-    known = ours[1] - theirs[1] if ours[1] and theirs[1] else None
-    return ours[0] - theirs[0], known
-
-
-def _cell(value: float, known: Jackknife | None, signed: bool = False) -> Cell:
-    sign = "+" if signed and value > 0 else ""
-    low, high = known.ends() if known else (nan, nan)
-    if not low < high:  # unknown, or nothing varies between groups, as where all answers are right
-        return Cell(sign + number(value))
-    return Cell(sign + number(value), f"{number(low)} to {number(high)}")
+def _tables(runs: Sequence[RunView], group: Group) -> list[GroupScores]:
+    """Each run's sums over groups of samples, layers in place of noise levels; empty if they are not known or alike."""
+    tables = []
+    for run in runs:
+        layers = run.groups.layers if run.groups else None
+        is_loss = group.measure.entry == "layer_losses"
+        sums = (layers.losses if is_loss else layers.scores) if layers else []
+        if run.groups is None or layers is None or not sums or group.train_noise not in layers.noise:
+            return []
+        rows = np.array(sums[layers.noise.index(group.train_noise)], float)
+        root = run.groups.root and not is_loss
+        tables.append(GroupScores(np.arange(len(rows)), root, np.array(layers.counts, float), rows, run.groups.single))
+    return tables if all(table.like(tables[0]) for table in tables) else []
 
 
 def _same_seeds(arm: Arm, other: Arm) -> tuple[list[RunView], list[RunView]]:
@@ -131,32 +89,30 @@ def _same_seeds(arm: Arm, other: Arm) -> tuple[list[RunView], list[RunView]]:
     return ours, theirs
 
 
-def _not_paired(
-    arm: Arm, baseline: Arm, ours: Sequence[RunView], theirs: Sequence[RunView], group: Group, measure: Measure
-) -> str:
+def _not_paired(ours: Sequence[RunView], theirs: Sequence[RunView], group: Group) -> str:
     """Why two arms can't be compared sample by sample; empty if they can."""
     if not ours or len(ours) != len(theirs):
         return "they have no seeds in common"
-    tables = [_by_layer(run, group.train_noise, measure) for run in (*ours, *theirs)]
+    tables = [_tables([run], group) for run in (*ours, *theirs)]
     if not all(tables):
         return "not both have the layers’ scores by group of samples; evaluate them again"
-    first, *others = [table for table in tables if table]
-    if any(len(table.scores) != len(first.scores) for table in others):
+    if len({len(table.scores) for (table,) in tables}) > 1:
         return "their depths differ"
-    if not all(table.like(first) for table in others):
-        return "they were judged on different samples"
-    return ""
+    return "" if _tables([*ours, *theirs], group) else "they were judged on different samples"
 
 
-def _words(group: Group, measure: Measure, intervals: Sequence[Jackknife]) -> str:
+def _words(group: Group, intervals: Sequence[Jackknife]) -> str:
     """The unit, the data and what the intervals rest on."""
+    measure = group.measure
     level = f"at the training noise γ\u00a0=\u00a0{group.train_noise:g}" if group.train_noise else "without noise"
     better = "higher" if measure.higher else "lower"
-    words = f"{measure.name} on {group.split} data {level}, and differences in its own unit; {better} is better."
-    known = [each for each in intervals if all(map(isfinite, each.ends()))]
+    words = (
+        f"{measure.name} on {group.summary.split} data {level}, and differences in its own unit; {better} is better."
+    )
+    known = [each for each in intervals if np.isfinite(each.ends()).all(0).any()]
     if not known:
         return f"{words} No intervals: they need at least two groups of samples, and an evaluation by this version."
-    blocks, seeds = min(len(each.sizes) for each in known), max(each.seeds for each in known)
+    blocks, seeds = min(len(each.sizes) for each in known), max(len(each.by_seed) for each in known)
     groups = min((run.summary.groups for run in group.runs if run.summary.groups), default=blocks)
     samples = min((run.summary.samples for run in group.runs if run.summary.samples), default=blocks)
     single = any(run.groups and run.groups.single for run in group.runs)
@@ -168,52 +124,49 @@ def _words(group: Group, measure: Measure, intervals: Sequence[Jackknife]) -> st
     return f"{words} In small print: 95\u00a0% intervals {over}, each for itself.{few}"
 
 
-def _facts(arm: Arm, sigma: bool) -> dict[str, str]:
-    """How an arm was judged, by what that concerns; empty words where a file does not say.
-
-    Args:
-        arm: The arm.
-        sigma: Whether σ_x is among its noise.
-    """
-    run = arm.runs[0]
-    summary = run.summary
-    asked = [f"α = {format_alpha(summary.alpha)}"] if summary.alpha else []
-    asked += [f"strength {summary.strength:g}"] if summary.strength is not None and not summary.alpha else []
-    asked += [f"from layer {summary.first_layer}"] if asked and summary.first_layer else []
-    asked += [f"cap {summary.cap:g}"] if summary.cap is not None else []
-    noise = [f"σ_x {summary.sigma:.3g}"] if summary.sigma and sigma else []
-    noise += [f"γ as {kind}"] if summary.sigma and (kind := summary.settings.get("noise_is")) else []
-    levels = f"γ from {min(summary.noise):g} to {max(summary.noise):g} ({len(summary.noise)})"
-    return {
-        "bounds": ", ".join(asked),
-        "noise": ", ".join(noise),
-        "levels": levels,
-        "samples": f"{summary.samples}" if summary.samples else "",
-        "calibration": {True: "calibrated", False: "not calibrated", None: ""}[run.calibrated],
-    }
-
-
-_APART: dict[str, Callable[[str], str]] = {
-    "bounds": lambda each: f"The constraints were judged by different bounds, so violations do not compare: {each}.",
-    "noise": lambda each: f"γ stands for different noise: {each}.",
-    "levels": lambda each: f"The mean over noise is over different levels, so it does not compare: {each}.",
-    "samples": lambda each: f"The number of samples differs: {each}.",
-    "calibration": lambda each: f"Not all were calibrated alike, so losses do not compare: {each}.",
+_APART = {
+    "bounds": "The constraints were judged by different bounds, so violations do not compare: {}.",
+    "noise": "γ stands for different noise: {}.",
+    "levels": "The mean over noise is over different levels, so it does not compare: {}.",
+    "samples": "The number of samples differs: {}.",
+    "calibration": "Not all were calibrated alike, so losses do not compare: {}.",
 }
 
 
 def judged_apart(group: Group) -> list[str]:
     """A line for each way in which the group's arms were not judged alike."""
     # Models of text learn their embedding, so its σ_x differs a little between any two.
-    sigmas = [sigma for arm in group.arms if (sigma := arm.runs[0].summary.sigma)]
+    sigmas = [sigma for arm in group.arms if (sigma := arm.summary.sigma)]
     apart = bool(sigmas) and max(sigmas) > SAME_SIGMA * min(sigmas)
-    facts = {arm.label: _facts(arm, apart) for arm in group.arms}
     lines = []
-    for name, words in _APART.items():
-        by_value: dict[str, list[str]] = {}
-        for label, known in facts.items():
-            if known[name]:
-                by_value.setdefault(known[name], []).append(label)
-        if len(by_value) > 1:
-            lines.append(words("; ".join(f"{value} ({', '.join(labels)})" for value, labels in by_value.items())))
+    for name, sentence in _APART.items():
+        labels: dict[str, list[str]] = {}
+        for arm in group.arms:
+            if words := _facts(arm, sigma=apart)[name]:
+                labels.setdefault(words, []).append(arm.label)
+        if len(labels) > 1:
+            lines.append(sentence.format("; ".join(f"{words} ({', '.join(arms)})" for words, arms in labels.items())))
     return lines
+
+
+def _facts(arm: Arm, *, sigma: bool) -> dict[str, str]:
+    """How an arm was judged, by what that concerns; empty words where a file does not say.
+
+    Args:
+        arm: The arm.
+        sigma: Whether σ_x is among its noise.
+    """
+    summary = arm.summary
+    asked = [f"α = {format_alpha(summary.alpha)}"] if summary.alpha else []
+    asked += [f"strength {summary.strength:g}"] if summary.strength is not None and not summary.alpha else []
+    asked += [f"from layer {summary.first_layer}"] if asked and summary.first_layer else []
+    asked += [f"cap {summary.cap:g}"] if summary.cap is not None else []
+    noise = [f"σ_x {summary.sigma:.3g}"] if summary.sigma and sigma else []
+    noise += [f"γ as {kind}"] if summary.sigma and (kind := summary.settings.get("noise_is")) else []
+    return {
+        "bounds": ", ".join(asked),
+        "noise": ", ".join(noise),
+        "levels": f"γ from {min(summary.noise):g} to {max(summary.noise):g} ({len(summary.noise)})",
+        "samples": f"{summary.samples}" if summary.samples else "",
+        "calibration": {True: "calibrated", False: "not calibrated", None: ""}[arm.runs[0].calibrated],
+    }

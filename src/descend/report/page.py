@@ -1,21 +1,22 @@
 """One page, one file, no network: the verdict, the figures and the frames of some runs."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 
 from descend.errors import InputError
-from descend.report import anytime, figures
-from descend.report.opening import opening
-from descend.report.rendering import write_interactive
-from descend.report.runs import Arm, Group, RunView, alphas, group_name, group_runs, groups_differ
-from descend.report.tables import layers_table, runs_tables
+from descend.report import figures
+from descend.report.figures import Plot
+from descend.report.frames import Slider, pictures_view
+from descend.report.headline import headline
+from descend.report.opening import strip, texts
+from descend.report.rendering import drawn, write_interactive
+from descend.report.runs import Arm, Group, RunView, group_runs, groups_differ
+from descend.report.tables import depth_table, layers_table, runs_tables
 from descend.report.verdict import findings, verdict
-from descend.report.viewer import pictures_view
-from descend.report.views import FigureView, PicturesView, SectionView, Slider
+from descend.results import Summary
 
 FRAMES_BUDGET = 400_000
 """Most characters that frames take: with plotly.js (1.8 MB) and the numbers the page stays below 2.5 MB."""
@@ -32,27 +33,86 @@ _LOSSES = """How wrong the answer is if it is read off after each layer. On a lo
 is a straight line."""
 _PROBES = """ Dotted: a linear probe fitted to each layer, which shows what a layer knows, whatever the model’s own head
 can read of it."""
-_METRICS = """The same for the metric. A layer that lowers the loss need not change an answer. A ring marks the first
-layer from which on all layers are within 1, 2 or 5 {unit} of full depth."""
-_MOVES = """ The slider of the noise, at the loss, sets the noise here too."""
-_TIMES = """What a budget of time buys: the milliseconds that one sample takes up to each layer, with one readout
-there. """
-_RATIOS = """The constraints hold on average; this is how single samples fare. Below the dashed line a layer lowers
-a sample’s loss. Thick: half of the samples; thin: nine in ten."""
-_SETTLED = """From which layer on the answer does not change any more. What settles early can be left early."""
-_EXITS = """Accuracy left where a sample stops at the first layer that is sure enough (solid) or whose answer has stayed
-the same for some layers (dotted), on clean inputs. Large marks: the threshold chosen on validation data, and full
-depth."""
-_SPECULATION = """The first layers draft an answer and the whole network checks it, which changes nothing in the
-answer: on how many of its tokens they agree."""
 _BARS = """ A layer under a constraint must land on or below its short bar."""
 _AT_TRAINING_NOISE = """ Without α the bars are shown at the training noise alone."""
-_ERROR = """The last layer’s answer as the input gets noisier. To the right of the dashed line lies stronger
-noise than in training: the flatter a curve stays there, the more robust its network."""
+_MOVES = """ The slider of the noise, at the loss, sets the noise here too."""
 _MULTIPLIERS = """The price of each constraint during training. A multiplier grows while its layer breaks the
 constraint and sinks back towards zero while it holds; one that never stops growing asks too much."""
-_VIOLATIONS = """The constraints at the training noise, with confidence intervals. Below zero
-a layer lowers the loss by more than asked; a cross marks a constraint that counts as broken."""
+
+
+_Kind = tuple[str, Callable[[Group], go.Figure], Callable[[Summary], Any], str, str]
+"""A figure that a section has if some run has its numbers.
+
+That is its name in the page's data, what draws it, whether a run has its numbers, its heading and its words. In the
+last two may stand what `_plots` fills in, such as ``{metric}``.
+"""
+
+_FIGURES: tuple[_Kind, ...] = (
+    (
+        "error",
+        figures.error_by_noise,
+        lambda summary: True,
+        "{name} against noise",
+        """The last layer’s answer as the input gets noisier. To the right of the dashed line lies stronger
+noise than in training: the flatter a curve stays there, the more robust its network.""",
+    ),
+    (
+        "metrics",
+        figures.by_depth,
+        lambda summary: summary.layer_metrics and summary.metric != "loss",
+        "{metric} along the layers",
+        """The same for the metric. A layer that lowers the loss need not change an answer. A ring marks the first
+layer from which on all layers are within 1, 2 or 5 {unit} of full depth.{moves}""",
+    ),
+    (
+        "times",
+        figures.by_time,
+        lambda summary: summary.layer_metrics and summary.latency,
+        "{metric} against time",
+        """What a budget of time buys: the milliseconds that one sample takes up to each layer, with one readout
+there. {measured}""",
+    ),
+    (
+        "ratios",
+        figures.ratios,
+        lambda summary: summary.ratios.by_layer,
+        "Descent of single samples",
+        """The constraints hold on average; this is how single samples fare. Below the dashed line a layer lowers
+a sample’s loss. Thick: half of the samples; thin: nine in ten.""",
+    ),
+    (
+        "settled",
+        figures.settled,
+        lambda summary: summary.settled_layer and summary.settled_layer.shares,
+        "Where answers settle",
+        "From which layer on the answer does not change any more. What settles early can be left early.",
+    ),
+    (
+        "exits",
+        figures.exits,
+        lambda summary: summary.exit,
+        "Early exits",
+        """Accuracy left where a sample stops at the first layer that is sure enough (solid) or whose answer has stayed
+the same for some layers (dotted), on clean inputs. Large marks: the threshold chosen on validation data, and full
+depth.""",
+    ),
+    (
+        "speculation",
+        figures.speculation,
+        lambda summary: summary.speculation,
+        "Early exits in generation",
+        """The first layers draft an answer and the whole network checks it, which changes nothing in the
+answer: on how many of its tokens they agree.""",
+    ),
+)
+_VIOLATIONS: _Kind = (
+    "violations",
+    figures.violations,
+    lambda summary: summary.violations,
+    "Constraints on {data}",
+    """The constraints at the training noise, with confidence intervals. Below zero
+a layer lowers the loss by more than asked; a cross marks a constraint that counts as broken.""",
+)
 
 
 def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str = "") -> Path:
@@ -77,124 +137,107 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str = "")
         raise InputError("a report needs at least one run folder; got none.")
     views = [run if isinstance(run, RunView) else RunView.read(Path(run)) for run in runs]
     groups = group_runs(views)
+    several = len(groups) > 1
     names = list(dict.fromkeys(view.name for view in views))
     title = title or f"Descend: {', '.join(names) if len(names) <= MOST_NAMES else f'{len(views)} runs'}"
-    sections, data = [], []
-    for index, group in enumerate(groups):
-        section, values = _section(
-            index, group, alone=len(groups) == 1, budget=max(FRAMES_BUDGET // len(groups), LEAST_BUDGET)
+    subtitle = groups[0].name
+    if several:
+        subtitle = (
+            f"{len(views)} runs in {len(groups)} settings, which are not compared with each other: they differ in "
         )
-        sections.append(section)
-        data.append(values)
+        subtitle += groups_differ(groups)
+    budget = max(FRAMES_BUDGET // len(groups), LEAST_BUDGET)
+    sections, data = zip(*(_section(index, group, several, budget) for index, group in enumerate(groups)), strict=True)
     return write_interactive(
         out,
         "runs.html",
         data=data,
         title=title,
-        subtitle=group_name(groups[0])
-        if len(groups) == 1
-        else f"{len(views)} runs in {len(groups)} settings, which "
-        f"are not compared with each other: they differ in {groups_differ(groups)}",
-        pictures=any(map(_denoises, views)),
-        verdict=verdict(groups) if len(groups) > 1 else None,
-        tables=runs_tables(groups) if len(groups) > 1 else [],
+        subtitle=subtitle,
+        pictures=any(view.frames is not None or view.summary.recipe.startswith("video-") for view in views),
+        verdict=verdict(groups) if several else None,
+        tables=runs_tables(groups) if several else [],
         sections=sections,
     )
 
 
-def _section(index: int, group: Group, *, alone: bool, budget: int) -> tuple[SectionView, dict[str, Any]]:
-    plots, views = _figures(index, group)
+def _section(index: int, group: Group, several: bool, budget: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values of the template for a group of runs, and the data of the page's script."""
     frames, pictures = _frames(index, group, budget)
-    first, plots["opening"] = opening(index, group, frames)
-    judged = [arm for arm in group.arms if _judged_by_layer(arm.runs[0])]
+    measure, noise = group.measure, group.train_noise
+    level = f"at the training noise, γ\u00a0=\u00a0{noise:g}" if noise else "without noise"
+    words = f"{measure.name} on {group.summary.split} data if the network is left after each layer, {level}."
+    opening = Plot("opening", figures.opening(group), f"{measure.name} along the layers", words, wide=True)
+    plots = _plots(index, group)
+    judged = [arm for arm in group.arms if _judged_by_layer(arm.summary)]
     tables = [
         layers_table(arm.runs[0], f"Layer by layer{_of(arm.runs[0], arm, judged)}", opened=len(judged) == 1)
         for arm in judged
     ]
-    tables += [anytime.depth_table(group)] if any(run.summary.anytime for run in group.runs) else []
-    section = SectionView(
-        index,
-        opening=first,
-        verdict=verdict([group]),
-        name="" if alone else group_name(group),
-        findings=findings(group),
-        runs=runs_tables([group]) if alone else [],
-        figures=views,
-        tables=tables,
-        pictures=pictures,
-    )
-    data = {
-        "train": group.train_noise,
-        "state": {"noise": group.train_noise, "layer": group.depth, "clip": 0, "log": True},
-        "plots": {key: json.loads(figure.to_json()) for key, figure in plots.items()},
-        "frames": frames,
+    tables += [depth_table(group)] if any(run.summary.layer_metrics for run in group.runs) else []
+    numbers, notes = headline(group)
+    section = {
+        "index": index,
+        "opening": {"numbers": numbers, "notes": notes, "figure": opening, "texts": texts(group)}
+        | {"strip": strip(group, frames) if frames else []},
+        "verdict": verdict([group]),
+        "name": group.name if several else "",
+        "findings": findings(group),
+        "runs": [] if several else runs_tables([group]),
+        "figures": plots,
+        "tables": tables,
+        "pictures": pictures,
     }
-    return section, data
+    state = {"noise": noise, "layer": group.depth, "clip": 0, "log": True}
+    return section, {"train": noise, "state": state, "plots": drawn([*plots, opening]), "frames": frames}
 
 
-def _denoises(run: RunView) -> bool:
-    """Whether a run's predictions are pictures."""
-    return run.frames is not None or run.summary.recipe.startswith("video-")
-
-
-def _judged_by_layer(run: RunView) -> bool:
+def _judged_by_layer(summary: Summary) -> bool:
     """Whether a run has something to show layer by layer: constraints, bounds or what is certain of a layer."""
-    summary = run.summary
     return bool(summary.constrained and summary.violations) or bool(summary.bounds or summary.certified)
 
 
-def _figures(index: int, group: Group) -> tuple[dict[str, go.Figure], list[FigureView]]:
-    """The plots that a group's runs have numbers for, and their place on the page."""
-    summaries = [run.summary for run in group.runs]
-    counts = group.higher_is_better
-    plots: dict[str, go.Figure] = {}
-    views: list[FigureView] = []
+def _plots(index: int, group: Group) -> list[Plot]:
+    """The figures that a group's runs have numbers for."""
+    summaries, higher = [run.summary for run in group.runs], group.summary.higher_is_better
+    words = {
+        "metric": group.metric,
+        "name": group.metric if higher else "Error",
+        "data": _DATA.get(group.summary.split, group.summary.split),
+        "unit": "points" if higher else "%",
+        "moves": _MOVES if len(group.noise_levels) > 1 else "",
+        "measured": figures.time_words(group),
+    }
 
-    def add(key: str, figure: go.Figure, heading: str, words: str, **controls: Any) -> None:
-        plots[key] = figure
-        views.append(FigureView(key, heading, words, **controls))
+    def draw(kinds: Sequence[_Kind]) -> list[Plot]:
+        return [
+            Plot(key, figure(group), heading.format(**words), text.format(**words))
+            for key, figure, needed, heading, text in kinds
+            if any(map(needed, summaries))
+        ]
 
-    heading = "Loss along the layers"
-    add("losses", figures.layer_losses(group), heading, _loss_words(group), **_loss_controls(index, group))
-    error = f"{group.metric if counts else 'Error'} against noise"
-    add("error", figures.error_by_noise(group), error, _ERROR)
-    if any(summary.anytime for summary in summaries) and group.measure != "loss":
-        words = _METRICS.format(unit="points" if counts else "%") + (_MOVES if len(group.noise_levels) > 1 else "")
-        add("metrics", anytime.by_depth(group), f"{group.metric} along the layers", words)
-    if any(summary.anytime and summary.latency for summary in summaries):
-        add("times", anytime.by_time(group), f"{group.metric} against time", _TIMES + anytime.time_words(group))
-    if any(summary.ratios.by_layer for summary in summaries):
-        add("ratios", figures.ratios(group), "Descent of single samples", _RATIOS)
-    if any(summary.settled_layer and summary.settled_layer.shares for summary in summaries):
-        add("settled", figures.settled(group), "Where answers settle", _SETTLED)
-    if any(summary.exit for summary in summaries):
-        add("exits", figures.exits(group), "Early exits", _EXITS)
-    if any(summary.speculation for summary in summaries):
-        add("speculation", figures.speculation(group), "Early exits in generation", _SPECULATION)
+    bound = [arm for arm in group.arms if arm.summary.constrained]
+    prices = []
     for arm in group.arms:
         run = next((run for run in arm.runs if run.history), None)
         if run and run.summary.constrained:
-            bound = [arm for arm in group.arms if arm.runs[0].summary.constrained]
             heading = f"Multipliers{_of(run, arm, bound)}"
-            add(f"multipliers-{arm.label}", figures.multipliers(run), heading, _MULTIPLIERS)
-    if any(summary.violations for summary in summaries):
-        heading = f"Constraints on {_DATA.get(group.split, group.split)}"
-        add("violations", figures.violations(group), heading, _VIOLATIONS)
-    return plots, views
+            prices.append(Plot(f"multipliers-{arm.label}", figures.multipliers(run), heading, _MULTIPLIERS))
+    return [_losses(index, group), *draw(_FIGURES), *prices, *draw([_VIOLATIONS])]
 
 
-def _loss_words(group: Group) -> str:
+def _losses(index: int, group: Group) -> Plot:
+    """The loss along the layers, with a slider over noise if there are several levels."""
     with_bars = [arm for arm in group.arms if arm.losses_to_reach(group.train_noise)]
     words = _LOSSES + (_BARS if with_bars else "")
-    words += _AT_TRAINING_NOISE if any(not alphas(arm.limits) for arm in with_bars) else ""
-    return words + (_PROBES if any(run.summary.probe.layer_losses for run in group.runs) else "")
-
-
-def _loss_controls(index: int, group: Group) -> dict[str, Any]:
+    words += _AT_TRAINING_NOISE if any(not arm.steps for arm in with_bars) else ""
+    words += _PROBES if any(run.summary.probe.layer_losses for run in group.runs) else ""
+    plot = Plot("losses", figures.layer_losses(group), "Loss along the layers", words)
     if len(group.noise_levels) == 1:
-        return {"controls": True, "note": f"at the training noise, γ = {group.train_noise:g}"}
-    slider = Slider(f"losses-noise-{index}", "noise", "Noise γ", group.noise_levels, group.train_noise)
-    return {"controls": True, "slider": slider}
+        return plot._replace(note=f"at the training noise, γ = {group.train_noise:g}")
+    return plot._replace(
+        slider=Slider(f"losses-noise-{index}", "noise", "Noise γ", group.noise_levels, group.train_noise)
+    )
 
 
 def _of(run: RunView, arm: Arm, shown: Sequence[Arm]) -> str:
@@ -204,12 +247,9 @@ def _of(run: RunView, arm: Arm, shown: Sequence[Arm]) -> str:
     return f" ({', '.join(words)})" if words else ""
 
 
-def _frames(index: int, group: Group, budget: int) -> tuple[dict[str, Any] | None, PicturesView | None]:
-    pictures = {}
-    for arm in group.arms:
-        frames = next((run.frames for run in arm.runs if run.frames), None)
-        if frames:
-            pictures[arm.label] = frames
+def _frames(index: int, group: Group, budget: int) -> tuple[dict[str, Any] | None, Mapping[str, Any] | None]:
+    first = {arm.label: next((run.frames for run in arm.runs if run.frames), None) for arm in group.arms}
+    pictures = {label: frames for label, frames in first.items() if frames}
     if not pictures:
         return None, None
     note = "" if len(group.runs) == len(group.arms) else " Shown is the first seed of each method."

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from descend.report.figures import Plot
 from descend.report.glossary import terms
 from descend.results import PART
 from descend.results.ownership import PAGE_FILE, refuse_foreign
@@ -76,7 +77,8 @@ def write_interactive(
         js=Markup(asset("page.js") + js),
         plotly=_packed_plotly(),
         terms=lambda content: terms(content, data, pictures=pictures),
-        data=Markup(script_json({"sections": data})),
+        # JSON that cannot end the script element that holds it.
+        data=Markup(json.dumps({"sections": data}, **COMPACT).replace("<", "\\u003c")),
         more=_packed(json.dumps(more, **COMPACT)) if more else None,
         **values,
     )
@@ -87,24 +89,21 @@ def write_interactive(
     return path
 
 
-class Packed(NamedTuple):
-    """A compressed text as the page holds it: gzip's bytes, written in 85 letters that need no escape in HTML."""
-
-    letters: Markup
-    size: int
+def drawn(plots: Sequence[Plot]) -> dict[str, Any]:
+    """The figures of a section as data for the page's script."""
+    return {plot.key: json.loads(plot.figure.to_json()) for plot in plots}
 
 
-def _packed(text: str) -> Packed:
-    """Compress a text. ``page.js`` unpacks it."""
+def _packed(text: str) -> dict[str, Any]:
+    """Compress a text, and write gzip's bytes in 85 letters that need no escape in HTML. ``page.js`` unpacks it."""
     content = gzip.compress(text.encode(errors="replace"), mtime=0)
-    padding = bytes(-len(content) % 4)
     # Of Python's 85 letters only < means something in a script element; the comma is none of them.
-    letters = base64.b85encode(content + padding).decode().replace("<", ",")
-    return Packed(Markup(letters), len(content))
+    letters = base64.b85encode(content + bytes(-len(content) % 4)).decode().replace("<", ",")
+    return {"letters": Markup(letters), "size": len(content)}
 
 
 @cache
-def _packed_plotly() -> Packed:
+def _packed_plotly() -> dict[str, Any]:
     """plotly.js, compressed from 4.8 to 1.8 MB."""
     return _packed(get_plotlyjs())
 
@@ -114,11 +113,6 @@ def write_whole(path: Path, content: bytes) -> None:
     part = path.with_name(f"{PART}-{os.getpid()}-{path.name}")
     part.write_bytes(content)
     part.replace(path)
-
-
-def script_json(data: Any) -> str:
-    """JSON that cannot end the script element that holds it."""
-    return json.dumps(data, **COMPACT).replace("<", "\\u003c")
 
 
 def asset(name: str) -> str:

@@ -1,9 +1,9 @@
 """Runs as the page shows them, grouped into those that compare."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from descend.errors import InputError
@@ -69,8 +69,8 @@ SPARE_STYLES = (
 )
 
 
-# Layer → (steps, values).
-History = dict[int, tuple[list[float], list[float]]]
+# Layer → step → value.
+History = dict[int, dict[int, float]]
 
 
 @dataclass(frozen=True)
@@ -96,15 +96,10 @@ class RunView:
     calibrated: bool | None = None
 
     @property
-    def alpha(self) -> tuple[float, ...]:
-        """α of each layer, or a single one if they are equal; empty without α."""
-        steps = tuple(self.summary.alpha)
-        return steps[:1] if len(set(steps)) == 1 else steps
-
-    @property
     def setting(self) -> dict[str, Any]:
         """The settings in which arms of one method may differ: all but the seed; α only if training used it."""
-        alpha = {"α": self.alpha} if self.summary.constrained else {}
+        steps = tuple(self.summary.alpha)
+        alpha = {"α": steps[:1] if len(set(steps)) == 1 else steps} if self.summary.constrained else {}
         return {"recipe": self.summary.recipe, **alpha, **self.summary.settings}
 
     @property
@@ -128,7 +123,7 @@ class RunView:
         trained = not summary.of_script and summary.checkpoint == MODELS[0] and (folder / CONFIG_FILE).is_file()
         return cls(
             summary,
-            name=_name(folder.absolute()),
+            name=run_name(folder.absolute()),
             history=multiplier_history(read_records(records), summary.depth) if records.is_file() else {},
             frames=Frames.load(frames) if frames.is_file() else None,
             decisions=read_decisions(decisions) if decisions.is_file() else None,
@@ -137,10 +132,20 @@ class RunView:
         )
 
 
-def _name(folder: Path) -> str:
+def run_name(folder: Path) -> str:
     """A run's name: its folder's; of an evaluation on other data "RUN on DATA"."""
     own, elsewhere, data = folder.name.partition(ELSEWHERE)
     return f"{folder.parent.name} on {data}" if elsewhere and not own else folder.name or str(folder)
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean, also of values that are not finite."""
+    return sum(values) / len(values)
+
+
+def mean_rows(rows: Iterable[Sequence[float]]) -> list[float]:
+    """The mean over rows, such as one per seed, at each layer that all rows have."""
+    return [mean(column) for column in zip(*rows, strict=False)]
 
 
 @dataclass(frozen=True)
@@ -148,64 +153,76 @@ class Arm:
     """The runs of one method with one setting: they differ in their seeds only."""
 
     label: str
-    method: str
     style: Style
     runs: list[RunView]
 
     @property
-    def depth(self) -> int:
-        """The largest depth among the seeds."""
-        return max(run.summary.depth for run in self.runs)
+    def summary(self) -> Summary:
+        """The summary of the first seed."""
+        return self.runs[0].summary
 
     @property
     def milliseconds(self) -> list[float]:
         """Per sample up to each layer, the mean over the seeds that were timed; empty if none was."""
-        rows = [run.summary.latency.milliseconds for run in self.runs if run.summary.latency]
-        return [fmean(column) for column in zip(*rows, strict=False)]
+        return mean_rows(run.summary.latency.milliseconds for run in self.runs if run.summary.latency)
 
-    def metrics(self, level: float) -> list[list[float]]:
-        """The metric at each layer 0 … L, of each seed that was measured at a noise level."""
-        return [curve.metric for run in self.runs for curve in run.summary.anytime if curve.noise == level]
+    def along(self, entry: str, level: float) -> list[list[float]]:
+        """The values of layers 0 … L at a noise level, of each seed that has them.
+
+        Args:
+            entry: An entry of the summary by noise level, such as ``layer_losses`` or ``probe.layer_losses``.
+            level: The noise level γ.
+        """
+        tables = [attrgetter(entry)(run.summary) for run in self.runs]
+        return [table[level] for table in tables if level in table]
 
     def anytime(self, level: float) -> AnytimeCurve | None:
         """Quality against depth at a noise level, of the seeds' mean metric; None where it was not measured."""
-        means = [fmean(column) for column in zip(*self.metrics(level), strict=False)]
-        higher = self.runs[0].summary.higher_is_better
-        return AnytimeCurve.of(level, means, higher_is_better=higher) if means else None
+        means = mean_rows(self.along("layer_metrics", level))
+        return AnytimeCurve.of(level, means, higher_is_better=self.summary.higher_is_better) if means else None
 
     @property
-    def limits(self) -> list[float | None]:
-        """The limits that training held the layers to; empty without any, or if the seeds' differ."""
-        first = self.runs[0].summary
-        same = all(run.summary.limits == first.limits for run in self.runs)
-        return first.limits if first.constrained and same else []
+    def steps(self) -> dict[int, float]:
+        """The step α_l that training asked of each layer; empty without any, or if the seeds' differ."""
+        limits = self.summary.limits
+        same = self.summary.constrained and all(run.summary.limits == limits for run in self.runs)
+        return {layer: 1 - limit for layer, limit in enumerate(limits) if same and limit is not None}
 
     def losses_to_reach(self, level: float) -> dict[int, float]:
         """What the layers had to reach at a noise level, the mean over seeds; empty for a run without constraints."""
         summaries = [run.summary for run in self.runs if run.summary.constrained]
         rows = [summary.losses_to_reach(level) for summary in summaries if level in summary.layer_losses]
-        return {
-            layer: fmean(row[layer] for row in rows)
-            for layer in (rows[0] if rows else ())
-            if all(layer in row for row in rows)
-        }
+        shared = [layer for layer in (rows[0] if rows else ()) if all(layer in row for row in rows)]
+        return {layer: mean([row[layer] for row in rows]) for layer in shared}
+
+
+class Measure(NamedTuple):
+    """What a section opens with: its name for readers, whether more is better, and the summary's entry."""
+
+    name: str
+    higher: bool
+    entry: str
+
+
+_COMPARED_BY = {
+    "dataset": "data set",
+    "model": "model",
+    "train_noise": "training noise",
+    "split": "split",
+    "checkpoint": "checkpoint",
+    "shift": "kind of noise",
+    "metric": "metric",
+}
+"""The entries of a summary that are equal for all runs of a group, in words."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """The arms that compare: one data set, model and training noise, judged alike.
+    """The arms that compare: those whose summaries have equal entries `_COMPARED_BY`.
 
-    That is on one split and checkpoint, under one shift and by one metric, here ``measure`` as in the summary.
-    ``other_data`` is the noisy input's own metric where another group has the same names but other data.
+    ``other_data`` is the noisy input's own metric where another group has the same entries but other data.
     """
 
-    dataset: str
-    model: str
-    train_noise: float
-    split: str
-    checkpoint: str
-    shift: str
-    measure: str
     arms: list[Arm]
     other_data: float | None = None
 
@@ -215,6 +232,16 @@ class Group:
         return [run for arm in self.arms for run in arm.runs]
 
     @property
+    def summary(self) -> Summary:
+        """The summary of the first run, for what all runs share."""
+        return self.arms[0].summary
+
+    @property
+    def train_noise(self) -> float:
+        """γ of the training."""
+        return self.summary.train_noise
+
+    @property
     def depth(self) -> int:
         """The largest depth among the runs."""
         return max(run.summary.depth for run in self.runs)
@@ -222,14 +249,16 @@ class Group:
     @property
     def metric(self) -> str:
         """The metric's name for readers."""
-        metric = self.measure
+        metric = self.summary.metric
         acronym = len(metric) <= 4 and metric != "loss"
         return metric.upper() if acronym else metric.replace("_", " ").capitalize()
 
     @property
-    def higher_is_better(self) -> bool:
-        """Whether more of the metric is better."""
-        return self.runs[0].summary.higher_is_better
+    def measure(self) -> Measure:
+        """The metric along the layers; the loss where no arm has the metric at each layer."""
+        if self.summary.metric != "loss" and any(arm.along("layer_metrics", self.train_noise) for arm in self.arms):
+            return Measure(self.metric, self.summary.higher_is_better, "layer_metrics")
+        return Measure("Loss", False, "layer_losses")
 
     @property
     def input_value(self) -> float | None:
@@ -242,33 +271,24 @@ class Group:
         """The noise levels at which layer losses are known, in order."""
         return sorted({level for run in self.runs for level in run.summary.layer_losses})
 
-
-def group_name(group: Group) -> str:
-    """The group in words, with what was judged where that is not the final model on test data."""
-    plain = all(run.summary.method == "plain" for run in group.runs)
-    words = f"{group.model} on {group.dataset}, " + ("as given" if plain else f"trained at γ = {group.train_noise:g}")
-    words += f", judged on the {group.split} split" if group.split != "test" else ""
-    words += f", under {group.shift} noise" if group.shift != "gaussian" else ""
-    words += f", {group.checkpoint.replace('_', ' ')} checkpoint" if group.checkpoint != "model" else ""
-    words += f", where the noisy input has {group.metric} {group.other_data:.3g}" if group.other_data else ""
-    return words
-
-
-_COMPARED_BY = {
-    "dataset": "data set",
-    "model": "model",
-    "train_noise": "training noise",
-    "split": "split",
-    "checkpoint": "checkpoint",
-    "shift": "kind of noise",
-    "measure": "metric",
-    "other_data": "the noisy input",
-}
+    @property
+    def name(self) -> str:
+        """The group in words, with what was judged where that is not the final model on test data."""
+        first, plain = self.summary, all(run.summary.method == "plain" for run in self.runs)
+        words = f"{first.model} on {first.dataset}, " + (
+            "as given" if plain else f"trained at γ = {first.train_noise:g}"
+        )
+        words += f", judged on the {first.split} split" if first.split != "test" else ""
+        words += f", under {first.shift} noise" if first.shift != "gaussian" else ""
+        words += f", {first.checkpoint.replace('_', ' ')} checkpoint" if first.checkpoint != "model" else ""
+        words += f", where the noisy input has {self.metric} {self.other_data:.3g}" if self.other_data else ""
+        return words
 
 
 def groups_differ(groups: Sequence[Group]) -> str:
     """In what some groups differ, in words."""
-    apart = [words for name, words in _COMPARED_BY.items() if len({getattr(group, name) for group in groups}) > 1]
+    apart = [words for name, words in _COMPARED_BY.items() if len({getattr(each.summary, name) for each in groups}) > 1]
+    apart += ["the noisy input"] if len({group.other_data for group in groups}) > 1 else []
     return ", ".join(apart)
 
 
@@ -278,16 +298,15 @@ def group_runs(runs: Sequence[RunView]) -> list[Group]:
     Two data sets may have one name. Every run is judged under the same draws of noise, so where the noisy input's own
     metric differs, the data do.
     """
-    groups: dict[tuple[str, str, float, str, str, str, str], dict[float | None, list[RunView]]] = {}
+    groups: dict[tuple[Any, ...], dict[float | None, list[RunView]]] = {}
     for run in runs:
-        judged = run.summary
-        place = (judged.dataset, judged.model, judged.train_noise, judged.split, judged.checkpoint, judged.shift)
-        given = judged.input_metrics.get(judged.train_noise)
+        key = attrgetter(*_COMPARED_BY)(run.summary)
+        given = run.summary.input_metrics.get(run.summary.train_noise)
         mark = None if given is None else float(f"{given:.4g}")
-        groups.setdefault((*place, judged.metric), {}).setdefault(mark, []).append(run)
+        groups.setdefault(key, {}).setdefault(mark, []).append(run)
     return [
-        Group(*key, arms=_arms(members), other_data=mark if len(marks) > 1 else None)
-        for key, marks in groups.items()
+        Group(_arms(members), mark if len(marks) > 1 else None)
+        for marks in groups.values()
         for mark, members in marks.items()
     ]
 
@@ -306,25 +325,23 @@ def _arms(runs: Sequence[RunView]) -> list[Arm]:
     for members in gathered:
         method = members[0].summary.method
         rivals = [other[0].setting for other in gathered if other[0].summary.method == method]
-        label = ", ".join([METHOD_NAMES.get(method, method), *_differences(members[0].setting, rivals)])
+        differing = [
+            _in_words(name, value)
+            for name, value in members[0].setting.items()
+            if any(rival.get(name) != value for rival in rivals)
+        ]
         taken = [arm.style for arm in arms]
         free = [style for style in (STYLES.get(method), *SPARE_STYLES) if style and style not in taken]
         style = free[0] if free else SPARE_STYLES[len(arms) % len(SPARE_STYLES)]
-        arms.append(Arm(label, method, style, sorted(members, key=lambda run: run.summary.seed)))
+        label = ", ".join([METHOD_NAMES.get(method, method), *differing])
+        arms.append(Arm(label, style, sorted(members, key=lambda run: run.summary.seed)))
     return arms
 
 
-def _differences(setting: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The settings in which rivals differ, in words."""
-    return [
-        _in_words(name, value) for name, value in setting.items() if any(rival.get(name) != value for rival in rivals)
-    ]
-
-
-def _in_words(name: str, value: Any) -> str:
-    if name == "α":
+def _in_words(setting: str, value: Any) -> str:
+    if setting == "α":
         return f"α = {format_alpha(value)}"
-    return str(value) if name == "recipe" else f"{name} {value}"
+    return str(value) if setting == "recipe" else f"{setting} {value}"
 
 
 def format_alpha(alpha: Sequence[float] | None) -> str:
@@ -347,7 +364,7 @@ def multiplier_history(records: Iterable[Record], depth: int) -> History:
     Raises:
         InputError: If a row is of a layer that the run does not have.
     """
-    layers: dict[int, dict[int, float]] = {}
+    layers: History = {}
     for row in records:
         if row.split == "train" and row.metric == "multiplier":
             if not 0 <= row.layer <= depth:
@@ -356,13 +373,4 @@ def multiplier_history(records: Iterable[Record], depth: int) -> History:
                     f"{row.layer}. Remove its row."
                 )
             layers.setdefault(row.layer, {})[row.step] = row.value
-    history: History = {}
-    for layer, values in sorted(layers.items()):
-        steps = sorted(values)
-        history[layer] = [float(step) for step in steps], [values[step] for step in steps]
-    return history
-
-
-def alphas(limits: Sequence[float | None]) -> dict[int, float]:
-    """The step α_l by layer, from the limits 1 − α_l of those that have one."""
-    return {layer: 1 - limit for layer, limit in enumerate(limits) if limit is not None}
+    return {layer: dict(sorted(values.items())) for layer, values in sorted(layers.items())}

@@ -1,13 +1,36 @@
-"""The page's tables of runs and of layers, as data."""
+"""The page's tables of runs, of layers and of depths, as data."""
 
 from collections.abc import Sequence
 from math import isfinite
 from statistics import fmean, stdev
+from typing import NamedTuple
 
-from descend.report.runs import Arm, Group, RunView, group_name
-from descend.report.views import Body, Cell, Row, Table
+from descend.report.runs import Arm, Group, RunView, Style
+from descend.results import WITHIN
 
-TIME = "Training, machine time of this run"
+
+class Cell(NamedTuple):
+    """A cell of a table; its ``note`` follows in small print."""
+
+    text: str
+    note: str = ""
+    strong: bool = False
+
+
+class Row(NamedTuple):
+    """A row of a table; the style's colour marks it in front of its first cell."""
+
+    cells: Sequence[Cell]
+    style: Style | None = None
+
+
+class Table(NamedTuple):
+    """A table: parts of rows, each with its name or an empty one; folded away under a ``heading`` if there is one."""
+
+    heads: Sequence[str]
+    bodies: Sequence[tuple[str, Sequence[Row]]]
+    heading: str = ""
+    opened: bool = False
 
 
 def runs_tables(groups: Sequence[Group]) -> list[Table]:
@@ -18,23 +41,31 @@ def runs_tables(groups: Sequence[Group]) -> list[Table]:
     by_metric: dict[str, list[Group]] = {}
     for group in groups:
         by_metric.setdefault(group.metric, []).append(group)
-    named = len(groups) > 1
-    return [table for metric, members in by_metric.items() for table in _tables(metric, members, named)]
-
-
-def _tables(metric: str, groups: Sequence[Group], named: bool) -> list[Table]:
-    """The tables of groups with one metric."""
-    area = ["Area over γ"] if groups[0].higher_is_better else []
-    heads = ("Method", f"{metric}, mean over noise", "At training noise", *area, "Feasible", "Descending layers", TIME)
-    bodies = [
-        Body(
-            [Row(_arm_cells(arm, area=bool(area)), arm.style) for arm in group.arms],
-            group_name(group) if named else "",
-        )
-        for group in groups
-    ]
-    several = any(len(arm.runs) > 1 for group in groups for arm in group.arms)
-    return [Table(heads, bodies), *([_every_run(metric, groups, named)] if several else [])]
+    tables = []
+    for metric, members in by_metric.items():
+        higher = members[0].summary.higher_is_better
+        numbers = [f"{metric}, mean over noise", "At training noise"]
+        heads = ["Method", *numbers, *["Area over γ"] * higher, "Feasible", "Descending layers"]
+        bodies = [
+            (
+                group.name if len(groups) > 1 else "",
+                [Row(_arm_cells(arm, area=higher), arm.style) for arm in group.arms],
+            )
+            for group in members
+        ]
+        tables.append(Table([*heads, "Training, machine time of this run"], bodies))
+        if any(len(arm.runs) > 1 for group in members for arm in group.arms):
+            rows = [
+                Row(
+                    [Cell(run.name, name), Cell(str(run.summary.seed)), *_noise_cells([run]), _feasible([run])],
+                    arm.style,
+                )
+                for group, (name, _) in zip(members, bodies, strict=True)
+                for arm in group.arms
+                for run in arm.runs
+            ]
+            tables.append(Table(["Run", "Seed", *numbers, "Feasible"], [("", rows)], "Every run by itself"))
+    return tables
 
 
 def layers_table(run: RunView, heading: str, *, opened: bool) -> Table:
@@ -47,47 +78,37 @@ def layers_table(run: RunView, heading: str, *, opened: bool) -> Table:
     """
     summary = run.summary
     losses, to_reach = summary.layer_losses[summary.train_noise], summary.losses_to_reach(summary.train_noise)
-    rows = [
-        Row(
-            [
-                Cell(f"Layer {layer}"),
-                Cell(number(losses[layer])),
-                Cell(number(to_reach.get(layer))),
-                Cell(
-                    number(summary.violations[layer - 1]) if summary.asks(layer) else "–",
-                    strong=layer in summary.violated,
-                ),
-                Cell(_at_least(summary.certified[layer - 1]) if summary.certified and not summary.few_groups else "–"),
-            ]
-        )
-        for layer in range(1, summary.depth + 1)
-    ]
+    rows = []
+    for layer in range(1, summary.depth + 1):
+        violation = number(summary.violations[layer - 1]) if summary.asks(layer) else "–"
+        certain = "–"
+        if summary.certified and not summary.few_groups:
+            share = summary.certified[layer - 1]
+            certain = f"{share:.1%}" if share > 0 else "not certain"
+        words = f"Layer {layer}", number(losses[layer]), number(to_reach.get(layer))
+        cells = [*map(Cell, words), Cell(violation, strong=layer in summary.violated), Cell(certain)]
+        rows.append(Row(cells))
     heads = ("Layer", "Loss", "Had to reach", "Violation", "Lowers the loss by at least")
-    return Table(heads, [Body(rows)], heading, opened)
+    return Table(heads, [("", rows)], heading, opened)
 
 
-def _at_least(share: float) -> str:
-    return f"{share:.1%}" if share > 0 else "not certain"
-
-
-def _every_run(metric: str, groups: Sequence[Group], named: bool) -> Table:
-    rows = [
-        Row(
-            [
-                Cell(run.name, group_name(group) if named else ""),
-                Cell(str(run.summary.seed)),
-                Cell(number(run.summary.mean)),
-                Cell(number(run.train_value)),
-                _feasible([run]),
-            ],
-            arm.style,
-        )
-        for group in groups
-        for arm in group.arms
-        for run in arm.runs
-    ]
-    heads = ("Run", "Seed", f"{metric}, mean over noise", "At training noise", "Feasible")
-    return Table(heads, [Body(rows)], "Every run by itself")
+def depth_table(group: Group) -> Table:
+    """For each noise level the first layer within 1, 2 and 5 percent of full depth, and the area over depth."""
+    bodies = []
+    for level in group.noise_levels:
+        rows = []
+        for arm in group.arms:
+            if curve := arm.anytime(level):
+                times = [f"{time:.3g} ms" for time in arm.milliseconds] or [""] * len(curve.metric)
+                first = [curve.first_within[percent] for percent in WITHIN]
+                cells = [Cell("–") if layer is None else Cell(f"layer {layer}", times[layer]) for layer in first]
+                full = Cell(number(curve.metric[-1]), times[-1])
+                rows.append(Row([Cell(arm.label), *cells, full, Cell(number(curve.area))], arm.style))
+        if rows:
+            bodies.append((f"γ = {level:g}", rows))
+    unit = [f"{each} point{'s' * (each > 1)}" if group.summary.higher_is_better else f"{each} %" for each in WITHIN]
+    heads = ("Method", *(f"Within {each}" for each in unit), "Full depth", "Area over depth")
+    return Table(heads, bodies, "First layer close to full depth")
 
 
 def _arm_cells(arm: Arm, *, area: bool) -> list[Cell]:
@@ -96,13 +117,17 @@ def _arm_cells(arm: Arm, *, area: bool) -> list[Cell]:
     seconds = [summary.seconds for summary in summaries if summary.seconds is not None and isfinite(summary.seconds)]
     return [
         Cell(arm.label, f"{len(arm.runs)} seeds" if len(arm.runs) > 1 else ""),
-        Cell(_spread([summary.mean for summary in summaries])),
-        Cell(_spread([run.train_value for run in arm.runs])),
+        *_noise_cells(arm.runs),
         *([Cell(_spread([summary.auc for summary in summaries]))] if area else []),
         _feasible(arm.runs),
         Cell(f"{fmean(shares):.0%}" if shares else "–"),
         Cell(_duration(fmean(seconds)) if seconds else "–"),
     ]
+
+
+def _noise_cells(runs: Sequence[RunView]) -> list[Cell]:
+    """The mean over noise and the value at the training noise."""
+    return [Cell(_spread([run.summary.mean for run in runs])), Cell(_spread([run.train_value for run in runs]))]
 
 
 def _feasible(runs: Sequence[RunView]) -> Cell:
@@ -120,12 +145,12 @@ def _feasible(runs: Sequence[RunView]) -> Cell:
 
 
 def _spread(values: Sequence[float | None]) -> str:
+    """The mean ± the standard deviation of those that are known."""
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return number(known[0] if known else None)
     digits = 3 if abs(fmean(known)) < 1 else 2
-    spread = f" ± {stdev(known):.{digits}f}" if all(map(isfinite, known)) else ""
-    return number(fmean(known)) + spread
+    return number(fmean(known)) + (f" ± {stdev(known):.{digits}f}" if all(map(isfinite, known)) else "")
 
 
 def number(value: float | None) -> str:

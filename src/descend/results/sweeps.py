@@ -1,9 +1,9 @@
 """``sweep.json`` as a typed object."""
 
 import math
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from descend.results import File, Number, Part
 
@@ -11,21 +11,34 @@ SWEEP_FILE = "sweep.json"
 
 
 class Searched(Part):
-    """Where a setting was searched: between two numbers on a linear or log scale, or among choices."""
+    """Where a setting is searched: between two numbers on a linear or log scale, or among choices."""
 
-    low: float | None = None
-    high: float | None = None
+    low: float = 0.0
+    high: float = 1.0
     log: bool = False
     choices: list[str] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _is_a_range(self) -> Self:
-        if self.choices:
-            return self
-        low, high = self.low, self.high
-        if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)) or (self.log and low <= 0):
-            raise ValueError(f"expected a range of two numbers, above 0 on a log scale; got {low} to {high}")
+        known = self.choices or {"low", "high"} <= self.model_fields_set
+        if not known or not math.isfinite(self.low) or not math.isfinite(self.high) or (self.log and self.low <= 0):
+            raise ValueError(f"expected two numbers, above 0 on a log scale; got {self.low} to {self.high}")
         return self
+
+    def place(self, value: float | str) -> float:
+        """A value's position on an axis from 0 to 1."""
+        if self.choices:
+            return (self.choices.index(str(value)) + 0.5) / len(self.choices)
+        low, high, at = (math.log(x) if self.log else x for x in (self.low, self.high, float(value)))
+        return (at - low) / (high - low) if high > low else 0.5
+
+    @property
+    def ticks(self) -> dict[str, float]:
+        """The labels of such an axis, each with its position."""
+        if self.choices:
+            return {choice: self.place(choice) for choice in self.choices}
+        middle = (self.low * self.high) ** 0.5 if self.log else (self.low + self.high) / 2
+        return {f"{value:.2g}": self.place(value) for value in (self.low, middle, self.high)}
 
 
 class TrialCurve(Part):
@@ -41,12 +54,16 @@ class TrialCurve(Part):
         return self
 
 
+def _finite(value: float | None) -> float | None:
+    return value if value is None or math.isfinite(value) else None
+
+
 class Trial(Part):
-    """A trial that is over. Its value is None if it was pruned, and not finite if it diverged."""
+    """A trial that is over. Its value is None if it was pruned or diverged."""
 
     number: int
     state: Literal["finished", "pruned", "diverged"]
-    value: float | None
+    value: Annotated[float | None, AfterValidator(_finite)]
     values: list[Number] | None = None
     feasible: bool | None
     settings: dict[str, float | str]

@@ -1,10 +1,9 @@
 """The results of a sweep: ``sweep.json``, and the text that the command line prints."""
 
-import math
 import shlex
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from descend.recipes.options import options
 from descend.results import locked
 from descend.results.sweeps import (
     SWEEP_FILE,
@@ -22,8 +22,8 @@ from descend.results.sweeps import (
     Trial,
     TrialCurve,
 )
-from descend.sweep.space import edges
-from descend.sweep.storage import DONE, SETTINGS, Search
+from descend.sweep.space import edges, rounded
+from descend.sweep.storage import Search
 
 RULE = (
     "For every method as many trials, finished or pruned. Chosen is the trial with the {better} mean {metric} over the "
@@ -50,7 +50,7 @@ def write(out: Path, facts: Mapping[str, Any], searches: Sequence[Search]) -> Sw
         **facts,
         rule=RULE.format(better=better, metric=facts["metric"], levels=levels, seeds=seeds),
         # Skip a study that another worker has just created: it has no settings and no trials yet.
-        methods={search.method: _method(search, facts) for search in searches if SETTINGS in search.study.user_attrs},
+        methods={search.method: _method(search, facts) for search in searches if search.settings},
     )
     with locked(out, wait=True):  # several workers may finish at the same time
         content.write(out / SWEEP_FILE)
@@ -58,86 +58,65 @@ def write(out: Path, facts: Mapping[str, Any], searches: Sequence[Search]) -> Sw
 
 
 def _method(search: Search, facts: Mapping[str, Any]) -> MethodSearch:
-    trials = [_trial(trial) for trial in search.study.get_trials(deepcopy=False, states=DONE)]
-    best = search.best
-    chosen = next((trial for trial in trials if best is not None and trial.number == best.number), None)
-    searched = search.study.user_attrs[SETTINGS]["searched"]
-    top = None
-    if chosen is not None:
-        words = ["descend", "train", facts["recipe"], *facts["given"], "--method", search.method, *chosen.flags]
-        command = shlex.join([*words, "--out", f"runs/{search.method}"])
-        top = ChosenTrial(**dict(chosen), command=command)
+    searched = {name: Searched(**kind) for name, kind in (search.settings or {})["searched"].items()}
+    trials = [_trial(trial, searched) for trial in search.ended()]
+    best, chosen = search.best, None
+    for trial in trials:
+        if best is not None and trial.number == best.number:
+            words = ["descend", "train", facts["recipe"], *facts["given"], "--method", search.method, *trial.flags]
+            command = shlex.join([*words, "--out", f"runs/{search.method}"])
+            chosen = ChosenTrial(**dict(trial), command=command)
     return MethodSearch(
-        searched={name: Searched(**kind) for name, kind in searched.items()},
+        searched=searched,
         counts=dict(Counter(trial.state for trial in trials)),
-        best=top,
+        best=chosen,
         edges=edges(chosen.settings, searched) if chosen else [],
-        importance=_importance(search.study),
+        importance=_importance(search),
         trials=trials,
     )
 
 
-def _trial(trial: FrozenTrial) -> Trial:
+def _trial(trial: FrozenTrial, searched: Collection[str]) -> Trial:
     """A finished, pruned or diverged trial as ``sweep.json`` holds it."""
-    attributes = trial.user_attrs
-    pruned = trial.state is TrialState.PRUNED
-    words = attributes.get("flags", [])
-    steps = sorted(trial.intermediate_values)
+    attributes, curve = trial.user_attrs, dict(sorted(trial.intermediate_values.items()))
+    pruned, settings = trial.state is TrialState.PRUNED, rounded(trial.params, searched)
     return Trial(
         number=trial.number,
         state="pruned" if pruned else "diverged" if "diverged" in attributes else "finished",
         value=None if pruned else trial.value,
-        values=attributes.get("values"),
+        settings=settings,
+        flags=options(settings),
+        curve=TrialCurve(steps=list(map(float, curve)), values=list(curve.values())),
         feasible=attributes.get("feasible"),
-        settings={name.lstrip("-").replace("-", "_"): _number(value) for name, value in _pairs(words)},
-        flags=words,
-        curve=TrialCurve(steps=list(map(float, steps)), values=[trial.intermediate_values[step] for step in steps]),
-        noise=attributes.get("noise"),
-        seconds=attributes.get("seconds"),
-        folder=attributes.get("folder"),
-        worker=attributes.get("worker"),
         why=attributes.get("diverged"),
         retries=len(trial.system_attrs.get("retry_history", ())),
+        **{name: attributes.get(name) for name in ("values", "noise", "seconds", "folder", "worker")},
     )
 
 
-def _pairs(words: Sequence[str]) -> list[tuple[str, str]]:
-    return list(zip(words[::2], words[1::2], strict=True))
-
-
-def _number(word: str) -> float | str:
-    try:
-        return float(word)
-    except ValueError:
-        return word
-
-
-def _importance(study: optuna.Study) -> dict[str, float]:
+def _importance(search: Search) -> dict[str, float]:
     """Setting → its importance by PED-ANOVA; they add up to 1. Empty with fewer than two finished trials."""
-    finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    if len(finished) < 2:
+    if len(search.ended(TrialState.COMPLETE)) < 2:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # Optuna warns of few trials; the page shows their number
-        return optuna.importance.get_param_importances(study)
+        return optuna.importance.get_param_importances(search.study)
 
 
 def tell(search: Search, trial: FrozenTrial, metric: str) -> str:
     """One line that says how a trial ended."""
-    ended = _trial(trial)
-    number = sum(other.state in DONE for other in search.study.get_trials(deepcopy=False))
-    best = search.best
+    ended, best = _trial(trial, search.space), search.best
     if ended.state == "pruned":
         end = f"pruned at step {ended.curve.steps[-1]:g}"
     elif ended.state == "diverged":
         end = f"diverged: {(ended.why or '').split('. ')[0]}"
-    elif not math.isfinite(trial.value or 0):
+    elif ended.value is None:
         end = f"mean {metric} not finite"
     else:
         feasible = "" if ended.feasible is None else ", feasible" if ended.feasible else ", infeasible"
-        end = f"mean {metric} {trial.value:.4g}{feasible if search.method == 'constrained' else ''}"
+        end = f"mean {metric} {ended.value:.4g}{feasible if search.method == 'constrained' else ''}"
     ahead = f"; best {best.value:.4g} of trial {best.number}" if best is not None else ""
-    what = f"{search.method} {number} of {search.trials}, trial {trial.number}"
+    what = f"{search.method} {len(search.ended())} of {search.trials}, trial {trial.number}"
     return f"{what}: {end}{ahead} ({shlex.join(ended.flags)})"
 
 

@@ -5,12 +5,11 @@ import math
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution
 from optuna.exceptions import DuplicatedStudyError, StorageInternalError
 from optuna.pruners import PercentilePruner
 from optuna.samplers import TPESampler
@@ -20,6 +19,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from descend.errors import InputError, Interrupted, reason
+from descend.results.sweeps import Searched
 from descend.run import differences
 from descend.seeds import Stream, derived
 from descend.training import preferred
@@ -45,8 +45,6 @@ PREFIX = "descend "
 
 SETTINGS = "settings"
 """The study attribute that holds the settings that all its trials share."""
-
-DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 def database_url(path: Path) -> str:
@@ -111,21 +109,16 @@ def lost(error: BaseException) -> Interrupted:
     )
 
 
-def studies(storage: RDBStorage) -> dict[str, optuna.Study]:
-    """Method → its study in the storage."""
-    names = [name for name in optuna.get_all_study_names(storage) if name.startswith(PREFIX)]
-    return {name.removeprefix(PREFIX): optuna.load_study(study_name=name, storage=storage) for name in names}
-
-
-def _ran(study: optuna.Study) -> bool:
-    fresh = (TrialState.FAIL, TrialState.WAITING)
-    trials = study.get_trials(deepcopy=False)
-    return any(trial.state not in fresh or trial.system_attrs.get("retry_history") for trial in trials)
-
-
 def _again(study: optuna.Study, trial: FrozenTrial) -> None:
     """Enqueue an interrupted trial again, up to `TRIES` times."""
     RetryHeartbeatStaleTrialCallback(max_retry=TRIES, inherit_intermediate_values=True)(study, trial)
+
+
+def searches(storage: RDBStorage, trials: int) -> dict[str, "Search"]:
+    """Method → its search in the storage, of N trials."""
+    names = [name for name in optuna.get_all_study_names(storage) if name.startswith(PREFIX)]
+    methods = {name.removeprefix(PREFIX): optuna.load_study(study_name=name, storage=storage) for name in names}
+    return {method: Search(method, study, trials) for method, study in methods.items()}
 
 
 class TooMany(Exception):
@@ -141,21 +134,21 @@ class Search:
         study: Its Optuna study.
         trials: N, how many trials must finish or be pruned.
         seed: The sampler's seed.
-        space: The search space, setting → distribution.
+        space: The search space.
     """
 
     method: str
     study: optuna.Study
     trials: int
-    seed: int
-    space: Mapping[str, BaseDistribution]
+    seed: int = 0
+    space: Mapping[str, Searched] = field(default_factory=dict)
 
     @classmethod
     def open(
         cls,
         storage: RDBStorage,
         method: str,
-        space: Mapping[str, BaseDistribution],
+        space: Mapping[str, Searched],
         *,
         trials: int,
         seed: int,
@@ -179,12 +172,9 @@ class Search:
             InputError: If the storage holds a sweep with other settings.
         """
         asked = json.loads(json.dumps(settings))
-        for other, study in studies(storage).items():
-            if not _ran(study):
-                continue
-            before = study.user_attrs.get(SETTINGS, {})
-            differing = differences(before, asked, set() if other == method else {"method", "searched"})
-            if differing:
+        for other in searches(storage, trials).values():
+            before, free = other.settings or {}, set() if other.method == method else {"method", "searched"}
+            if other.ran and (differing := differences(before, asked, free)):
                 raise InputError(
                     f"the storage holds a sweep of other settings: {differing}. Give the same command to go on with "
                     "it, or choose another storage and --out."
@@ -202,33 +192,40 @@ class Search:
         return cls(method, study, trials, seed, space)
 
     @property
+    def settings(self) -> dict[str, Any] | None:
+        """The settings that all its trials share; None if another worker has just created the study."""
+        return self.study.user_attrs.get(SETTINGS)
+
+    def ended(self, *states: TrialState) -> list[FrozenTrial]:
+        """Its trials in some states; those that finished or were pruned unless given."""
+        return self.study.get_trials(deepcopy=False, states=states or (TrialState.COMPLETE, TrialState.PRUNED))
+
+    @property
     def begun(self) -> int:
         """The number of trials that are done, running or queued."""
-        return sum(trial.state is not TrialState.FAIL for trial in self._trials)
+        return sum(trial.state is not TrialState.FAIL for trial in self.study.get_trials(deepcopy=False))
 
     @property
     def ran(self) -> bool:
         """Whether any trial is done, running, or queued again after an interruption."""
-        return _ran(self.study)
+        fresh = (TrialState.FAIL, TrialState.WAITING)
+        trials = self.study.get_trials(deepcopy=False)
+        return any(trial.state not in fresh or trial.system_attrs.get("retry_history") for trial in trials)
 
     @property
     def done(self) -> bool:
         """Whether N trials have finished or were pruned."""
-        return sum(trial.state in DONE for trial in self._trials) >= self.trials
+        return len(self.ended()) >= self.trials
 
     @property
     def free(self) -> bool:
         """Whether a trial can start: one is queued, or fewer than N have begun."""
-        return self.begun < self.trials or any(trial.state is TrialState.WAITING for trial in self._trials)
-
-    @property
-    def _trials(self) -> list[FrozenTrial]:
-        return self.study.get_trials(deepcopy=False)
+        return self.begun < self.trials or bool(self.ended(TrialState.WAITING))
 
     def recall(self) -> None:
         """Mark trials as failed, and enqueue them again, if their workers no longer send heartbeats."""
         optuna.storages.fail_stale_trials(self.study)
-        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        for trial in self.ended(TrialState.RUNNING):
             # Optuna ignores a trial that was killed between its start and its first heartbeat.
             began = trial.datetime_start
             if "worker" not in trial.user_attrs and began and time.time() - began.timestamp() > GRACE:
@@ -242,8 +239,8 @@ class Search:
         Raises:
             TooMany: If N trials with lower numbers exist.
         """
-        before = [trial for trial in self._trials if trial.number < number and trial.state is not TrialState.FAIL]
-        if len(before) >= self.trials:
+        trials = self.study.get_trials(deepcopy=False)
+        if sum(trial.number < number and trial.state is not TrialState.FAIL for trial in trials) >= self.trials:
             raise TooMany
         seed = derived(Stream.SWEEP, self.seed, number) % 2**32  # Optuna seeds numpy's RandomState, which takes 32 bits
         self.study.sampler = TPESampler(seed=seed, n_startup_trials=min(10, max(1, self.trials // 3)))
@@ -256,14 +253,11 @@ class Search:
     def best(self) -> FrozenTrial | None:
         """The chosen trial: the best value, where a feasible constrained trial may be 1 % worse. See `results.RULE`."""
         sign = -1 if self.study.direction is optuna.study.StudyDirection.MAXIMIZE else 1
-        finished = [
-            trial
-            for trial in self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-            if trial.value is not None and math.isfinite(trial.value)
-        ]
+        ended = [(trial, sign * trial.value) for trial in self.ended(TrialState.COMPLETE) if trial.value is not None]
+        finished = [(trial, cost) for trial, cost in ended if math.isfinite(cost)]
         if not finished:
             return None
         # The paper's preset ignores feasibility here: it chooses by the metric alone.
-        counts = self.method == "constrained" and not self.study.user_attrs.get(SETTINGS, {}).get("preset")
-        costs = [sign * (trial.value or 0.0) for trial in finished]
-        return finished[preferred(costs, [counts and bool(trial.user_attrs.get("feasible")) for trial in finished])]
+        counts = self.method == "constrained" and not (self.settings or {}).get("preset")
+        feasible = [counts and bool(trial.user_attrs.get("feasible")) for trial, _ in finished]
+        return finished[preferred([cost for _, cost in finished], feasible)][0]

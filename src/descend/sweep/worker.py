@@ -4,14 +4,14 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, TrialPruned
-from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
+from optuna.storages import RetryHeartbeatStaleTrialCallback
 from optuna.trial import TrialState
 from torch import nn
 from tqdm import tqdm
@@ -20,16 +20,17 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from descend import run
 from descend.contract import resolve
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError
-from descend.recipes import Recipe
+from descend.methods import OF_METHOD
+from descend.recipes import configure
+from descend.recipes.configuring import Configured
 from descend.recipes.options import options
 from descend.results import Summary, locked
 from descend.results.ownership import DATABASE_FILE, FRAMES_FILE, PAGE_FILE, refuse_foreign, remove
-from descend.results.sweeps import SWEEP_FILE, SweepFile
+from descend.results.sweeps import SWEEP_FILE, Searched, SweepFile
 from descend.sweep.results import tell, write
 from descend.sweep.space import Ranges, described, draw, recipe_values, space
-from descend.sweep.storage import LOST, Search, TooMany, database_url, lost, open_storage, studies
+from descend.sweep.storage import LOST, Search, TooMany, database_url, lost, open_storage, searches
 from descend.training import steps_of_epoch
-from descend.training.config import DescentConfig
 
 SPLIT = "validation"
 TRIALS = "trials"
@@ -41,16 +42,13 @@ GLANCED = 64
 POLL = 2.0
 """Seconds to wait before asking again whether other workers' trials have ended."""
 
-Build = Callable[[list[str], Path], tuple[str, Recipe, DescentConfig]]
-"""Builds a run: (flags of ``descend train`` after the recipe's name, output folder) → (recipe's name, recipe, args)."""
-
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 def sweep(
     out: Path,
-    build: Build,
-    given: list[str],
+    recipe: str,
+    given: Mapping[str, Any],
     *,
     methods: Sequence[str],
     trials: int,
@@ -66,8 +64,8 @@ def sweep(
 
     Args:
         out: The sweep's folder: ``sweep.json``, and a run folder in ``trials/`` for every trial.
-        build: Builds a recipe and its training arguments from flags.
-        given: The user's flags; they hold for all trials and are not searched.
+        recipe: The recipe's name.
+        given: The user's settings; they hold for all trials and are not searched.
         methods: The methods to search, such as ``erm`` and ``constrained``.
         trials: N, how many trials of each method must finish or be pruned.
         seeds: K, training runs per trial, with consecutive seeds; the trial's value is their mean. Pruning happens in
@@ -80,7 +78,7 @@ def sweep(
         The content of ``sweep.json``.
 
     Raises:
-        InputError: If a setting is out of range, every searched setting is fixed by a flag, or the storage can't be
+        InputError: If a setting is out of range, every searched setting is given, or the storage can't be
             used or holds another sweep.
         Interrupted: On Ctrl-C or SIGTERM, or if the storage stops answering. The running trial is saved, and the next
             call resumes it.
@@ -95,7 +93,8 @@ def sweep(
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)  # Optuna calls heartbeats experimental
-        worker = _Worker(out, build, given, methods, trials, seeds, storage, ranges or {}, levels)
+        worker = _Worker(out, recipe, given, methods, trials, seeds)
+        worker.prepare(storage, ranges or {}, levels)
         try:
             worker.carry_out()
             return worker.write()
@@ -104,71 +103,56 @@ def sweep(
 
 
 class _Worker:
-    def __init__(
-        self,
-        out: Path,
-        build: Build,
-        given: list[str],
-        methods: Sequence[str],
-        trials: int,
-        seeds: int,
-        storage: str | None,
-        ranges: Ranges,
-        levels: Sequence[float] | None,
-    ):
-        self.out, self.build, self.given = out, build, given
-        self.trials, self.seeds, self._ranges = trials, seeds, ranges
+    def __init__(self, out: Path, name: str, given: Mapping[str, Any], methods: Sequence[str], trials: int, seeds: int):
+        self.out, self.name, self.given, self.methods = out, name, given, methods
+        self.trials, self.seeds = trials, seeds
         self._number: int | None = None  # the running trial's number
-        fixed = {word.split("=")[0].lstrip("-").replace("-", "_") for word in given if word.startswith("--")}
-        self._fixed = fixed
-        bases: dict[str, DescentConfig] = {}
-        for method in methods:
-            self.name, self.recipe, bases[method] = self._built(method, [], out / TRIALS)
-            self.recipe = self.recipe.completed()
-            bases[method].primal_dual(self.recipe.depth)
+
+    def prepare(self, storage: str | None, ranges: Ranges, levels: Sequence[float] | None) -> None:
+        """Check all settings, load the data and open the studies."""
+        self._bases = {method: self._configured(method, {}, self.out / TRIALS) for method in self.methods}
+        spaces = {method: space(base.arguments, self.given, ranges) for method, base in self._bases.items()}
+        for method, (_, recipe, args) in self._bases.items():
+            self.recipe = recipe.completed()
+            args.primal_dual(self.recipe.depth)
             run.check_method(self.recipe, method)
-            if not space(bases[method], fixed, ranges):
+            if not spaces[method]:
                 raise InputError(f"nothing is left to search for {method}: flags set every searched setting.")
-        searched = {name for args in bases.values() for name in space(args, fixed, ranges)}
-        for name in ranges.keys() - searched:
-            why = "a flag sets it too" if name in fixed else "no searched method has it"
+        for name in ranges.keys() - set().union(*spaces.values()):
+            why = "a flag sets it too" if name in self.given else "no searched method has it"
             raise InputError(f"--range {name} has no effect: {why}. Leave it out.")
-        self._bases = bases
         self.levels = run.usual_levels(self.recipe) if levels is None else list(levels)
         self.task = self.recipe.task()
-        refuse_foreign([out / name for name in (SWEEP_FILE, DATABASE_FILE, PAGE_FILE)], "another folder with --out")
+        files = [self.out / name for name in (SWEEP_FILE, DATABASE_FILE, PAGE_FILE)]
+        refuse_foreign(files, "another folder with --out")
         self.data = self.recipe.load()  # raises on unusable data before the folder is created
-        out.mkdir(parents=True, exist_ok=True)
-        self._storage: RDBStorage = open_storage(storage or database_url(out / DATABASE_FILE))
-        self.searches = [self._search(method) for method in methods]
-        if (out / SWEEP_FILE).exists() and not any(search.ran for search in self._all()):
+        self.out.mkdir(parents=True, exist_ok=True)
+        self._storage = open_storage(storage or database_url(self.out / DATABASE_FILE))
+        self.searches = [self._search(method, searched) for method, searched in spaces.items()]
+        if (self.out / SWEEP_FILE).exists() and not any(search.ran for search in self._all()):
             raise InputError(
-                f"{out / SWEEP_FILE} belongs to a sweep that the storage does not hold, and would be written over; "
-                "choose another folder with --out, or the storage of that sweep."
+                f"{self.out / SWEEP_FILE} belongs to a sweep that the storage does not hold, and would be written "
+                "over; choose another folder with --out, or the storage of that sweep."
             )
 
-    def _built(self, method: str, chosen: list[str], folder: Path) -> tuple[str, Recipe, DescentConfig]:
-        return self.build([*self.given, "--method", method, *chosen], folder)
+    def _configured(self, method: str, chosen: Mapping[str, Any], folder: Path) -> Configured:
+        """The recipe and its arguments for a trial: settings that another of the methods alone uses are left out."""
+        others = set().union(*(OF_METHOD.get(each, set()) for each in self.methods if each != method))
+        settings = {key: value for key, value in self.given.items() if key not in others}
+        return configure(self.name, **{**settings, **chosen, "method": method, "output_dir": str(folder)})
 
-    def _search(self, method: str) -> Search:
-        args = self._bases[method]
-        distributions = space(args, self._fixed, self._ranges)
+    def _search(self, method: str, searched: Mapping[str, Searched]) -> Search:
+        args = self._bases[method].arguments
+        facts = {"recipe": self.name, "seeds": self.seeds, "levels": self.levels, "searched": described(searched)}
         search = Search.open(
             self._storage,
             method,
-            distributions,
+            searched,
             trials=self.trials,
             seed=args.seed,
             maximize=self.task.higher_is_better,
-            settings={
-                **asdict(self.recipe),
-                **run.stored(args),
-                "recipe": self.name,
-                "seeds": self.seeds,
-                "levels": self.levels,
-                "searched": described(distributions),
-            },
-            initial=recipe_values(args, distributions),
+            settings={**asdict(self.recipe), **run.stored(args), **facts},
+            initial=recipe_values(args, searched),
         )
         if not search.ran and any((self.out / TRIALS).glob(f"{method}-*")):
             raise InputError(
@@ -190,12 +174,11 @@ class _Worker:
             free = [search for search in left if search.free]
             if free:  # alternate between methods, so that an interrupted sweep has equally many of each
                 self._next(min(free, key=lambda search: search.begun))
-                waits = False
-                continue
-            if not waits:
-                tqdm.write("waiting for other workers' trials …")
-            waits = True
-            time.sleep(POLL)
+            else:
+                if not waits:
+                    tqdm.write("waiting for other workers' trials …")
+                time.sleep(POLL)
+            waits = not free
 
     def _next(self, search: Search) -> None:
         self._number = None
@@ -207,7 +190,8 @@ class _Worker:
             raise
         except Exception:
             # If this machine was suspended, another worker may have resumed the trial in the meantime.
-            if self._number is None or not _retried(search, self._number):
+            history = RetryHeartbeatStaleTrialCallback.retry_history
+            if not any(self._number in history(trial) for trial in search.study.get_trials(deepcopy=False)):
                 raise
             tqdm.write(f"{search.method} {self._number}: another worker has resumed it.")
             return
@@ -221,12 +205,11 @@ class _Worker:
         self._number = trial.number
         self._storage.record_heartbeat(trial._trial_id)  # now: Optuna's thread sends its first one later
         trial.set_user_attr("worker", f"{os.uname().nodename} {os.getpid()}")
-        args = self._bases[search.method]
-        chosen = options(draw(trial, search.space))
+        chosen = draw(trial, search.space)
         begun = RetryHeartbeatStaleTrialCallback.retried_trial_number(search.study.trials[trial.number])
-        folder = self.out / TRIALS / f"{search.method}-{trial.number if begun is None else begun:03d}"
-        trial.set_user_attr("flags", chosen)
-        trial.set_user_attr("folder", f"{TRIALS}/{folder.name}")
+        name = f"{search.method}-{trial.number if begun is None else begun:03d}"
+        trial.set_user_attr("folder", f"{TRIALS}/{name}")
+        args = self._bases[search.method].arguments
 
         def glance(model: nn.Module) -> float:
             network, _ = resolve(model, self.task, None)
@@ -234,37 +217,34 @@ class _Worker:
             return run.mean_metric(self.recipe, network, **common)
 
         worst = -math.inf if self.task.higher_is_better else math.inf
+        summaries = []
         try:
-            summaries = [self._judged(search.method, chosen, folder, 0, [_Pruning(trial, glance)])]
-            for offset in range(1, self.seeds):
-                summaries.append(self._judged(search.method, chosen, folder, offset))
+            for seed in range(args.seed, args.seed + self.seeds):
+                first = seed == args.seed
+                folder = self.out / TRIALS / (name if first else f"{name}-seed{seed}")
+                settings = chosen if first else {**chosen, "seed": seed}
+                callbacks = [_Pruning(trial, glance)] if first else []
+                summaries.append(self._judged(search.method, settings, folder, callbacks))
         except NonFiniteLossError as error:
             trial.set_user_attr("diverged", str(error))
             return worst
         values = [summary.mean for summary in summaries]
-        trial.set_user_attr("values", values)
-        trial.set_user_attr("feasible", all(summary.feasible for summary in summaries))
-        trial.set_user_attr("seconds", sum(summary.seconds or 0.0 for summary in summaries))
-        trial.set_user_attr("noise", summaries[0].noise)
+        known = {
+            "values": values,
+            "feasible": all(summary.feasible for summary in summaries),
+            "seconds": sum(summary.seconds or 0.0 for summary in summaries),
+            "noise": summaries[0].noise,
+        }
+        for name, value in known.items():
+            trial.set_user_attr(name, value)
         mean = sum(values) / len(values)
         return mean if math.isfinite(mean) else worst
 
     def _judged(
-        self, method: str, chosen: list[str], folder: Path, offset: int, callbacks: Sequence[TrainerCallback] = ()
+        self, method: str, chosen: Mapping[str, Any], folder: Path, callbacks: Sequence[TrainerCallback]
     ) -> Summary:
-        """Train and evaluate a trial with one seed, or finish what an earlier worker began.
-
-        Args:
-            method: The method.
-            chosen: The flags of the trial's settings.
-            folder: The trial's run folder.
-            offset: Added to the method's seed; above 0 the run has a folder of its own.
-            callbacks: Given to the trainer.
-        """
-        if offset:
-            seed = self._bases[method].seed + offset
-            folder, chosen = folder.with_name(f"{folder.name}-seed{seed}"), [*chosen, "--seed", str(seed)]
-        name, _, args = self._built(method, chosen, folder)  # the recipe is the same for all trials
+        """Train and evaluate a trial with one seed, or finish what an earlier worker began."""
+        name, _, args = self._configured(method, chosen, folder)  # the recipe is the same for all trials
         if not run.finished(folder):
             resume = folder.is_dir()
             run.train(name, self.recipe, args, resume=resume, callbacks=callbacks, loaded=self.data)
@@ -273,7 +253,7 @@ class _Worker:
 
     def _tidy(self, search: Search) -> None:
         """Delete the models, checkpoints and frames of all completed trials but the best one's models."""
-        over = search.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+        over = search.ended()
         best = search.best  # read last, so that a trial that ends in between is not in `over`
         for trial in over:
             folder = self.out / str(trial.user_attrs.get("folder"))
@@ -284,6 +264,8 @@ class _Worker:
 
     def write(self) -> SweepFile:
         """Write ``sweep.json``."""
+        # A number of steps may be a share, so it is parsed as a float: written as it was typed, 1 and not 1.0.
+        whole = {name: int(each) for name, each in self.given.items() if isinstance(each, float) and each.is_integer()}
         facts = {
             "recipe": self.name,
             "model": self.recipe.label,
@@ -291,7 +273,7 @@ class _Worker:
             "higher_is_better": self.task.higher_is_better,
             "split": SPLIT,
             "levels": self.levels,
-            "given": self.given,
+            "given": options({**self.given, **whole}),
             "trials": self.trials,
             "seeds": self.seeds,
         }
@@ -299,10 +281,8 @@ class _Worker:
 
     def _all(self) -> list[Search]:
         """The searches of this call, and those of other methods in the storage."""
-        searches = {search.method: search for search in self.searches}
-        for method, study in studies(self._storage).items():
-            searches.setdefault(method, Search(method, study, self.trials, 0, {}))
-        return list(searches.values())
+        own = {search.method: search for search in self.searches}
+        return list((searches(self._storage, self.trials) | own).values())
 
 
 class _Pruning(TrainerCallback):
@@ -331,8 +311,3 @@ class _Pruning(TrainerCallback):
         warmup = args.warmup(state.max_steps, epoch) if args.method == "constrained" else 0
         if step > warmup and 2 * step >= state.max_steps and self.trial.should_prune():
             raise TrialPruned(f"at step {step}")
-
-
-def _retried(search: Search, number: int) -> bool:
-    history = RetryHeartbeatStaleTrialCallback.retry_history
-    return any(number in history(trial) for trial in search.study.get_trials(deepcopy=False))

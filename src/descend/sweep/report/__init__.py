@@ -1,1 +1,0 @@
-"""The page of a sweep, from its ``sweep.json`` alone."""
