@@ -32,7 +32,7 @@ ARROWS: dict[str, set[str]] = {
     "contract": {"models", "tasks", "noise", "trial"},
     "transfer": set(),
     "compiled": {"models", "noise", "tasks", "transfer"},
-    "objective": {"compiled", "contract", "models", "tasks", "noise", "tiles", "transfer"},
+    "objective": {"contract", "core", "models", "tasks", "noise", "tiles", "transfer"},
     "training": {
         "core",
         "evaluation",

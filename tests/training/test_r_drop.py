@@ -1,6 +1,7 @@
 """R-Drop: two passes of every sample through the one loop, against the two passes written by hand."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from descend.objective import Objective
 from descend.seeds import Stream, generator_of
 from descend.tasks.text import Classification
 from descend.tasks.video import VideoDenoising
+from descend.training.methods import RDrop
 from tests.support import networks
 
 STILL = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
@@ -36,7 +38,11 @@ def objective(noise=0.0, r_drop=None, **settings) -> Objective:
     with torch.no_grad():  # as it is made it tells all texts alike
         for layer in (model.pre_classifier, model.classifier):
             layer.weight.mul_(30)
-    return Objective(model, noise=GaussianNoise(noise, 0.3, seed=4) if noise else None, r_drop=r_drop)
+    ours = Objective(model, noise=GaussianNoise(noise, 0.3, seed=4) if noise else None)
+    if r_drop is not None:
+        args = DescentConfig("unused", method="r-drop", r_drop=r_drop, use_cpu=True, report_to="none")
+        RDrop(args).begin(SimpleNamespace(objective=ours, dual=args.primal_dual(3)))
+    return ours
 
 
 def slopes(objective: Objective, loss: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 from descend.cli.parsing import COMPLETING, add_talk, command_parser, hyphenated, levels, talk
 from descend.cli.settings import add_recipe, given_settings, offered_recipes
 from descend.errors import InputError
-from descend.methods import OF_METHOD
+from descend.methods import METHODS
 from descend.recipes import RECIPES
 
 
@@ -64,7 +64,7 @@ def sweep(words: Sequence[str]) -> None:
     def build(words: list[str], folder: Path) -> tuple[str, Any, Any]:
         settings = given_settings([options.recipe, *words, "--out", str(folder)])
         # A setting of one searched method is given once, for all trials.
-        others = set().union(*(OF_METHOD.get(each, set()) for each in methods if each != settings["method"]))
+        others = set().union(*(METHODS.get(each, set()) for each in methods if each != settings["method"]))
         return configure(settings.pop("recipe"), **{key: settings[key] for key in settings.keys() - others})
 
     found = search(

@@ -19,8 +19,8 @@ class LossSums:
     def __init__(self, depth: int, others: int = 0):
         self._exits = depth + 1
         self._numbers = torch.zeros(2 * self._exits + others, dtype=torch.float64, device="cpu")
-        # Copies of the last exits' sums and the further sums, each with the event after which it has arrived.
-        self._arriving: list[tuple[Tensor, torch.Event | None]] = []
+        # Copies of the last E exits' sums and the further sums, E, and the event after which they have arrived.
+        self._arriving: list[tuple[Tensor, int, torch.Event | None]] = []
         self.device = torch.device("cpu")
         """Where the last sums came from, which is where a process group adds up."""
 
@@ -44,19 +44,19 @@ class LossSums:
             event.record()
         else:
             copy = numbers.clone()
-        batch._arriving, batch.device = [(copy, event)], numbers.device
+        batch._arriving, batch.device = [(copy, len(sums), event)], numbers.device
         return batch
 
     def add(self, other: "LossSums", *, idle: bool = False) -> None:
         """Add other sums, without waiting for those on their way.
 
         Args:
-            other: The sums.
+            other: The sums; further ones are left out where these have none.
             idle: Whether they count nothing, because another rank counts their samples.
         """
         self.device = other.device
         if not idle:
-            self._numbers += other._numbers
+            self._numbers += other._numbers[: len(self._numbers)]
             self._arriving += other._arriving
 
     def clear(self) -> None:
@@ -74,13 +74,12 @@ class LossSums:
     def numbers(self) -> Tensor:
         """Sums, counts and further sums in one vector, (2(L+1)+K,), for a single all-reduce."""
         arriving, self._arriving = self._arriving, []
-        for copy, event in arriving:
+        for copy, exits, event in arriving:
             if event is not None:
                 event.synchronize()
-            others = len(self._numbers) - 2 * self._exits
-            last = len(copy) - others
-            self._numbers[self._exits - last : self._exits] += copy[:last]
-            self._numbers[2 * self._exits :] += copy[last:]
+            self._numbers[self._exits - exits : self._exits] += copy[:exits]
+            if len(self._numbers) > 2 * self._exits:
+                self._numbers[2 * self._exits :] += copy[exits:]
         return self._numbers
 
     @property

@@ -21,8 +21,7 @@ from transformers.utils import is_datasets_available
 from transformers.utils import logging as transformers_logging
 
 from descend.errors import InputError, Interrupted, Unsaved, reason
-from descend.methods import OF_METHOD
-from descend.objective import check_r_drop
+from descend.methods import settings_of_others
 from descend.progress import Progress, is_quiet, progress
 from descend.recipes import Data, Recipe
 from descend.results import CONFIG_FILE, LOCK_FILE, MODELS, PART, RunConfig, locked, read_config
@@ -32,6 +31,7 @@ from descend.run.cards import run_card
 from descend.training import DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
 from descend.training.config import MEASURED, DescentArguments, DescentConfig
+from descend.training.methods import CLASSES
 from descend.training.preset import paper
 
 if is_datasets_available():
@@ -179,10 +179,7 @@ def check_method(recipe: Recipe, method: str) -> None:
     Raises:
         InputError: If it can't.
     """
-    if refusal := recipe.refusal(method):
-        raise InputError(f"the method {method} {refusal} Choose another method.")
-    if method == "r-drop":
-        check_r_drop(recipe.task())
+    CLASSES[method].check(recipe.task(), recipe.label, recipe.depth, recipe.blocks, words=recipe.has_words)
 
 
 def _overridden(name: str, recipe: Recipe, args: DescentConfig) -> list[str]:
@@ -264,7 +261,7 @@ def differences(old: dict[str, Any], new: dict[str, Any], free: set[str] | froze
 
     A setting of another method that the old run does not know, because it is newer, is no difference.
     """
-    newer = set().union(*OF_METHOD.values()) - OF_METHOD.get(str(new.get("method")), set()) - old.keys()
+    newer = settings_of_others(str(new.get("method"))) - old.keys()
     free = free | newer | {"disable_tqdm", "dataloader_pin_memory"}
     differing = sorted(key for key in (old.keys() | new.keys()) - free if old.get(key) != new.get(key))
     return ", ".join(f"{key} (was {old.get(key)}, now {new.get(key)})" for key in differing)
