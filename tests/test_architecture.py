@@ -232,7 +232,7 @@ def test_an_import_of_another_test_is_seen(tmp_path, line, names):
         ("privacy.py", "from descend.noise import GaussianNoise", True),
         ("privacy.py", "import torch", True),
         ("objective.py", "from descend.models import layered\nfrom descend import noise", False),
-        ("objective.py", "from descend.core import PrimalDual", True),
+        ("objective.py", "from descend.evaluation import layers", True),
         ("training/trainer.py", "from descend.core import PrimalDual\nfrom descend.objective import Objective", False),
         ("training/trainer.py", "from descend.recipes import RECIPES", True),
         ("evaluation/layers.py", "from descend.training import DescentTrainer", True),

@@ -146,23 +146,6 @@ def test_recomputed_blocks_repeat_their_draw(tmp_path, tokenizer):
     torch.testing.assert_close(parameters(plain), parameters(recomputed), rtol=1e-5, atol=1e-7)
 
 
-def test_a_block_inside_a_checkpoint_repeats_its_draw():
-    model, inputs = outputs("own")
-    skip = layer_skip(model, layer_dropout=0.6, layer_dropout_schedule="constant")
-    slopes = []
-    for checkpointed in (False, True):
-        skip.load_state_dict({"generator": torch.Generator().manual_seed(1).get_state()})
-        with skip.on():
-            skip.begin_pass(0, 10)
-            run = torch.utils.checkpoint.checkpoint if checkpointed else lambda run, given, **_: run(given)
-            hidden = inputs
-            for block in skip.blocks:
-                hidden = run(block, hidden, use_reentrant=False)
-            slopes.append(torch.autograd.grad(hidden.sum(), [each.weight for each in skip.blocks]))
-    for one, other in zip(*slopes, strict=True):
-        assert torch.equal(one, other)
-
-
 def test_without_dropout_micro_batches_are_one_batch_and_the_log_has_the_weights(tmp_path, tokenizer):
     still = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
     runs = [
