@@ -127,6 +127,7 @@ class Objective(nn.Module):
             batch = {name: torch.cat([value] * self.passes) for name, value in batch.items()}
         inputs, target = self.task.inputs(batch), self.task.target(batch)
         others: Tensor | None = None
+        prediction: Any = None
         noise = self.noise if self.trains_with_noise else None
         noisy = noise.on(self.model, mask=self.task.mask(batch)) if noise else nullcontext()
         if self._compiled is not None and not (isinstance(inputs, Mapping) and inputs.get("inputs_embeds") is not None):
@@ -139,7 +140,6 @@ class Objective(nn.Module):
         elif isinstance(self.model, LayeredCausalLM):
             with noisy:
                 lagrangian, sums, others = self._tiles(self.model, inputs, target, weights, inner)
-            prediction = None
         else:
             with noisy:
                 lagrangian, sums, prediction = self._exits(inputs, target, weights, [bool(each) for each in weights])
@@ -191,11 +191,12 @@ class Objective(nn.Module):
         for exits, predictions in self._predictions(inputs, learned):
             sums = self.task.sums(predictions, target)
             parts |= zip(exits, sums.unbind(), strict=True)
-            if learned[exits[0]] and isinstance(weights, Tensor):
-                chosen = weights[exits[0] : exits[-1] + 1].to(sums)
-                weighted.append(torch.dot(chosen, torch.where(chosen != 0, sums, 0.0)))  # 0 · ∞ is no number
-            elif learned[exits[0]]:
-                weighted.append(torch.dot(uploaded([weights[exit] for exit in exits], sums), sums))
+            if learned[exits[0]]:
+                if isinstance(weights, Tensor):
+                    chosen = weights[exits[0] : exits[-1] + 1].to(sums)
+                    weighted.append(torch.dot(chosen, torch.where(chosen != 0, sums, 0.0)))  # 0 · ∞ is no number
+                else:
+                    weighted.append(torch.dot(uploaded([weights[exit] for exit in exits], sums), sums))
             if exits[-1] == len(learned) - 1:
                 last = predictions[-1]
         sums = sums if len(exits) == len(learned) else torch.stack([parts[exit] for exit in range(len(learned))])

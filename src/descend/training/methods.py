@@ -174,7 +174,8 @@ class NEFTune(Method):
         Raises:
             InputError: If there is no noise to match, or the data have no tokens or no length.
         """
-        noise, data, sigma = trainer.objective.noise, trainer.train_dataset, trainer.sigma
+        data: Any = trainer.train_dataset
+        noise, sigma = trainer.objective.noise, trainer.sigma
         known = has_length(data) and "input_ids" in data[0]
         if noise is None or noise.level == 0 or sigma is None or not known:
             raise InputError(
