@@ -20,7 +20,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -36,7 +36,7 @@ from transformers import (
     RobertaConfig,
 )
 
-from descend.core import DescentProblem, PrimalDual
+from descend.core import DescentProblem, LossSums, PrimalDual
 from descend.models import DUST, UT, DUSTConfig, LayeredCausalLM, LayeredClassifier, UTConfig
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective
@@ -200,8 +200,8 @@ def steps(
                 torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
                 optimizer.step()
                 optimizer.zero_grad()
-                for sums, targets in waiting:
-                    dual.observe(torch.tensor(list(sums)), targets)
+                for losses in waiting:
+                    dual.observe(losses)
                 waiting.clear()
                 dual.step()
 
@@ -209,7 +209,7 @@ def steps(
 
         return step_of
 
-    waiting: list[tuple[Sequence[float], int]] = []
+    waiting: list[LossSums] = []
     last = [*[0.0] * depth, 1.0]
 
     def erm(objective: Objective, dual: PrimalDual) -> Tensor:
@@ -226,7 +226,7 @@ def steps(
         assert (weights[1:] > 0).all()
         result = objective(weights=weights.tolist(), **batch)
         # The optimizer's step waits for no number; the dual's does, as in training.
-        waiting.append((result.sums, result.targets))
+        waiting.append(result.losses)
         return result.lagrangian / result.targets
 
     def obvious(objective: Objective, dual: PrimalDual) -> Tensor:

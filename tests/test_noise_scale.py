@@ -86,7 +86,7 @@ def test_neftune_is_matched_to_it(tmp_path, level, sigma, noise_is, expected):
     trainer.objective.noise = GaussianNoise(level, sigma, noise_is=noise_is)
     shapes = [batch["input_ids"].shape[1] for batch in trainer.get_train_dataloader()]
     width = trainer.objective.model.get_input_embeddings().embedding_dim
-    stds = [trainer._matched_alpha() / math.sqrt(3 * length * width) for length in shapes]  # of uniform numbers
+    stds = [trainer.method.alpha(trainer) / math.sqrt(3 * length * width) for length in shapes]  # of uniform numbers
     assert sum(stds) / len(stds) == pytest.approx(expected, rel=0.03)
 
 

@@ -6,7 +6,6 @@ import torch
 from descend import UT, GaussianNoise, Objective, Task, UTConfig, objective
 from descend.models import DUST, DUSTConfig, LayeredClassifier
 from descend.tasks.video import VideoDenoising
-from descend.transfer import LateNumbers
 from tests.support.networks import network
 from tests.support.own import layers
 
@@ -83,13 +82,6 @@ def test_an_exit_of_weight_0_may_be_infinite():
     losses, _ = outcome(model, (0.0, 0.0, 1.0), batch)
     assert losses.sums[0] == float("inf")
     assert losses.lagrangian.isfinite() == torch.tensor(losses.sums[2]).isfinite()
-
-
-def test_late_numbers_are_those_of_the_moment():
-    values = torch.tensor([1.0, 2.0])
-    late = LateNumbers(values)
-    values.add_(1)
-    assert list(late) == [1.0, 2.0] and late[1] == 2.0 and len(late) == 2
 
 
 class Coupled(Task):

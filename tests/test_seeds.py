@@ -6,7 +6,7 @@ import torch
 from descend import GaussianNoise, InputError
 from descend.seeds import Stream, derived, generator_of, of_sample
 from descend.tiles import TargetSample
-from descend.training.order import LengthGrouped
+from descend.training.loop import LengthGrouped
 
 SEEDS = [*range(100), 2**31 - 1, 2**32, 2**63]
 

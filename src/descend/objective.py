@@ -1,6 +1,7 @@
 """The layer losses of a batch: noise ∘ model ∘ readout ∘ loss."""
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import chain
@@ -9,18 +10,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from descend.compiled import CompiledExits, compiled_exits
 from descend.contract import check_data, resolve
+from descend.core import LossSums
 from descend.errors import InputError
 from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier
+from descend.models.denoiser import UnrolledModel
 from descend.models.library import LibraryModel
+from descend.models.vit import ViTDenoiser
 from descend.noise import Noise
 from descend.tasks import Task
 from descend.tasks.base import GROUP, LABELS
 from descend.tasks.text import Classification
 from descend.tiles import TargetSample, rows_per_tile, tiled
-from descend.transfer import LateNumbers, uploaded
+from descend.transfer import uploaded
+
+logger = logging.getLogger(__name__)
 
 TOGETHER = 2**26
 """Bytes of exits that are read in one batch, 64 MiB; above it their copies would cost more than launches do."""
@@ -34,23 +39,31 @@ LOSS_IS_OURS = (
 """What is wrong with a script's ``compute_loss``."""
 
 
-class ExitLosses(NamedTuple):
+class BatchLosses(NamedTuple):
     """What a batch's forward pass gives.
 
     Attributes:
-        lagrangian: Σ_l w_l S_l, a scalar to differentiate.
-        sums: S_first … S_L, each exit's losses summed over the targets. They are on their way to the host: the first
-            look at them waits for the device.
-        targets: The number of targets.
-        first: The first exit that was looked at: 0, or L where only the last was.
-        watched: Of a language model, what `Objective.watch` sums up of the last exit; empty without it.
+        lagrangian: Σ_l w_l S_l and the method's further term, a scalar to differentiate.
+        losses: S_0 … S_L, each exit's losses summed over the targets.
     """
 
     lagrangian: Tensor
-    sums: Sequence[float]
-    targets: int
-    first: int = 0
-    watched: Sequence[float] = ()
+    losses: LossSums
+
+    @property
+    def sums(self) -> list[float]:
+        """S_first … S_L, once they have arrived from the device."""
+        return self.losses.values[self.first :].tolist()
+
+    @property
+    def first(self) -> int:
+        """The first exit that was read: 0, or L where only the last was."""
+        return self.losses.first
+
+    @property
+    def targets(self) -> int:
+        """The number of targets."""
+        return self.losses.targets
 
 
 class Objective(nn.Module):
@@ -61,14 +74,10 @@ class Objective(nn.Module):
         task: The loss and metric of the data. Models of Transformers have a default: their own cross-entropy.
         noise: Added in training to the output of the model's input embedding; None for clean training.
         sample: The targets that a language model's inner exits see in training; None for all.
-        r_drop: κ ≥ 0 of R-Drop (Liang et al., 2021), None for none. Each sample passes twice, with its own draws of
-            dropout and noise. Its losses are the means of both passes, and κ · ½ [KL(p‖q) + KL(q‖p)] of the last exit's
-            two predictions is added to the Lagrangian. The paper's sum of both losses and α times the divergence is
-            twice this, κ = α/2.
 
     Raises:
-        InputError: If the layers can't be read, a model has no default task and none is given, a model of Transformers
-            has logits or a loss of its own that would be ignored, or R-Drop is asked of a task without classes.
+        InputError: If the layers can't be read, a model has no default task and none is given, or a model of
+            Transformers has logits or a loss of its own that would be ignored.
     """
 
     model: Any
@@ -79,26 +88,28 @@ class Objective(nn.Module):
         task: Task | None = None,
         noise: Noise | None = None,
         sample: TargetSample | None = None,
-        r_drop: float | None = None,
     ):
         layers, chosen = resolve(model, task, noise)
         if isinstance(layers, LibraryModel):
             layers.refuse_own_outputs(loss=task is None)
-        disagreement = None if r_drop is None else check_r_drop(chosen)
         super().__init__()
         self.model = layers
         self.task = chosen
         self.noise = noise
         self.sample = sample
-        self.r_drop = r_drop
-        self.disagreement = disagreement
-        self._compiled: CompiledExits | None = None
-        self.watch: Callable[[Tensor, Tensor], Tensor] | None = None
-        """Sums over a language model's last logits (N, V) and its tokens (N,): a vector (K,); None for none."""
         self.trains_with_noise = True
         """Whether `forward` adds the noise; if not, it is for evaluation alone."""
+        self.passes = 1
+        """How often each sample passes, with its own draws of dropout and noise; losses are means over the passes."""
+        self.term: Callable[[Tensor], Tensor] | None = None
+        """A further term of the Lagrangian, from the last exit's predictions in all passes."""
+        self.watches_tokens = False
+        """Whether a language model's losses come with 3 further sums: the last exit's correct tokens and entropy, and
+        the input tokens."""
+        self._compiled: Callable[..., Any] | None = None
+        self._warm = False  # whether the first pass is done, which is eager
 
-    def forward(self, weights: Sequence[float] | None = None, inner: bool = True, **batch: Any) -> ExitLosses:
+    def forward(self, weights: Sequence[float] | None = None, inner: bool = True, **batch: Any) -> BatchLosses:
         """The layer losses of a batch of training data.
 
         Args:
@@ -112,107 +123,144 @@ class Objective(nn.Module):
         """
         if weights is None:
             raise InputError(LOSS_IS_OURS.format("called the model without their weights"))
-        passes = 1 if self.r_drop is None else 2
-        if passes == 2:  # side by side: dropout and noise draw anew for every row
-            batch = {name: torch.cat([value, value]) for name, value in batch.items()}
+        if self.passes > 1:  # side by side: dropout and noise draw anew for every row
+            batch = {name: torch.cat([value] * self.passes) for name, value in batch.items()}
         inputs, target = self.task.inputs(batch), self.task.target(batch)
+        others: Tensor | None = None
+        prediction: Any = None
         noise = self.noise if self.trains_with_noise else None
-        if self._compiled is not None and not _has_embeddings(inputs):
-            given = inputs, target, weights, noise, self.task.mask(batch)
-            sums, lagrangian, prediction = self._compiled(*given)
-            return self._of_passes(passes, sums, lagrangian, prediction, len(target))
-        with noise.on(self.model, mask=self.task.mask(batch)) if noise else nullcontext():
-            if isinstance(self.model, LayeredCausalLM):
-                return self._through_wide_head(self.model, inputs, target, weights, inner)
-            sums, lagrangian, prediction = self._losses(inputs, target, weights)
-        return self._of_passes(passes, sums, lagrangian, prediction, len(target))
+        noisy = noise.on(self.model, mask=self.task.mask(batch)) if noise else nullcontext()
+        if self._compiled is not None and not (isinstance(inputs, Mapping) and inputs.get("inputs_embeds") is not None):
+            with noisy:
+                inputs = self._embedded(inputs)
+            run, self._warm = self._compiled if self._warm else self._exits, True
+            learned = [any(weights[:-1])] * self.model.depth + [True]
+            given = uploaded(weights, target.new_zeros((), dtype=torch.float32))
+            lagrangian, sums, prediction = run(inputs, target, given, learned)
+        elif isinstance(self.model, LayeredCausalLM):
+            with noisy:
+                lagrangian, sums, others = self._tiles(self.model, inputs, target, weights, inner)
+        else:
+            with noisy:
+                lagrangian, sums, prediction = self._exits(inputs, target, weights, [bool(each) for each in weights])
+        if self.passes > 1:
+            sums, lagrangian = sums / self.passes, lagrangian / self.passes
+        if self.term is not None:
+            lagrangian = lagrangian + self.term(prediction)
+        return BatchLosses(lagrangian, LossSums.of(sums, len(target) // self.passes, self.model.depth, others))
 
     def compile(self, **options: Any) -> None:  # type: ignore[override]
-        """Compile the exits' losses from now on, by the options of `torch.compile`; noise stays outside the graph.
+        """Compile the exits' losses from now on.
 
-        A model that can't be compiled stays as it is, with a warning, see `descend.compiled.can_compile`.
+        What changes from step to step stays outside the graph: the noise is drawn and added to the embedded input
+        before it, and the weights enter it as a tensor. There is one graph for steps in which the last layer alone has
+        a weight, such as a warm-up, one for all others, and another of each for a batch of another shape. The first
+        pass is eager: Transformers attaches hooks to a model that gives its hidden states for the first time.
+
+        A model that makes no graph, because it is read through hooks or by tiles of logits, stays as it is, with a
+        warning.
+
+        Args:
+            **options: Of `torch.compile`, such as ``backend`` and ``mode``.
         """
-        self._compiled = compiled_exits(self.model, self.task, **options)
+        if isinstance(self.model, LayeredClassifier | UnrolledModel | ViTDenoiser):
+            self._compiled = torch.compile(self._exits, **options)
+            return
+        logger.warning(
+            f"torch_compile has no effect on {type(self.model.saved).__name__}: only UT, DUST, ViT and text "
+            "classifiers are compiled. Training goes on without it."
+        )
 
-    def _of_passes(self, passes: int, sums: Tensor, lagrangian: Tensor, prediction: Tensor, targets: int) -> ExitLosses:
-        """The losses of one pass, or the means of R-Drop's two with its divergence."""
-        if passes == 2:
-            sums, lagrangian = sums / passes, lagrangian / passes
-        if self.r_drop is not None and self.disagreement is not None:
-            lagrangian = lagrangian + self.r_drop * _summed(self.disagreement(*prediction.chunk(2)))
-        return ExitLosses(lagrangian, LateNumbers(sums), targets // passes)
+    def _embedded(self, inputs: Any) -> Any:
+        model = self.model
+        return model.embedded(inputs) if isinstance(model, LayeredClassifier) else model.get_input_embeddings()(inputs)
 
-    def _losses(self, inputs: Any, target: Tensor, weights: Sequence[float]) -> tuple[Tensor, Tensor, Tensor]:
-        """The exits' losses summed over the targets (L+1,), their weighted sum, and the last exit's prediction."""
+    def _exits(
+        self, inputs: Any, target: Tensor, weights: Sequence[float] | Tensor, learned: list[bool]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The exits' weighted sum, their losses summed over the targets (L+1,), and the last exit's prediction.
+
+        Args:
+            inputs: Of the model.
+            target: The targets of the predictions.
+            weights: Of each exit; in a compiled graph a tensor, whose numbers are not known.
+            learned: Which exits have a gradient.
+        """
         parts: dict[int, Tensor] = {}
         weighted: list[Tensor] = []
-        for exits, predictions in self._predictions(inputs, weights):
+        for exits, predictions in self._predictions(inputs, learned):
             sums = self.task.sums(predictions, target)
             parts |= zip(exits, sums.unbind(), strict=True)
-            if weights[exits[0]]:  # 0 · ∞ is no number
-                weighted.append(torch.dot(uploaded([weights[exit] for exit in exits], sums), sums))
-            if exits[-1] == len(weights) - 1:
+            if learned[exits[0]]:
+                if isinstance(weights, Tensor):
+                    chosen = weights[exits[0] : exits[-1] + 1].to(sums)
+                    weighted.append(torch.dot(chosen, torch.where(chosen != 0, sums, 0.0)))  # 0 · ∞ is no number
+                else:
+                    weighted.append(torch.dot(uploaded([weights[exit] for exit in exits], sums), sums))
+            if exits[-1] == len(learned) - 1:
                 last = predictions[-1]
-        sums = sums if len(exits) == len(weights) else torch.stack([parts[exit] for exit in range(len(weights))])
-        return sums, sum(weighted[1:], weighted[0]) if weighted else sums.new_zeros(()), last
+        sums = sums if len(exits) == len(learned) else torch.stack([parts[exit] for exit in range(len(learned))])
+        return sum(weighted[1:], weighted[0]) if weighted else sums.new_zeros(()), sums.detach(), last
 
-    def _predictions(self, inputs: Any, weights: Sequence[float]) -> Iterator[tuple[list[int], Tensor | list[Tensor]]]:
+    def _predictions(self, inputs: Any, learned: list[bool]) -> Iterator[tuple[list[int], Tensor | list[Tensor]]]:
         """Exits and their predictions, (E, B, …) or a list of E, batch by batch.
 
-        Exits that fit into `TOGETHER` make two batches, those with a weight and those without, which need no gradient:
-        a few launches in place of a few for each exit. Larger ones, and those of a task whose losses are not separable,
-        come one by one, see `LayeredModel.predictions`.
+        Exits that fit into `TOGETHER` make two batches, those that need a gradient and those that don't: a few launches
+        in place of a few for each exit. Larger ones, those of a task whose losses are not separable, and those of a
+        compiled graph come one by one, see `LayeredModel.predictions`.
         """
-        model, numbers = self.model, range(len(weights))
-        batches = [[exit for exit in numbers if bool(weights[exit]) == learned] for learned in (False, True)]
+        model = self.model
+        batches = [[exit for exit, learns in enumerate(learned) if learns == wanted] for wanted in (False, True)]
         if model.reads_together:
             states = model.layer_outputs(inputs)
             for exits in filter(None, batches):
-                with nullcontext() if weights[exits[0]] else torch.no_grad():
+                with nullcontext() if learned[exits[0]] else torch.no_grad():
                     predictions = model.read_together([states[exit] for exit in exits], inputs)
                 yield exits, predictions
             return
         one_by_one = iter(model.predictions(inputs))
-        held = [next(one_by_one)]
-        most = TOGETHER_ON_CPU if held[0].device.type == "cpu" else TOGETHER
-        if held[0].nbytes * len(weights) > most or not self.task.separable:
-            for exit, prediction in enumerate(chain(held, one_by_one)):
-                yield [exit], [prediction if weights[exit] else prediction.detach()]
+        first = next(one_by_one)
+        most = TOGETHER_ON_CPU if first.device.type == "cpu" else TOGETHER
+        if first.nbytes * len(learned) > most or not self.task.separable or torch.compiler.is_compiling():
+            for exit, prediction in enumerate(chain([first], one_by_one)):
+                yield [exit], [prediction if learned[exit] else prediction.detach()]
             return
-        held += one_by_one
+        held = [first, *one_by_one]
         for exits in filter(None, batches):
-            with nullcontext() if weights[exits[0]] else torch.no_grad():
+            with nullcontext() if learned[exits[0]] else torch.no_grad():
                 stacked = torch.stack([held[exit] for exit in exits])
             yield exits, stacked
 
-    def _through_wide_head(
+    def _tiles(
         self, model: LayeredCausalLM, inputs: Any, target: Tensor, weights: Sequence[float], inner: bool
-    ) -> ExitLosses:
-        """The losses of exits through a head that costs as much as blocks; the inner ones on a sample of targets."""
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """As `_exits`, through a head that costs as much as blocks, and the further sums of `watches_tokens`.
+
+        The last exit sees all targets, inner ones a sample of them.
+        """
         count = len(target)
         states = model.layer_outputs(inputs)[0 if inner else -1 :]
         exits = len(states)
-        rows = [inputs["places"]] * exits
-        targets, scales = [target] * exits, [1.0] * exits
+        rows, targets, scale = [inputs["places"]] * exits, [target] * exits, 1.0
         if self.sample is not None and inner and count:
             chosen = self.sample(count, target.device)
             # The same targets at every inner exit, so that differences between neighbours have less variance.
             rows[:-1], targets[:-1] = [rows[-1][chosen]] * (exits - 1), [target[chosen]] * (exits - 1)
-            scales[:-1] = [count / len(chosen)] * (exits - 1)
-        first = model.depth + 1 - exits
+            scale = count / len(chosen)
+        scales = [scale] * (exits - 1) + [1.0]
         watched: list[Tensor] = []
-        if self.watch is not None:  # a tile may hold rows of several exits: mark those of the last
-            targets = [torch.stack([each, torch.zeros_like(each)], 1) for each in targets[:-1]] + [
-                torch.stack([targets[-1], torch.ones_like(targets[-1])], 1)
-            ]
+        if self.watches_tokens:  # a tile may hold rows of several exits: mark those of the last
+            marked = [torch.full_like(each, exit == exits - 1) for exit, each in enumerate(targets)]
+            targets = [torch.stack(both, 1) for both in zip(targets, marked, strict=True)]
 
         def losses(hidden: Tensor, wanted: Tensor) -> Tensor:
             logits = model.readout(hidden)
-            if self.watch is None:
-                return self.task.losses(logits, wanted)
-            last = wanted[:, 1].bool()
-            watched.append(self.watch(logits.detach()[last], wanted[last, 0]))
-            return self.task.losses(logits, wanted[:, 0])
+            if self.watches_tokens:
+                last = wanted[:, 1].bool()
+                seen, wanted = logits.detach()[last], wanted[:, 0]
+                entropy = entropies(seen).sum()
+                watched.append(torch.stack([(seen.argmax(-1) == wanted[last]).sum().to(entropy), entropy]))
+            return self.task.losses(logits, wanted)
 
         trained = [parameter for parameter in model.head.parameters() if parameter.requires_grad]
         if any(hasattr(parameter, "placements") for parameter in trained):
@@ -224,13 +272,18 @@ class Objective(nn.Module):
             states,
             rows,
             targets,
-            [weight * scale for weight, scale in zip(weights[first:], scales, strict=True)],
+            [weight * scale for weight, scale in zip(weights[-exits:], scales, strict=True)],
             losses,
             trained,
             size=rows_per_tile(model.limits["vocabulary"]),
         )
-        seen = LateNumbers(torch.stack(watched).sum(0)) if watched else ()
-        return ExitLosses(lagrangian, LateNumbers(sums * uploaded(scales, sums)), count, first, seen)
+        others = None
+        if self.watches_tokens:
+            mask, size = inputs.get("attention_mask"), inputs["input_ids"].numel()
+            tokens = sums.new_full((), size) if mask is None else mask.sum().to(sums)
+            last_exit = torch.stack(watched).sum(0).to(sums) if watched else sums.new_zeros(2)
+            others = torch.cat([last_exit, tokens[None]])
+        return lagrangian, sums * uploaded(scales, sums), others
 
     def check_data(
         self, datasets: Mapping[str, Any], collate: Callable[[list[Any]], Any], *, noise: bool | None = None
@@ -270,26 +323,7 @@ class Objective(nn.Module):
         look()
 
 
-def _has_embeddings(inputs: Any) -> bool:
-    """Whether a batch brings embeddings of its own in place of tokens."""
-    return isinstance(inputs, Mapping) and inputs.get("inputs_embeds") is not None
-
-
-def check_r_drop(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
-    """How far two predictions of each target differ, by the task's ``disagreement``.
-
-    Raises:
-        InputError: If the task has no such method.
-    """
-    disagreement = getattr(task, "disagreement", None)
-    if disagreement is None:
-        raise InputError(
-            f"the method r-drop is for classification: it compares the class probabilities of two passes; got "
-            f"{type(task).__name__}. Choose another method."
-        )
-    return disagreement
-
-
-def _summed(losses: Tensor) -> Tensor:
-    """Σ over the targets, at least in single precision."""
-    return losses.sum(dtype=torch.promote_types(losses.dtype, torch.float32))
+def entropies(logits: Tensor) -> Tensor:
+    """The entropy of each row of logits (N, V), in nats, (N,)."""
+    log_probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+    return -(log_probabilities.exp() * log_probabilities).sum(-1)

@@ -3,16 +3,19 @@
 import json
 import math
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from descend import UT, DescentConfig, DescentTrainer, InputError, UTConfig
+from descend import UT, DescentConfig, DescentTrainer, InputError, Objective, UTConfig
 from descend.cli import main
+from descend.methods import METHODS
 from descend.models import LayeredCausalLM, LayeredClassifier, ViTDenoiser, ViTDenoiserConfig, layered
 from descend.tasks.video import VideoDenoising
-from descend.training.layerskip import LayerSkip
+from descend.training.methods import CLASSES, LayerSkip
 from tests.support import networks
+from tests.support.own import Classes
 from tests.support.texts import build, review_tokenizer
 
 
@@ -25,39 +28,51 @@ def settings(**changes) -> DescentConfig:
     return DescentConfig("unused", method="layerskip", use_cpu=True, report_to="none", **changes)
 
 
+def layer_skip(model, **changes) -> LayerSkip:
+    args = settings(seed=3, **changes)
+    skip = LayerSkip(args)
+    task = None if isinstance(model, LayeredCausalLM) else Classes()
+    skip.begin(SimpleNamespace(objective=Objective(model, task), dual=args.primal_dual(model.depth)))
+    return skip
+
+
 def classifier(**changes) -> LayeredClassifier:
     return LayeredClassifier(networks.network("distilbert", **changes))
 
 
+def test_every_method_has_a_class():
+    assert CLASSES.keys() == METHODS.keys()
+
+
 def test_rates_grow_exponentially_with_the_block_and_the_step():
-    skip = LayerSkip(settings(layer_dropout=0.3), classifier(n_layers=5), seed=0)
+    skip = layer_skip(classifier(n_layers=5), layer_dropout=0.3)
     steps = 11
     for step in (0, 4, 10):
         over_time = math.exp(step * math.log(2) / (steps - 1)) - 1
         expected = [over_time * (math.exp(block * math.log(2) / 4) - 1) * 0.3 for block in range(5)]
         assert skip.rates(step, steps) == pytest.approx(expected)
     assert skip.rates(10, steps)[-1] == pytest.approx(0.3) and skip.rates(0, steps) == [0] * 5
-    constant = LayerSkip(settings(layer_dropout=0.3, layer_dropout_schedule="constant"), classifier(), seed=0)
+    constant = layer_skip(classifier(), layer_dropout=0.3, layer_dropout_schedule="constant")
     assert constant.rates(0, steps) == constant.rates(9, steps) == pytest.approx([0, 0.3 * (2**0.5 - 1), 0.3])
     assert constant.rates(0, 1) == constant.rates(9, steps)
 
 
 def test_weights_are_the_papers_scale_with_inner_exits_in_turn():
     scale = 0.5
-    skip = LayerSkip(settings(exit_scale=scale, exit_rotation=2), classifier(n_layers=5), seed=0)
+    skip = layer_skip(classifier(n_layers=5), exit_scale=scale, exit_rotation=2)
     full = [0, scale * 1, scale * 3, scale * 6, scale * 10, 5 + scale * 10]  # e(0) … e(5)
     for step, on in enumerate([{1, 3}, {2, 4}, {1, 3}, {2, 4}]):
         chosen = [each if exit in on | {5} else 0 for exit, each in enumerate(full)]
         assert skip.weights(step, 100) == pytest.approx([each / sum(chosen) for each in chosen])
-    one = LayerSkip(settings(), classifier(n_layers=5), seed=0)
+    one = layer_skip(classifier(n_layers=5))
     turns = [[exit for exit, weight in enumerate(one.weights(step, 100)) if weight] for step in range(6)]
     assert turns == [[1, 5], [2, 5], [3, 5], [4, 5], [1, 5], [2, 5]]
-    plain = LayerSkip(settings(exit_scale=0.0), classifier(), seed=0)
+    plain = layer_skip(classifier(), exit_scale=0.0)
     assert plain.weights(7, 100) == [0, 0, 0, 1]
 
 
 def test_in_the_gradual_curriculum_exits_join_from_the_last_to_the_first():
-    skip = LayerSkip(settings(exit_curriculum="gradual"), classifier(n_layers=4), seed=0)
+    skip = layer_skip(classifier(n_layers=4), exit_curriculum="gradual")
     joined = [[exit for exit, weight in enumerate(skip.weights(step, 80)) if weight] for step in (0, 9, 10, 20, 29, 30)]
     assert joined == [[4], [4], [3, 4], [2, 3, 4], [2, 3, 4], [1, 2, 3, 4]]
     assert skip.weights(79, 80) == pytest.approx([0, *(each / 20 for each in (1, 3, 6, 10))])
@@ -86,10 +101,10 @@ def test_dropped_rows_leave_a_block_as_they_entered_it(kind):
     model, inputs = outputs(kind)
     for each in model.modules():
         each.p = 0.0 if isinstance(each, torch.nn.Dropout) else getattr(each, "p", None)
-    skip = LayerSkip(settings(layer_dropout=0.6, layer_dropout_schedule="constant"), model, seed=3)
+    skip = layer_skip(model, layer_dropout=0.6, layer_dropout_schedule="constant")
     whole = model.layer_outputs(inputs)
     with skip.on():
-        skip.begin(0, 10)
+        skip.begin_pass(0, 10)
         states = [each.flatten(0, -3) if kind == "vit" else each for each in model.layer_outputs(inputs)]
         model.eval()
         for one, other in zip(whole, model.layer_outputs(inputs), strict=True):
@@ -129,23 +144,6 @@ def test_recomputed_blocks_repeat_their_draw(tmp_path, tokenizer):
     plain = trained(tmp_path / "plain", tokenizer, model=still)
     recomputed = trained(tmp_path / "recomputed", tokenizer, model=still, gradient_checkpointing=True)
     torch.testing.assert_close(parameters(plain), parameters(recomputed), rtol=1e-5, atol=1e-7)
-
-
-def test_a_block_inside_a_checkpoint_repeats_its_draw():
-    model, inputs = outputs("own")
-    skip = LayerSkip(settings(layer_dropout=0.6, layer_dropout_schedule="constant"), model, seed=3)
-    slopes = []
-    for checkpointed in (False, True):
-        skip.load_state_dict({"generator": torch.Generator().manual_seed(1).get_state()})
-        with skip.on():
-            skip.begin(0, 10)
-            run = torch.utils.checkpoint.checkpoint if checkpointed else lambda run, given, **_: run(given)
-            hidden = inputs
-            for block in skip.blocks:
-                hidden = run(block, hidden, use_reentrant=False)
-            slopes.append(torch.autograd.grad(hidden.sum(), [each.weight for each in skip.blocks]))
-    for one, other in zip(*slopes, strict=True):
-        assert torch.equal(one, other)
 
 
 def test_without_dropout_micro_batches_are_one_batch_and_the_log_has_the_weights(tmp_path, tokenizer):

@@ -1,6 +1,7 @@
 """R-Drop: two passes of every sample through the one loop, against the two passes written by hand."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from descend.objective import Objective
 from descend.seeds import Stream, generator_of
 from descend.tasks.text import Classification
 from descend.tasks.video import VideoDenoising
+from descend.training.methods import RDrop
 from tests.support import networks
 
 STILL = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
@@ -36,7 +38,11 @@ def objective(noise=0.0, r_drop=None, **settings) -> Objective:
     with torch.no_grad():  # as it is made it tells all texts alike
         for layer in (model.pre_classifier, model.classifier):
             layer.weight.mul_(30)
-    return Objective(model, noise=GaussianNoise(noise, 0.3, seed=4) if noise else None, r_drop=r_drop)
+    ours = Objective(model, noise=GaussianNoise(noise, 0.3, seed=4) if noise else None)
+    if r_drop is not None:
+        args = DescentConfig("unused", method="r-drop", r_drop=r_drop, use_cpu=True, report_to="none")
+        RDrop(args).begin(SimpleNamespace(objective=ours, dual=args.primal_dual(3)))
+    return ours
 
 
 def slopes(objective: Objective, loss: torch.Tensor) -> torch.Tensor:
@@ -66,15 +72,6 @@ def test_the_step_is_that_of_two_passes_by_hand(batch):
     expected = slopes(ours, entropy + 0.7 * apart)
     torch.testing.assert_close(slopes(ours, found.lagrangian), expected, rtol=1e-10, atol=1e-12)
     assert expected.abs().max() > 0.01
-
-
-def test_two_passes_that_agree_are_erm(batch):
-    plain, ours = objective(**STILL), objective(r_drop=3.0, **STILL)
-    one, other = plain(LAST, **batch), ours(LAST, **batch)
-    assert one.targets == other.targets == 5
-    assert other.sums == pytest.approx(one.sums, rel=1e-12)
-    torch.testing.assert_close(other.lagrangian, one.lagrangian, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(slopes(ours, other.lagrangian), slopes(plain, one.lagrangian), rtol=1e-9, atol=1e-12)
 
 
 def test_the_passes_have_dropout_of_their_own(batch):

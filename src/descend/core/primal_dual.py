@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, distributed
 
+from descend.core.losses import LossSums
 from descend.core.problem import DescentProblem
 from descend.core.rules import LEARNING_RATES, rule
 from descend.errors import InputError, NonFiniteLossError, RanksDifferError
@@ -116,12 +117,9 @@ class PrimalDual:
         # The losses at which a target takes its coefficients; ones before the first losses.
         self._reference = torch.ones(problem.depth + 1, dtype=torch.float64, device="cpu")
         self._referred = False
-        # Σ losses (L+1 entries) and Σ count (the last entry) on this rank since the last dual step.
-        self._totals = torch.zeros(problem.depth + 2, dtype=torch.float64, device="cpu")
-        # The same for the current primal step.
-        self._pending = torch.zeros_like(self._totals)
+        self._totals = LossSums(problem.depth)  # on this rank since the last dual step
+        self._pending = LossSums(problem.depth)  # in the current primal step
         self._observed = False
-        self._device = torch.device("cpu")
 
     @property
     def multipliers(self) -> Tensor:
@@ -183,32 +181,32 @@ class PrimalDual:
             return self.problem.goal(losses)
         return self.problem.lagrangian(losses, self._multipliers, self._reference)
 
-    def observe(self, sums: Tensor, count: Tensor | float = 1.0) -> None:
-        """Add a batch's losses to those that the next dual step averages.
+    def observe(self, sums: Tensor | LossSums, count: Tensor | float = 1.0) -> None:
+        """Add a batch's losses to those that the next dual step averages. No device is waited for.
 
         The dual step uses Σ sums / Σ count over micro-batches and ranks, so every sample has the same weight. You can
         pass mean losses with the count 1 if all batches have the same size.
 
         Args:
-            sums: Detached losses summed over the batch's samples (or tokens), shape (L+1,).
-            count: The number of samples (or tokens) in the sums; 0 for a batch without any.
+            sums: Detached losses summed over the batch's samples (or tokens), shape (L+1,), or with their counts.
+            count: The number of samples (or tokens) in the sums; 0 for a batch without any. Not used with `LossSums`.
 
         Raises:
             InputError: If the shape is wrong, the losses are not detached, the count is negative or not finite, or the
                 count is 0 and the sums are not.
         """
-        self.problem._check(sums)
-        if sums.requires_grad:
-            raise InputError("observe takes detached losses: pass losses.detach().")
-        number, on_host = float(count), sums.cpu().double()
-        if not 0 <= number < math.inf:
-            raise InputError(f"count must be the number of samples in the sums, at least 0; got {number}.")
-        if number == 0 and bool(on_host.any()):
-            raise InputError(f"a count of 0 needs sums of 0; got {on_host.tolist()}. Give the number of samples.")
+        if not isinstance(sums, LossSums):
+            self.problem._check(sums)
+            if sums.requires_grad:
+                raise InputError("observe takes detached losses: pass losses.detach().")
+            number = float(count)
+            if not 0 <= number < math.inf:
+                raise InputError(f"count must be the number of samples in the sums, at least 0; got {number}.")
+            if number == 0 and bool(sums.any()):
+                raise InputError(f"a count of 0 needs sums of 0; got {sums.tolist()}. Give the number of samples.")
+            sums = LossSums.of(sums, number, self.problem.depth)
         self._observed = True
-        self._device = sums.device
-        self._pending[:-1] += on_host
-        self._pending[-1] += number
+        self._pending.add(sums)
 
     def step(self) -> bool:
         """Count a primal step, and take the dual step if it is due.
@@ -227,7 +225,7 @@ class PrimalDual:
         self.steps += 1
         self._close_step()
         if not warm:
-            self._totals.zero_()
+            self._totals.clear()
             return False
         if self.every == "epoch" or (self.steps - self.warmup) % self.every or not self.problem.constrained:
             return False
@@ -239,7 +237,7 @@ class PrimalDual:
 
     def skip(self) -> None:
         """Drop the losses observed since the last step, because the primal step was not taken."""
-        self._pending.zero_()
+        self._pending.clear()
         self._observed = False
 
     def end_epoch(self) -> None:
@@ -259,7 +257,7 @@ class PrimalDual:
             "multipliers": self._multipliers,
         }
         state |= {"ascent": self._ascent.state_dict(), "steps": self.steps, "warmup": self.warmup}
-        state |= {"totals": self._totals, "pending": self._pending}
+        state |= {"totals": self._totals.numbers, "pending": self._pending.numbers}
         state |= {"reference": self._reference, "referred": self._referred}
         if self._explicit:
             state |= {"slack": self._slack, "descent": self._descent.state_dict()}
@@ -300,15 +298,15 @@ class PrimalDual:
             self._descent.load_state_dict(state["descent"])
         self.steps = state["steps"]
         self.warmup = state["warmup"]
-        self._totals = state["totals"]
-        self._pending = state["pending"]
+        self._totals = self._totals.with_numbers(state["totals"])
+        self._pending = self._pending.with_numbers(state["pending"])
         self._reference = state["reference"]
         self._referred = state["referred"]
 
     def _close_step(self) -> None:
         """Count the losses of this primal step among those of the next dual step."""
-        self._totals += self._pending
-        self._pending.zero_()
+        self._totals.add(self._pending)
+        self._pending.clear()
 
     def _restart_slack(self) -> None:
         self._slack = torch.zeros_like(self._multipliers)
@@ -322,8 +320,8 @@ class PrimalDual:
         values.grad = None
         values.clamp_(min=0.0)
 
-    def _over_ranks(self, totals: Tensor) -> Tensor:
-        """Totals added over all ranks, (L+2,), which must hold the same λ and u.
+    def _over_ranks(self) -> Tensor:
+        """Σ f_l and their count since the last dual step, over all ranks, (L+2,); all must hold the same λ and u.
 
         They do if a weighted sum s of λ and u obeys R Σs² = (Σs)² over the R ranks. A relative difference of 1e-15,
         from rounding on different processors, is accepted; a rank that differs by √R millionths of s is not.
@@ -331,12 +329,13 @@ class PrimalDual:
         Raises:
             RanksDifferError: On all ranks.
         """
+        totals = torch.cat([self._totals.values, self._totals.counts[-1:]])
         if not (distributed.is_available() and distributed.is_initialized()):
             return totals
         held = torch.cat([self._multipliers, self.slack])
         # All weights differ, so that two differences do not cancel by chance.
         mark = held @ torch.linspace(1, 2, len(held), dtype=torch.float64, device="cpu")
-        shared = torch.cat([totals, torch.stack([mark, mark.square()])]).to(self._device)  # NCCL adds on the GPU
+        shared = torch.cat([totals, torch.stack([mark, mark.square()])]).to(self._totals.device)  # NCCL adds on the GPU
         distributed.all_reduce(shared)
         *summed, total, squares = shared.tolist()
         ranks = distributed.get_world_size()
@@ -351,7 +350,8 @@ class PrimalDual:
 
     def _ascend(self) -> bool:
         """Take the dual step with the mean losses over all ranks; return False if no rank has observed any."""
-        totals, self._totals = self._over_ranks(self._totals), torch.zeros_like(self._totals)
+        totals = self._over_ranks()
+        self._totals.clear()
         if not totals[-1] > 0:
             return False
         losses = totals[:-1] / totals[-1]

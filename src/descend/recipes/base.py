@@ -77,10 +77,6 @@ PRETRAINED_DUAL = '{"start": 0}'
 constraint is violated."""
 
 
-NO_BLOCKS = "drops whole blocks with weights of their own, and these layers share theirs or are no modules."
-"""`Recipe.refusal` of LayerSkip for UT and DUST."""
-
-
 @dataclass(frozen=True)
 class Data:
     """A loaded data set.
@@ -217,6 +213,8 @@ class Recipe(Workload):
     validation_share: float = setting(0.2, "share of the training data to validate on")
 
     training: ClassVar[TrainingDefaults] = TrainingDefaults()
+    has_words: ClassVar[bool] = True
+    """Whether the model has a word embedding."""
 
     @property
     def defaults(self) -> TrainingDefaults:
@@ -236,9 +234,10 @@ class Recipe(Workload):
         """The model's name in tables, such as UT-7."""
         return f"{self.family}-{self.depth}"
 
-    def refusal(self, method: str) -> str:
-        """Why a training method can't be used with this recipe, in words; empty if it can."""
-        return ""
+    @property
+    def blocks(self) -> int:
+        """How many layers are modules with weights of their own."""
+        return self.depth
 
     def about(self, data: Data) -> tuple[list[str], list[str]]:
         """What a run says before it trains: lines about its data, and warnings."""

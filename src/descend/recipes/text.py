@@ -22,7 +22,7 @@ from descend.inference import DescentClassifier
 from descend.models import DistilBertLinearConfig, LayeredClassifier, LayeredModel, RobertaLinearConfig, TextUTConfig
 from descend.models.encoders import FAMILIES
 from descend.models.linear_readout import with_linear_readout
-from descend.recipes.base import NO_BLOCKS, PRETRAINED_DUAL, Data, Recipe, Restored, TrainingDefaults, absolute, setting
+from descend.recipes.base import PRETRAINED_DUAL, Data, Recipe, Restored, TrainingDefaults, absolute, setting
 from descend.recipes.corpora import (
     CORPORA,
     Encoding,
@@ -183,9 +183,10 @@ class TextUTRecipe(TextRecipe):
     def _sizes(self) -> dict[str, int]:
         return {**super()._sizes(), "attention_size": self.attention_size}
 
-    def refusal(self, method: str) -> str:
-        """LayerSkip drops whole blocks."""
-        return NO_BLOCKS if method == "layerskip" and self.tied else ""
+    @property
+    def blocks(self) -> int:
+        """One block for all layers if they are tied."""
+        return 1 if self.tied else self.depth
 
     def small(self, words: int, padding: int) -> TextUTConfig:
         """The configuration of a new UT."""

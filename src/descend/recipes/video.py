@@ -10,7 +10,7 @@ from descend.errors import InputError
 from descend.models import DUST, UT, DUSTConfig, UTConfig, ViTDenoiser, ViTDenoiserConfig
 from descend.models.layered import LayeredModel
 from descend.models.loading import refuse_unsafe
-from descend.recipes.base import NO_BLOCKS, Data, Recipe, Restored, TrainingDefaults, absolute, setting
+from descend.recipes.base import Data, Recipe, Restored, TrainingDefaults, absolute, setting
 from descend.tasks.video import SIZE, VideoDenoising, VideoWindows, load_test, load_video
 
 
@@ -24,6 +24,7 @@ class VideoRecipe(Recipe):
     stride: int = setting(1, "frames from one training window to the next")
 
     usual_noise = 0.8
+    has_words = False
     architecture: ClassVar[type[PreTrainedModel]]
     # Settings of UT and DUST were chosen on validation clips of UCSD Ped2 at γ = 0.8: docs/results/lessons.md.
     training = TrainingDefaults(
@@ -89,10 +90,6 @@ class VideoRecipe(Recipe):
         """Load the test windows of another data set, and its name."""
         return load_test(data, self.window, cache_dir=self.cache_dir)
 
-    def refusal(self, method: str) -> str:
-        """NEFTune is for word embeddings."""
-        return "adds noise to word embeddings, and videos have none." if method == "neftune" else ""
-
     def task(self) -> VideoDenoising:
         """Mean L2 loss of a window, and RMSE."""
         return VideoDenoising()
@@ -115,10 +112,7 @@ class UTRecipe(VideoRecipe):
 
     family = "UT"
     architecture = UT
-
-    def refusal(self, method: str) -> str:
-        """LayerSkip drops whole blocks."""
-        return NO_BLOCKS if method == "layerskip" else super().refusal(method)
+    blocks = 0  # its layers are no modules
 
     def network(self, data: Data | None) -> UT:
         """A new UT."""
@@ -147,11 +141,8 @@ class DUSTRecipe(VideoRecipe):
 
     family = "DUST"
     architecture = DUST
+    blocks = 0
     training = replace(VideoRecipe.training, learning_rate=2e-3, max_steps=150, per_device_train_batch_size=2)
-
-    def refusal(self, method: str) -> str:
-        """LayerSkip drops whole blocks."""
-        return NO_BLOCKS if method == "layerskip" else super().refusal(method)
 
     def network(self, data: Data | None) -> DUST:
         """A new DUST."""

@@ -6,7 +6,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from descend.methods import OF_METHOD
+from descend.methods import settings_of_others
 from descend.recipes import GENERATED
 from descend.recipes.configuring import configure
 from descend.recipes.options import options
@@ -48,7 +48,7 @@ def differences(old: dict[str, Any], new: dict[str, Any], free: set[str] | froze
 
     A setting of another method that the old run does not know, because it is newer, is no difference.
     """
-    newer = set().union(*OF_METHOD.values()) - OF_METHOD.get(str(new.get("method")), set()) - old.keys()
+    newer = settings_of_others(str(new.get("method"))) - old.keys()
     free = free | newer | {"disable_tqdm", "dataloader_pin_memory"}
     differing = sorted(key for key in (old.keys() | new.keys()) - free if old.get(key) != new.get(key))
     return ", ".join(f"{key} (was {old.get(key)}, now {new.get(key)})" for key in differing)

@@ -21,7 +21,6 @@ from transformers.utils import is_datasets_available
 from transformers.utils import logging as transformers_logging
 
 from descend.errors import InputError, Interrupted, Unsaved, reason
-from descend.objective import check_r_drop
 from descend.progress import is_quiet, progress
 from descend.recipes import Data, Recipe
 from descend.results import CONFIG_FILE, LOCK_FILE, MODELS, PART, RunConfig, locked, read_config
@@ -32,6 +31,7 @@ from descend.run.settings import differences, stored
 from descend.training import DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
 from descend.training.config import MEASURED, DescentConfig
+from descend.training.methods import CLASSES
 from descend.training.preset import Preset, paper
 
 # Loading and saving need no progress bar; training and evaluation show their own progress.
@@ -188,10 +188,7 @@ def check_method(recipe: Recipe, method: str) -> None:
     Raises:
         InputError: If it can't.
     """
-    if refusal := recipe.refusal(method):
-        raise InputError(f"the method {method} {refusal} Choose another method.")
-    if method == "r-drop":
-        check_r_drop(recipe.task())
+    CLASSES[method].check(recipe.task(), recipe.label, recipe.depth, recipe.blocks, words=recipe.has_words)
 
 
 def finished(folder: Path) -> bool:

@@ -20,7 +20,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from descend import run
 from descend.contract import resolve
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError
-from descend.methods import OF_METHOD
+from descend.methods import METHODS
 from descend.recipes import configure
 from descend.recipes.configuring import Configured
 from descend.recipes.options import options
@@ -137,7 +137,7 @@ class _Worker:
 
     def _configured(self, method: str, chosen: Mapping[str, Any], folder: Path) -> Configured:
         """The recipe and its arguments for a trial: settings that another of the methods alone uses are left out."""
-        others = set().union(*(OF_METHOD.get(each, set()) for each in self.methods if each != method))
+        others = set().union(*(METHODS.get(each, set()) for each in self.methods if each != method))
         settings = {key: value for key, value in self.given.items() if key not in others}
         return configure(self.name, **{**settings, **chosen, "method": method, "output_dir": str(folder)})
 

@@ -2,7 +2,7 @@
 
 from descend.evaluation.satisfaction import preferred
 from descend.training.config import DescentConfig
-from descend.training.dual_step import steps_of_epoch
+from descend.training.loop import steps_of_epoch
 from descend.training.measuring import DUAL_FILE, FEASIBLE_FOLDER
 from descend.training.saving import STATE_FILE
 from descend.training.trainer import DescentMixin, DescentTrainer

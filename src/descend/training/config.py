@@ -14,10 +14,11 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from descend.core import DescentProblem, GeometricTarget, PrimalDual
 from descend.core.rules import LEARNING_RATES
 from descend.errors import InputError
-from descend.methods import METHODS, OF_METHOD
+from descend.methods import settings_of_others
 from descend.models.loading import MOST_LAYERS
 from descend.reading import refuse_file
 from descend.training.flags import alpha_of, dual_every_of
+from descend.training.methods import CLASSES
 from descend.training.preset import paper
 from descend.training.settings import DescentSettings
 
@@ -215,10 +216,10 @@ class DescentArguments(DescentSettings):
 
     def check_compilable(self) -> None:
         """Raise an error for a method that can't be compiled."""
-        if self.method == "layerskip":
+        if not CLASSES[self.method].compiles:
             raise InputError(
-                "torch_compile (or Accelerate's dynamo_backend) must be off: the method layerskip changes blocks by "
-                "hooks at every step."
+                f"torch_compile (or Accelerate's dynamo_backend) must be off: the method {self.method} changes blocks "
+                "by hooks at every step."
             )
 
     def _check_patience(self) -> None:
@@ -298,7 +299,7 @@ class DescentArguments(DescentSettings):
         return {name: value for name, value in every.items() if value != usual[name]}
 
     def primal_dual(self, depth: int, first: int = 0) -> PrimalDual:
-        """The dual of the problem that training solves, which has constraints if the method is ``constrained``.
+        """The dual of the problem that training solves, which has constraints if the method has.
 
         Args:
             depth: As in `problem`.
@@ -308,9 +309,10 @@ class DescentArguments(DescentSettings):
             InputError: If a setting is outside its range.
         """
         problem = self.problem(depth, first)  # for every method: all are judged by the same constraints
-        if self.method == "constrained":
+        method = CLASSES[self.method]
+        if method.constrained:
             return self._dual(problem)
-        return PrimalDual(DescentProblem(depth, objective=METHODS[self.method](depth)))
+        return PrimalDual(DescentProblem(depth, objective=method.objective(depth)))
 
     def _dual(self, problem: DescentProblem) -> PrimalDual:
         """The dual of a constrained problem."""
@@ -356,7 +358,7 @@ class DescentArguments(DescentSettings):
         late = (
             (steps - 1) // epoch * epoch <= warmup if self.dual_every == "epoch" else warmup + self.dual_every > steps
         )
-        if self.method == "constrained" and late:
+        if CLASSES[self.method].constrained and late:
             of_epoch = f" of {epoch} steps, of which the last has no dual step" if self.dual_every == "epoch" else ""
             raise InputError(
                 f"{name} and dual_every must leave the constraints a dual step; got {warmup} of {steps} steps of "
@@ -368,9 +370,9 @@ class DescentArguments(DescentSettings):
     def idle(self) -> set[str]:
         """Names of Descend's settings that this method does not use."""
         every = set(DescentSettings.__annotations__)
-        always = {"preset", "calibrate", "patience"}
-        used = OF_METHOD | {"constrained": every.difference(*OF_METHOD.values())}
-        return every - used.get(self.method, set()) - always
+        shared = every - settings_of_others()
+        unused = set() if CLASSES[self.method].constrained else shared - {"preset", "calibrate", "patience"}
+        return unused | settings_of_others(self.method)
 
     def _dual_options(self) -> dict[str, Any]:
         try:

@@ -1,47 +1,105 @@
-"""Stop training on all ranks, in the state before the step, when its losses or its gradient can't be used."""
+"""A training step around the optimizer's: its losses are checked before it, and move the multipliers after it."""
 
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 
-from descend.core import refuse_negative
+from descend.core import LossSums, Outlook, refuse_negative
 from descend.errors import InputError, NonFiniteLossError
 from descend.objective import LOSS_IS_OURS
 from descend.training.checkpoints import STOPPED
 from descend.training.measuring import Measuring
-from descend.training.state import ExitSums
 
 
-class Guarded(Measuring):
-    """A trainer that checks losses and gradient before every optimizer step."""
+class Stepping(Measuring):
+    """A trainer that checks losses and gradient before every optimizer step, and takes the dual step after it.
+
+    The losses of a step are `sums`. After the primal step they go to the dual, which adds them over the ranks and moves
+    the multipliers; if the primal step was skipped, they are dropped.
+    """
+
+    other_sums = 0
+    """K, the number of further sums in a batch's `LossSums`."""
+    computed = False
+    """Whether this step has a micro-batch."""
+    scale_before = 1.0
+    """The gradient scaler's scale before the optimizer's step."""
+
+    def begin_run(self) -> None:
+        """Reset logs, model selection and calibration for a new run; multipliers and noise keep their state."""
+        self._outlook = Outlook(self.dual.problem)
+        depth = self.dual.problem.depth
+        self.since_log, self.logged = LossSums(depth, self.other_sums), LossSums(depth, self.other_sums)
+        self.sums.clear()
+        self._best = float("inf")  # the lowest loss of a feasible model
+        self._best_meets = False  # whether the best model so far is feasible
+        self.temperature = 1.0
+        self.summary = None  # set by `descend.evaluate`, for the model card
+        self._began, self._earlier = time.monotonic(), 0.0
 
     def check_step(self, model: nn.Module, norm: Any) -> None:
         """Check losses and gradient before the optimizer step; an error on one rank stops all ranks."""
-        if not self.sums.added:  # Transformers calls `compute_loss` before every step
+        if not self.computed:  # Transformers calls `compute_loss` before every step
             raise InputError(LOSS_IS_OURS.format("did not call super().compute_loss(...)"))
-        of_loss = self.sums.fault()
-        suspect = of_loss is not None or (self.dual.problem.constrained and bool((self.sums.step.losses < 0).any()))
-        # A gradient scaler checks the gradients itself and skips the step.
-        looked_at = None if self.accelerator.scaler is not None else norm
+        self.computed = False
+        of_loss, of_gradient, size = self.sums.fault, None, None
+        suspect = of_loss is not None or (self.dual.problem.constrained and bool((self.sums.values < 0).any()))
+        if norm is not None and self.accelerator.scaler is None:  # a scaler checks gradients itself and skips the step
+            size = norm.full_tensor() if hasattr(norm, "full_tensor") else torch.as_tensor(norm)  # sharded by FSDP2
         if self.accelerator.num_processes == 1:
-            failed = suspect or not (looked_at is None or math.isfinite(_number(looked_at)))
+            failed = suspect or not (size is None or math.isfinite(size))
         else:  # one reduction for both checks
             bad = torch.tensor(float(suspect)).to(self.args.device, non_blocking=True)
-            if looked_at is not None:
-                whole = looked_at.full_tensor() if hasattr(looked_at, "full_tensor") else torch.as_tensor(looked_at)
-                bad = bad + (~whole.to(bad).isfinite()).to(bad)
+            bad = bad if size is None else bad + (~size.to(bad).isfinite()).to(bad)
             failed = self.accelerator.reduce(bad).item() > 0
         if failed:
-            of_gradient = None
-            if looked_at is not None and not math.isfinite(_number(looked_at)):
-                of_gradient = f"the gradient is not finite (its norm is {_number(looked_at)})"
+            if size is not None and not math.isfinite(size):
+                of_gradient = f"the gradient is not finite (its norm is {float(size)})"
             self._stop(model, of_loss or of_gradient, of_loss is not None)
+
+    def _dual_step(self) -> None:
+        """Take the dual step, unless a gradient scaler skipped the primal step."""
+        if self.accelerator.optimizer_step_was_skipped or self.scale < self.scale_before:
+            self._drop()
+            return
+        counts = self.since_log.counts
+        if self.sums.counts[0] and counts[0] < counts[-1]:
+            # Warm-up, which reads the last exit only, has just ended: average all layers over the same steps.
+            self.since_log.values.zero_()
+            counts.zero_()
+        self.since_log.add(self.sums)
+        self.dual.observe(self.sums)
+        self.sums.clear()
+        self.ascend(self.dual.step)
+
+    def ascend(self, move: Callable[[], Any]) -> None:
+        """Move the multipliers; a non-finite result stops all ranks, because all use the same sums."""
+        try:
+            move()
+        except NonFiniteLossError as error:
+            raise NonFiniteLossError(f"step {self.state.global_step}: {error} {self._way_on()}") from None
+
+    @property
+    def scale(self) -> float:
+        """The gradient scaler's scale, which falls at a skipped step; Accelerate misses it with a fused optimizer."""
+        scaler = self.accelerator.scaler
+        return 1.0 if scaler is None else scaler.get_scale()
+
+    def _over_ranks(self, local: Tensor) -> Tensor:
+        """A tensor summed over the ranks, on the host."""
+        return self.accelerator.reduce(local.to(self.args.device)).cpu()
+
+    def _drop(self) -> None:
+        """Forget the losses of a step that is not taken."""
+        self.sums.clear()
+        self.dual.skip()
 
     def _stop(self, model: nn.Module, fault: str | None, of_loss: bool) -> None:
         """Save the state before the step, and raise an error on all ranks; go on if all means are finite and ≥ 0."""
@@ -50,26 +108,20 @@ class Guarded(Measuring):
         if fault and (broken := [str(number) for number in numbers if not _finite(data, number)]):
             samples += f" (NaN or infinity in the data of {', '.join(broken)})"
         faults = self._gather([(of_loss, f"{self._rank}{fault}; samples {samples}")] if fault else [])
-        if not faults:
-            self._refuse_negative(model)
-            return
-        self.sums.skip()
-        # A non-finite loss on one rank makes the gradient non-finite on all: report the loss only.
-        causes = [cause for of_loss, cause in faults if of_loss] or [cause for _, cause in faults]
-        raise NonFiniteLossError(
-            f"step {self.state.global_step + 1}: {'; '.join(causes)}. {self._keep(model)} Look at these samples. "
-            f"{self._way_on()}"
-        )
-
-    def _refuse_negative(self, model: nn.Module) -> None:
-        """Save the state before the step, and raise an error on all ranks, if a mean over all ranks is negative."""
-        step = ExitSums(self.dual.problem.depth, len(self.sums.step.others))
-        step.values = self.accelerator.reduce(self.sums.step.values.to(self.args.device)).cpu()
+        step = f"step {self.state.global_step + 1}"
+        if faults:
+            self._drop()
+            # A non-finite loss on one rank makes the gradient non-finite on all: report the loss only.
+            causes = [cause for of_loss, cause in faults if of_loss] or [cause for _, cause in faults]
+            raise NonFiniteLossError(
+                f"{step}: {'; '.join(causes)}. {self._keep(model)} Look at these samples. {self._way_on()}"
+            )
+        whole = self.sums.with_numbers(self._over_ranks(self.sums.numbers))
         try:
-            refuse_negative(step.means, step.first)
+            refuse_negative(whole.means, whole.first)
         except InputError as error:
-            self.sums.skip()
-            raise InputError(f"step {self.state.global_step + 1}: {error} {self._keep(model)}") from None
+            self._drop()
+            raise InputError(f"{step}: {error} {self._keep(model)}") from None
 
     def _keep(self, model: nn.Module) -> str:
         """Save the state before the step, if it can be of use, and say what was done."""
@@ -110,8 +162,3 @@ def _finite(data: Any, number: int) -> bool:
             if not torch.as_tensor(value).isfinite().all():
                 return False
     return True
-
-
-def _number(norm: Any) -> float:
-    """A gradient norm as a number; under FSDP2 it is a distributed tensor."""
-    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)

@@ -3,7 +3,6 @@
 import json
 import logging
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -76,7 +75,7 @@ class Resumable(Saving):
         check_savable(self.users_model, self._tokenizer_to_save)
         self.refuse_short_loader()
         try:
-            with self.layer_skip.on() if self.layer_skip else nullcontext():
+            with self.method.on():
                 output = super().train(checkpoint, **kwargs)
         except UnpicklingError as error:
             raise InputError(f"{checkpoint} holds a pickle that is more than tensors; it is not loaded.") from error
@@ -191,7 +190,9 @@ class Resumable(Saving):
         """Restore the state that `save_run_state` wrote."""
         state = self._descent_state(checkpoint)
         self.dual.load_state_dict(state["dual"])
-        self.sums.load_state_dict(state)
+        self.sums.clear()
+        self.since_log = self.since_log.with_numbers(state["since_log"])
+        self.logged = self.logged.with_numbers(state["logged"])
         self._best = state["best"]
         self._best_meets = state.get("best_meets", False)  # missing in older checkpoints
         self._outlook.load_state_dict(state["outlook"])

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from descend.core import Outlook, PrimalDual
+from descend.core import LossSums, Outlook, PrimalDual
 from descend.errors import NonFiniteLossError, SaveError
 from descend.models.modules import save_module
 from descend.results import CERTIFIED_FILE, PART, TRAINED_KEY, Summary, Trained, of_disk
@@ -25,8 +25,7 @@ from descend.results.records import Records
 from descend.training.checkpoints import newest_whole, rotate, save_state, seal, step_of
 from descend.training.config import DescentArguments
 from descend.training.hf_hooks import TrainerHooks
-from descend.training.layerskip import LayerSkip
-from descend.training.state import StepSums
+from descend.training.methods import Method
 from descend.training.trainer_card import trainer_card
 
 logger = logging.getLogger(__name__)
@@ -40,7 +39,12 @@ class Saving(TrainerHooks):
     args: DescentArguments
     dual: PrimalDual
     records: Records
-    sums: StepSums
+    sums: LossSums
+    """Of the current step, on this rank."""
+    since_log: LossSums
+    """Of the steps since the last log, on this rank."""
+    logged: LossSums
+    """Of all logs so far, over all ranks."""
     _outlook: Outlook
     _best: float
     _best_meets: bool
@@ -49,8 +53,7 @@ class Saving(TrainerHooks):
     temperature: float
     summary: Summary | None
     _unwritten: Exception | None
-    layer_skip: LayerSkip | None
-    """The layer dropout and exit weights of the method ``layerskip``; None for other methods."""
+    method: Method
 
     def _from_main(self, look: Callable[[], Any]) -> Any:
         """Call ``look`` on the main process only and return its result on all ranks, so that files are read once."""
@@ -251,7 +254,8 @@ class Saving(TrainerHooks):
         """Write this rank's state: multipliers, sums since the last log, generators and the best result so far."""
         state: dict[str, Any] = {
             "dual": self.dual.state_dict(),
-            **self.sums.state_dict(),
+            "since_log": self.since_log.numbers,
+            "logged": self.logged.numbers,
             "best": self._best,
             "best_meets": self._best_meets,
             "seconds": self.seconds,
@@ -266,7 +270,7 @@ class Saving(TrainerHooks):
     @property
     def _drawn(self) -> dict[str, Any]:
         """Name → the objects with their own random generator, whose state belongs to a checkpoint."""
-        drawn = {"noise": self.objective.noise, "sample": self.objective.sample, "layer_skip": self.layer_skip}
+        drawn = {"noise": self.objective.noise, "sample": self.objective.sample, "layer_skip": self.method.drawn}
         return {name: each for name, each in drawn.items() if each is not None}
 
     @property

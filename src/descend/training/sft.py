@@ -1,9 +1,8 @@
 """DescentSFTTrainer: TRL's SFTTrainer under layerwise descent constraints."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, ClassVar, Self
 
 import torch
@@ -14,6 +13,7 @@ from trl import SFTConfig, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from trl.trainer.utils import create_model_from_path
 
+from descend.core import LossSums
 from descend.errors import InputError, reason
 from descend.evaluation.layers import LayerLosses
 from descend.evaluation.readings import WatchRows
@@ -21,13 +21,12 @@ from descend.evaluation.satisfaction import Verdict
 from descend.models import LayeredCausalLM
 from descend.models.loading import refuse_unsafe
 from descend.noise import Noise
-from descend.objective import ExitLosses, Objective
+from descend.objective import entropies
 from descend.tiles import TargetSample
 from descend.training import DescentMixin
 from descend.training.config import DescentArguments
 from descend.training.hf_hooks import SFTHooks
 from descend.training.metrics import Predictions
-from descend.transfer import LateNumbers
 
 
 @dataclass
@@ -67,8 +66,6 @@ class DescentSFTConfig(DescentArguments, SFTConfig):
             raise InputError(f"loss_type must be nll, the same loss at every layer; got {self.loss_type!r}.")
         if self.trust_remote_code:
             raise InputError("trust_remote_code must be off: no code of a model or a tokenizer is run.")
-        if self.method == "r-drop":
-            raise InputError("the method r-drop is for classification; choose another for a language model.")
         checkpointing = self.gradient_checkpointing_kwargs
         if isinstance(checkpointing, dict) and checkpointing.get("use_reentrant"):
             raise InputError(
@@ -97,30 +94,25 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
     """
 
     args: DescentSFTConfig
-    other_sums = 4
+    other_sums = 3
     other_metrics = ("entropy", "mean_token_accuracy", "num_tokens")
 
-    def _others(self, exits: ExitLosses, inputs: dict[str, Any]) -> Iterable[float]:
-        """The last exit's correct tokens, entropy and targets, and the number of input tokens."""
-        mask, every = inputs.get("attention_mask"), float(inputs["input_ids"].numel())
-        given = (every,) if mask is None else LateNumbers(mask.sum(dtype=torch.float64)[None])
-        return chain(exits.watched or (0.0, 0.0), (float(exits.targets),), given)
-
-    def _other_logs(self, sums: Tensor) -> dict[str, float]:
+    def _other_logs(self, sums: LossSums) -> dict[str, float]:
         """TRL's log entries: the last exit's mean token accuracy and entropy, and the tokens since training began."""
-        right, entropy, targets, _ = sums.tolist()
-        return _of_trl(right / max(targets, 1), entropy / max(targets, 1), self.sums.logged[3].item())
+        (right, entropy, _), targets = sums.others.tolist(), max(sums.targets, 1)
+        return _of_trl(right / targets, entropy / targets, self.logged.others[2].item())
 
     def _watch_rows(self) -> WatchRows | None:
         """Keep the entropy of the last exit."""
         self._entropy: list[Tensor] = []
-        return lambda logits: self._entropy.append(_entropies(logits).double().cpu())
+        return lambda logits: self._entropy.append(entropies(logits).double().cpu())
 
     def _named_metrics(
         self, layers: LayerLosses, judged: Verdict, prefix: str, predictions: Predictions | None
     ) -> dict[str, float]:
         entropy = torch.cat(self._entropy).mean().item()
-        theirs = _of_trl(layers.metrics[-1], entropy, self.sums.others_so_far(self._over_ranks)[3].item())
+        tokens = (self.logged.others + self._over_ranks(self.since_log.others))[2].item()
+        theirs = _of_trl(layers.metrics[-1], entropy, tokens)
         metrics = {f"{prefix}_{name}": value for name, value in theirs.items()}
         return metrics | super()._named_metrics(layers, judged, prefix, predictions)
 
@@ -154,9 +146,8 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
         vars(base).pop("forward", None)
         vars(base).update(forward)
         sample = TargetSample(args.exit_share, args.seed) if args.exit_share < 1 else None
-        objective = Objective(self.model, None, self._noise(noise, args.seed), sample)  # type: ignore[arg-type]
-        objective.watch = _accuracy_and_entropy
-        self._constrain(objective, args)
+        self._constrain(args, self.model, None, noise, sample)  # type: ignore[arg-type]
+        self.objective.watches_tokens = True
         self._ready()
 
     def evaluate(
@@ -198,18 +189,6 @@ def _loaded(name: str, args: DescentSFTConfig) -> nn.Module:
 
 def _of_trl(accuracy: float, entropy: float, tokens: float) -> dict[str, float]:
     return {"mean_token_accuracy": accuracy, "entropy": entropy, "num_tokens": tokens}
-
-
-def _entropies(logits: Tensor) -> Tensor:
-    """The entropy of each row of logits (N, V), in nats, (N,)."""
-    log_probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
-    return -(log_probabilities.exp() * log_probabilities).sum(-1)
-
-
-def _accuracy_and_entropy(logits: Tensor, tokens: Tensor) -> Tensor:
-    """The number of tokens (N,) that have the largest of their logits (N, V), and the sum of the entropies, (2,)."""
-    entropy = _entropies(logits).sum()
-    return torch.stack([(logits.argmax(-1) == tokens).sum().to(entropy), entropy])
 
 
 def _base(model: Any) -> Any:

@@ -5,8 +5,7 @@
 
 import logging
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,104 +18,91 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import IntervalStrategy, has_length
 
-from descend.core import Outlook
-from descend.errors import InputError, NonFiniteLossError
+from descend.core import LossSums
+from descend.errors import InputError
 from descend.noise import GaussianNoise, Noise
-from descend.objective import ExitLosses, Objective, Task
+from descend.objective import Objective, Task
 from descend.results import RECORDS_FILE
 from descend.results.records import Records
 from descend.tasks.text import NextToken
+from descend.tiles import TargetSample
 from descend.training.config import MEASURED, DescentArguments, DescentConfig
-from descend.training.divergence import Guarded
-from descend.training.dual_step import DualStep
+from descend.training.divergence import Stepping
 from descend.training.hf_hooks import overriding, refuse_overrides
-from descend.training.layerskip import LayerSkip
-from descend.training.neftune import batch_lengths, matched_alpha, words_of
-from descend.training.order import LengthGrouped, Share
-from descend.training.state import StepSums
-from descend.training.stopping import EarlyStopping
+from descend.training.loop import DualStep, EarlyStopping, LengthGrouped, Share
+from descend.training.methods import CLASSES, Method
 
 logger = logging.getLogger(__name__)
 
 IDLE = "idle"  # marks a micro-batch that counts nothing
 
 
-class DescentMixin(Guarded):
+class DescentMixin(Stepping):
     """Adds layerwise descent constraints to Transformers' `Trainer`, or to a trainer derived from it.
 
     The training loss is the Lagrangian, eq. (5); after every optimizer step comes the dual step, Algorithm 1. A layer's
     loss is the sum over all targets of the step, in all micro-batches and on all ranks, divided by their number.
     """
 
-    other_sums = 0
-    """K, the number of sums that `_others` returns."""
     other_metrics: tuple[str, ...] = ()
     """Further metrics of an evaluation."""
-
-    @staticmethod
-    def _noise(noise: Noise | float | None, seed: int) -> Noise | None:
-        return GaussianNoise(noise, seed=seed) if isinstance(noise, int | float) else noise
 
     @classmethod
     def _refuse(cls, args: DescentArguments, kwargs: dict[str, Any]) -> None:
         """Raise an error for arguments, and methods of a subclass, that the training loop does not support."""
         refuse_overrides(cls)
-        if args.world_size > 1 and overriding(cls, "get_eval_dataloader"):
-            raise InputError(
-                "get_eval_dataloader can't be overridden where there are several processes: each one measures all "
-                "samples, and a loader may divide them. Give the data as eval_dataset and the batches' data_collator."
-            )
-        if kwargs.get("model_init") is not None:
-            raise InputError(
-                "expected a model; got model_init, which makes one for each trial. Give the trainer a model: "
-                "model=model_init()."
-            )
-        if kwargs.get("compute_loss_func") is not None:
-            raise InputError("compute_loss_func must be left out: the loss is the task's. Give a task of your own.")
-        if "inputs" in (args.include_for_metrics or ()):
-            raise InputError("include_for_metrics can't hold inputs: those of a text differ in length. Leave it out.")
         started = int(os.environ.get("WORLD_SIZE", "1"))
-        if started > 1 and args.world_size == 1:
-            raise InputError(
-                f"{started} processes were started, and none knows of the others: there is no GPU for each. Add "
-                "--use-cpu (use_cpu=True) to train on CPUs."
-            )
-        if args.n_gpu > 1:
-            raise InputError(
-                f"one process must have one GPU; got {args.n_gpu}. Start one process for each with torchrun, or choose "
-                "one by CUDA_VISIBLE_DEVICES=0."
-            )
+        refused = {
+            "get_eval_dataloader can't be overridden where there are several processes: each one measures all samples, "
+            "and a loader may divide them. Give the data as eval_dataset and the batches' data_collator.": (
+                args.world_size > 1 and overriding(cls, "get_eval_dataloader")
+            ),
+            "expected a model; got model_init, which makes one for each trial. Give the trainer a model: "
+            "model=model_init().": kwargs.get("model_init") is not None,
+            "compute_loss_func must be left out: the loss is the task's. Give a task of your own.": (
+                kwargs.get("compute_loss_func") is not None
+            ),
+            "include_for_metrics can't hold inputs: those of a text differ in length. Leave it out.": (
+                "inputs" in (args.include_for_metrics or ())
+            ),
+            f"{started} processes were started, and none knows of the others: there is no GPU for each. Add --use-cpu "
+            "(use_cpu=True) to train on CPUs.": started > 1 and args.world_size == 1,
+            f"one process must have one GPU; got {args.n_gpu}. Start one process for each with torchrun, or choose one "
+            "by CUDA_VISIBLE_DEVICES=0.": args.n_gpu > 1,
+        }
+        for message, applies in refused.items():
+            if applies:
+                raise InputError(message)
 
-    def _constrain(self, objective: Objective, args: DescentArguments) -> None:
+    def _constrain(
+        self,
+        args: DescentArguments,
+        model: nn.Module,
+        task: Task | None,
+        noise: Noise | float | None,
+        sample: TargetSample | None = None,
+    ) -> None:
         """Set up the objective, the multipliers and the records."""
+        noise = GaussianNoise(noise, seed=args.seed) if isinstance(noise, int | float) else noise
+        self.objective = objective = Objective(model, task, noise, sample)
         # A non-finite loss ends training, so the filter is useless, and it synchronizes with the GPU twice per batch.
         args.logging_nan_inf_filter = False
         if objective.sample_fields is None:
             args.remove_unused_columns = False
-        self.objective = objective
         self.dual = args.primal_dual(objective.model.depth, objective.model.first_layer)
-        self.layer_skip = LayerSkip(args, objective.model, args.seed) if args.method == "layerskip" else None
-        if args.method == "neftune":
-            words_of(objective.model)  # raises for a model without words
-            objective.trains_with_noise = False
-        self.sums = StepSums(self.dual, self.other_sums)
+        self.method = CLASSES[args.method](args)
+        self.sums = LossSums(self.dual.problem.depth, self.other_sums)
         self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
         self.verdict = None
         self.chooses = False
-        self._scale_before = 1.0
         self._idles = False  # whether this rank's last batch of an epoch is empty
         self._unwritten: Exception | None = None  # the first I/O error while a checkpoint is written
-        self._begin()
+        self.begin_run()
 
-    def _begin(self) -> None:
-        """Reset logs, model selection and calibration for a new run; multipliers and noise keep their state."""
-        self._outlook = Outlook(self.dual.problem)
-        self.sums.begin()
-        self._best = float("inf")  # the lowest loss of a feasible model
-        self._best_meets = False  # whether the best model so far is feasible
-        self.temperature = 1.0
-        self.summary = None  # set by `descend.evaluate`, for the model card
-        self._began, self._earlier = time.monotonic(), 0.0
+    @property
+    def layer_skip(self) -> Method:
+        """The method, by the name that it has in scripts which read LayerSkip's weights."""
+        return self.method
 
     def _ready(self) -> None:
         """Check the data and add the callbacks; the last part of the constructor."""
@@ -142,8 +128,7 @@ class DescentMixin(Guarded):
                 "Choose stage 2, or FSDP2."
             )
         self.model_accepts_loss_kwargs = False  # `get_batch_samples` counts the targets
-        if self.args.method == "neftune" and self.neftune_noise_alpha is None:
-            self.neftune_noise_alpha = self._matched_alpha()
+        self.method.begin(self)
         self.add_callback(DualStep(self))
         # Transformers takes a metric for higher-is-better unless its name ends in loss.
         task = self.objective.task
@@ -162,26 +147,6 @@ class DescentMixin(Guarded):
             self.args.greater_is_better = False
         if self.args.patience is not None:
             self.add_callback(EarlyStopping(self.args.patience, self))
-
-    def _matched_alpha(self) -> float | None:
-        """NEFTune's α that matches the noise of evaluation on the training data; None without training data."""
-        noise, data, sigma = self.objective.noise, self.train_dataset, self.sigma
-        if data is None:
-            return None
-        rows: Any = data
-        known = has_length(data) and "input_ids" in rows[0]
-        if noise is None or noise.level == 0 or sigma is None or not known:
-            raise InputError(
-                "the method neftune matches a noise above 0 on tokenized training data of known length; got none. "
-                "Give neftune_noise_alpha (--neftune-noise-alpha)."
-            )
-        lengths = batch_lengths(
-            data,
-            self.args.train_batch_size,
-            grouped=self.args.train_sampling_strategy == "group_by_length",
-            padded=not getattr(self, "padding_free", False),
-        )
-        return matched_alpha(noise.std(sigma), lengths, words_of(self.objective.model).embedding_dim)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
@@ -204,51 +169,23 @@ class DescentMixin(Guarded):
     ) -> Any:
         """A micro-batch's part of the Lagrangian, w·(f_0 … f_L)."""
         idle = inputs.pop(IDLE, False)
-        if self.layer_skip is not None:
-            self.layer_skip.begin(self.state.global_step, self.state.max_steps)
-        inner = self.dual.inner or self.layer_skip is not None
-        exits = model(weights=self._weights, inner=inner, **inputs)
+        self.method.begin_pass(self.state.global_step, self.state.max_steps)
+        batch = model(weights=self._weights, inner=self.method.inner, **inputs)
+        self.computed = True
+        self.sums.add(batch.losses, idle=idle)
         # An idle rank computes too, because every rank must take part in the collectives.
-        lagrangian = exits.lagrangian * 0 if idle else exits.lagrangian
-        self.sums.add(exits, self._others(exits, inputs), idle=idle)
-        total = exits.targets if num_items_in_batch is None else num_items_in_batch
+        lagrangian = batch.lagrangian * 0 if idle else batch.lagrangian
+        total = batch.targets if num_items_in_batch is None else num_items_in_batch
         # Parallel training averages gradients over ranks; multiply by their number to get the sum.
         ranks = self.accelerator.num_processes
         share = ranks / total.clamp(min=1) if isinstance(total, Tensor) else ranks / max(total, 1)
         loss = lagrangian * share
-        return (loss, exits.sums) if return_outputs else loss
+        return (loss, batch.sums) if return_outputs else loss
 
     @property
     def _weights(self) -> list[float]:
         """w_0 … w_L of the next primal step."""
-        if self.layer_skip is None:
-            return self.dual.weights.tolist()
-        return self.layer_skip.weights(self.state.global_step, self.state.max_steps)
-
-    def _others(self, exits: ExitLosses, inputs: dict[str, Any]) -> Iterable[float]:
-        """Other sums of a micro-batch for the logs, K numbers; they are looked at when the step ends."""
-        return ()
-
-    def _dual_step(self) -> None:
-        """Take the dual step, unless a gradient scaler skipped the primal step."""
-        if self.accelerator.optimizer_step_was_skipped or self._scale < self._scale_before:
-            self.sums.skip()
-            return
-        device = self.args.device if self.accelerator.num_processes > 1 else "cpu"
-        self._ascend(lambda: self.sums.take(device))
-
-    def _ascend(self, move: Callable[[], Any]) -> None:
-        """Move the multipliers; a non-finite result stops all ranks, because all use the same sums."""
-        try:
-            move()
-        except NonFiniteLossError as error:
-            raise NonFiniteLossError(f"step {self.state.global_step}: {error} {self._way_on()}") from None
-
-    @property
-    def _scale(self) -> float:
-        """The gradient scaler's scale, which falls at a skipped step; Accelerate misses it with a fused optimizer."""
-        scaler = self.accelerator.scaler
-        return 1.0 if scaler is None else scaler.get_scale()
+        return self.method.weights(self.state.global_step, self.state.max_steps)
 
     def set_initial_training_values(self, args: TrainingArguments, dataloader: DataLoader) -> Any:
         """As in Transformers, but a loader without a batch is refused."""
@@ -304,20 +241,18 @@ class DescentMixin(Guarded):
         """Whether to start another epoch; resumed after the last step, Transformers would take one step more."""
         return self.state.global_step < self.state.max_steps and not self.control.should_training_stop
 
-    def _other_logs(self, sums: Tensor) -> dict[str, float]:
-        """Log entries from the sums of `_others` since the last log, (K,)."""
+    def _other_logs(self, sums: LossSums) -> dict[str, float]:
+        """Log entries from the further sums since the last log."""
         return {}
-
-    def _over_ranks(self, local: Tensor) -> Tensor:
-        """A tensor summed over the ranks, on the host."""
-        return self.accelerator.reduce(local.to(self.args.device)).cpu()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the dual's state and the layer losses to a training log."""
         if "loss" in logs:
-            sums = self.sums.log(self._over_ranks)
+            sums = self.since_log.with_numbers(self._over_ranks(self.since_log.numbers))
+            self.since_log.clear()
+            self.logged.add(sums)
             first, losses = sums.first, sums.means
-            logs |= self._other_logs(sums.others)
+            logs |= self._other_logs(sums)
             rows: dict[str, tuple[int, list[float]]] = {
                 "loss": (first, losses.tolist()),
                 "weight": (0, self._weights),
@@ -376,8 +311,7 @@ class DescentTrainer(DescentMixin):
         self._refuse(args, kwargs)
         if model is None:
             raise InputError("expected a model; got None.")
-        r_drop = args.r_drop if args.method == "r-drop" else None
-        self._constrain(Objective(model, task, self._noise(noise, args.seed), r_drop=r_drop), args)
+        self._constrain(args, model, task, noise)
         super().__init__(self.users_model, args, *others, **kwargs)
         self._ready()
 

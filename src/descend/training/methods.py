@@ -1,0 +1,323 @@
+"""The methods: what each minimizes, what it changes in a step, and what it refuses.
+
+To add one, derive a class here and name it in `descend.methods.METHODS`.
+"""
+
+import math
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from statistics import fmean
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, distributed, nn
+from transformers.trainer_utils import has_length
+
+from descend.errors import InputError
+from descend.evaluation.layers import MOST_FOR_SIGMA, evenly
+from descend.models import LayeredModel
+from descend.seeds import Stream, generator_of
+from descend.tasks import Task
+from descend.training.settings import DescentSettings
+from descend.transfer import uploaded
+
+
+class Method:
+    """A method of training, and ERM itself: the last exit's loss and nothing else. Others override a part of it.
+
+    Args:
+        settings: The training settings, of which each method uses its own.
+    """
+
+    constrained: ClassVar[bool] = False
+    """Whether the multipliers move."""
+    compiles: ClassVar[bool] = True
+    """Whether the blocks are the same at every step, so that they can be compiled."""
+    drawn: Any = None
+    """The object with a random generator whose state belongs to a checkpoint; None for none."""
+
+    def __init__(self, settings: DescentSettings):
+        self.settings = settings
+
+    @staticmethod
+    def objective(depth: int) -> list[float]:
+        """The weights of f_0 … f_L in the problem's objective, L+1 numbers."""
+        return [0.0] * depth + [1.0]
+
+    @staticmethod
+    def check(task: Task, model: str, depth: int, blocks: int, *, words: bool) -> None:
+        """Raise an error if the method can't train a model.
+
+        Args:
+            task: The loss of the data.
+            model: The model's name, for messages.
+            depth: L, the number of its layers.
+            blocks: How many of them are modules with weights of their own.
+            words: Whether it has a word embedding.
+        """
+
+    def begin(self, trainer: Any) -> None:
+        """Check and change a trainer once, when its model and data are known.
+
+        Raises:
+            InputError: If the method can't train its model.
+        """
+        self.dual, objective = trainer.dual, trainer.objective
+        model = objective.model
+        blocks = len(dict.fromkeys(model.layer_modules))
+        words = isinstance(words_of(model), nn.Embedding)
+        self.check(objective.task, type(model.saved).__name__, model.depth, blocks, words=words)
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Around the training loop."""
+        yield
+
+    def begin_pass(self, step: int, steps: int) -> None:
+        """Before the forward pass of a micro-batch in step ``step`` of ``steps``, counted from 0."""
+
+    def weights(self, step: int, steps: int) -> list[float]:
+        """The weights of f_0 … f_L at a step, L+1 numbers."""
+        return self.dual.weights.tolist()
+
+    @property
+    def inner(self) -> bool:
+        """Whether the next step needs the losses of inner exits."""
+        return self.dual.inner
+
+
+class Constrained(Method):
+    """Layerwise descent constraints, eq. (4)."""
+
+    constrained = True
+
+
+class Uniform(Method):
+    """Deep supervision with one weight for all exits.
+
+    Exit 0, the readout of the embedded input, is among them and trains the readout and the embedding. For UT, where it
+    is the noisy input, it is a constant.
+    """
+
+    @staticmethod
+    def objective(depth: int) -> list[float]:
+        """1 / (L+1) each."""
+        return [1 / (depth + 1)] * (depth + 1)
+
+
+class Linear(Method):
+    """Deep supervision with a weight in proportion to l, so that exit 0 has none."""
+
+    @staticmethod
+    def objective(depth: int) -> list[float]:
+        """l / Σ l."""
+        return [layer / (depth * (depth + 1) / 2) for layer in range(depth + 1)]
+
+
+class RDrop(Method):
+    """R-Drop (Liang et al., 2021): each sample passes twice, with its own draws of dropout and noise.
+
+    κ · ½ [KL(p‖q) + KL(q‖p)] of the last exit's two predictions is added to the mean loss of both passes, with κ the
+    setting ``r_drop``. The paper's sum of both losses and α times the divergence is twice this, κ = α/2.
+    """
+
+    @staticmethod
+    def check(task: Task, model: str, depth: int, blocks: int, *, words: bool) -> None:
+        """Refuse a task without classes."""
+        if not hasattr(task, "disagreement"):
+            raise InputError(
+                f"the method r-drop is for classification: it compares the class probabilities of two passes; got "
+                f"{type(task).__name__}. Choose another method."
+            )
+
+    def begin(self, trainer: Any) -> None:
+        """Add the second pass and its term."""
+        super().begin(trainer)
+        objective = trainer.objective
+
+        def term(predictions: Tensor) -> Tensor:
+            apart = objective.task.disagreement(*predictions.chunk(2))
+            return self.settings.r_drop * apart.sum(dtype=torch.promote_types(apart.dtype, torch.float32))
+
+        objective.passes, objective.term = 2, term
+
+
+class NEFTune(Method):
+    r"""NEFTune (Jain et al., 2023, arXiv 2310.05914): uniform noise on word embeddings, at a strength that matches γ.
+
+    Transformers adds numbers that are uniform within ±α/√(Td) to a batch of T tokens a row, padding included, and d
+    coordinates. Their standard deviation is α/√(3Td). Its mean over batches is s, that of the noise of evaluation, for
+
+    .. math:: \alpha = s \sqrt{3 d} \, / \, \mathrm{mean}(1/\sqrt{T})
+    """
+
+    @staticmethod
+    def check(task: Task, model: str, depth: int, blocks: int, *, words: bool) -> None:
+        """Refuse a model without a word embedding."""
+        if not words:
+            raise InputError(
+                f"the method neftune adds noise to word embeddings; {model} has none. Choose another method."
+            )
+
+    def begin(self, trainer: Any) -> None:
+        """Leave our noise to evaluation, and choose α, unless the settings give it."""
+        super().begin(trainer)
+        trainer.objective.trains_with_noise = False
+        if trainer.neftune_noise_alpha is None and trainer.train_dataset is not None:
+            trainer.neftune_noise_alpha = self.alpha(trainer)
+
+    def alpha(self, trainer: Any) -> float:
+        """The α that matches the noise of evaluation on the training data.
+
+        Raises:
+            InputError: If there is no noise to match, or the data have no tokens or no length.
+        """
+        data: Any = trainer.train_dataset
+        noise, sigma = trainer.objective.noise, trainer.sigma
+        known = has_length(data) and "input_ids" in data[0]
+        if noise is None or noise.level == 0 or sigma is None or not known:
+            raise InputError(
+                "the method neftune matches a noise above 0 on tokenized training data of known length; got none. "
+                "Give neftune_noise_alpha (--neftune-noise-alpha)."
+            )
+        lengths = [len(data[place]["input_ids"]) for place in evenly(len(data), MOST_FOR_SIGMA)]
+        grouped, size = trainer.args.train_sampling_strategy == "group_by_length", trainer.args.train_batch_size
+        lengths = sorted(lengths) if grouped else random.Random(0).sample(lengths, len(lengths))
+        batches = [lengths[start : start + size] for start in range(0, len(lengths), size)]
+        # Texts without padding are one row.
+        rows = map(sum if getattr(trainer, "padding_free", False) else max, batches)
+        width = words_of(trainer.objective.model).embedding_dim
+        return noise.std(sigma) * math.sqrt(3 * width) / fmean(1 / math.sqrt(length) for length in rows)
+
+
+def words_of(model: LayeredModel) -> Any:
+    """The model's own input embedding, to which NEFTune adds its noise; None if it has none."""
+    return getattr(model.library, "get_input_embeddings", lambda: None)()
+
+
+class LayerSkip(Method):
+    r"""LayerSkip's recipe (Elhoushi et al., 2024, arXiv 2404.16710): layer dropout and an early-exit loss.
+
+    At step t of T a row of the batch passes block l of L, counted from 0, unchanged with the probability
+
+    .. math:: p_{l,t} = S(t)\, D(l)\, p_{\max}, \quad D(l) = 2^{l/(L-1)} - 1, \quad S(t) = 2^{t/(T-1)} - 1
+        \text{ or } 1
+
+    The loss is the mean of the losses of the exits that are on, weighted by e(l) for exit l = 1 … L:
+
+    .. math:: e(l) = e \sum_{i \le l} i \ (l < L), \qquad e(L) = L + e \sum_{i < L} i
+
+    The last exit is always on. Of the inner ones every R-th is, one further at each step (``rotating``), or all from
+    exit l on at steps t ≥ (L − l) T / 2L (``gradual``). The paper counts exits from 0, so its first has weight 0;
+    counted from 1, as in torchtune, it is trained too, which matters in a model of few layers.
+
+    A row is a text, or for ViT a frame. Each rank draws its own. The generator's state belongs to a checkpoint.
+
+    It uses the settings ``layer_dropout`` (p_max), ``layer_dropout_schedule`` (S), ``exit_scale`` (e),
+    ``exit_curriculum`` and ``exit_rotation`` (R; L − 1 if None, one inner exit at a time).
+    """
+
+    compiles = False
+    inner = True
+
+    @staticmethod
+    def check(task: Task, model: str, depth: int, blocks: int, *, words: bool) -> None:
+        """Refuse layers that are no modules, or share their weights."""
+        if blocks != depth:
+            raise InputError(
+                f"the method layerskip drops whole blocks, each a module with weights of its own; {model} has {blocks} "
+                f"such blocks for {depth} layers. Choose another method, such as linear."
+            )
+
+    def begin(self, trainer: Any) -> None:
+        """Look up the blocks."""
+        super().begin(trainer)
+        model = trainer.objective.model
+        self.depth, self.blocks = model.depth, list(dict.fromkeys(model.layer_modules))
+        rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
+        self._generator = generator_of(Stream.LAYERS, self.settings.seed, rank)
+        self._rates = [0.0] * self.depth
+        self._kept: dict[int, Tensor] = {}  # which rows each block computes in the current micro-batch
+        self.drawn = self
+
+    def rates(self, step: int, steps: int) -> list[float]:
+        """p_{l,t} of each block, L numbers.
+
+        Args:
+            step: t, the steps that were taken before.
+            steps: T, the steps of the run.
+        """
+        over_time = 1.0
+        if self.settings.layer_dropout_schedule == "exponential":
+            over_time = 2 ** (step / max(steps - 1, 1)) - 1
+        by_layer = [2 ** (block / max(self.depth - 1, 1)) - 1 for block in range(self.depth)]
+        return [over_time * each * self.settings.layer_dropout for each in by_layer]
+
+    def weights(self, step: int, steps: int) -> list[float]:
+        """The weights of f_0 … f_L at a step, L+1 numbers whose sum is 1; exit 0 has none."""
+        scale, depth = self.settings.exit_scale, self.depth
+        sums = [exit * (exit + 1) / 2 for exit in range(depth)]
+        weights = [scale * each * self._is_on(exit, step, steps) for exit, each in enumerate(sums)]
+        weights.append(depth + scale * sums[-1])
+        return [weight / sum(weights) for weight in weights]
+
+    def _is_on(self, exit: int, step: int, steps: int) -> bool:
+        """Whether an inner exit is part of the loss at a step."""
+        if self.settings.exit_curriculum == "gradual":
+            return 2 * self.depth * step >= (self.depth - exit) * steps
+        rotation = self.settings.exit_rotation or max(self.depth - 1, 1)
+        return (exit - 1 - step) % rotation == 0
+
+    def begin_pass(self, step: int, steps: int) -> None:
+        """Draw anew in the next forward pass, at the rates of a step; a recomputed block repeats its draw."""
+        self._rates = self.rates(step, steps)
+        self._kept.clear()
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Drop rows of the blocks in training mode inside the ``with`` block."""
+        # Before other hooks, which record the output. They stay in the backward pass, where checkpointing recomputes.
+        handles = [
+            block.register_forward_hook(partial(self._drop, number), prepend=True, with_kwargs=True)
+            for number, block in enumerate(self.blocks)
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _drop(self, number: int, block: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
+        """The block's output, with its input in place of it in dropped rows."""
+        if not block.training or not self._rates[number]:
+            return output
+        given = next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor))
+        computed = output if isinstance(output, Tensor) else output[0]
+        if number not in self._kept:
+            drawn = torch.rand(len(given), generator=self._generator) >= self._rates[number]
+            self._kept[number] = uploaded(drawn.tolist(), given).bool()
+        kept = self._kept[number].view(-1, *(1 for _ in given.shape[1:]))
+        passed = torch.where(kept, computed, given)
+        return passed if isinstance(output, Tensor) else (passed, *output[1:])
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The generator's state, so that a resumed run draws what it would have drawn."""
+        return {"generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state_dict` gave."""
+        self._generator.set_state(state["generator"])
+
+
+CLASSES: dict[str, type[Method]] = {
+    "erm": Method,
+    "constrained": Constrained,
+    "uniform": Uniform,
+    "linear": Linear,
+    "r-drop": RDrop,
+    "neftune": NEFTune,
+    "layerskip": LayerSkip,
+}
+"""Name → class."""
