@@ -18,7 +18,7 @@ from descend.harness.prefixes import PrefixDraws
 from descend.models import LayeredCausalLM
 from descend.models.first_layers import keep_first
 from descend.progress import is_quiet
-from descend.run.judging import of_run
+from descend.run.loading import of_run
 
 
 @register_model("descend")

@@ -13,7 +13,7 @@ from descend.noise import Noise
 from descend.progress import progress
 from descend.reading import json_objects, parse_json, plain_text, read_text
 from descend.results import CONFIG_FILE, locked, write_json
-from descend.run.judging import of_run
+from descend.run.loading import of_run
 from descend.seeds import Stream, derived
 from descend.tasks.text import encode_prompt, prompt
 
