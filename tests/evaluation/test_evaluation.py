@@ -296,25 +296,6 @@ def test_a_loss_that_is_not_finite_meets_no_constraint(form, value, where):
     assert found.sentence().startswith("INFEASIBLE: layer")
 
 
-@pytest.mark.parametrize(
-    ("mean", "violated", "undecided", "certain"),
-    [
-        ([2.0, 1.5, 1.1], [], [], True),
-        ([2.0, 1.8, 1.1], [], [1], False),
-        ([2.0, 1.8, 1.62], [], [1, 2], False),
-        ([2.0, 2.2, 1.1], [1], [], False),
-        ([2.0, 2.2, 1.98], [1], [2], False),
-        ([2.0, 2.2, 2.4], [1, 2], [], False),
-    ],
-)
-def test_violated_undecided_feasible_and_certain(mean, violated, undecided, certain):
-    losses = samples(mean)
-    losses += torch.tensor(mean, dtype=torch.float64) - losses.mean(0)  # exactly this mean
-    found = verdict(DescentProblem(2, alpha=0.1), layers(losses))
-    assert (found.violated, found.undecided) == (violated, undecided)
-    assert (found.feasible, found.certain) == (not violated, certain)
-
-
 def test_the_cap_is_constraint_zero_and_what_is_not_in_force_is_not_judged():
     losses = samples([9.0, 3.0, 1.0])
     found = verdict(DescentProblem(2, alpha=0.1, cap=2.0, first=1), layers(losses))
@@ -351,33 +332,38 @@ def test_a_negative_mean_is_refused_and_a_sample_or_a_mean_of_zero_is_not(proble
 
 HOLDS = "Feasible as far as the data can tell: no constraint is broken on the data, but it can't be excluded for"
 CHANCE = "by more than 1% on the data, which may be chance. Evaluate on more samples."
+TWO = "INFEASIBLE: layer 2 breaks its constraint on the data. Layer 1 misses its bound by more than 1%, which may be"
 SENTENCES = [
-    ([2.0, 1.5, 1.1], None, 400, "Feasible: every constraint holds on the data."),
-    ([2.0, 1.8, 1.1], None, 400, f"{HOLDS} layer 1."),
-    ([2.0, 1.8, 1.62], None, 400, f"{HOLDS} layers 1, 2."),
-    ([2.0, 1.5, 1.1], 2.0, 400, f"{HOLDS} the cap."),
-    ([2.0, 2.2, 1.1], None, 400, "INFEASIBLE: layer 1 breaks its constraint on the data."),
-    ([2.0, 2.2, 2.4], None, 400, "INFEASIBLE: layers 1, 2 break their constraints on the data."),
-    ([2.0, 1.5, 1.35], 1.0, 400, "INFEASIBLE: the cap breaks its constraint on the data."),
-    ([2.0, 2.2, 1.1], 1.0, 400, "INFEASIBLE: the cap and layer 1 break their constraints on the data."),
-    ([2.0, 1.9, 1.1], None, 12, f"INFEASIBLE, but not proven: layer 1 misses its bound {CHANCE}"),
-    ([2.0, 1.9, 1.8], 1.9, 12, f"INFEASIBLE, but not proven: the cap and layers 1, 2 miss their bounds {CHANCE}"),
+    ([2.0, 1.5, 1.1], None, 400, [], [], "Feasible: every constraint holds on the data."),
+    ([2.0, 1.8, 1.1], None, 400, [], [1], f"{HOLDS} layer 1."),
+    ([2.0, 1.8, 1.62], None, 400, [], [1, 2], f"{HOLDS} layers 1, 2."),
+    ([2.0, 1.5, 1.1], 2.0, 400, [], [0], f"{HOLDS} the cap."),
+    ([2.0, 2.2, 1.1], None, 400, [1], [], "INFEASIBLE: layer 1 breaks its constraint on the data."),
+    ([2.0, 2.2, 1.98], None, 400, [1], [2], "INFEASIBLE: layer 1 breaks its constraint on the data."),
+    ([2.0, 2.2, 2.4], None, 400, [1, 2], [], "INFEASIBLE: layers 1, 2 break their constraints on the data."),
+    ([2.0, 1.5, 1.35], 1.0, 400, [0], [2], "INFEASIBLE: the cap breaks its constraint on the data."),
+    ([2.0, 2.2, 1.1], 1.0, 400, [0, 1], [], "INFEASIBLE: the cap and layer 1 break their constraints on the data."),
+    ([2.0, 1.9, 1.1], None, 12, [1], [], f"INFEASIBLE, but not proven: layer 1 misses its bound {CHANCE}"),
     (
-        [2.0, 1.9, 5.0],
-        None,
+        [2.0, 1.9, 1.8],
+        1.9,
         12,
-        "INFEASIBLE: layer 2 breaks its constraint on the data. Layer 1 misses its bound by more than 1%, which may be "
-        "chance: evaluate on more samples.",
+        [0, 1, 2],
+        [],
+        f"INFEASIBLE, but not proven: the cap and layers 1, 2 miss their bounds {CHANCE}",
     ),
+    ([2.0, 1.9, 5.0], None, 12, [1, 2], [], f"{TWO} chance: evaluate on more samples."),
 ]
 
 
-@pytest.mark.parametrize(("mean", "cap", "count", "sentence"), SENTENCES)
-def test_the_verdict_in_words_says_what_may_be_chance(mean, cap, count, sentence):
+@pytest.mark.parametrize(("mean", "cap", "count", "violated", "undecided", "sentence"), SENTENCES)
+def test_the_verdict_and_its_words_say_what_may_be_chance(mean, cap, count, violated, undecided, sentence):
     losses = samples(mean, count=count, spread=0.3 if count > 12 else 0.5)
-    losses += torch.tensor(mean, dtype=torch.float64) - losses.mean(0)
+    losses += torch.tensor(mean, dtype=torch.float64) - losses.mean(0)  # exactly this mean
     found = verdict(DescentProblem(2, alpha=0.1, cap=cap), layers(losses))
     assert found.sentence("the data") == sentence
+    assert found.violated == violated and (count == 12 or found.undecided == undecided)
+    assert (found.feasible, found.certain) == (not violated, not violated + found.undecided)
     ends = [found.cap_interval, *found.violation_intervals]
     assert found.by_chance == [constraint for constraint in found.violated if ends[constraint][0] <= 0]
     assert found.unproven == ("not proven" in sentence)

@@ -87,17 +87,9 @@ def test_measure_of_a_classifier_is_the_computation_by_hand(tokenizer, samples):
     np.testing.assert_allclose(found.ratios, expected)
 
 
-def test_ratios_of_losses_that_are_zero():
-    losses = torch.tensor([[0.0, 0.0, 2.0, 1.0]], dtype=torch.float64)
-    assert LayerLosses(losses, torch.arange(1), []).ratios.tolist() == [[1, float("inf"), 0.5]]
-
-
-def test_a_decision_settles_where_it_last_changed():
-    decided = layers_of([[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 1], [2, 2, 1, 1]])
-    assert decided.settled.tolist() == [0, 1, 2, 3, 2]
-
-
-def test_exits_by_confidence_and_patience():
+def test_where_decisions_settle_and_exits_are_taken_by_confidence_and_patience():
+    settling = layers_of([[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 1], [2, 2, 1, 1]])
+    assert settling.settled.tolist() == [0, 1, 2, 3, 2]
     sure = layers_of([[0] * 5] * 4, [[1, 0.2, 0.9, 0.1, 0], [1, 0.8, 0, 0, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0.7, 1]])
     assert sure.exit_layers(ExitRule(threshold=0.7)).tolist() == [2, 1, 4, 3]
     assert sure.exit_layers(ExitRule(threshold=0.95)).tolist() == [4, 4, 4, 4]

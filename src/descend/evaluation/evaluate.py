@@ -101,6 +101,11 @@ Evaluator = Callable[[Subject, Levels], Iterable[tuple[str, Any]]]
 """Yields results by name: entries of `Summary`, or those that have a file of their own. None that does not apply."""
 
 
+def usual_curve(level: float) -> list[float]:
+    """Eight levels γ from 0 to 3.5 times the training noise."""
+    return [round(each, 6) for each in np.linspace(0, 3.5 * level, 8).tolist()]
+
+
 def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: Path | None = None) -> Summary:
     """Measure every layer at every noise level, take the verdict at the training noise, and run the evaluators.
 

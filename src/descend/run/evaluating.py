@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, Subset
 
 from descend.contract import resolve
 from descend.errors import InputError
-from descend.evaluation.evaluate import Evaluator, Subject
+from descend.evaluation.evaluate import Evaluator, Subject, usual_curve
 from descend.evaluation.evaluate import evaluate as evaluate_subject
 from descend.evaluation.evaluators import decided_texts, energies, input_metrics, pictures, train_losses
 from descend.evaluation.exits import exits
@@ -265,7 +265,7 @@ def _few(samples: Any, most: int) -> Any:
 def usual_levels(recipe: Workload, shift: str = "gaussian") -> list[float]:
     """Eight levels γ from 0 to 3.5 times the training noise, or to 0.7 for token dropout."""
     train_noise = 0.2 if shift == "dropout" else recipe.noise or recipe.usual_noise
-    return [round(level, 6) for level in np.linspace(0, 3.5 * train_noise, 8).tolist()]
+    return usual_curve(train_noise)
 
 
 def _others(recipe: Workload, data: str, split: str, restored: Restored) -> tuple[Dataset, str]:

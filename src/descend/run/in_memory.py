@@ -8,15 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from transformers import Trainer, default_data_collator
 from transformers.trainer_utils import RemoveColumnsCollator
 
-from descend.core import DescentProblem
 from descend.errors import InputError, reason
-from descend.evaluation.evaluate import PLAIN_ALPHA, Subject
+from descend.evaluation.evaluate import Subject, usual_curve
 from descend.evaluation.evaluate import evaluate as evaluate_subject
 from descend.evaluation.evaluators import input_metrics
 from descend.evaluation.latency import latency
@@ -35,10 +33,9 @@ from descend.results import (
 )
 from descend.results.card import CARD_FILE
 from descend.results.ownership import RESULTS, refuse_foreign
-from descend.run.loading import dual_entries, provenance_of, settings_of
+from descend.run.loading import dual_entries, held_to, provenance_of, settings_of
 from descend.run.training import stored
 from descend.training import DescentMixin
-from descend.training.config import problem_of
 
 PACKED = "seq_lengths"
 """The field of several texts in one row, which TRL's collator reads."""
@@ -157,13 +154,9 @@ def _subject(
     sigma = trainer.sigma if trainer is not None else None
     if sigma is None and noisy:
         sigma = embedding_std(network, objective.task, dataset, batches)
-    asked = trainer is not None or (known is not None and known.is_whole)
+    problem, asked = held_to(known, network)
     if trainer is not None:
-        problem = trainer.args.problem(network.depth, network.first_layer)
-    elif known is not None and known.is_whole:
-        problem = problem_of(known.problem, network.depth, network.first_layer)
-    else:
-        problem = DescentProblem(network.depth, PLAIN_ALPHA)
+        problem, asked = trainer.args.problem(network.depth, network.first_layer), True
     label = f"{type(network.saved).__name__}-{network.depth}"
     more = {} if trainer is None else _of_trainer(trainer)
     return Subject(
@@ -223,7 +216,7 @@ def _has_tokens(dataset: Any) -> bool:
 
 def _levels(noise: Sequence[float] | None, level: float) -> list[float]:
     if noise is None:
-        return [round(each, 6) for each in np.linspace(0, 3.5 * level, 8).tolist()] if level else [0.0]
+        return usual_curve(level) if level else [0.0]
     if isinstance(noise, str | bool):
         raise InputError(f"noise must be one level or a sequence of numbers, such as (0, 0.5, 1); got {noise!r}.")
     levels = [float(each) for each in ([noise] if isinstance(noise, int | float) else noise)]

@@ -10,6 +10,7 @@ from descend.core import DescentProblem
 from descend.errors import InputError, reason
 from descend.evaluation.evaluate import PLAIN_ALPHA
 from descend.evaluation.layers import Batches
+from descend.models import LayeredModel
 from descend.recipes import RECIPES, SHIFTS, Recipe, Restored, Workload
 from descend.results import (
     CONFIG_FILE,
@@ -23,7 +24,7 @@ from descend.results import (
     read_trained,
 )
 from descend.results.ownership import DUAL_FILE
-from descend.training.config import PROBLEM, DescentConfig
+from descend.training.config import DescentConfig, problem_of
 
 EXECUTION = ("bf16", "fp16", "tf32", "deepspeed", "fsdp", "ddp_", "torch_compile", "accelerator", "parallelism")
 """Prefixes of training arguments that depend on the machine: a run is evaluated on other machines, too."""
@@ -124,14 +125,29 @@ def of_transformers(folder: Path, task: str, dataset: str | None, data: str | No
     if trained is not None and trained.shift in SHIFTS and trained.shift != "dropout":
         recipe = replace(recipe, noise=trained.noise, noise_is=trained.noise_is)
     restored = _restored(recipe, folder)
-    constraints: dict[str, Any] = {"alpha": PLAIN_ALPHA}
-    if trained is not None and trained.is_whole:
-        constraints = {name: value for name, value in trained.problem.items() if name in PROBLEM}
-    args = DescentConfig(output_dir=str(folder), report_to="none", **constraints)
+    args = DescentConfig(output_dir=str(folder), report_to="none")
     note = {"note": _UNTRAINED} if trained is None else {}
     provenance = provenance_of(trained, recipe=task, model=recipe.name_of(restored.model), **note)
-    problem = args.problem(restored.model.depth, restored.model.first_layer)
-    return LoadedModel(recipe, restored, args, problem, None, provenance, trained is not None and trained.is_whole)
+    problem, asked = held_to(trained, restored.model)
+    return LoadedModel(recipe, restored, args, problem, None, provenance, asked)
+
+
+def held_to(trained: Trained | None, network: LayeredModel) -> tuple[DescentProblem, bool]:
+    """The constraints that a model without its run is held to, and whether its training asked for them.
+
+    Args:
+        trained: What it was last trained with; None for a model that Descend did not train.
+        network: The model.
+
+    Raises:
+        InputError: If what was saved with the model describes no problem.
+    """
+    if trained is None or not trained.is_whole:
+        return DescentProblem(network.depth, PLAIN_ALPHA), False
+    try:
+        return problem_of(trained.problem, network.depth, network.first_layer), True
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"the constraints saved with the model describe no problem: {reason(error)}.") from None
 
 
 def provenance_of(trained: Trained | None, **known: Any) -> Provenance:
