@@ -118,7 +118,7 @@ def decided_texts(
     if not isinstance(model, LayeredClassifier) or tokenizer is None or "input_ids" not in data[0]:
         return
     assert measured.decisions is not None and measured.confidences is not None and measured.scores is not None
-    names: Mapping[int, str] = model.saved.config.id2label or {}
+    names: Mapping[Any, str] = model.saved.config.id2label or {}
     texts = []
     for place in evenly(len(data), count):  # type: ignore[arg-type]
         text = " ".join(str(tokenizer.decode(data[place]["input_ids"], skip_special_tokens=True)).split())

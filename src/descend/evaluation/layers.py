@@ -107,10 +107,18 @@ class LayerLosses:
 
     def at_exits(self, exits: slice) -> "LayerLosses":
         """The same of some of the exits, without logits."""
-        parts = (self.scores, self.decisions, self.confidences)
-        losses, *others = (part if part is None else part[:, exits].contiguous() for part in (self.losses, *parts))
-        assert losses is not None
-        return LayerLosses(losses, self.groups, self.metrics[exits], *others)
+
+        def part(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values[:, exits].contiguous()
+
+        return LayerLosses(
+            self.losses[:, exits].contiguous(),
+            self.groups,
+            self.metrics[exits],
+            part(self.scores),
+            part(self.decisions),
+            part(self.confidences),
+        )
 
     @property
     def ratios(self) -> Tensor:

@@ -180,12 +180,12 @@ class Summary(Verdict, Provenance, File):
         depth = self.depth
         if not 1 <= depth <= MOST_LAYERS:
             raise ValueError(f"layer_losses must have 2 to {MOST_LAYERS + 1} layers; got {depth + 1}")
-        rows = [("anytime", curve.metric) for curve in self.anytime]
-        rows += [(name, row) for name, levels_rows in by_level.items() for row in levels_rows.values()]
-        rows += [("latency", self.latency.milliseconds)] if self.latency else []
+        rows = [("anytime", len(curve.metric)) for curve in self.anytime]
+        rows += [(name, len(row)) for name, level_rows in by_level.items() for row in level_rows.values()]
+        rows += [("latency", len(self.latency.milliseconds))] if self.latency else []
         optional = {"limits": self.limits, "settled_layer": self.settled_layer.shares if self.settled_layer else []}
-        rows += [(name, row) for name, row in optional.items() if row]
-        lengths = [(name, max(len(row), 1)) for name, row in rows if len(row) != depth + 1]
+        rows += [(name, len(row)) for name, row in optional.items() if row]
+        lengths = [(name, length) for name, length in rows if length != depth + 1]
         for name in ("violations", "violation_intervals", "bounds", "certified"):
             lengths += [(name, length)] if (length := len(getattr(self, name))) not in (0, depth) else []
         quantiles, by_layer = self.ratios.quantiles, self.ratios.by_layer

@@ -91,7 +91,7 @@ def evaluate(
     trainer = model if isinstance(model, DescentMixin) else None
     if trainer is None and isinstance(model, Trainer):
         batch_size, collate = batch_size or model.args.eval_batch_size, collate or model.data_collator
-        model = model.model
+        model = model.model  # type: ignore[assignment]
     if trainer is None and not isinstance(model, nn.Module):
         raise InputError(f"expected a trainer or a model; got {type(model).__name__}.")
     if trainer is not None and task is not None:
@@ -109,7 +109,9 @@ def evaluate(
         dataset = trainer.evaluation_columns(dataset) if hasattr(dataset, "column_names") else dataset
     collate = collate or _stacked
     reads = objective.sample_fields
-    if trainer is None and reads is not None and isinstance(objective.model, LibraryModel) and _has_tokens(dataset):
+    sample = dataset[0] if hasattr(dataset, "__getitem__") and len(dataset) else None
+    tokens = isinstance(objective.model, LibraryModel) and isinstance(sample, Mapping) and "input_ids" in sample
+    if trainer is None and reads is not None and tokens:
         collate = RemoveColumnsCollator(collate, [*reads, PACKED])
     subject = _subject(trainer, objective, dataset, noise, seed, batch_size or 16, collate)
     subject = replace(subject, name=name, split=split)
@@ -206,12 +208,6 @@ def _stacked(samples: list[Any]) -> dict[str, Any]:
             f"these samples don't make a batch: {reason(error)}. Give collate; for texts of different lengths "
             "transformers.DataCollatorWithPadding(tokenizer)."
         ) from error
-
-
-def _has_tokens(dataset: Any) -> bool:
-    """Whether samples are dictionaries with a text's tokens."""
-    sample = dataset[0] if hasattr(dataset, "__getitem__") and len(dataset) else None
-    return isinstance(sample, Mapping) and "input_ids" in sample
 
 
 def _levels(noise: Sequence[float] | None, level: float) -> list[float]:

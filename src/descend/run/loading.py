@@ -207,7 +207,8 @@ def read_dual(path: Path, depth: int) -> tuple[float, dict[str, Any]]:
             if tensor.shape != shape or not tensor.is_floating_point() or not tensor.isfinite().all():
                 raise ValueError(f"{name} must hold finite numbers of shape {shape}")
         moved = bool(tensors.get("moved", True))  # older files do not say
-        multipliers, cap, slack, sigma = (tensors[name].tolist() for name in shapes)
+        values: list[Any] = [tensors[name].tolist() for name in shapes]
+        multipliers, cap, slack, sigma = values
         return sigma, dual_entries([cap, *multipliers], slack, moved)
     except Exception as error:  # also those of safetensors and torch about types that they do not know
         raise InputError(f"{path} can't be loaded: {reason(error)}. Train the run again.") from None

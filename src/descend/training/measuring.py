@@ -167,7 +167,7 @@ class Measuring(Resumable):
             f"{prefix}_loss": layers.losses[:, -1].mean().item(),
             f"{prefix}_{self.objective.task.metric}": layers.metrics[-1],
             f"{prefix}_violation": verdict.worst,
-            f"{prefix}_feasible": float(verdict.feasible),
+            f"{prefix}_feasible": float(bool(verdict.feasible)),
             f"{prefix}_merit": self.dual.problem.merit(layers.losses.mean(0)).item(),
         }
         if predictions is not None:
