@@ -183,7 +183,10 @@ class Summary(Verdict, Provenance, File):
         rows = [("anytime", len(curve.metric)) for curve in self.anytime]
         rows += [(name, len(row)) for name, level_rows in by_level.items() for row in level_rows.values()]
         rows += [("latency", len(self.latency.milliseconds))] if self.latency else []
-        optional = {"limits": self.limits, "settled_layer": self.settled_layer.shares if self.settled_layer else []}
+        optional: dict[str, list[Any]] = {
+            "limits": self.limits,
+            "settled_layer": self.settled_layer.shares if self.settled_layer else [],
+        }
         rows += [(name, len(row)) for name, row in optional.items() if row]
         lengths = [(name, length) for name, length in rows if length != depth + 1]
         for name in ("violations", "violation_intervals", "bounds", "certified"):
