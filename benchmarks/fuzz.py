@@ -176,7 +176,7 @@ def readers(home: Path) -> dict[str, Reader]:
     from descend.report import RunView, figures, write_completions, write_page
     from descend.report.frames import Frames
     from descend.run.completing import _prompts
-    from descend.run.judging import of_run
+    from descend.run.loading import of_run
     from descend.sweep.page import write_sweep
     from descend.tasks.text import load_tokenizer, read_imdb, read_instructions, read_mnli
     from descend.tasks.video import find_clips

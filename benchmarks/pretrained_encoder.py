@@ -4,8 +4,8 @@
 
 The encoder is pretrained by masked-language training on IMDb's training texts. Plain training and the default, without
 a constraint setting, then fine-tune it on their labels at the same two learning rates. The run with the best mean over
-the noise levels on validation data is chosen; one that meets its constraints may be 1 % worse. Only that run is judged
-on test data, and is a line of ``rows.jsonl``.
+the noise levels on validation data is chosen; one that meets its constraints may be 1 % worse. Only that run is
+evaluated on test data, and is a line of ``rows.jsonl``.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from transformers import (
 )
 
 from descend import run
-from descend.cli.runs import judged
+from descend.cli.runs import evaluated
 from descend.cli.settings import read_recipe
 from descend.results import Summary
 from descend.tasks.text import learn_tokenizer, read_imdb
@@ -109,7 +109,7 @@ def fine_tune(method: str, data: Path, out: Path) -> dict[str, Any]:
 def judge(folder: Path, split: str) -> Summary:
     """Evaluate a run at all noise levels, silently."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        return judged([str(folder), "--split", split, "--noise", LEVELS])[1]
+        return evaluated([str(folder), "--split", split, "--noise", LEVELS])[1]
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from descend.cli import carried_out
 from descend.cli.parsing import add_talk, command_parser, talk
-from descend.cli.runs import complete, judged, line_of, train
+from descend.cli.runs import complete, evaluated, line_of, train
 from descend.errors import InputError, StudyError
 from descend.recipes.options import options as flags
 
@@ -142,7 +142,7 @@ def _carry_out(threads: int | None, job: "Job") -> None:
     if not (job.folder / "summary.json").is_file():
         most = judge.get("most")
         train_samples = min(most, MOST_TRAIN_SAMPLES) if isinstance(most, int) else MOST_TRAIN_SAMPLES
-        print(line_of(judged([folder, *flags(judge)], train_samples=train_samples)[1]))
+        print(line_of(evaluated([folder, *flags(judge)], train_samples=train_samples)[1]))
     for gamma in answered(job.cell):
         file = job.folder / ANSWERS_FILE.format(gamma=gamma)
         if not file.is_file():

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from descend import run
-from descend.cli.runs import judged
+from descend.cli.runs import evaluated
 from descend.cli.settings import read_recipe
 from descend.errors import NonFiniteLossError
 from descend.recipes.options import options as flags
@@ -101,7 +101,7 @@ def trial(cell: Cell, data: Path, out: Path) -> dict[str, Any]:
                 [cell.recipe, *flags(job.resolved(cell.settings)), "--out", str(folder)]
             )
             run.train(name, recipe, args)
-            _, summary = judged([str(folder), "--split", "validation", *flags(cell.judge)])
+            _, summary = evaluated([str(folder), "--split", "validation", *flags(cell.judge)])
             row |= {"mean": summary.mean, "higher_is_better": summary.higher_is_better}
             if ARMS[cell.arm]["method"] == "constrained":
                 row |= {"feasible": summary.feasible, "violated": summary.violated}

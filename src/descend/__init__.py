@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from descend.noise import GaussianNoise
     from descend.objective import Objective
     from descend.recipes import configure
-    from descend.run.evaluating import evaluate
+    from descend.run.in_memory import evaluate
     from descend.tasks import Task
     from descend.training import DescentConfig, DescentTrainer
 
@@ -49,7 +49,7 @@ _ROOMS = {
     "noise": ("GaussianNoise",),
     "objective": ("Objective",),
     "recipes": ("configure",),
-    "run.evaluating": ("evaluate",),
+    "run.in_memory": ("evaluate",),
     "tasks": ("Task",),
     "training": ("DescentConfig", "DescentTrainer"),
     "inference": ("DescentClassifier", "DescentDenoiser"),

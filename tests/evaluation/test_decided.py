@@ -8,35 +8,11 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from descend.cli import main
 from descend.errors import InputError
-from descend.evaluation.decided import MOST_CHARACTERS, decided
-from descend.evaluation.layers import LayerLosses
+from descend.evaluation.evaluators import MOST_CHARACTERS
 from descend.results import read_decisions
 from tests.support.texts import review_folder
 
 SMALL = "--depth 3 --hidden-size 16 --max-length 30 --use-cpu --max-steps 4 --eval-strategy no --save-strategy no"
-
-
-def measured(count: int) -> LayerLosses:
-    numbers = torch.arange(count)
-    decisions = torch.stack([numbers % 2, torch.ones(count, dtype=torch.long)], 1)
-    return LayerLosses(
-        losses=torch.zeros(count, 2),
-        groups=numbers,
-        metrics=[0.5, 0.5],
-        scores=(decisions == 1).double(),
-        decisions=decisions,
-        confidences=torch.full((count, 2), 0.75),
-    )
-
-
-def test_texts_are_taken_evenly_and_cut():
-    samples = [{"input_ids": [place] * (1 if place < 5 else MOST_CHARACTERS)} for place in range(8)]
-    kept = decided(measured(8), samples, 0.5, decode=lambda ids: " ".join(map(str, ids)), names={0: "no", 1: "yes"})
-    assert kept.noise == 0.5 and kept.texts[0].text == "2"
-    assert kept.texts[1].text.startswith("6 6") and len(kept.texts[1].text) == MOST_CHARACTERS + 2
-    first = [(each.answer, each.confidence, each.right) for each in kept.texts[0].decisions]
-    assert first == [("no", 0.75, False), ("yes", 0.75, True)]
-    assert decided(measured(2), [{"pixels": 1}] * 2, 0, decode=str, names=None) is None
 
 
 def test_evaluate_keeps_what_the_saved_model_decides(tmp_path):
@@ -47,10 +23,11 @@ def test_evaluate_keeps_what_the_saved_model_decides(tmp_path):
     kept = read_decisions(run / "decisions.json")
     model = AutoModelForSequenceClassification.from_pretrained(run / "model").eval()
     tokenizer = AutoTokenizer.from_pretrained(run / "model")
-    assert len(kept.texts) == 3
+    assert len(kept.texts) == 3 and kept.noise == 0
     for each in kept.texts:
         assert len(each.decisions) == model.config.n_layers + 1
         if each.text.endswith(" …"):
+            assert len(each.text) == MOST_CHARACTERS + 2
             continue
         with torch.no_grad():
             sure, answer = model(**tokenizer(each.text, return_tensors="pt")).logits.softmax(-1)[0].max(-1)

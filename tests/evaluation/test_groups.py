@@ -8,8 +8,8 @@ import torch
 
 from descend import run
 from descend.cli import main
+from descend.evaluation.evaluate import EDGES, ratios
 from descend.evaluation.layers import LayerLosses, evenly
-from descend.evaluation.robustness import EDGES, _ratios
 
 STEPS = ["--use-cpu", "--max-steps", "2", "--dual-warmup-steps", "0"]
 RUNS = {
@@ -66,7 +66,7 @@ def test_values_are_summed_by_group():
 
 def test_the_histogram_of_ratios_counts_by_layer_and_its_outer_bins_are_open():
     losses = torch.tensor([[1.0, 0.5, 0.0], [1.0, 1.0, 100.0], [0.0, 0.0, 1.0], [1.0, float("nan"), 1.0]])
-    found = _ratios(LayerLosses(losses.double(), torch.arange(4), [])).histogram
+    found = ratios(LayerLosses(losses.double(), torch.arange(4), [])).histogram
     edges, first, second = found.edges, *found.counts
     assert edges == list(EDGES) and len(edges) == len(first) + 1 and edges[24] == 1
     assert {edges[bin]: count for bin, count in enumerate(first) if count} == {0.5: 1, 1: 2}  # 0 after 0 is as before

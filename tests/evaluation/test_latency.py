@@ -15,6 +15,7 @@ from descend.tasks.text import Classification, NextToken
 from descend.tasks.video import VideoDenoising
 from tests.support import own
 from tests.support.networks import causal, network
+from tests.support.subjects import outcome, subject
 
 
 def texts():
@@ -38,9 +39,11 @@ CASES = {
 def test_deeper_layers_take_longer(name):
     model, task, data = CASES[name]()
     model.train()
-    latency(model, task, data, collate=default_data_collator)  # Transformers hooks its blocks in the first pass
+    outcome(
+        latency, subject(model, task, data, collate=default_data_collator)
+    )  # Transformers hooks its blocks in the first pass
     hooks = [len(module._forward_hooks) for module in model.layer_modules]
-    found = latency(model, task, data, batch_size=4, collate=default_data_collator)
+    found = outcome(latency, subject(model, task, data, batch_size=4, collate=default_data_collator))
     assert len(found.milliseconds) == model.depth + 1 and found.batch_size == 4 and "CPU" in found.device
     assert found.milliseconds[0] > 0 and found.milliseconds == sorted(found.milliseconds)
     assert model.training and hooks == [len(module._forward_hooks) for module in model.layer_modules]
@@ -80,7 +83,7 @@ def test_a_block_and_a_readout_are_what_a_layer_costs():
     model = layered(Named(), blocks="blocks", readout=slow_readout)
     data = [{"x": torch.zeros(2), "labels": torch.zeros(2)} for _ in range(3)]
     Slow.calls = 0
-    found = latency(model, Values(), data, batch_size=8)
+    found = outcome(latency, subject(model, Values(), data, batch_size=8))
     assert Slow.calls == 3 * (WARM_UP + REPEATS) and found.batch_size == 3
     # A sleep is never shorter than it was asked to be.
     assert all(3 * value >= 5 + 10 * layer for layer, value in enumerate(found.milliseconds))
@@ -98,7 +101,7 @@ def test_a_busy_moment_in_every_pass_is_no_slow_layer(monkeypatch):
         return now
 
     monkeypatch.setattr("descend.evaluation.latency._now", clock)
-    found = latency(own.layers(), own.Classes(), own.samples(4), batch_size=4)
+    found = outcome(latency, subject(own.layers(), own.Classes(), own.samples(4), batch_size=4))
     assert looks == places * (WARM_UP + REPEATS)
     assert [4 * value for value in found.milliseconds] == pytest.approx([2, 3, 4, 5])
 
@@ -118,4 +121,4 @@ def test_a_model_that_names_no_layers_is_not_timed():
         def readout(self, hidden):
             return hidden
 
-    assert latency(Whole(), VideoDenoising(), frames()) is None
+    assert outcome(latency, subject(Whole(), VideoDenoising(), frames())) is None

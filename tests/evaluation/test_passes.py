@@ -1,16 +1,17 @@
 """How often evaluation runs the model, and that its shortcuts give what plain passes over each level give."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from transformers import default_data_collator
 
-from descend import UT, DescentProblem, UTConfig
-from descend.evaluation import readings
+from descend import UT, UTConfig
+from descend.evaluation import layers
+from descend.evaluation.evaluate import evaluate
 from descend.evaluation.exits import exits
-from descend.evaluation.judgement import judge
-from descend.evaluation.layers import measure, measure_levels
+from descend.evaluation.layers import measure, read_exits
 from descend.evaluation.probes import Probed
 from descend.evaluation.speculation import agreements, expected_speed, speculation
 from descend.models import LayeredCausalLM, LayeredClassifier
@@ -20,6 +21,7 @@ from descend.tasks.text import Classification, NextToken
 from descend.tasks.text.language import IGNORED
 from descend.tasks.video import VideoDenoising
 from tests.support.networks import causal, network
+from tests.support.subjects import batches, measured, outcome, subject
 
 LEVELS = [0.0, 0.5, 1.0, 2.0]
 
@@ -55,41 +57,42 @@ class Count:
         self.samples += len(output)
 
 
+BATCHES = {"batch_size": 4, "collate": default_data_collator}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_all_layers_at_all_levels_take_one_forward_pass_for_each_level(name):
     model, task, data = CASES[name]()
     count = Count(model)
-    judge(
-        model,
-        task,
-        data,
-        DescentProblem(3, 0.1),
-        GaussianNoise(0.5, 0.3),
-        levels=LEVELS,
-        name=name,
-        batch_size=4,
-        collate=default_data_collator,
-    )
+    evaluate(subject(model, task, data, GaussianNoise(0.5, 0.3), levels=LEVELS, **BATCHES))
     assert count.samples <= 1.1 * len(LEVELS) * len(data)
 
 
-def test_probes_and_exits_take_no_pass_of_their_own_over_the_judged_samples():
+def test_probes_and_exits_take_no_pass_of_their_own_over_the_evaluated_samples():
     model, task, data = CASES["classifier"]()
-    probes = torch.nn.ModuleList(torch.nn.Linear(16, 3) for _ in range(4))
-    probed, noise, problem = Probed(model, probes), GaussianNoise(0.5, 0.3), DescentProblem(3, 0.1)
-    settings = {"batch_size": 4, "collate": default_data_collator}
-    alone = {level: measure(probed, task, data, noise.at(level), **settings) for level in LEVELS}
-    count = Count(model)
-    judged = judge(model, task, data, problem, noise, levels=LEVELS, name="x", probed=probed, **settings).measured
+    model.eval()
+    noise, probes = GaussianNoise(0.5, 0.3), torch.nn.ModuleList(torch.nn.Linear(16, 3) for _ in range(4))
+    seen = replace(subject(model, task, data, noise, levels=LEVELS, **BATCHES), probed=Probed(model, probes))
+    count, kept = Count(model), {}
+    summary = evaluate(seen, [lambda _, levels: kept.update(levels) or []])
     assert count.samples <= 1.1 * len(LEVELS) * len(data)
     for level in LEVELS:
-        assert torch.equal(judged.probed.levels[level].losses, alone[level].losses)
-        assert judged.probed.levels[level].metrics == alone[level].metrics
+        predictions, batch = [], default_data_collator(data)
+        with torch.no_grad(), noise.at(level).on(model, indices=range(len(data))):
+            inputs = task.inputs(batch)
+            looks = model.looks(inputs)
+            for probe, hidden in zip(probes, model.layer_outputs(inputs), strict=True):
+                predictions.append(probe(model.pooled(hidden, looks)))
+        losses = torch.stack([task.losses(each, task.target(batch)) for each in predictions]).double().mean(1)
+        right = torch.stack([each.argmax(-1) == task.target(batch) for each in predictions]).double().mean(1)
+        assert summary.probe.layer_losses[level] == pytest.approx(losses.tolist(), rel=1e-5)
+        assert summary.probe.layer_metrics[level] == pytest.approx(right.tolist())
+        assert torch.equal(kept[level].losses, measured(model, task, data, noise.at(level), **BATCHES).losses)
     before = count.samples
-    known = exits(model, task, data[:5], data, judged=judged.levels[0.0], **settings)
+    known = outcome(exits, seen, kept, validation=data[:5])
     timed = 2 * len(data) + 2 * 4  # with and without leaving, the first batch of each twice
     assert count.samples - before <= 5 + timed
-    unknown = exits(model, task, data[:5], data, **settings)
+    unknown = outcome(exits, seen, validation=data[:5])
     assert known.confidence == unknown.confidence and known.full == unknown.full
 
 
@@ -97,11 +100,10 @@ def test_probes_and_exits_take_no_pass_of_their_own_over_the_judged_samples():
 def test_several_levels_at_once_are_what_each_is_alone(name):
     model, task, data = CASES[name]()
     noises = [None, *(GaussianNoise(level, 0.3, seed=5) for level in LEVELS)]
-    settings = {"batch_size": 4, "collate": default_data_collator}
-    together = measure_levels(model, task, data, noises, **settings)
-    for noise, (measured, probed) in zip(noises, together, strict=True):
-        alone = measure(model, task, data, noise, **settings)
-        assert torch.equal(measured.losses, alone.losses) and measured.metrics == alone.metrics and probed is None
+    together = measure(model, task, batches(**BATCHES).of(data), noises)
+    for noise, at_once in zip(noises, together, strict=True):
+        alone = measured(model, task, data, noise, **BATCHES)
+        assert torch.equal(at_once.losses, alone.losses) and at_once.metrics == alone.metrics
 
 
 def by_hand(kind, level, sample, generator):
@@ -156,15 +158,17 @@ def test_a_language_models_exits_are_read_by_tiles(size, monkeypatch):
     seen, rows = [], []
     read = model.readout
     monkeypatch.setattr(type(model), "readout", lambda self, hidden: rows.append(len(hidden)) or read(hidden))
-    monkeypatch.setattr(readings, "rows_per_tile", lambda vocabulary: size)
+    monkeypatch.setattr(layers, "rows_per_tile", lambda vocabulary: size)
     with torch.no_grad():
-        tiled = readings.read_language_model(model, inputs, task, target, seen.append)
+        tiled, last = read_exits(model, inputs, task, target, watch_rows=seen.append)
         logits = [read(hidden.flatten(0, 1)[inputs["places"]]) for hidden in model.layer_outputs(inputs)]
-    assert max(rows) <= size and tiled.last is None
-    whole = readings.read_predictions(logits, task, target)
-    torch.testing.assert_close(tiled.losses, whole.losses)
-    torch.testing.assert_close(tiled.confidences, whole.confidences)
-    assert torch.equal(tiled.scores, whole.scores) and torch.equal(tiled.decisions, whole.decisions)
+    assert max(rows) <= size and last is None
+    for exit, whole in enumerate(logits):
+        sure, decided = whole.float().softmax(-1).max(-1)
+        torch.testing.assert_close(tiled["losses"][:, exit], task.losses(whole, target))
+        torch.testing.assert_close(tiled["confidences"][:, exit], sure)
+        assert torch.equal(tiled["decisions"][:, exit], decided)
+        assert torch.equal(tiled["scores"][:, exit].bool(), decided == target)
     torch.testing.assert_close(torch.cat(seen), logits[-1])
 
 
@@ -200,7 +204,7 @@ def test_all_depths_take_one_pass_and_one_drafted_answer():
             inside.clear()
 
     model.saved.generate = outermost
-    result = speculation(model, texts(3), IGNORED, prompts=3)
+    result = outcome(speculation, subject(model, None, texts(3)), ignored=IGNORED, prompts=3)
     assert [each.layer for each in result.layers] == [1, 2, 3, 4, 5]
     assert all(0 <= each.acceptance <= 1 for each in result.layers)
     (timed,) = [each for each in result.layers if each.speed is not None]
@@ -212,7 +216,8 @@ def test_all_depths_take_one_pass_and_one_drafted_answer():
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
 def test_a_model_that_can_not_draft_has_agreements_without_a_speed(family):
     """Transformers shortens a model by its configuration, which these do not look at."""
-    result = speculation(LayeredCausalLM(causal(family)), texts(2), IGNORED, prompts=2)
+    seen = subject(LayeredCausalLM(causal(family)), None, texts(2))
+    result = outcome(speculation, seen, ignored=IGNORED, prompts=2)
     assert result.tokens_per_second > 0
     assert [each.layer for each in result.layers] == [1, 2] and {each.speed for each in result.layers} == {None}
 

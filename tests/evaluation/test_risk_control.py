@@ -1,6 +1,5 @@
 """Certified exits: the bound holds over the draw of the validation data, where the law of the data is known."""
 
-import itertools
 import json
 import math
 import re
@@ -46,27 +45,15 @@ def population_risk(threshold):
     return (SPREAD[0] + threshold * SPREAD[1]) * (1 - threshold) ** 2 / 2
 
 
-def test_the_losses_have_the_laws_risk():
-    measured = drawn(200_000, torch.Generator().manual_seed(0))
-    for threshold in (0.3, 0.7, 0.9):
-        assert answers_lost(measured, threshold).double().mean() == pytest.approx(population_risk(threshold), rel=0.05)
-
-
 def test_over_a_thousand_draws_the_risk_is_exceeded_in_at_most_one_minus_confidence():
     generator = torch.Generator().manual_seed(0)
     chosen = [certify(drawn(1000, generator), 0.02, 0.9, noise=0.0).threshold for _ in range(1000)]
     exceeded = sum(each is not None and population_risk(each) > 0.02 for each in chosen)
     assert exceeded <= (1 - 0.9) * 1000
     assert exceeded > 0 and None not in chosen  # the test is not idle: the thresholds reach up to the bound
-
-
-def test_a_threshold_chosen_by_the_measured_risk_alone_would_exceed_it_every_other_time():
-    generator, exceeded = torch.Generator().manual_seed(0), 0
-    for _ in range(200):
-        measured = drawn(1000, generator)
-        safe = itertools.takewhile(lambda each, m=measured: answers_lost(m, each).double().mean() <= 0.02, SEQUENCE)
-        exceeded += population_risk(list(safe)[-1]) > 0.02
-    assert exceeded > 40
+    many = drawn(200_000, generator)
+    for threshold in (0.3, 0.7, 0.9):
+        assert answers_lost(many, threshold).double().mean() == pytest.approx(population_risk(threshold), rel=0.05)
 
 
 def test_the_bound_is_the_exact_binomial_test_in_a_fixed_order():
@@ -203,18 +190,6 @@ def test_too_few_samples_mean_full_depth_and_say_how_many_are_needed(risk, confi
     assert "With 99.5 % confidence at most 0.001 %" in sure.sentence()
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"risk": 5}, {"confidence": 0}, {"confidence": 7}, {"noise": -1}, {"risk": True}, {"threshold": True}]
-)
-def test_a_bound_out_of_range_is_refused(tmp_path, wrong):
-    content = {"threshold": 0.9, "risk": 0.01, "confidence": 0.95, "noise": 0}
-    (tmp_path / CERTIFIED_FILE).write_text(json.dumps(content))
-    assert CertifiedExit.read(tmp_path).threshold == 0.9
-    (tmp_path / CERTIFIED_FILE).write_text(json.dumps(content | wrong))
-    with pytest.raises(InputError, match="evaluate --exit --risk again"):
-        CertifiedExit.read(tmp_path)
-
-
 def test_where_the_safest_threshold_loses_answers_all_go_to_full_depth():
     wrong = drawn(500, torch.Generator().manual_seed(0))
     scores = torch.ones(500, 4).double()
@@ -296,14 +271,23 @@ def test_the_page_on_exits_does_what_it_says(trained):
     assert [each.layer for each in values["answers"]] == [2]
 
 
+WHOLE = {"threshold": 0.9, "risk": 0.01, "confidence": 0.95, "noise": 0}
+WRONG = [{"risk": 5}, {"confidence": 0}, {"confidence": 7}, {"noise": -1}, {"risk": True}, {"threshold": True}]
+
+
 @pytest.mark.parametrize(
-    "content", ["[]", "{}", '{"threshold": 2}', '{"threshold": 2, "risk": 0.1, "confidence": 0.9, "noise": 0}', "oops"]
+    "content",
+    ["[]", "{}", "oops", '{"threshold": 2}', *(json.dumps(WHOLE | each) for each in [{"threshold": 2}, *WRONG])],
 )
 def test_a_damaged_threshold_is_one_line(content, tmp_path):
-    (tmp_path / CERTIFIED_FILE).write_text(content)
+    file = tmp_path / CERTIFIED_FILE
+    file.write_text(json.dumps(WHOLE))
+    assert CertifiedExit.read(tmp_path).threshold == 0.9
+    file.write_text(content)
     with pytest.raises(InputError, match=CERTIFIED_FILE.replace(".", r"\.")) as error:
         CertifiedExit.read(tmp_path)
-    assert "\n" not in str(error.value)
+    words = str(error.value)
+    assert "\n" not in words and (not content.startswith('{"threshold": 0') or "evaluate --exit --risk again" in words)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Bert
 from descend import DescentClassifier, GaussianNoise, run
 from descend.cli import main
 from descend.errors import InputError
-from descend.evaluation.exits import COST, exit_layers, exits
-from descend.evaluation.layers import LayerLosses, embedding_std, measure, metric_value
+from descend.evaluation.exits import COST, exits
+from descend.evaluation.layers import LayerLosses, embedding_std, metric_value
 from descend.evaluation.probes import fit_probes
 from descend.models import LayeredClassifier
 from descend.models.exit_rule import ExitRule
@@ -29,6 +29,7 @@ from descend.tasks.text import (
     tokenize,
 )
 from tests.support.networks import CONFIGS, network
+from tests.support.subjects import batches, measured, outcome, subject
 
 TASK = Classification()
 
@@ -50,7 +51,7 @@ def classifier(tokenizer, **settings):
     return LayeredClassifier(network("distilbert", labels=2, **sizes).eval())
 
 
-def found(decisions, confidences=None, correct=None):
+def layers_of(decisions, confidences=None, correct=None):
     decisions = torch.tensor(decisions)
     confidences = torch.zeros(decisions.shape) if confidences is None else torch.tensor(confidences)
     scores = torch.zeros(decisions.shape) if correct is None else torch.tensor(correct)
@@ -65,9 +66,7 @@ def test_measure_of_a_classifier_is_the_computation_by_hand(tokenizer, samples):
     model, noise = classifier(tokenizer), GaussianNoise(0.5, 0.3, seed=4)
     collate = DataCollatorWithPadding(tokenizer)
     watched = []
-    measured = measure(
-        model, TASK, samples, noise, batch_size=7, collate=collate, watch=lambda *seen: watched.append(seen)
-    )
+    found = measured(model, TASK, samples, noise, 7, collate, watch=lambda *seen: watched.append(seen))
     for place in (0, 13, 59):
         row = samples[place]
         ids, label = torch.tensor([row["input_ids"]]), row["labels"]
@@ -75,58 +74,48 @@ def test_measure_of_a_classifier_is_the_computation_by_hand(tokenizer, samples):
             noisy = noise(model.get_input_embeddings()(ids), indices=[place])
             hidden = model.network.distilbert(inputs_embeds=noisy, output_hidden_states=True).hidden_states
             probabilities = torch.stack([model.readout(each)[0].softmax(-1) for each in hidden])
-        torch.testing.assert_close(
-            measured.losses[place], -probabilities[:, label].log().double(), rtol=1e-4, atol=1e-5
-        )
-        assert measured.decisions[place].tolist() == probabilities.argmax(-1).tolist()
-        torch.testing.assert_close(measured.confidences[place], probabilities.amax(-1), rtol=1e-4, atol=1e-5)
-        assert measured.scores[place].tolist() == (probabilities.argmax(-1) == label).double().tolist()
-    assert measured.metrics == pytest.approx(measured.scores.mean(0).tolist())
+        torch.testing.assert_close(found.losses[place], -probabilities[:, label].log().double(), rtol=1e-4, atol=1e-5)
+        assert found.decisions[place].tolist() == probabilities.argmax(-1).tolist()
+        torch.testing.assert_close(found.confidences[place], probabilities.amax(-1), rtol=1e-4, atol=1e-5)
+        assert found.scores[place].tolist() == (probabilities.argmax(-1) == label).double().tolist()
+    assert found.metrics == pytest.approx(found.scores.mean(0).tolist())
     labels, logits, losses = zip(*((batch["labels"], *last) for batch, *last in watched), strict=True)
     assert torch.cat(logits).shape == (60, 2) and torch.cat(labels).tolist() == samples["labels"]
-    assert torch.equal(torch.cat(losses).double(), measured.losses[:, -1])
-    losses = measured.losses.tolist()
+    assert torch.equal(torch.cat(losses).double(), found.losses[:, -1])
+    losses = found.losses.tolist()
     expected = [[after / before for before, after in pairwise(row)] for row in losses]
-    np.testing.assert_allclose(measured.ratios, expected)
+    np.testing.assert_allclose(found.ratios, expected)
 
 
-def test_ratios_of_losses_that_are_zero():
-    losses = torch.tensor([[0.0, 0.0, 2.0, 1.0]], dtype=torch.float64)
-    assert LayerLosses(losses, torch.arange(1), []).ratios.tolist() == [[1, float("inf"), 0.5]]
-
-
-def test_a_decision_settles_where_it_last_changed():
-    decided = found([[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 1], [2, 2, 1, 1]])
-    assert decided.settled.tolist() == [0, 1, 2, 3, 2]
-
-
-def test_exits_by_confidence_and_patience():
-    sure = found([[0] * 5] * 4, [[1, 0.2, 0.9, 0.1, 0], [1, 0.8, 0, 0, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0.7, 1]])
-    assert exit_layers(sure, ExitRule(threshold=0.7)).tolist() == [2, 1, 4, 3]
-    assert exit_layers(sure, ExitRule(threshold=0.95)).tolist() == [4, 4, 4, 4]
-    decided = found([[0, 1, 1, 1, 1], [1, 1, 0, 1, 1], [0, 1, 0, 1, 0], [1, 0, 0, 1, 1]])
-    assert exit_layers(decided, ExitRule(patience=1)).tolist() == [2, 4, 4, 2]
-    assert exit_layers(decided, ExitRule(patience=2)).tolist() == [3, 4, 4, 4]
-    assert exit_layers(decided, ExitRule(patience=3)).tolist() == [4, 4, 4, 4]
+def test_where_decisions_settle_and_exits_are_taken_by_confidence_and_patience():
+    settling = layers_of([[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 1], [2, 2, 1, 1]])
+    assert settling.settled.tolist() == [0, 1, 2, 3, 2]
+    sure = layers_of([[0] * 5] * 4, [[1, 0.2, 0.9, 0.1, 0], [1, 0.8, 0, 0, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0.7, 1]])
+    assert sure.exit_layers(ExitRule(threshold=0.7)).tolist() == [2, 1, 4, 3]
+    assert sure.exit_layers(ExitRule(threshold=0.95)).tolist() == [4, 4, 4, 4]
+    decided = layers_of([[0, 1, 1, 1, 1], [1, 1, 0, 1, 1], [0, 1, 0, 1, 0], [1, 0, 0, 1, 1]])
+    assert decided.exit_layers(ExitRule(patience=1)).tolist() == [2, 4, 4, 2]
+    assert decided.exit_layers(ExitRule(patience=2)).tolist() == [3, 4, 4, 4]
+    assert decided.exit_layers(ExitRule(patience=3)).tolist() == [4, 4, 4, 4]
 
 
 def test_the_threshold_is_chosen_on_validation_and_reported_on_test(tokenizer, samples):
     model, collate = classifier(tokenizer), DataCollatorWithPadding(tokenizer)
     validation, test = samples.select(range(30)), samples.select(range(30, 60))
-    report = exits(model, TASK, validation, test, batch_size=8, collate=collate)
-    chosen, tried = report.chosen, measure(model, TASK, validation, collate=collate)
+    report = outcome(exits, subject(model, TASK, test, batch_size=8, collate=collate), validation=validation)
+    chosen, tried = report.chosen, measured(model, TASK, validation, collate=collate)
 
-    def share(layers, measured):
-        return measured.scores.gather(1, layers[:, None]).mean().item()
+    def share(layers, found):
+        return found.scores.gather(1, layers[:, None]).mean().item()
 
-    layers = exit_layers(tried, ExitRule(threshold=chosen.threshold))
+    layers = tried.exit_layers(ExitRule(threshold=chosen.threshold))
     assert share(layers, tried) >= tried.metrics[-1] - COST - 1e-9
     for point in report.confidence:
-        others = exit_layers(tried, ExitRule(threshold=point.threshold))
+        others = tried.exit_layers(ExitRule(threshold=point.threshold))
         if share(others, tried) >= tried.metrics[-1] - COST:
             assert others.double().mean() >= layers.double().mean()
-    held = measure(model, TASK, test, collate=collate)
-    at = exit_layers(held, ExitRule(threshold=chosen.threshold))
+    held = measured(model, TASK, test, collate=collate)
+    at = held.exit_layers(ExitRule(threshold=chosen.threshold))
     assert chosen.value == pytest.approx(share(at, held)) and report.full == pytest.approx(held.metrics[-1])
     assert chosen.layers == pytest.approx(at.double().mean().item())
     assert chosen.time_ratio > 0
@@ -148,12 +137,13 @@ def test_an_exit_may_cost_half_a_point_and_no_more(monkeypatch, wrong, leaves, h
     first = [miss] * wrong + [score] * (1000 - wrong)
     correct = [[score, one, score, score] for one in first]
     sure = [[0.0, 0.6 if one == miss else 1.0, 0.6, 1.0] for one in first]
-    judged = found([[0] * 4] * 1000, sure, correct)
+    judged = layers_of([[0] * 4] * 1000, sure, correct)
     judged = replace(judged, metrics=[metric_value(TASK, total, 1000) for total in judged.scores.sum(0).tolist()])
     task = SimpleNamespace(root=False, higher_is_better=higher_is_better)
     monkeypatch.setattr("descend.evaluation.exits._time_ratio", lambda *args, **settings: 0.5)
-    monkeypatch.setattr("descend.evaluation.exits.measure", lambda *args, **settings: judged)
-    chosen = exits(SimpleNamespace(depth=3), task, None, None).chosen
+    monkeypatch.setattr("descend.evaluation.exits.measure", lambda *args, **settings: [judged])
+    seen = subject(SimpleNamespace(depth=3), task, [])
+    chosen = outcome(exits, seen, {0.0: judged}, validation=[]).chosen
     assert chosen.layers == pytest.approx(leaves)
     assert abs(chosen.value - judged.metrics[-1]) <= 0.005 + 1e-12
 
@@ -181,7 +171,7 @@ def test_sigma_is_that_of_all_tokens_of_the_samples_however_they_are_batched(tok
     words = model.get_input_embeddings().weight.detach().double().numpy()
     expected = words[np.concatenate(used)].std()
     collate = DataCollatorWithPadding(tokenizer)
-    assert embedding_std(model, Unknown(), rows, batch_size=batch_size, collate=collate) == pytest.approx(expected)
+    assert embedding_std(model, Unknown(), rows, batches(batch_size, collate)) == pytest.approx(expected)
 
 
 # --- probes
@@ -196,12 +186,11 @@ def test_probes_read_what_a_layer_knows_and_leave_the_model_alone(tokenizer):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     clean = GaussianNoise(0.0, 1.0)
     train, validation = rows.select(range(160)), rows.select(range(160, 200))
-    probed = fit_probes(model, TASK, train, validation, clean, batch_size=16, collate=collate)
+    probed = fit_probes(model, TASK, train, validation, clean, batches(collate=collate))
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
     held = rows.select(range(200, 300))
-    by_probe, by_head = (measure(each, TASK, held, collate=collate) for each in (probed, model))
-    assert min(by_probe.metrics) > 0.9 and max(by_head.metrics) < 0.8
-    assert probed.depth == model.depth and len(by_probe.metrics) == 4
+    both = measured(probed, TASK, held, collate=collate)
+    assert len(both.metrics) == 8 and min(both.metrics[4:]) > 0.9 and max(both.metrics[:4]) < 0.8
 
 
 # --- models that we never trained

@@ -223,7 +223,7 @@ def test_what_export_model_refuses(tmp_path, model, layers, message):
 
 
 def test_wrong_input_is_one_line(language, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("descend.run.judging.of_run", lambda *_: pytest.fail("loaded before the input was checked"))
+    monkeypatch.setattr("descend.run.evaluating.of_run", lambda *_: pytest.fail("loaded before the input was checked"))
     monkeypatch.setattr("descend.run.exporting.of_run", lambda *_: pytest.fail("loaded before the input was checked"))
     out = tmp_path / "out"
     for layers in ("0", "4", "99"):

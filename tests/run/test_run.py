@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from descend import UT, DescentConfig, GaussianNoise, InputError, run
 from descend.cli import main
-from descend.evaluation.energy import MOST_SAMPLES
-from descend.evaluation.layers import evenly, measure
+from descend.evaluation.evaluators import MOST_SAMPLES
+from descend.evaluation.layers import evenly
 from descend.recipes import RECIPES
 from descend.results import read_summary
 from descend.results.ownership import RESULTS
@@ -28,6 +28,7 @@ from descend.training.settings import DescentSettings
 from descend.training.sft import DescentSFTConfig
 from tests.support.runs import SETTINGS, TINY, assert_same_end, rows, stop_after, train
 from tests.support.sources import clips
+from tests.support.subjects import measured
 
 
 @pytest.fixture(scope="module")
@@ -303,7 +304,7 @@ def test_other_data_are_judged_with_the_sigma_and_noise_of_the_run(finished, tmp
     sigma = json.loads((out / "config.json").read_text())["sigma"]
     test, _ = load_test(data, 2)  # all of it: nothing is kept back for training
     network = UT.from_pretrained(out / "model")
-    by_hand = measure(network, VideoDenoising(), test, GaussianNoise(0.8, sigma, 3))
+    by_hand = measured(network, VideoDenoising(), test, GaussianNoise(0.8, sigma, 3))
     assert (summary.dataset, summary.groups) == ("flicker", 4)
     assert summary.sigma == sigma != load_video(data, 2).sigma
     assert summary.values == by_hand.metrics[-1:]

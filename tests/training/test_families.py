@@ -13,6 +13,7 @@ from transformers import (
 from trl import SFTConfig, SFTTrainer
 
 from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError, Objective, evaluate, layered
+from descend.evaluation.layers import Batches
 from descend.evaluation.probes import fit_probes
 from descend.tasks.text import TokenClassification, generate_instructions, learn_tokenizer, tokenize_instructions
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
@@ -149,7 +150,7 @@ def test_a_classifier_with_adapters_learns_under_constraints_and_is_probed(famil
     assert one.evaluate()["eval_loss"] > 0
     model, task = one.objective.model, one.objective.task
     collate = one.data_collator
-    probed = fit_probes(model, task, labelled(), labelled(12), GaussianNoise(0.5, 1.0), collate=collate)
+    probed = fit_probes(model, task, labelled(), labelled(12), GaussianNoise(0.5, 1.0), Batches(collate=collate))
     assert len(probed.probes) == 4
 
 

@@ -34,12 +34,9 @@ def train(words: Sequence[str]) -> None:
 
 def evaluate(words: Sequence[str]) -> None:
     """Evaluate a trained run."""
-    folder, options = _judge_options(words)
-    summary = _judge(folder, options)
-    from descend.run import results_folder
-    from descend.run.evaluating import draw_page
+    folder, summary = evaluated(words)
+    from descend.run.in_memory import draw_page
 
-    folder = results_folder(folder, options["data"], options["task"])
     print(line_of(summary))
     if summary.exit is not None:
         print(summary.exit.sentence(summary.metric))
@@ -49,19 +46,13 @@ def evaluate(words: Sequence[str]) -> None:
         print(page)
 
 
-def judged(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
-    """Evaluate a run without its page; returns its folder and its summary.
+def evaluated(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
+    """Evaluate a run without its page; returns the folder of its results, and its summary.
 
     Args:
         words: The arguments of ``descend evaluate``.
         more: Further arguments of `descend.run.evaluate`.
     """
-    folder, options = _judge_options(words)
-    return folder, _judge(folder, options | more)
-
-
-def _judge_options(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
-    """The run's folder, and the other arguments of `descend.run.evaluate`."""
     parser = command_parser(
         "evaluate", "Losses and errors by layer and noise level, and the verdict on the constraints.", "RUN [options]"
     )
@@ -81,12 +72,12 @@ def _judge_options(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     noise.add_argument(
         "--shift", choices=kinds, metavar="KIND", default=kinds[0], help=f"{', '.join(kinds)} [gaussian]"
     )
-    more = parser.add_argument_group("early exits and probes")
-    more.add_argument("--exit", action="store_true", help="evaluate early exits: accuracy by layers used")
-    more.add_argument("--risk", type=float, metavar="X", help="with --exit: certify that so few lose an answer")
-    more.add_argument("--confidence", type=float, metavar="X", help="with --risk: how sure that must be [0.95]")
-    more.add_argument("--unseen", action="store_true", help="with --task and --risk: the model never saw the data")
-    more.add_argument("--probe", action="store_true", help="fit and evaluate a linear probe at every layer")
+    exits = parser.add_argument_group("early exits and probes")
+    exits.add_argument("--exit", action="store_true", help="evaluate early exits: accuracy by layers used")
+    exits.add_argument("--risk", type=float, metavar="X", help="with --exit: certify that so few lose an answer")
+    exits.add_argument("--confidence", type=float, metavar="X", help="with --risk: how sure that must be [0.95]")
+    exits.add_argument("--unseen", action="store_true", help="with --task and --risk: the model never saw the data")
+    exits.add_argument("--probe", action="store_true", help="fit and evaluate a linear probe at every layer")
     output = parser.add_argument_group("output")
     output.add_argument("--frames", type=int, metavar="N", default=2, help="frames, or texts, to keep for the page [2]")
     add_talk(output)
@@ -96,15 +87,12 @@ def _judge_options(words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
     folder = options.pop("run")
     recipe = check_run(folder, options["model"] if options["task"] is None else None)
     check_data(options["data"], hub=recipe is None or recipe.startswith("text-"))
-    return folder, options
-
-
-def _judge(folder: Path, options: dict[str, Any]) -> "Summary":
     from descend import run
     from descend.results import locked
 
     with locked(folder) if folder.is_dir() else nullcontext():
-        return run.evaluate(folder, **options)
+        summary = run.evaluate(folder, **options, **more)
+    return run.results_folder(folder, options["data"], options["task"]), summary
 
 
 def compare(words: Sequence[str]) -> None:
@@ -193,7 +181,7 @@ def finish(trainer: Any) -> None:
             "No evaluated model met the constraints: train longer, or for fewer steps if only deep layers break; or "
             f"lower {ask}."
         )
-        state = "INFEASIBLE, but not proven" if verdict.unproven == verdict.violated else "INFEASIBLE"
+        state = "INFEASIBLE, but not proven" if verdict.unproven else "INFEASIBLE"
         state = "open, and misses a bound so far" if verdict.open else state
         print(f"WARNING: {out} ends {state}. {offer if best.is_dir() else none}", file=sys.stderr)
 

@@ -2,22 +2,21 @@
 
 import platform
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
-from accelerate.utils import send_to_device
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch import nn
+from torch.utils.data import Subset
 
+from descend.evaluation.evaluate import Levels, Subject
 from descend.evaluation.layers import evenly
 from descend.models.causal import LayeredCausalLM
 from descend.models.denoiser import UnrolledModel
 from descend.models.layered import LayeredModel
 from descend.models.modules import evaluating
-from descend.objective import Task
 from descend.results import Latency
 
 WARM_UP, REPEATS = 2, 9
@@ -25,55 +24,30 @@ WARM_UP, REPEATS = 2, 9
 
 
 @torch.no_grad()
-def latency(
-    model: LayeredModel,
-    task: Task,
-    dataset: Dataset,
-    *,
-    batch_size: int = 16,
-    device: torch.device | str = "cpu",
-    collate: Callable[[list[Any]], dict[str, Any]] | None = None,
-) -> Latency | None:
-    """Time one batch up to each layer and one readout there, on clean inputs.
+def latency(subject: Subject, levels: Levels) -> Iterator[tuple[str, Latency]]:
+    """Time one batch up to each layer and one readout there, on clean inputs; of models that name their layers.
 
     The time of layer l is that of the embedding, blocks 1 … l and one readout: what a model cut after layer l needs. A
     language model reads its last token alone, as in generation. UT and DUST read every layer they pass.
 
     Each layer's own part is the least of `REPEATS` passes, and the parts add up: whatever else the machine does can
-    only lengthen a pass, so one busy moment does not show as a slow layer.
-
-    Args:
-        model: The model; its training mode is left as it was.
-        task: Makes the model's inputs of a batch.
-        dataset: Where the batch is taken from, evenly.
-        batch_size: Samples in the batch.
-        device: Where to compute.
-        collate: How samples become a batch; torch's way unless given.
-
-    Returns:
-        Milliseconds per sample; None for a model that does not say which modules its
-        layers are.
+    only lengthen a pass, so one busy moment does not show as a slow layer. In milliseconds per sample.
     """
+    model, device = subject.model, torch.device(subject.batches.device)
     blocks = list(dict.fromkeys(model.layer_modules))
     if not blocks and not isinstance(model, UnrolledModel):
-        return None
-    chosen = evenly(len(dataset), batch_size)  # type: ignore[arg-type]
-    loader = DataLoader(
-        Subset(dataset, chosen), batch_size=len(chosen), generator=torch.Generator(), collate_fn=collate
-    )
-    inputs = task.inputs(send_to_device(next(iter(loader)), device))
+        return
+    chosen = evenly(len(subject.data), subject.batches.size)  # type: ignore[arg-type]
+    inputs = subject.task.inputs(next(subject.batches.of(Subset(subject.data, chosen))))
     timed = _by_blocks if blocks else _by_predictions
     with evaluating(model):
-        passes = [timed(model, blocks, inputs, torch.device(device)) for _ in range(WARM_UP + REPEATS)][WARM_UP:]
+        passes = [timed(model, blocks, inputs, device) for _ in range(WARM_UP + REPEATS)][WARM_UP:]
     if any(len(seconds) != model.depth + 1 for seconds in passes):
-        return None
+        return
     parts = [[after - before for before, after in pairwise([0.0, *seconds])] for seconds in passes]
     per_sample = 1000 / len(chosen)
-    return Latency(
-        device=device_name(torch.device(device)),
-        batch_size=len(chosen),
-        milliseconds=[per_sample * least for least in accumulate(map(min, zip(*parts, strict=True)))],
-    )
+    milliseconds = [per_sample * least for least in accumulate(map(min, zip(*parts, strict=True)))]
+    yield "latency", Latency(device=device_name(device), batch_size=len(chosen), milliseconds=milliseconds)
 
 
 def device_name(device: torch.device) -> str:
@@ -94,11 +68,14 @@ def _by_blocks(model: LayeredModel, blocks: list[nn.Module], inputs: Any, device
         if not stamps:
             stamps.append(_now(device))
 
-    with _hooked(blocks, before, lambda *_: stamps.append(_now(device))):
+    with ExitStack() as stack:
+        for block in blocks:
+            stack.callback(block.register_forward_pre_hook(before).remove)
+            stack.callback(block.register_forward_hook(lambda *_: stamps.append(_now(device))).remove)
         began = _now(device)
         state = model.layer_outputs(inputs)[-1]
     read = _now(device)
-    model.readout(_read_at(model, state))
+    model.readout(state[:, -1] if isinstance(model, LayeredCausalLM) else state)
     readout = _now(device) - read
     return [stamp - began + readout for stamp in stamps]
 
@@ -107,21 +84,6 @@ def _by_predictions(model: LayeredModel, blocks: list[nn.Module], inputs: Any, d
     """Seconds to each layer, of a model that computes a layer when its prediction is asked for."""
     began = _now(device)
     return [_now(device) - began for _ in model.predictions(inputs)]
-
-
-def _read_at(model: LayeredModel, state: Tensor) -> Tensor:
-    return state[:, -1] if isinstance(model, LayeredCausalLM) else state
-
-
-@contextmanager
-def _hooked(blocks: list[nn.Module], before: Callable[..., None], after: Callable[..., None]) -> Iterator[None]:
-    handles = [block.register_forward_pre_hook(before) for block in blocks]
-    handles += [block.register_forward_hook(after) for block in blocks]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _now(device: torch.device) -> float:

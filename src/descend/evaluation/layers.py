@@ -1,8 +1,8 @@
-"""Losses and metrics of every layer on a data set, at one noise level."""
+"""Losses and metrics of every layer on a data set, over noise levels."""
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,21 +11,57 @@ from typing import Any
 import torch
 from accelerate.utils import send_to_device
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Subset
 
 from descend.errors import InputError
-from descend.evaluation.probes import Probed
-from descend.evaluation.readings import Readings, WatchRows, read_language_model, read_predictions
 from descend.models.causal import LayeredCausalLM
+from descend.models.exit_rule import ExitRule
 from descend.models.modules import evaluating
 from descend.noise import Noise, SampleDraws
 from descend.objective import Task
 from descend.progress import Progress
+from descend.tiles import rows_per_tile
+
+Watch = Callable[[dict[str, Any], Tensor | None, Tensor], None]
+"""Called with a batch, the last exit's prediction (None for a language model) and its losses."""
+
+WatchRows = Callable[[Tensor], None]
+"""Called with the logits (R, V) of the last exit of a language model, a tile of rows at a time."""
+
+Columns = dict[str, list[Tensor]]
+"""Values of the exits by name: losses, scores, decisions, confidences, logits."""
+
+MOST_FOR_SIGMA = 1024
+"""Samples that σ_x is measured on, taken evenly."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """How samples become batches, and where the model computes.
+
+    Attributes:
+        size: Samples at a time.
+        device: The model's device.
+        collate: Makes a batch of samples; torch's way unless given.
+    """
+
+    size: int = 16
+    device: torch.device | str = "cpu"
+    collate: Callable[[list[Any]], Any] | None = None
+
+    def loader(self, dataset: Any) -> DataLoader:
+        """The batches of a data set in its order, on the host."""
+        # A generator of its own: a loader draws a seed from the global one, which is the training's.
+        return DataLoader(dataset, batch_size=self.size, generator=torch.Generator(), collate_fn=self.collate)
+
+    def of(self, dataset: Any) -> Iterator[dict[str, Any]]:
+        """The batches of a data set in its order, on the device."""
+        return (send_to_device(batch, self.device) for batch in self.loader(dataset))
 
 
 @dataclass(frozen=True)
 class LayerLosses:
-    """The result of `measure`.
+    """The result of `measure` at one noise level.
 
     Attributes:
         losses: f_l of every target, (S, L+1), double, on the host: of a sample, or of a token of a text.
@@ -46,6 +82,43 @@ class LayerLosses:
     decisions: Tensor | None = None
     confidences: Tensor | None = None
     logits: tuple[Tensor, Tensor] | None = None
+
+    @classmethod
+    def of(cls, task: Task, columns: Columns, groups: Tensor, targets: Tensor) -> "LayerLosses":
+        """The values of all batches, put together.
+
+        Args:
+            task: Whose metric it is.
+            columns: For each name the values (N, L+1) of each batch.
+            groups: (S,).
+            targets: (S,); only read where the logits were kept.
+        """
+        whole = {name: torch.cat(parts) for name, parts in columns.items()}
+        scores = whole["scores"].double()
+        return cls(
+            losses=whole["losses"].double(),
+            groups=groups,
+            scores=scores,
+            metrics=[metric_value(task, total, len(scores)) for total in scores.sum(0).tolist()],
+            decisions=whole.get("decisions"),
+            confidences=whole.get("confidences"),
+            logits=(whole["logits"], targets) if "logits" in whole else None,
+        )
+
+    def at_exits(self, exits: slice) -> "LayerLosses":
+        """The same of some of the exits, without logits."""
+
+        def part(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values[:, exits].contiguous()
+
+        return LayerLosses(
+            self.losses[:, exits].contiguous(),
+            self.groups,
+            self.metrics[exits],
+            part(self.scores),
+            part(self.decisions),
+            part(self.confidences),
+        )
 
     @property
     def ratios(self) -> Tensor:
@@ -73,6 +146,16 @@ class LayerLosses:
         names, place = self._named
         return values.new_zeros(len(names), *values.shape[1:]).index_add(0, place, values)
 
+    def exit_layers(self, rule: ExitRule) -> Tensor:
+        """The layer 1 … L at which each sample leaves by a rule for early exits, (S,)."""
+        assert self.decisions is not None and self.confidences is not None
+        return rule.layers(self.decisions[:, 1:], self.confidences[:, 1:])
+
+    def scores_at(self, layers: Tensor) -> Tensor:
+        """Each sample's score at a layer (S,) of its own, (S,)."""
+        assert self.scores is not None
+        return self.scores.gather(1, layers[:, None])[:, 0]
+
     @property
     def settled(self) -> Tensor | None:
         """The first layer from which on a sample's decision does not change any more, (S,)."""
@@ -81,10 +164,6 @@ class LayerLosses:
         changes = self.decisions[:, 1:] != self.decisions[:, :-1]
         layers = torch.arange(1, changes.shape[1] + 1)
         return (changes * layers).amax(1)
-
-
-MOST_FOR_SIGMA = 1024
-"""Samples that σ_x is measured on, taken evenly."""
 
 
 def evenly(size: int, count: int) -> list[int]:
@@ -99,15 +178,7 @@ def metric_value(task: Task, total: float, count: float) -> float:
 
 
 @torch.no_grad()
-def embedding_std(
-    model: Any,
-    task: Task,
-    dataset: Any,
-    *,
-    batch_size: int = 16,
-    device: torch.device | str = "cpu",
-    collate: Callable[[list[Any]], dict[str, Any]] | None = None,
-) -> float:
+def embedding_std(model: Any, task: Task, dataset: Any, batches: Batches) -> float:
     """σ_x, the standard deviation of the model's input embedding over a data set.
 
     The task's own `Task.sigma` if it knows; otherwise measured by running the model on up to `MOST_FOR_SIGMA` samples.
@@ -116,9 +187,7 @@ def embedding_std(
         model: A layered model; its training mode is left as it was.
         task: Makes the model's inputs of a batch.
         dataset: Samples, numbered by their place.
-        batch_size: Samples at a time.
-        device: Where to compute.
-        collate: How samples become a batch; torch's way unless given.
+        batches: How they become batches.
     """
     embedding = model.get_input_embeddings()
     known = task.sigma(embedding, dataset)
@@ -131,12 +200,10 @@ def embedding_std(
         values = (embedded if mask is None else embedded[mask]).double().cpu()
         sums.add_(torch.stack([torch.tensor(values.numel()).double(), values.sum(), values.square().sum()]))
 
-    chosen = Subset(dataset, evenly(len(dataset), MOST_FOR_SIGMA))
     handle = embedding.register_forward_hook(add)
     try:
         with evaluating(model):
-            for batch in batches_of(chosen, batch_size, collate):
-                batch = send_to_device(batch, device)
+            for batch in batches.of(Subset(dataset, evenly(len(dataset), MOST_FOR_SIGMA))):
                 mask = task.mask(batch)
                 next(iter(model.predictions(task.inputs(batch))))
     finally:
@@ -145,169 +212,125 @@ def embedding_std(
     return math.sqrt(max(squares / count - (total / count) ** 2, 0.0))
 
 
-def batches_of(dataset: Any, size: int, collate: Callable[[list[Any]], Any] | None) -> DataLoader:
-    """The batches of a data set, of ``size`` samples in their order."""
-    # A generator of its own: a loader draws a seed from the global one, which is the training's.
-    return DataLoader(dataset, batch_size=size, generator=torch.Generator(), collate_fn=collate)
-
-
-Watch = Callable[[dict[str, Any], Tensor | None, Tensor], None]
-"""Called with a batch, the last exit's prediction (None for a language model) and its losses."""
-
-
+@torch.no_grad()
 def measure(
     model: Any,
     task: Task,
-    dataset: Dataset | None,
-    noise: Noise | None = None,
+    batches: Iterable[Any],
+    noises: Sequence[Noise | None] = (None,),
     *,
-    batch_size: int = 16,
-    device: torch.device | str = "cpu",
-    collate: Callable[[list[Any]], dict[str, Any]] | None = None,
     watch: Watch | None = None,
     watch_rows: WatchRows | None = None,
     keep_logits: bool = False,
-    loader: Iterable[Any] | None = None,
-) -> LayerLosses:
-    """Measure every layer on every sample of a data set, in one forward pass.
+    progress: Progress | None = None,
+) -> list[LayerLosses]:
+    """Measure every layer on every sample of a data set, in one forward pass for each noise level.
 
     The noise of a sample depends on the noise's seed and the sample's number alone: every model and every level meets
-    the same draws. Metrics are over the whole data set, not a mean of batch means.
+    the same draws. A batch is loaded once, and a sample's noise is drawn once for all levels. Metrics are over the
+    whole data set, not a mean of batch means.
 
     Args:
-        model: A `LayeredModel`; its training mode is left as it was.
+        model: A `LayeredModel`, or probes beside one; its training mode is left as it was.
         task: The loss and the metric.
-        dataset: Samples, numbered by their place, with a ``group`` where some are not independent.
-        noise: On the output of the model's input embedding; None for clean inputs.
-        batch_size: Samples at a time.
-        device: Where to compute.
-        collate: How samples become a batch; torch's way unless given.
-        watch: Called with each batch, while the batch's noise is on.
+        batches: All samples, numbered by their place, on the model's device; with a ``group`` where some are not
+            independent.
+        noises: The noise of each level, on the output of the model's input embedding; None for clean inputs.
+        watch: Called with each batch at each level, while the batch's noise is on.
         watch_rows: Called with the last exit's logits of a language model, tile by tile.
         keep_logits: Give every layer's predictions, of a task whose predictions are logits (N, C).
-        loader: Gives the batches, in place of ``dataset``, ``batch_size`` and ``collate``.
-
-    Raises:
-        InputError: If there is no sample, or none of them has a target.
-    """
-    ((measured, _),) = measure_levels(
-        model,
-        task,
-        dataset,
-        [noise],
-        batch_size=batch_size,
-        device=device,
-        collate=collate,
-        watch=watch,
-        watch_rows=watch_rows,
-        keep_logits=keep_logits,
-        loader=loader,
-    )
-    return measured
-
-
-@torch.no_grad()
-def measure_levels(
-    model: Any,
-    task: Task,
-    dataset: Dataset | None,
-    noises: Sequence[Noise | None],
-    *,
-    batch_size: int = 16,
-    device: torch.device | str = "cpu",
-    collate: Callable[[list[Any]], dict[str, Any]] | None = None,
-    probed: Probed | None = None,
-    watch: Watch | None = None,
-    watch_rows: WatchRows | None = None,
-    keep_logits: bool = False,
-    loader: Iterable[Any] | None = None,
-    progress: Progress | None = None,
-) -> list[tuple[LayerLosses, LayerLosses | None]]:
-    """Measure every layer at several noise levels, in one forward pass for each.
-
-    A batch is loaded once, and a sample's noise is drawn once for all levels.
-
-    Args:
-        model: As in `measure`, like all other arguments that are not described here.
-        task: See `measure`.
-        dataset: See `measure`.
-        noises: The noise of each level; None for clean inputs.
-        batch_size: See `measure`.
-        device: See `measure`.
-        collate: See `measure`.
-        probed: Linear probes of the model's layers, to be measured in the same forward passes.
-        watch: See `measure`.
-        watch_rows: See `measure`.
-        keep_logits: See `measure`.
-        loader: See `measure`.
         progress: A bar to advance by one per sample and level.
 
     Returns:
-        For each level the layers' losses, and those of the probes or None.
+        The layers' losses at each level.
 
     Raises:
         InputError: If there is no sample, or none of them has a target.
     """
-    training = model.training
-    model.eval()
-    columns: list[tuple[_Columns, _Columns]] = [(defaultdict(list), defaultdict(list)) for _ in noises]
+    levels: list[Columns] = [defaultdict(list) for _ in noises]
     all_groups: list[Tensor] = []
     targets: list[Tensor] = []
     seen = 0
-    if loader is None:
-        loader = batches_of(dataset, batch_size, collate)
-    for batch in loader:
-        batch = send_to_device(batch, device)
-        inputs, target, mask = task.inputs(batch), task.target(batch), task.mask(batch)
-        owners = task.owners(batch).cpu()
-        size = len(next(value for value in batch.values() if isinstance(value, Tensor) and value.ndim))
-        draws = SampleDraws(range(seen, seen + size))
-        for noise, (by_head, by_probe) in zip(noises, columns, strict=True):
-            noisy = noise is not None and noise.level > 0
-            with noise.on(model, mask=mask, indices=draws) if noise and noisy else nullcontext():
-                if isinstance(model, LayeredCausalLM) and "places" in inputs:
-                    readings = read_language_model(model, inputs, task, target, watch_rows)
-                elif probed is not None:
-                    predictions, probes = probed.beside_head(inputs)
-                    readings = read_predictions(predictions, task, target, keep_logits=keep_logits)
-                    _add(by_probe, read_predictions(probes, task, target))
-                else:
-                    readings = read_predictions(model.predictions(inputs), task, target, keep_logits=keep_logits)
-                _add(by_head, readings)
-                if watch is not None:
-                    watch(batch, readings.last, readings.losses[:, -1])
-            if progress is not None:
-                progress.update(size)
-        groups = task.groups(batch)
-        all_groups.append(seen + owners if groups is None else groups.cpu()[owners])
-        targets.append(target.cpu() if keep_logits else target[:0].cpu())
-        # Of packed texts there are more than rows.
-        seen += max(size, int(owners.max()) + 1 if len(owners) else 0)
-    model.train(training)
+    with evaluating(model):
+        for batch in batches:
+            inputs, target, mask = task.inputs(batch), task.target(batch), task.mask(batch)
+            owners = task.owners(batch).cpu()
+            size = len(next(value for value in batch.values() if isinstance(value, Tensor) and value.ndim))
+            draws = SampleDraws(range(seen, seen + size))
+            for noise, columns in zip(noises, levels, strict=True):
+                with noise.on(model, mask=mask, indices=draws) if noise and noise.level > 0 else nullcontext():
+                    values, last = read_exits(
+                        model, inputs, task, target, watch_rows=watch_rows, keep_logits=keep_logits
+                    )
+                    for name, value in values.items():
+                        columns[name].append(value.cpu())
+                    if watch is not None:
+                        watch(batch, last, values["losses"][:, -1])
+                if progress is not None:
+                    progress.update(size)
+            groups = task.groups(batch)
+            all_groups.append(seen + owners if groups is None else groups.cpu()[owners])
+            targets.append(target.cpu() if keep_logits else target[:0].cpu())
+            # Of packed texts there are more than rows.
+            seen += max(size, int(owners.max()) + 1 if len(owners) else 0)
     if not any(len(part) for part in all_groups):
         raise InputError("expected a data set with at least one target to measure; got none.")
     shared = torch.cat(all_groups), torch.cat(targets)
-    return [(_whole(task, head, *shared), _whole(task, probe, *shared) if probe else None) for head, probe in columns]
+    return [LayerLosses.of(task, columns, *shared) for columns in levels]
 
 
-_Columns = dict[str, list[Tensor]]
+def read_exits(
+    model: Any,
+    inputs: Any,
+    task: Task,
+    target: Tensor,
+    *,
+    watch_rows: WatchRows | None = None,
+    keep_logits: bool = False,
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Read every exit on one batch of N targets, from one forward pass.
+
+    No more than `TILE` logits of a language model are held at once.
+
+    Args:
+        model: As in `measure`.
+        inputs: The model's inputs.
+        task: Its loss, score and decision.
+        target: (N, …).
+        watch_rows: Sees the last exit's logits of a language model.
+        keep_logits: Keep the predictions (N, C).
+
+    Returns:
+        ``losses``, ``scores``, and for a task with decisions ``decisions`` and ``confidences``, each (N, L+1), with
+        ``logits`` (N, L+1, C) if they are kept; and the last exit's prediction, None for a language model, whose logits
+        do not outlive their tile.
+    """
+    tiled = isinstance(model, LayeredCausalLM) and "places" in inputs
+    exits = _in_tiles(model, inputs, target) if tiled else ([(each, target)] for each in model.predictions(inputs))
+    columns: Columns = defaultdict(list)
+    prediction = None
+    for exit, tiles in enumerate(exits):
+        parts: Columns = defaultdict(list)
+        for prediction, targets in tiles:
+            parts["losses"].append(task.losses(prediction, targets))
+            parts["scores"].append(task.score(prediction, targets))
+            decided = task.decide(prediction)
+            if decided is not None:
+                parts["decisions"].append(decided[0])
+                parts["confidences"].append(decided[1])
+            if keep_logits:
+                parts["logits"].append(prediction)
+            if watch_rows is not None and tiled and exit == model.depth:
+                watch_rows(prediction)
+        for name, values in parts.items():
+            columns[name].append(torch.cat(values))
+    return {name: torch.stack(values, 1) for name, values in columns.items()}, None if tiled else prediction
 
 
-def _add(columns: _Columns, readings: Readings) -> None:
-    for name, values in readings.columns().items():
-        columns[name].append(values)
-
-
-def _whole(task: Task, columns: _Columns, groups: Tensor, targets: Tensor) -> LayerLosses:
-    """The batches of one level, put together."""
-    whole = {name: torch.cat(parts) for name, parts in columns.items()}
-    scores = whole["scores"].double()
-    return LayerLosses(
-        losses=whole["losses"].double(),
-        groups=groups,
-        scores=scores,
-        metrics=[metric_value(task, total, len(scores)) for total in scores.sum(0).tolist()],
-        decisions=whole.get("decisions"),
-        confidences=whole.get("confidences"),
-        logits=(whole["logits"], targets) if "logits" in whole else None,
-    )
+def _in_tiles(model: LayeredCausalLM, inputs: Any, target: Tensor) -> Iterator[Iterator[tuple[Tensor, Tensor]]]:
+    """For each exit of a language model its logits and their targets, a tile of rows at a time."""
+    rows, size = inputs["places"], rows_per_tile(model.limits["vocabulary"])
+    starts = range(0, max(len(rows), 1), size)  # a batch without a target has one empty tile
+    for state in model.layer_outputs(inputs):
+        flat = state.flatten(0, -2)
+        yield ((model.readout(flat[rows[at : at + size]]), target[at : at + size]) for at in starts)

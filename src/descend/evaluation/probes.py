@@ -1,14 +1,14 @@
 """Linear probes: the information in each layer of a classifier, whether or not its own head can read it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from accelerate.utils import send_to_device
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import Dataset, Subset
 
+from descend.evaluation.layers import Batches
 from descend.models.classifiers import LayeredClassifier
 from descend.noise import Noise
 from descend.objective import Task
@@ -21,7 +21,7 @@ RIDGES = (1.0, 10.0, 100.0, 1000.0, 10000.0)
 
 
 class Probed(nn.Module):
-    """A classifier whose layers are read by one linear probe each, in place of the shared head.
+    """A classifier whose layers are read by the shared head, and by one linear probe each.
 
     Args:
         classifier: The classifier.
@@ -33,31 +33,20 @@ class Probed(nn.Module):
         self.classifier, self.probes = classifier, probes
 
     @property
-    def depth(self) -> int:
-        """L, the number of blocks."""
-        return self.classifier.depth
+    def library(self) -> nn.Module:
+        """The classifier's module of Transformers."""
+        return self.classifier.library
 
     def get_input_embeddings(self) -> nn.Module:
         """The classifier's."""
         return self.classifier.get_input_embeddings()
 
-    def layer_outputs(self, inputs: Any) -> tuple[Tensor, ...]:
-        """The head's input at h_0 … h_L, each (B, H)."""
-        looks = self.classifier.looks(inputs)
-        return tuple(self.classifier.pooled(hidden, looks) for hidden in self.classifier.layer_outputs(inputs))
-
     def predictions(self, inputs: Any) -> Iterator[Tensor]:
-        """Each layer's logits (B, C), by its own probe."""
-        return (probe(pooled) for probe, pooled in zip(self.probes, self.layer_outputs(inputs), strict=True))
-
-    def beside_head(self, inputs: Any) -> tuple[Iterator[Tensor], Iterator[Tensor]]:
-        """Each layer's logits (B, C) by the classifier's head and by its own probe, from one forward pass."""
+        """Logits (B, C) of h_0 … h_L by the classifier's head, then by the probes, from one forward pass."""
         looks, states = self.classifier.looks(inputs), self.classifier.layer_outputs(inputs)
-        pooled = [self.classifier.pooled(hidden, looks) for hidden in states]
-        return (
-            (self.classifier.readout(hidden, looks) for hidden in states),
-            (probe(each) for probe, each in zip(self.probes, pooled, strict=True)),
-        )
+        yield from (self.classifier.readout(hidden, looks) for hidden in states)
+        for probe, hidden in zip(self.probes, states, strict=True):
+            yield probe(self.classifier.pooled(hidden, looks))
 
 
 def fit_probes(
@@ -66,10 +55,7 @@ def fit_probes(
     train: Dataset,
     validation: Dataset,
     noise: Noise,
-    *,
-    batch_size: int = 16,
-    device: torch.device | str = "cpu",
-    collate: Callable[[list[Any]], dict[str, Any]] | None = None,
+    batches: Batches,
 ) -> Probed:
     """Fit a logistic regression to every layer, its ridge chosen by the loss on validation samples.
 
@@ -79,13 +65,10 @@ def fit_probes(
         train: Samples to fit to; the first `MOST` are used.
         validation: Samples to choose each layer's ridge on, of `RIDGES`: a classifier has seen its training samples,
             and tells them apart better than others.
-        noise: That of the verdict: the kind that is judged, at the training's level.
-        batch_size: Samples at a time.
-        device: Where to compute.
-        collate: How samples become a batch; torch's way unless given.
+        noise: The kind that is evaluated, at the training's level.
+        batches: How samples become batches.
     """
     classifier.eval()
-    empty = Probed(classifier, nn.ModuleList())
 
     @torch.no_grad()
     def features(dataset: Dataset) -> tuple[Tensor, Tensor]:
@@ -93,13 +76,15 @@ def fit_probes(
         some = Subset(dataset, range(min(MOST, len(dataset))))  # type: ignore[arg-type]
         pooled: list[Tensor] = []
         targets: list[Tensor] = []
-        for batch in DataLoader(some, batch_size=batch_size, collate_fn=collate):
-            batch = send_to_device(batch, device)
+        for batch in batches.of(some):
             first = sum(map(len, targets))
             targets.append(task.target(batch).cpu())
             numbers = range(first, first + len(targets[-1]))
+            inputs = task.inputs(batch)
+            looks = classifier.looks(inputs)
             with noise.on(classifier, mask=task.mask(batch), indices=numbers):
-                pooled.append(torch.stack(empty.layer_outputs(task.inputs(batch))).double().cpu())
+                states = [classifier.pooled(hidden, looks) for hidden in classifier.layer_outputs(inputs)]
+                pooled.append(torch.stack(states).double().cpu())
         return torch.cat(pooled, 1), torch.cat(targets)
 
     (fitted, target), (held, held_target) = features(train), features(validation)
@@ -108,7 +93,7 @@ def fit_probes(
         candidates = [_fit(layer, target, classifier.limits["labels"], ridge) for ridge in RIDGES]
         losses = [F.cross_entropy(probe(held_layer), held_target).item() for probe in candidates]
         probes.append(candidates[losses.index(min(losses))])
-    return Probed(classifier, nn.ModuleList(probes).float().to(device))
+    return Probed(classifier, nn.ModuleList(probes).float().to(batches.device))
 
 
 def _fit(features: Tensor, target: Tensor, classes: int, ridge: float) -> nn.Linear:

@@ -121,7 +121,8 @@ def answers_lost(measured: LayerLosses, threshold: float) -> Tensor:
         measured: Scores, decisions and confidences of every layer; a score is 1 for a right answer and 0 for a wrong.
         threshold: See `ExitRule`.
     """
-    return _scores_at_exit(measured, threshold) < _scores(measured)[:, -1]
+    assert measured.scores is not None
+    return measured.scores_at(measured.exit_layers(ExitRule(threshold))) < measured.scores[:, -1]
 
 
 def certify(measured: LayerLosses, risk: float, confidence: float, *, noise: float) -> Guarantee:
@@ -156,11 +157,6 @@ def certify(measured: LayerLosses, risk: float, confidence: float, *, noise: flo
     )
 
 
-def _kl(share: float, risk: float) -> float:
-    """The Kullback-Leibler divergence of a coin with ``share`` from one with ``risk``."""
-    return float(rel_entr(share, risk) + rel_entr(1 - share, 1 - risk))
-
-
 def _needed(risk: float, confidence: float) -> float:
     """How many groups of one size it takes without a lost answer: ln(1 − confidence) / ln(1 − risk)."""
     return math.log1p(-confidence) / math.log1p(-risk)
@@ -175,14 +171,3 @@ def on_test_data(guarantee: Guarantee, measured: LayerLosses) -> Guarantee:
     """
     lost = 0.0 if guarantee.threshold is None else answers_lost(measured, guarantee.threshold).double().mean().item()
     return guarantee.model_copy(update={"test": len(measured.losses), "test_risk": lost})
-
-
-def _scores(measured: LayerLosses) -> Tensor:
-    assert measured.scores is not None
-    return measured.scores
-
-
-def _scores_at_exit(measured: LayerLosses, threshold: float) -> Tensor:
-    assert measured.decisions is not None and measured.confidences is not None
-    layers = ExitRule(threshold).layers(measured.decisions[:, 1:], measured.confidences[:, 1:])
-    return _scores(measured).gather(1, layers[:, None])[:, 0]

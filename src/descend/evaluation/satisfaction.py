@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from scipy.stats import t as student
@@ -12,16 +11,7 @@ from descend.core import DescentProblem, refuse_negative
 from descend.errors import InputError
 from descend.evaluation.layers import LayerLosses
 from descend.jackknife import degrees_of_freedom
-from descend.results import ENOUGH_GROUPS
-
-CONFIDENCE = 0.95
-"""Of all intervals at once."""
-
-LEAST_FALL = 0.001
-"""Certain falls below this share are not listed: in per cent, with one decimal, they read as none."""
-
-TOLERANCE = 0.01
-"""A constraint missed by more than this share of its bound is broken, however wide its interval."""
+from descend.results import CONFIDENCE, ENOUGH_GROUPS, TOLERANCE, Verdict
 
 
 def preferred(costs: Sequence[float], feasible: Sequence[bool]) -> int:
@@ -34,108 +24,6 @@ def preferred(costs: Sequence[float], feasible: Sequence[bool]) -> int:
     places = sorted(range(len(costs)), key=lambda place: costs[place])
     limit = costs[places[0]] + TOLERANCE * abs(costs[places[0]])
     return next((place for place in places if feasible[place] and costs[place] <= limit), places[0])
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether the constraints hold, as far as the samples can tell.
-
-    Attributes:
-        violations: The violation of each descent constraint on the data set, L numbers, ≤ 0 where it holds.
-        intervals: A (low, high) of each, simultaneous at 95 % over all constraints in force; NaN where the verdict is
-            open.
-        cap_violation: That of the cap, 0 without one.
-        cap_interval: Its interval.
-        violated: Broken constraints, by layer; 0 stands for the cap. Their interval lies above 0, which proves it, or
-            they are missed by more than 1 % of their bound.
-        undecided: Constraints that are not broken, but whose interval is unknown or reaches above 0.
-        feasible: No constraint is broken.
-        certain: No constraint is broken or undecided, and the verdict is not open.
-        groups: How many independent groups of samples the intervals rest on.
-        worst: The largest violation of a constraint in force, the cap's among them; −∞ if none is.
-        bounds: What each layer's loss had to reach, L numbers; None where no constraint is in force.
-        certified: By which share each layer lowers the loss of the one before at least, 1 − f_l / f_{l−1}, with 95 %
-            confidence for all L layers together; L numbers, below 0 where the data can't exclude that it rises, and
-            NaN where the verdict is open.
-    """
-
-    violations: list[float]
-    intervals: list[tuple[float, float]]
-    cap_violation: float
-    cap_interval: tuple[float, float]
-    violated: list[int]
-    undecided: list[int]
-    feasible: bool
-    certain: bool
-    groups: int
-    worst: float
-    bounds: list[float | None]
-    certified: list[float]
-
-    @property
-    def open(self) -> bool:
-        """Whether groups are fewer than `ENOUGH_GROUPS`, and no constraint is proven broken all the same."""
-        return self.groups < ENOUGH_GROUPS and self.violated == self.unproven
-
-    @property
-    def single(self) -> bool:
-        """Whether all samples are of one group, such as the windows of one clip."""
-        return self.groups == 1
-
-    def certificate(self) -> str:
-        """What is certain of each layer, in words; empty where the verdict is open."""
-        if self.open:
-            return ""
-        shares = enumerate(self.certified, start=1)
-        falls = [f"layer {layer} by {share:.1%}" for layer, share in shares if share >= LEAST_FALL]
-        if not falls:
-            return f"No layer is certain to lower the loss by {LEAST_FALL:.1%} on these data."
-        return f"With {CONFIDENCE:.0%} confidence these layers lower the loss at least: {', '.join(falls)}."
-
-    def sentence(self, data: str = "held-out data") -> str:
-        """The verdict in words; ``data`` are what it was measured on."""
-        if self.open:
-            return (
-                f"Open: {self.groups} group{'s' * (self.groups > 1)} of samples, at least {ENOUGH_GROUPS} are needed "
-                f"for a verdict, such as {ENOUGH_GROUPS} clips or texts. So far {self._so_far(data)}."
-            )
-        return self._broken(data) if self.violated else self._feasible(data)
-
-    def _so_far(self, data: str) -> str:
-        """What the mean losses alone say."""
-        missed = _misses(self.violated)
-        return f"{missed} on {data}" if missed else f"no constraint is missed by more than {TOLERANCE:.0%} on {data}"
-
-    def _feasible(self, data: str) -> str:
-        """What is known of constraints that are not broken."""
-        if self.certain:
-            return f"Feasible: every constraint holds on {data}."
-        if not self.undecided:
-            return f"Feasible as far as the data can tell: every constraint holds on {data}."
-        return (
-            f"Feasible as far as the data can tell: no constraint is broken on {data}, but it can't be excluded "
-            f"for {_names(self.undecided)}."
-        )
-
-    @property
-    def unproven(self) -> list[int]:
-        """Broken constraints whose interval contains 0, so that the miss of more than 1 % may be chance."""
-        known = zip([self.cap_violation, *self.violations], [self.cap_interval, *self.intervals], strict=True)
-        chance = [math.isfinite(missed) and not low > 0 for missed, (low, _) in known]
-        return [constraint for constraint in self.violated if chance[constraint]]
-
-    def _broken(self, data: str) -> str:
-        """Which constraints are broken, and of which that is not proven."""
-        unproven = self.unproven
-        proven = [constraint for constraint in self.violated if constraint not in unproven]
-        misses = _misses(unproven)
-        if not proven:
-            return f"INFEASIBLE, but not proven: {misses} on {data}, which may be chance. Judge on more samples."
-        breaks = "breaks its constraint" if len(proven) == 1 else "break their constraints"
-        words = f"INFEASIBLE: {_names(proven)} {breaks} on {data}."
-        if not unproven:
-            return words
-        return f"{words} {misses[0].upper()}{misses[1:]}, which may be chance: judge on more samples."
 
 
 def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
@@ -174,7 +62,8 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
     intervals = list(zip(low.tolist(), high.tolist(), strict=True))
     return Verdict(
         violations=estimate[1:].tolist(),
-        intervals=intervals[1:],
+        violation_intervals=intervals[1:],
+        cap=problem.cap,
         cap_violation=estimate[0].item(),
         cap_interval=intervals[0],
         violated=violated.nonzero().flatten().tolist(),
@@ -182,7 +71,6 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
         feasible=not violated.any().item(),
         certain=not (violated | undecided).any().item() and layers.group_count >= ENOUGH_GROUPS,
         groups=layers.group_count,
-        worst=estimate[problem.in_force].max().item() if problem.constrained else -math.inf,
         bounds=[
             bound if on else None
             for bound, on in zip(problem.bounds(mean)[1:].tolist(), problem.in_force[1:].tolist(), strict=True)
@@ -258,17 +146,3 @@ def _two_sided(problem: DescentProblem) -> DescentProblem:
         stop_gradient=False,
         cap_layer=problem.cap_layer,
     )
-
-
-def _misses(constraints: list[int]) -> str:
-    """That constraints are missed by more than the tolerance; empty without any."""
-    misses = "misses its bound" if len(constraints) == 1 else "miss their bounds"
-    return f"{_names(constraints)} {misses} by more than {TOLERANCE:.0%}" if constraints else ""
-
-
-def _names(constraints: list[int]) -> str:
-    layers = ", ".join(str(layer) for layer in constraints if layer)
-    words = (["the cap"] if 0 in constraints else []) + (
-        [f"layer{'s' if ',' in layers else ''} {layers}"] if layers else []
-    )
-    return " and ".join(words)

@@ -1,32 +1,26 @@
 """Self-speculative decoding: the first k layers draft, the whole model checks (Elhoushi et al., 2024)."""
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.utils import logging
 
+from descend.evaluation.evaluate import Levels, Subject
 from descend.evaluation.layers import evenly
 from descend.models.causal import LayeredCausalLM
 from descend.results import Drafts, Speculation
 from descend.tiles import rows_per_tile
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 PROMPTS, NEW_TOKENS = 16, 64
 
 
 @torch.no_grad()
 def speculation(
-    model: LayeredCausalLM,
-    dataset: "Dataset",
-    ignored: int,
-    *,
-    device: torch.device | str = "cpu",
-    prompts: int = PROMPTS,
-) -> Speculation:
+    subject: Subject, levels: Levels, *, ignored: int, prompts: int = PROMPTS
+) -> Iterator[tuple[str, Speculation]]:
     """The share of tokens on which the first k layers agree with the whole model, and the time that drafting saves.
 
     The whole model answers some prompts greedily, on clean inputs. One forward pass over each answer reads the tokens
@@ -34,20 +28,23 @@ def speculation(
     ``generate(..., assistant_early_exit=k)``, whose answers are the whole model's own by construction.
 
     Args:
-        model: A causal language model in layers.
-        dataset: Tokenized samples with ``input_ids`` and ``labels``; what comes before the first target is the prompt.
+        subject: A causal language model, and tokenized samples with ``input_ids`` and ``labels``; what comes before the
+            first target is the prompt.
+        levels: What was measured.
         ignored: The label of a token that is no target.
-        device: Where the model is.
         prompts: How many samples to answer, evenly chosen.
 
-    Returns:
-        ``tokens_per_second`` at full depth; and for every k = 1 … L−1 in ``layers`` its ``acceptance``, the share of
-        the answers' tokens that exit k predicts from the tokens before them. ``speed``, the tokens per second against
-        full depth, is measured for the k of the greatest expected speed, see `expected_speed`, and None for others
-        and for families that Transformers can't draft with.
+    Yields:
+        ``speculation``: ``tokens_per_second`` at full depth; and for every k = 1 … L−1 in ``layers`` its
+        ``acceptance``, the share of the answers' tokens that exit k predicts from the tokens before them. ``speed``,
+        the tokens per second against full depth, is measured for the k of the greatest expected speed, see
+        `expected_speed`, and None for others and for families that Transformers can't draft with.
     """
-    chosen = [dataset[place] for place in evenly(len(dataset), prompts)]
-    asked = [_prompt(sample, ignored, device) for sample in chosen]
+    model, dataset = subject.model, subject.data
+    if not isinstance(model, LayeredCausalLM) or model.depth < 2:
+        return
+    chosen = [dataset[place] for place in evenly(len(dataset), prompts)]  # type: ignore[arg-type]
+    asked = [_prompt(sample, ignored, subject.batches.device) for sample in chosen]
     model.saved.eval()
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # Transformers warns about arguments that it passes itself
@@ -67,7 +64,7 @@ def speculation(
             layers[best.layer - 1] = best.model_copy(update={"speed": speed})
     finally:
         logging.set_verbosity(verbosity)
-    return Speculation(prompts=len(asked), tokens_per_second=written / seconds, layers=layers)
+    yield "speculation", Speculation(prompts=len(asked), tokens_per_second=written / seconds, layers=layers)
 
 
 def expected_speed(cost: float, acceptance: float) -> float:

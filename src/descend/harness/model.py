@@ -19,7 +19,7 @@ from descend.models import LayeredCausalLM
 from descend.models.first_layers import keep_first
 from descend.progress import is_quiet
 from descend.results import check_language_run
-from descend.run.judging import of_run
+from descend.run.loading import of_run
 
 
 @register_model("descend")

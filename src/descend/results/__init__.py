@@ -21,7 +21,19 @@ from descend.results.base import (
     parse,
 )
 from descend.results.config import MODELS, RunConfig, check_language_run, check_model, read_config
-from descend.results.decisions import DECISIONS_FILE, DecidedText, Decision, Decisions, read_decisions
+from descend.results.evaluated import (
+    DECISIONS_FILE,
+    TRAIN_LOSSES_FILE,
+    DecidedText,
+    Decision,
+    Decisions,
+    Groups,
+    LayerGroups,
+    TrainLosses,
+    read_decisions,
+    read_groups,
+    read_train_losses,
+)
 from descend.results.findings import (
     WITHIN,
     AnytimeCurve,
@@ -38,14 +50,11 @@ from descend.results.findings import (
     Speculation,
 )
 from descend.results.folder import LOCK_FILE, PART, locked, of_disk, put, read_json, write_json
-from descend.results.groups import Groups, LayerGroups, read_groups
 from descend.results.records import Record, Records, read_records
 from descend.results.summary import (
-    ENOUGH_GROUPS,
     LAST_TRAINED,
     REQUIRED,
     Comparison,
-    Measured,
     Provenance,
     Summary,
     anytime_curves,
@@ -54,11 +63,12 @@ from descend.results.summary import (
     read_summary,
 )
 from descend.results.tasks import Completion, TaskComparison, TaskCurve, TaskResults, TaskRun, read_completions
-from descend.results.train_losses import TRAIN_LOSSES_FILE, TrainLosses, read_train_losses
 from descend.results.trained import CERTIFIED_FILE, TRAINED_FILE, TRAINED_KEY, CertifiedExit, Trained, read_trained
+from descend.results.verdict import CONFIDENCE, ENOUGH_GROUPS, TOLERANCE, Verdict
 
 __all__ = [
     "CERTIFIED_FILE",
+    "CONFIDENCE",
     "CONFIG_FILE",
     "DECISIONS_FILE",
     "ELSEWHERE",
@@ -72,6 +82,7 @@ __all__ = [
     "REQUIRED",
     "SCHEMA",
     "SUMMARY_FILE",
+    "TOLERANCE",
     "TRAINED_FILE",
     "TRAINED_KEY",
     "TRAIN_LOSSES_FILE",
@@ -94,7 +105,6 @@ __all__ = [
     "Histogram",
     "Latency",
     "LayerGroups",
-    "Measured",
     "Number",
     "Numbers",
     "OptionalNumbers",
@@ -114,6 +124,7 @@ __all__ = [
     "TaskRun",
     "TrainLosses",
     "Trained",
+    "Verdict",
     "anytime_curves",
     "check_language_run",
     "check_model",

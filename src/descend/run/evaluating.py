@@ -1,255 +1,280 @@
-"""Judge any model from Python, as ``descend evaluate`` judges a run."""
+"""Evaluate a run's folder, or a saved classifier of Transformers: ``descend evaluate``."""
 
-import logging
-import shlex
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
-from transformers import Trainer, default_data_collator
-from transformers.trainer_utils import RemoveColumnsCollator
+from torch.utils.data import Dataset, Subset
 
-from descend.core import DescentProblem
-from descend.errors import InputError, reason
-from descend.evaluation.judgement import PLAIN_ALPHA, judge
+from descend.contract import resolve
+from descend.errors import InputError
+from descend.evaluation.evaluate import Evaluator, Subject, usual_curve
+from descend.evaluation.evaluate import evaluate as evaluate_subject
+from descend.evaluation.evaluators import decided_texts, energies, input_metrics, pictures, train_losses
+from descend.evaluation.exits import exits
 from descend.evaluation.latency import latency
-from descend.evaluation.layers import embedding_std
-from descend.extras import missing
-from descend.models.library import LibraryModel
-from descend.noise import GaussianNoise
-from descend.objective import Objective, Task
-from descend.reading import refuse_file
-from descend.results import (
-    RECORDS_FILE,
-    SUMMARY_FILE,
-    TRAINED_KEY,
-    Provenance,
-    Summary,
-    Trained,
-)
-from descend.results.card import CARD_FILE
+from descend.evaluation.layers import Batches, embedding_std, evenly, measure
+from descend.evaluation.probes import fit_probes
+from descend.evaluation.risk_control import check_risk
+from descend.evaluation.speculation import speculation
+from descend.models import LayeredCausalLM, LayeredClassifier
+from descend.recipes import GENERATED, SHIFTS, Data, Recipe, Restored, Workload
+from descend.results import CERTIFIED_FILE, CONFIDENCE, ELSEWHERE, CertifiedExit, Summary
+from descend.results.card import write_card
 from descend.results.ownership import RESULTS, refuse_foreign
-from descend.run.judging import provenance_of, settings_of
-from descend.run.settings import stored
-from descend.training import DescentMixin
-from descend.training.config import problem_of
+from descend.run.cards import run_card
+from descend.run.loading import LoadedModel, of_run, of_transformers
+from descend.seeds import Stream, derived
+from descend.tasks.text.language import IGNORED
+from descend.training.config import DescentConfig
 
-PACKED = "seq_lengths"
-"""The field of several texts in one row, which TRL's collator reads."""
 
-logger = logging.getLogger(__name__)
+def results_folder(folder: Path, data: str | None = None, task: str | None = None) -> Path:
+    """Where an evaluation writes: the run's folder, or for other data than its own a folder in it.
+
+    Args:
+        folder: The run; or with ``task`` a model of Transformers, which has no data of its own.
+        data: Other data, as `descend.run.evaluate` takes them.
+        task: As `descend.run.evaluate` takes it.
+    """
+    if data is None or task is not None:
+        return folder
+    return folder / f"{ELSEWHERE}{Path(os.path.abspath(Path(data).expanduser())).name}"
 
 
 def evaluate(
-    model: Trainer | nn.Module,
-    dataset: Any,
+    folder: Path,
     *,
-    task: Task | None = None,
-    noise: Sequence[float] | None = None,
-    out: str | Path | None = None,
-    name: str = "held-out data",
+    data: str | None = None,
+    noise: list[float] | None = None,
+    shift: str = "gaussian",
     split: str = "test",
+    model: str = "model",
+    task: str | None = None,
+    dataset: str | None = None,
+    probe: bool = False,
+    exit: bool = False,
+    risk: float | None = None,
+    confidence: float | None = None,
+    unseen: bool = False,
     seed: int = 0,
-    batch_size: int | None = None,
-    collate: Callable[[list[Any]], dict[str, Any]] | None = None,
+    frames: int = 2,
+    most: int | None = None,
+    train_samples: int | None = None,
+    loaded: Data | None = None,
 ) -> Summary:
-    """Judge a model at every layer and noise level: is the loss lower at each layer, and how sure is that?
+    """Evaluate a run, or a classifier of Transformers, at every layer and noise level.
 
-    A model that Descend trained is held to the constraints of its training, at its noise, as a trainer or its saved
-    configuration says; any other model to 1 % less loss at every layer.
+    Writes ``summary.json``, ``groups.json`` (the metric by group of samples) and, for video, ``frames.npz``, or for
+    texts to classify ``decisions.json`` in the folder that `results_folder` names.
 
     Args:
-        model: A `DescentTrainer`, or a model: of Transformers, of this package, or made by `descend.layered`. Of
-            Transformers' own `Trainer` the model, batch size and collator are taken.
-        dataset: Samples that training did not see. Judge models to be compared on the same samples in the same order.
-            A `DescentSFTTrainer` takes rows as those it was trained on. Of tokens for a model of Transformers, columns
-            that its ``forward`` does not name are left out.
-        task: The loss and metric; needed for a model without a trainer, unless it is one of Transformers.
-        noise: Levels γ of the robustness curve; by default eight from 0 to 3.5 times the training noise, or 0 alone.
-        out: The folder for ``summary.json``, ``groups.json`` and ``report.html``; by default the trainer's folder. A
-            model without a trainer writes files only if it is given. ``descend compare`` takes such folders. The page
-            needs the extra ``report``; without it a warning says so.
-        name: The data set's name.
-        split: Which data these are: ``test``, ``validation`` or ``train``.
-        seed: Of the noise, the same for models to be compared.
-        batch_size: Samples at a time; by default the trainer's, or 16.
-        collate: Makes a batch of samples; by default the trainer's, or Transformers' ``default_data_collator``, which
-            does not pad: for texts give ``DataCollatorWithPadding(tokenizer)``.
-
-    Returns:
-        The summary, as in ``summary.json``: ``feasible``, ``verdict``, ``layer_losses``, ``values`` …
+        folder: The run; or with ``task`` a folder that Transformers' `save_pretrained` wrote.
+        data: Other data, evaluated on their test split or, without splits, as a whole; by default the run's own.
+        noise: Levels γ; by default eight from 0 to 3.5 times the training noise, or to 0.7 for token dropout.
+        shift: The kind of noise, one of `SHIFTS`; the verdict is taken under it too, at the training level.
+        split: ``test``, ``validation`` or ``train``.
+        model: The run's model: ``model`` or ``best_feasible``.
+        task: ``classification`` for a classifier that Descend did not train.
+        dataset: The kind of such a classifier's data, ``imdb`` or ``mnli``; by default recognized from the files.
+        probe: Also fit a linear probe to every layer, on the training split, and evaluate it.
+        exit: Also evaluate early exits.
+        risk: Certify the exit threshold for this risk, see `descend.evaluation.risk_control`; it is saved with the
+            model, where `DescentClassifier` finds it.
+        confidence: How sure that bound must be; 0.95 unless given.
+        unseen: With ``task`` and ``risk``: you vouch that the model was trained on no sample of ``data``. A run knows
+            its own validation split and needs no such word.
+        seed: The seed of the noise, the same for runs to be compared.
+        frames: How many frames to keep for the page, or beginnings of texts.
+        most: Evaluate on so many samples, taken evenly; by default on all.
+        train_samples: Also measure the layers' losses on so many training samples, at the training noise, for
+            ``train_losses.json``; by default on none.
+        loaded: The run's own data, if they are loaded already.
 
     Raises:
-        InputError: If the model, the task, the data and the noise do not fit together, there are fewer than two
-            samples, or a layer's mean loss is negative.
+        InputError: If the folder holds no finished run and no classifier, or the data can't be what it is evaluated on.
     """
-    if split not in ("test", "validation", "train"):
-        raise InputError(f"split must be test, validation or train; got {split!r}.")
-    trainer = model if isinstance(model, DescentMixin) else None
-    if trainer is None and isinstance(model, Trainer):
-        batch_size = batch_size or model.args.eval_batch_size
-        collate = collate or model.data_collator
-        model = _module(model.model)
-    if trainer is not None and task is not None:
-        raise InputError("expected no task: the trainer has one. Leave it out, or give the model without the trainer.")
-    objective: Objective = trainer.objective if trainer is not None else Objective(_module(model), task)
-    network = objective.model
-    folder = Path(out) if out is not None else trainer.args.folder if trainer is not None else None
-    copies = trainer is not None and folder is not None and trainer.args.folder.absolute() != folder.absolute()
-    if folder is not None:
-        refuse_file(folder, "another folder: out=…")
-        names = [*RESULTS, *([RECORDS_FILE] if copies else [])]
-        refuse_foreign([folder / name for name in names], "another folder: out=…")
-    if trainer is not None:
-        batch_size = batch_size or trainer.args.eval_batch_size
-        collate = collate or trainer.evaluation_collator()
-        dataset = trainer.evaluation_columns(dataset) if hasattr(dataset, "column_names") else dataset
-    collate = collate or _stacked
-    reads = objective.sample_fields
-    if trainer is None and reads is not None and isinstance(network, LibraryModel) and _has_tokens(dataset):
-        collate = RemoveColumnsCollator(collate, [*reads, PACKED])
-    batch_size = batch_size or 16
-    device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
-    known = Trained.of(getattr(getattr(network.saved, "config", None), TRAINED_KEY, None)) if trainer is None else None
-    trained = objective.noise or GaussianNoise(0.0)
-    if known is not None and known.shift == trained.kind:
-        trained = GaussianNoise(known.noise, noise_is=known.noise_is)
-    levels = _levels(noise, trained.level)
-    noisy = max(*levels, trained.level) > 0
-    objective.check_data({"data": dataset}, collate, noise=noisy)
-    if len(dataset) < 2:
-        raise InputError(
-            f"expected at least 2 samples, without which there is no confidence interval; got {len(dataset)}."
-        )
-    sigma = trainer.sigma if trainer is not None else None
-    if sigma is None and noisy:
-        sigma = embedding_std(network, objective.task, dataset, batch_size=batch_size, device=device, collate=collate)
-    if trainer is not None:
-        problem = trainer.args.problem(network.depth, network.first_layer)
-    elif known is not None and known.is_whole:
-        problem = problem_of(known.problem, network.depth, network.first_layer)
+    refuse(
+        (frames < 1, f"frames must be at least 1; got {frames}."),
+        (most is not None and most < 2, f"most must be at least 2 samples; got {most}."),
+        (
+            dataset is not None and task is None,
+            "--dataset goes with --task; a run knows its own data, and others in their form by --data.",
+        ),
+        (shift not in SHIFTS, f"shift must be one of {', '.join(SHIFTS)}; got {shift!r}."),
+        (risk is not None and not exit, "--risk chooses the threshold of early exits; add --exit."),
+        (
+            risk is None and confidence is not None,
+            "--confidence goes with --risk; add --risk, such as --risk 0.01.",
+        ),
+        (
+            unseen and (task is None or risk is None),
+            "--unseen goes with --task and --risk; a run knows its own validation split. Leave it out.",
+        ),
+        (
+            risk is not None and task is not None and not unseen,
+            "--risk takes data that the model has not seen, in any split; what a model without its run was trained on "
+            "is unknown, and on its training data it loses too few answers. Give data that it has not seen by --data, "
+            "and say that it has not by --unseen.",
+        ),
+    )
+    confidence = CONFIDENCE if confidence is None else confidence
+    if risk is not None:
+        check_risk(risk, confidence)
+    place = results_folder(folder, data, task)
+    carrier = folder / model if task is None else folder
+    written = [place / name for name in RESULTS] + ([carrier / CERTIFIED_FILE] if risk is not None else [])
+    refuse_foreign(written, "other data" if data is not None and task is None else "another folder")
+    saved = of_run(folder, model) if task is None else of_transformers(folder, task, dataset, data)
+    recipe, restored, network = saved.recipe, saved.restored, saved.restored.model
+    classifies = isinstance(network, LayeredClassifier)
+    refuse(
+        (
+            (probe or exit) and not isinstance(network, LayeredClassifier | LayeredCausalLM),
+            "only models of text can be probed or left early; leave out --probe and --exit. To stop a denoiser "
+            "after layer K: descend denoise --layer K, or descend export --layers K.",
+        ),
+        (probe and not classifies, "only classifiers can be probed; leave out --probe."),
+        (
+            risk is not None and not classifies,
+            "--risk certifies the exits of classifiers; a language model's drafts are checked by all its layers. "
+            "Leave out --risk.",
+        ),
+        (
+            (probe or exit) and split != "test",
+            f"--probe and --exit choose on validation data and are evaluated on test; got --split {split}.",
+        ),
+    )
+    run_data = (loaded or recipe.load(restored)) if data is None else None
+    splits = cache(lambda: run_data or recipe.load(restored))  # read once, and only if needed
+    if run_data is not None:
+        samples, name = getattr(run_data, split), run_data.name
     else:
-        problem = DescentProblem(network.depth, PLAIN_ALPHA)
-    judgement = judge(
+        samples, name = _others(recipe, str(data), split, restored)
+    if most is not None:
+        samples = _few(samples, most)
+    recipe.task().check(samples, network.limits)
+    network.to(saved.args.device)
+    sigma = saved.sigma
+    if sigma is None:
+        sigma = embedding_std(network, recipe.task(), splits().train, saved.batches)
+    subject = Subject(
         network,
-        objective.task,
-        dataset,
-        problem,
-        trained.at(trained.level, seed=seed, sigma=sigma),
-        levels=levels,
+        recipe.task(),
+        samples,
+        saved.problem,
+        recipe.corruption(sigma, seed, shift),
+        noise or usual_levels(recipe, shift),
+        saved.provenance,
+        asked=saved.asked,
         name=name,
         split=split,
-        shift=trained.kind,
-        batch_size=batch_size,
-        device=device,
-        collate=collate,
+        shift=shift,
+        batches=saved.batches,
     )
-    provenance = _provenance(objective, known) if trainer is None else _trained(trainer)
-    summary = judgement.summary(provenance, asked=trainer is not None or (known is not None and known.is_whole))
-    timed = latency(network, objective.task, dataset, batch_size=batch_size, device=device, collate=collate)
-    if timed is not None:
-        summary = summary.model_copy(update={"latency": timed})
-    if folder is not None and (trainer is None or trainer.is_world_process_zero()):
-        judgement.write(folder, summary)
-        if trainer is not None and copies:
-            _copy_records(trainer.args.folder, folder)
-        if trainer is not None:
-            trainer.summary = summary
-            if (trainer.args.folder / CARD_FILE).is_file():
-                trainer.create_model_card()
-        draw_page(folder)
+    evaluators: list[Evaluator] = [input_metrics, latency, energies, partial(pictures, count=frames)]
+    evaluators.append(partial(decided_texts, tokenizer=restored.tokenizer, count=frames))
+    if probe and isinstance(network, LayeredClassifier):
+        # Its own draws: those of the evaluated samples belong to their numbers too.
+        fresh = subject.noise.at(subject.noise.level, seed=derived(Stream.PROBES, seed))
+        probed = fit_probes(network, subject.task, splits().train, splits().validation, fresh, saved.batches)
+        subject = replace(subject, probed=probed)
+    if exit and classifies:
+        evaluators.append(partial(exits, validation=splits().validation, risk=risk, confidence=confidence))
+    elif exit:
+        evaluators.append(partial(speculation, ignored=IGNORED))
+    if train_samples is not None:
+        evaluators.append(partial(train_losses, samples=_few(splits().train, train_samples)))
+    summary = evaluate_subject(subject, evaluators, folder=place)
+    if summary.exit is not None and (bound := summary.exit.guarantee) is not None:
+        keys = {name: getattr(bound, name) for name in CertifiedExit.model_fields}
+        CertifiedExit(**keys).write(carrier)
+    if task is None and place == folder and (folder / model).is_dir():
+        write_card(folder / model, run_card(folder, network.saved, checkpoint=model).text())
     return summary
 
 
-def draw_page(folder: Path) -> Path | None:
-    """Write ``report.html`` beside a folder's ``summary.json``.
+def refuse(*rules: tuple[bool, str]) -> None:
+    """Raise the message of the first rule that is broken.
 
     Args:
-        folder: The folder of an evaluated model.
+        rules: Whether each is broken, and what to say then.
 
-    Returns:
-        The page; None if the packages that draw it are not installed, which one warning says.
+    Raises:
+        InputError: If one is broken.
     """
-    try:
-        from descend.report import write_page
-    except ModuleNotFoundError as error:
-        if missing("report.html", error) is None:
-            raise
-        logger.warning(
-            "%s has the verdict, without a page: report.html needs packages that are not installed. Run: pip install "
-            "'descend[report]', then: descend report %s",
-            folder / SUMMARY_FILE,
-            shlex.quote(str(folder)),
-        )
-        return None
-    return write_page([folder], folder)
+    for broken, message in rules:
+        if broken:
+            raise InputError(message)
 
 
-def _module(model: Any) -> nn.Module:
-    if not isinstance(model, nn.Module):
-        raise InputError(f"expected a trainer or a model; got {type(model).__name__}.")
-    return model
+def mean_metric(
+    recipe: Recipe,
+    model: nn.Module,
+    data: Data,
+    args: DescentConfig,
+    *,
+    most: int,
+    levels: Sequence[float],
+) -> float:
+    """Estimate the summary's ``mean`` during training, on a few validation samples.
+
+    Args:
+        recipe: Its data and task.
+        model: The model, layered or of Transformers; its training mode is left as it was.
+        data: The recipe's data.
+        args: The training arguments.
+        most: How many samples, taken evenly.
+        levels: Noise levels γ.
+    """
+    samples = _few(data.validation, most)
+    network, task = resolve(model, recipe.task(), None)
+    network.train(model.training)
+    batches = Batches(args.eval_batch_size, args.device, recipe.collate(data.tokenizer))
+    sigma = embedding_std(network, task, data.train, batches) if data.sigma is None else data.sigma
+    noise = recipe.corruption(sigma, seed=0)
+    measured = measure(network, task, batches.of(samples), [noise.at(level) for level in levels])
+    return float(np.mean([layers.metrics[-1] for layers in measured]))
 
 
-def _stacked(samples: list[Any]) -> dict[str, Any]:
-    """A batch by Transformers' default collator, which can't pad."""
-    try:
-        return default_data_collator(samples)
-    except (ValueError, TypeError, RuntimeError) as error:
+def layer_metrics(saved: LoadedModel, split: str) -> list[float]:
+    """The metric of the layers 0 … L at the training noise, as `evaluate` measures it; nothing is written.
+
+    Args:
+        saved: A run's model.
+        split: ``test``, ``validation`` or ``train``, of the run's own data.
+    """
+    network, task = saved.restored.model.to(saved.args.device), saved.recipe.task()
+    samples = getattr(saved.recipe.load(saved.restored), split)
+    task.check(samples, network.limits)
+    noise = saved.recipe.corruption(saved.sigma, seed=0)
+    return measure(network, task, saved.batches.of(samples), [noise])[0].metrics
+
+
+def _few(samples: Any, most: int) -> Any:
+    """Some of a data set's samples, taken evenly."""
+    places = evenly(len(samples), most)
+    return samples.select(places) if hasattr(samples, "select") else Subset(samples, places)
+
+
+def usual_levels(recipe: Workload, shift: str = "gaussian") -> list[float]:
+    """Eight levels γ from 0 to 3.5 times the training noise, or to 0.7 for token dropout."""
+    train_noise = 0.2 if shift == "dropout" else recipe.noise or recipe.usual_noise
+    return usual_curve(train_noise)
+
+
+def _others(recipe: Workload, data: str, split: str, restored: Restored) -> tuple[Dataset, str]:
+    """All test samples of other data."""
+    if split != "test":
         raise InputError(
-            f"these samples don't make a batch: {reason(error)}. Give collate; for texts of different lengths "
-            "transformers.DataCollatorWithPadding(tokenizer)."
-        ) from error
-
-
-def _has_tokens(dataset: Any) -> bool:
-    """Whether samples are dictionaries with a text's tokens."""
-    sample = dataset[0] if hasattr(dataset, "__getitem__") and len(dataset) else None
-    return isinstance(sample, Mapping) and "input_ids" in sample
-
-
-def _levels(noise: Sequence[float] | None, level: float) -> list[float]:
-    if noise is None:
-        return [round(each, 6) for each in np.linspace(0, 3.5 * level, 8).tolist()] if level else [0.0]
-    if isinstance(noise, str | bool):
-        raise InputError(f"noise must be one level or a sequence of numbers, such as (0, 0.5, 1); got {noise!r}.")
-    levels = [float(each) for each in ([noise] if isinstance(noise, int | float) else noise)]
-    if not levels:
-        raise InputError("noise must hold at least one level; got none. Leave it out for the usual levels.")
-    return levels
-
-
-def _trained(trainer: DescentMixin) -> Provenance:
-    """Where a trainer's model comes from."""
-    args, dual = trainer.args, trainer.dual
-    cap, *multipliers = dual.multipliers.tolist()
-    return _provenance(
-        trainer.objective,
-        None,
-        method=args.method,
-        seed=args.seed,
-        multipliers=multipliers,
-        cap_multiplier=cap,
-        slack=dual.slack[1:].tolist(),
-        binding=[layer for layer, value in enumerate([cap, *multipliers]) if value > 0 and dual.moved],
-        settings=settings_of(stored(args), args.idle),
-        temperature=trainer.temperature,
-        seconds=next((row["train_runtime"] for row in trainer.state.log_history if "train_runtime" in row), None),
-    )
-
-
-def _provenance(objective: Objective, trained: Trained | None, **known: Any) -> Provenance:
-    """Where a model comes from, see `provenance_of`."""
-    label = f"{type(objective.model.saved).__name__}-{objective.model.depth}"
-    return provenance_of(trained, recipe=type(objective.task).__name__, model=label, **known)
-
-
-def _copy_records(source: Path, folder: Path) -> None:
-    """Copy the records of training, from which the page draws the multipliers."""
-    records = source / RECORDS_FILE
-    if records.is_file():
-        shutil.copyfile(records, folder / RECORDS_FILE)
+            f"other data are evaluated on their test split; got --split {split}. Leave out --data or --split"
+        )
+    if data == GENERATED:
+        generated = replace(recipe, data=data).load(restored)
+        return generated.test, generated.name
+    return recipe.load_test(data, restored)

@@ -23,7 +23,8 @@ from descend.results.card import Card, trained_note, write_card
 from descend.results.folder import refuse_full
 from descend.results.ownership import atomic_folder
 from descend.run.cards import run_card
-from descend.run.judging import layer_metrics, of_run
+from descend.run.evaluating import layer_metrics
+from descend.run.loading import of_run
 
 _EXPECTED = "config.json and model.safetensors, as export wrote them"
 

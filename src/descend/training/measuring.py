@@ -17,11 +17,10 @@ from transformers.utils import is_datasets_available
 
 from descend.errors import InputError
 from descend.evaluation.calibration import TEMPERATURES, at_temperature, temperature
-from descend.evaluation.layers import LayerLosses, Watch, batches_of, embedding_std, measure
-from descend.evaluation.readings import WatchRows
-from descend.evaluation.satisfaction import TOLERANCE, Verdict, verdict
+from descend.evaluation.layers import Batches, LayerLosses, WatchRows, embedding_std, measure
+from descend.evaluation.satisfaction import verdict
 from descend.models import LayeredCausalLM
-from descend.results import put
+from descend.results import TOLERANCE, Verdict, put
 from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, atomic_folder
 from descend.training.hf_hooks import overriding
 from descend.training.metrics import Predictions
@@ -123,7 +122,9 @@ class Measuring(Resumable):
         for name, dataset in datasets.items():
             self._refuse_few(name, dataset)
             began = time.time()
-            predictions = self._predictions()
+            predictions = None
+            if self.compute_metrics is not None:
+                predictions = Predictions(self.args, self.compute_metrics, self.preprocess_logits_for_metrics)
             loader = self._evaluation_loader(dataset, name if is_own else "")
             self.callback_handler.eval_dataloader = loader
             layers = self._measure(loader, predictions, calls_back=True)
@@ -133,11 +134,11 @@ class Measuring(Resumable):
                 # Measure a candidate at the temperature with which it would be saved.
                 divisor = self._broadcast(temperature(layers, self.objective.task, self.dual.problem)) or 1.0
                 layers = at_temperature(layers, self.objective.task, divisor)
-            judged = verdict(self.args.problem(model.depth, model.first_layer), layers)
+            held = verdict(self.args.problem(model.depth, model.first_layer), layers)
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
             # Ranks may differ by rounding: all use the main process's numbers.
-            judged, named = self._broadcast((judged, self._named_metrics(layers, judged, prefix, predictions)))
-            verdicts.append(judged)
+            held, named = self._broadcast((held, self._named_metrics(layers, held, prefix, predictions)))
+            verdicts.append(held)
             named |= speed_metrics(
                 prefix, began, num_samples=len(dataset) if has_length(dataset) else len(layers.losses)
             )
@@ -160,13 +161,13 @@ class Measuring(Resumable):
         return metrics
 
     def _named_metrics(
-        self, layers: LayerLosses, judged: Verdict, prefix: str, predictions: Predictions | None
+        self, layers: LayerLosses, verdict: Verdict, prefix: str, predictions: Predictions | None
     ) -> dict[str, float]:
         metrics = {
             f"{prefix}_loss": layers.losses[:, -1].mean().item(),
             f"{prefix}_{self.objective.task.metric}": layers.metrics[-1],
-            f"{prefix}_violation": judged.worst,
-            f"{prefix}_feasible": float(judged.feasible),
+            f"{prefix}_violation": verdict.worst,
+            f"{prefix}_feasible": float(bool(verdict.feasible)),
             f"{prefix}_merit": self.dual.problem.merit(layers.losses.mean(0)).item(),
         }
         if predictions is not None:
@@ -228,12 +229,6 @@ class Measuring(Resumable):
                 f"{which} must hold at least 2 samples; got {len(dataset)}. Leave it out, or choose other samples."
             )
 
-    def _predictions(self) -> Predictions | None:
-        """The collector of predictions for ``compute_metrics``; None without that function."""
-        if self.compute_metrics is None:
-            return None
-        return Predictions(self.args, self.compute_metrics, self.preprocess_logits_for_metrics)
-
     def _evaluation_loader(self, dataset: Any, name: str = "") -> Any:
         """The batches of an evaluation set: of the user's `get_eval_dataloader`, or all samples in their order.
 
@@ -247,7 +242,10 @@ class Measuring(Resumable):
             return self.get_eval_dataloader(name or dataset)
         if is_datasets_available() and isinstance(dataset, datasets.Dataset):
             dataset = self.evaluation_columns(dataset)
-        return batches_of(dataset, self.args.eval_batch_size, self.evaluation_collator())
+        return self._batches().loader(dataset)
+
+    def _batches(self, collate: Callable[[list[Any]], Any] | None = None) -> Batches:
+        return Batches(self.args.eval_batch_size, self.args.device, collate or self.evaluation_collator())
 
     def _measure(self, loader: Any, predictions: Predictions | None = None, *, calls_back: bool = False) -> LayerLosses:
         """Measure every layer on a data set at the training noise.
@@ -260,32 +258,28 @@ class Measuring(Resumable):
         noise = self.objective.noise
         self.objective.eval()  # not undone here: training steps call train()
         fixed = noise.at(noise.level, seed=0, sigma=self._sigma_for(loader)) if noise else None
-        with self.compute_loss_context_manager():
-            return self._gathered(
-                lambda: measure(
-                    self.objective.model,
-                    self.objective.task,
-                    None,
-                    fixed,
-                    loader=loader,
-                    device=self.args.device,
-                    watch=self._watch(None if self._calibrates else predictions, calls_back),
-                    watch_rows=self._watch_rows(),
-                    keep_logits=self._calibrates,
-                )
-            )
-
-    def _watch(self, predictions: Predictions | None, calls_back: bool) -> Watch:
-        """The callback for the last layer's predictions of each measured batch."""
 
         def watch(batch: dict[str, Any], prediction: Tensor | None, losses: Tensor) -> None:
-            if predictions is not None:
+            if predictions is not None and not self._calibrates:
                 whole = self._of_causal(batch) if prediction is None else prediction
                 predictions.add(whole, self._labels(batch), losses)
             if calls_back:
                 self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
 
-        return watch
+        def look() -> LayerLosses:
+            (layers,) = measure(
+                self.objective.model,
+                self.objective.task,
+                map(self.on_device, loader),
+                [fixed],
+                watch=watch,
+                watch_rows=self._watch_rows(),
+                keep_logits=self._calibrates,
+            )
+            return layers
+
+        with self.compute_loss_context_manager():
+            return self._gathered(look)
 
     def _watch_rows(self) -> WatchRows | None:
         """What looks at the last exit's logits of a language model, tile by tile; None for nothing."""
@@ -355,16 +349,8 @@ class Measuring(Resumable):
         return self._sigma(dataset, loader.collate_fn) if sigma is None else sigma
 
     def _sigma(self, dataset: Any, collate: Callable[[list[Any]], Any] | None = None) -> float:
-        return self._gathered(
-            lambda: embedding_std(
-                self.objective.model,
-                self.objective.task,
-                dataset,
-                batch_size=self.args.eval_batch_size,
-                collate=collate or self.evaluation_collator(),
-                device=self.args.device,
-            )
-        )
+        batches = self._batches(collate)
+        return self._gathered(lambda: embedding_std(self.objective.model, self.objective.task, dataset, batches))
 
     def prediction_step(
         self,

@@ -15,13 +15,12 @@ from trl.trainer.utils import create_model_from_path
 
 from descend.core import LossSums
 from descend.errors import InputError, reason
-from descend.evaluation.layers import LayerLosses
-from descend.evaluation.readings import WatchRows
-from descend.evaluation.satisfaction import Verdict
+from descend.evaluation.layers import LayerLosses, WatchRows
 from descend.models import LayeredCausalLM
 from descend.models.loading import refuse_unsafe
 from descend.noise import Noise
 from descend.objective import entropies
+from descend.results import Verdict
 from descend.tiles import TargetSample
 from descend.training import DescentMixin
 from descend.training.config import DescentArguments
@@ -108,13 +107,13 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
         return lambda logits: self._entropy.append(entropies(logits).double().cpu())
 
     def _named_metrics(
-        self, layers: LayerLosses, judged: Verdict, prefix: str, predictions: Predictions | None
+        self, layers: LayerLosses, verdict: Verdict, prefix: str, predictions: Predictions | None
     ) -> dict[str, float]:
         entropy = torch.cat(self._entropy).mean().item()
         tokens = (self.logged.others + self._over_ranks(self.since_log.others))[2].item()
         theirs = _of_trl(layers.metrics[-1], entropy, tokens)
         metrics = {f"{prefix}_{name}": value for name, value in theirs.items()}
-        return metrics | super()._named_metrics(layers, judged, prefix, predictions)
+        return metrics | super()._named_metrics(layers, verdict, prefix, predictions)
 
     def __init__(
         self,

@@ -1,12 +1,18 @@
-"""The metric by group of samples: ``groups.json``."""
+"""The files of an evaluation beside its summary: ``groups.json``, ``decisions.json``, ``train_losses.json``."""
 
 from pathlib import Path
 from typing import Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from descend.results.base import GROUPS_FILE, File, Number, Part, parse
+from descend.results.base import GROUPS_FILE, F, File, Number, Part, parse
 from descend.results.folder import read_json
+
+DECISIONS_FILE = "decisions.json"
+TRAIN_LOSSES_FILE = "train_losses.json"
+
+MOST_TEXTS, MOST_DECISIONS, MOST_CHARACTERS = 100, 1025, 1000
+"""What ``decisions.json`` may hold, so that a page can show it."""
 
 
 class LayerGroups(Part):
@@ -71,6 +77,64 @@ class Groups(File):
         return self
 
 
+class Decision(Part):
+    """A layer's answer.
+
+    Attributes:
+        answer: The name of the class.
+        confidence: The probability that the layer gives it.
+        right: Whether it is the right one.
+    """
+
+    answer: str = Field(max_length=MOST_CHARACTERS)
+    confidence: Number
+    right: bool
+
+
+class DecidedText(Part):
+    """The beginning of a text, and what the layers decide on it.
+
+    Attributes:
+        text: The beginning.
+        decisions: Of every layer 0 … L.
+    """
+
+    text: str = Field(max_length=MOST_CHARACTERS)
+    decisions: list[Decision] = Field(min_length=2, max_length=MOST_DECISIONS)
+
+
+class Decisions(File):
+    """Texts with the decisions of every layer.
+
+    Attributes:
+        noise: The noise level γ at which they were taken.
+        texts: The texts.
+    """
+
+    noise: float
+    texts: list[DecidedText] = Field(max_length=MOST_TEXTS)
+
+    @model_validator(mode="after")
+    def _as_many_layers(self) -> Self:
+        if len({len(each.decisions) for each in self.texts}) > 1:
+            raise ValueError("every text must have a decision for each layer")
+        return self
+
+
+class TrainLosses(File):
+    """The layers' losses on training samples, measured as those of the test samples: without dropout.
+
+    Attributes:
+        noise: The level γ, that of the training.
+        samples: How many samples were measured.
+        layer_losses: f_0 … f_L, the means over them.
+    """
+
+    noise: float
+    samples: int
+    layer_losses: list[Number]
+
+
 def read_groups(folder: Path) -> Groups | None:
     """Read the ``groups.json`` of an evaluated run's folder; None if it has none.
 
@@ -78,4 +142,27 @@ def read_groups(folder: Path) -> Groups | None:
         InputError: If it is damaged.
     """
     path = folder / GROUPS_FILE
-    return parse(Groups, read_json(path), str(path), "Remove it, and evaluate again.") if path.exists() else None
+    return _read(Groups, path) if path.exists() else None
+
+
+def read_decisions(path: Path) -> Decisions:
+    """Read ``decisions.json``.
+
+    Raises:
+        InputError: If the file is damaged.
+    """
+    return _read(Decisions, path)
+
+
+def read_train_losses(folder: Path) -> TrainLosses | None:
+    """Read the ``train_losses.json`` of an evaluated run's folder; None if it has none.
+
+    Raises:
+        InputError: If it is damaged.
+    """
+    path = folder / TRAIN_LOSSES_FILE
+    return _read(TrainLosses, path) if path.exists() else None
+
+
+def _read(kind: type[F], path: Path) -> F:
+    return parse(kind, read_json(path), str(path), "Remove it, and evaluate again.")

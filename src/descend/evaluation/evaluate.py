@@ -1,0 +1,273 @@
+"""The one way to evaluate: measure a model over noise, take the verdict, run the evaluators, fill the summary."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from descend.core import DescentProblem
+from descend.evaluation.layers import Batches, LayerLosses, measure
+from descend.evaluation.probes import Probed
+from descend.evaluation.satisfaction import verdict
+from descend.models.layered import LayeredModel
+from descend.noise import Noise
+from descend.objective import Task
+from descend.progress import progress
+from descend.results import (
+    DECISIONS_FILE,
+    GROUPS_FILE,
+    SUMMARY_FILE,
+    TRAIN_LOSSES_FILE,
+    Groups,
+    Histogram,
+    LayerGroups,
+    Probes,
+    Provenance,
+    Ratios,
+    SettledLayer,
+    Summary,
+    anytime_curves,
+    put,
+)
+from descend.results.ownership import FRAMES_FILE
+
+PLAIN_ALPHA = 0.01
+"""The α by which a model without constraints is evaluated: does every layer lower the loss at all?"""
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Of the samples' ratios at a layer."""
+
+EDGES = tuple(2 ** (eighth / 8) for eighth in range(-24, 25))
+"""Of their histogram's bins, from 1/8 to 8: below 1 the loss falls."""
+
+MOST_BLOCKS = 30
+"""Blocks of groups by which ``groups.json`` has the losses of all layers: thousands of texts would be millions of
+numbers, and what is independent is so in blocks too."""
+
+FILES = {"by_group": GROUPS_FILE, "decisions": DECISIONS_FILE, "train_losses": TRAIN_LOSSES_FILE}
+"""Results that have a file beside ``summary.json``, by name; ``frames`` are arrays, in ``frames.npz``."""
+
+Levels = dict[float, LayerLosses]
+"""What was measured at each noise level γ, in their order; the training level is one of them."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with all that it is evaluated on.
+
+    Attributes:
+        model: The model; its training mode is left as it was.
+        task: Its loss and metric.
+        data: Held-out samples.
+        problem: The constraints that the verdict is about.
+        noise: The training noise, at its level and with a seed that is the same for all models to be compared.
+        levels: Levels γ of the robustness curve, in any order; its plain mean is the summary's ``mean``. The training
+            level is measured too, but not in the mean unless listed.
+        provenance: Where the model comes from.
+        asked: Whether the model was trained for these constraints.
+        name: The data set's name.
+        split: ``test``, ``validation`` or ``train``.
+        shift: The kind of noise.
+        batches: How samples become batches, and the device.
+        probed: The model with linear probes, to be measured in the same forward passes; None without probes.
+    """
+
+    model: LayeredModel
+    task: Task
+    data: Dataset
+    problem: DescentProblem
+    noise: Noise
+    levels: Sequence[float]
+    provenance: Provenance
+    asked: bool = True
+    name: str = "held-out data"
+    split: str = "test"
+    shift: str = "gaussian"
+    batches: Batches = field(default_factory=Batches)
+    probed: Probed | None = None
+
+    @property
+    def curve(self) -> list[float]:
+        """The levels of the robustness curve, each once, in order."""
+        return sorted({*map(float, self.levels)})
+
+
+Evaluator = Callable[[Subject, Levels], Iterable[tuple[str, Any]]]
+"""Yields results by name: entries of `Summary`, or those that have a file of their own. None that does not apply."""
+
+
+def usual_curve(level: float) -> list[float]:
+    """Eight levels γ from 0 to 3.5 times the training noise."""
+    return [round(each, 6) for each in np.linspace(0, 3.5 * level, 8).tolist()]
+
+
+def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: Path | None = None) -> Summary:
+    """Measure every layer at every noise level, take the verdict at the training noise, and run the evaluators.
+
+    Args:
+        subject: The model, and what it is evaluated on.
+        evaluators: They see the subject and what was measured.
+        folder: Where to write ``summary.json``, ``groups.json`` and the evaluators' files; None to write nothing.
+
+    Returns:
+        The summary, with the entries that the evaluators gave.
+    """
+    model = subject.model if subject.probed is None else subject.probed
+    noises = {level: subject.noise.at(level) for level in sorted({*subject.curve, float(subject.noise.level)})}
+    with progress(len(noises) * len(subject.data), "evaluating", "sample") as bar:  # type: ignore[arg-type]
+        batches = subject.batches.of(subject.data)
+        each_level = measure(model, subject.task, batches, list(noises.values()), progress=bar)
+    measured = dict(zip(noises, each_level, strict=True))
+    exits = subject.model.depth + 1
+    levels = {level: layers.at_exits(slice(exits)) for level, layers in measured.items()}
+    content = _measured(subject, levels)
+    results: dict[str, Any] = {"by_group": by_group(subject, levels)}
+    if subject.probed is not None:
+        by_probe = {level: layers.at_exits(slice(exits, None)) for level, layers in measured.items()}
+        results["probe"] = Probes(
+            values=[by_probe[level].metrics[-1] for level in subject.curve],
+            layer_losses={level: layers.losses.mean(0).tolist() for level, layers in by_probe.items()},
+            layer_metrics={level: layers.metrics for level, layers in by_probe.items()},
+        )
+    for evaluator in evaluators:
+        results |= evaluator(subject, levels)
+    entries = {name: result for name, result in results.items() if name in Summary.model_fields}
+    summary = Summary(**content | entries)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, file in FILES.items():
+            if name in results:
+                results[name].write(folder / file)
+        if frames := results.get("frames"):
+            put(folder / FRAMES_FILE, lambda part: np.savez_compressed(part, **frames))
+        summary.write(folder / SUMMARY_FILE)
+    return summary
+
+
+def _measured(subject: Subject, levels: Levels) -> dict[str, Any]:
+    """The entries of ``summary.json`` that every evaluation has."""
+    task, problem, trained = subject.task, subject.problem, levels[subject.noise.level]
+    held = verdict(problem, trained)
+    values = [levels[level].metrics[-1] for level in subject.curve]
+    layer_metrics = {level: layers.metrics for level, layers in levels.items()}
+    words = held.sentence(f"the {'training' if subject.split == 'train' else subject.split} data")
+    if not subject.asked:
+        words = f"Held to {PLAIN_ALPHA:.0%} less loss at every layer, which its training did not ask: {words}"
+    if binding := subject.provenance.binding:
+        names = ", ".join("the cap" if layer == 0 else f"layer {layer}" for layer in binding)
+        words += f" Binding (λ > 0 at the last step): {names}."
+    settled = settling(trained)
+    return {
+        **subject.provenance.model_dump(exclude_unset=True),
+        **dict(held),
+        "metric": task.metric,
+        "higher_is_better": task.higher_is_better,
+        "noise": subject.curve,
+        "values": values,
+        "mean": float(np.mean(values)),
+        "auc": float(np.trapezoid(values, subject.curve)) if len(values) > 1 else None,
+        "train_noise": float(subject.noise.level),
+        "train_value": trained.metrics[-1],
+        "layer_losses": {level: layers.losses.mean(0).tolist() for level, layers in levels.items()},
+        "layer_metrics": layer_metrics,
+        "anytime": anytime_curves(layer_metrics, task.higher_is_better),
+        "verdict": words,
+        "certificate": held.certainty(),
+        "descending_share": trained.descending_share,
+        "ratios": ratios(trained),
+        "samples": len(trained.losses),
+        "depth": problem.depth,
+        "dataset": subject.name,
+        "split": subject.split,
+        "shift": subject.shift,
+        "alpha": list(problem.alpha or ()),
+        "target": "geometric" if problem.alpha is None else "step",
+        "strength": getattr(problem.target, "strength", None),
+        "limits": problem.limits,
+        "first_layer": problem.first,
+        "sigma": subject.noise.sigma,
+    } | ({"settled_layer": settled} if settled else {})
+
+
+def by_group(subject: Subject, levels: Levels) -> Groups:
+    """The last layer's scores by group, and all layers' losses and scores by blocks of groups: ``groups.json``.
+
+    Where all samples are of one group, which ``single`` then says, each counts as a group of its own.
+
+    All are sums, at every level; those by blocks at the training level too, whether or not it is among the others.
+
+    Models that are evaluated on the same data have the same groups in the same order, and the same draws of noise:
+    figures over several runs compare them pair by pair. The metric at a level is Σ scores / Σ counts, or its root.
+    """
+    trained = levels[subject.noise.level]
+    single = trained.group_count == 1
+    sums = (lambda values: values) if single else trained.by_group
+    counts = sums(torch.ones(len(trained.losses), dtype=torch.int64))
+
+    def by_block(values: Iterable[Tensor | None]) -> list[list[list[float]]]:
+        """Sums of each level's values (S, L+1) over blocks of groups, (L+1, B)."""
+        return [[_short(layer) for layer in _blocks(sums(each)).T] for each in values if each is not None]
+
+    scores = [levels[level].scores for level in subject.curve]
+    return Groups(
+        noise=subject.curve,
+        root=subject.task.root,
+        single=single,
+        counts=counts.tolist(),
+        scores=[_short(sums(each[:, -1])) for each in scores if each is not None],
+        layers=LayerGroups(
+            noise=list(levels),
+            counts=_blocks(counts).tolist(),
+            losses=by_block(each.losses for each in levels.values()),
+            scores=by_block(each.scores for each in levels.values()),
+        ),
+    )
+
+
+def _blocks(sums: Tensor) -> Tensor:
+    """Sums over groups (G, …), added up to those over at most `MOST_BLOCKS` blocks of them (B, …)."""
+    count = min(len(sums), MOST_BLOCKS)
+    return sums.new_zeros(count, *sums.shape[1:]).index_add(0, torch.arange(len(sums)) % count, sums)
+
+
+def _short(values: Tensor) -> list[float]:
+    """Of six digits: more say nothing, and make a file long."""
+    return [float(f"{value:.6g}") for value in values.tolist()]
+
+
+def ratios(measured: LayerLosses) -> Ratios:
+    """f_l / f_{l−1} over samples and layers, and at each layer 1 … L its quantiles and its histogram.
+
+    A bin holds its lower edge; the first and the last also hold all that lies beyond. What is no number is in none.
+    """
+    ratios = measured.ratios
+    edges = torch.tensor(EDGES[1:-1], dtype=ratios.dtype)
+    bins = torch.bucketize(ratios, edges, right=True)
+    quantiles = torch.tensor(QUANTILES, dtype=ratios.dtype)
+    return Ratios(
+        mean=ratios.mean().item(),
+        median=ratios.flatten().quantile(0.5).item() if ratios.numel() < 2**24 else ratios.median().item(),
+        quantiles=list(QUANTILES),
+        by_layer=ratios.quantile(quantiles, dim=0).T.tolist(),
+        histogram=Histogram(
+            edges=list(EDGES),
+            counts=[
+                layer[known].bincount(minlength=len(EDGES) - 1).tolist()
+                for layer, known in zip(bins.T, ~ratios.isnan().T, strict=True)
+            ],
+        ),
+    )
+
+
+def settling(measured: LayerLosses) -> SettledLayer | None:
+    """At which layer decisions settle: the mean, and the share of samples at each layer 0 … L."""
+    settled = measured.settled
+    if settled is None:
+        return None
+    shares = settled.bincount(minlength=measured.losses.shape[1]) / len(settled)
+    return SettledLayer(mean=settled.double().mean().item(), shares=shares.tolist())

@@ -1,0 +1,235 @@
+"""Evaluate any model from Python, as ``descend evaluate`` does a run."""
+
+import logging
+import shlex
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import Trainer, default_data_collator
+from transformers.trainer_utils import RemoveColumnsCollator
+
+from descend.errors import InputError, reason
+from descend.evaluation.evaluate import Subject, usual_curve
+from descend.evaluation.evaluate import evaluate as evaluate_subject
+from descend.evaluation.evaluators import input_metrics
+from descend.evaluation.latency import latency
+from descend.evaluation.layers import Batches, embedding_std
+from descend.extras import missing
+from descend.models.library import LibraryModel
+from descend.noise import GaussianNoise
+from descend.objective import Objective, Task
+from descend.reading import refuse_file
+from descend.results import (
+    RECORDS_FILE,
+    SUMMARY_FILE,
+    TRAINED_KEY,
+    Summary,
+    Trained,
+)
+from descend.results.card import CARD_FILE
+from descend.results.ownership import RESULTS, refuse_foreign
+from descend.run.loading import dual_entries, held_to, provenance_of, settings_of
+from descend.run.settings import stored
+from descend.training import DescentMixin
+
+PACKED = "seq_lengths"
+"""The field of several texts in one row, which TRL's collator reads."""
+
+logger = logging.getLogger(__name__)
+
+
+def evaluate(
+    model: Trainer | nn.Module,
+    dataset: Any,
+    *,
+    task: Task | None = None,
+    noise: Sequence[float] | None = None,
+    out: str | Path | None = None,
+    name: str = "held-out data",
+    split: str = "test",
+    seed: int = 0,
+    batch_size: int | None = None,
+    collate: Callable[[list[Any]], dict[str, Any]] | None = None,
+) -> Summary:
+    """Evaluate a model at every layer and noise level: is the loss lower at each layer, and how sure is that?
+
+    A model that Descend trained is held to the constraints of its training, at its noise, as a trainer or its saved
+    configuration says; any other model to 1 % less loss at every layer.
+
+    Args:
+        model: A `DescentTrainer`, or a model: of Transformers, of this package, or made by `descend.layered`. Of
+            Transformers' own `Trainer` the model, batch size and collator are taken.
+        dataset: Samples that training did not see. Compare models on the same samples in the same order. A
+            `DescentSFTTrainer` takes rows as those it was trained on. Of tokens for a model of Transformers, columns
+            that its ``forward`` does not name are left out.
+        task: The loss and metric; needed for a model without a trainer, unless it is one of Transformers.
+        noise: Levels γ of the robustness curve; by default eight from 0 to 3.5 times the training noise, or 0 alone.
+        out: The folder for ``summary.json``, ``groups.json`` and ``report.html``; by default the trainer's folder. A
+            model without a trainer writes files only if it is given. ``descend compare`` takes such folders. The page
+            needs the extra ``report``; without it a warning says so.
+        name: The data set's name.
+        split: Which data these are: ``test``, ``validation`` or ``train``.
+        seed: Of the noise, the same for models to be compared.
+        batch_size: Samples at a time; by default the trainer's, or 16.
+        collate: Makes a batch of samples; by default the trainer's, or Transformers' ``default_data_collator``, which
+            does not pad: for texts give ``DataCollatorWithPadding(tokenizer)``.
+
+    Returns:
+        The summary, as in ``summary.json``: ``feasible``, ``verdict``, ``layer_losses``, ``values`` …
+
+    Raises:
+        InputError: If the model, the task, the data and the noise do not fit together, there are fewer than two
+            samples, or a layer's mean loss is negative.
+    """
+    if split not in ("test", "validation", "train"):
+        raise InputError(f"split must be test, validation or train; got {split!r}.")
+    trainer = model if isinstance(model, DescentMixin) else None
+    if trainer is None and isinstance(model, Trainer):
+        batch_size, collate = batch_size or model.args.eval_batch_size, collate or model.data_collator
+        model = model.model  # type: ignore[assignment]
+    if trainer is None and not isinstance(model, nn.Module):
+        raise InputError(f"expected a trainer or a model; got {type(model).__name__}.")
+    if trainer is not None and task is not None:
+        raise InputError("expected no task: the trainer has one. Leave it out, or give the model without the trainer.")
+    objective: Objective = Objective(model, task) if trainer is None else trainer.objective  # type: ignore[arg-type]
+    folder = Path(out) if out is not None else trainer.args.folder if trainer is not None else None
+    copies = trainer is not None and folder is not None and trainer.args.folder.absolute() != folder.absolute()
+    if folder is not None:
+        refuse_file(folder, "another folder: out=…")
+        names = [*RESULTS, *([RECORDS_FILE] if copies else [])]
+        refuse_foreign([folder / name for name in names], "another folder: out=…")
+    if trainer is not None:
+        batch_size = batch_size or trainer.args.eval_batch_size
+        collate = collate or trainer.evaluation_collator()
+        dataset = trainer.evaluation_columns(dataset) if hasattr(dataset, "column_names") else dataset
+    collate = collate or _stacked
+    reads = objective.sample_fields
+    sample = dataset[0] if hasattr(dataset, "__getitem__") and len(dataset) else None
+    tokens = isinstance(objective.model, LibraryModel) and isinstance(sample, Mapping) and "input_ids" in sample
+    if trainer is None and reads is not None and tokens:
+        collate = RemoveColumnsCollator(collate, [*reads, PACKED])
+    subject = _subject(trainer, objective, dataset, noise, seed, batch_size or 16, collate)
+    subject = replace(subject, name=name, split=split)
+    writes = trainer is None or trainer.is_world_process_zero()
+    summary = evaluate_subject(subject, (input_metrics, latency), folder=folder if writes else None)
+    if folder is not None and writes:
+        if trainer is not None:
+            records = trainer.args.folder / RECORDS_FILE
+            if copies and records.is_file():
+                shutil.copyfile(records, folder / RECORDS_FILE)  # from which the page draws the multipliers
+            trainer.summary = summary
+            if (trainer.args.folder / CARD_FILE).is_file():
+                trainer.create_model_card()
+        draw_page(folder)
+    return summary
+
+
+def _subject(
+    trainer: DescentMixin | None,
+    objective: Objective,
+    dataset: Any,
+    noise: Sequence[float] | None,
+    seed: int,
+    batch_size: int,
+    collate: Callable[[list[Any]], dict[str, Any]],
+) -> Subject:
+    """A model in memory with what it is evaluated on: the problem and the noise of its training, as far as known."""
+    network = objective.model
+    known = Trained.of(getattr(getattr(network.saved, "config", None), TRAINED_KEY, None)) if trainer is None else None
+    trained = objective.noise or GaussianNoise(0.0)
+    if known is not None and known.shift == trained.kind:
+        trained = GaussianNoise(known.noise, noise_is=known.noise_is)
+    levels = _levels(noise, trained.level)
+    noisy = max(*levels, trained.level) > 0
+    objective.check_data({"data": dataset}, collate, noise=noisy)
+    if len(dataset) < 2:
+        raise InputError(
+            f"expected at least 2 samples, without which there is no confidence interval; got {len(dataset)}."
+        )
+    device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
+    batches = Batches(batch_size, device, collate)
+    sigma = trainer.sigma if trainer is not None else None
+    if sigma is None and noisy:
+        sigma = embedding_std(network, objective.task, dataset, batches)
+    problem, asked = held_to(known, network)
+    if trainer is not None:
+        problem, asked = trainer.args.problem(network.depth, network.first_layer), True
+    label = f"{type(network.saved).__name__}-{network.depth}"
+    more = {} if trainer is None else _of_trainer(trainer)
+    return Subject(
+        network,
+        objective.task,
+        dataset,
+        problem,
+        trained.at(trained.level, seed=seed, sigma=sigma),
+        levels,
+        provenance_of(known, recipe=type(objective.task).__name__, model=label, **more),
+        asked=asked,
+        shift=trained.kind,
+        batches=batches,
+    )
+
+
+def draw_page(folder: Path) -> Path | None:
+    """Write ``report.html`` beside a folder's ``summary.json``.
+
+    Args:
+        folder: The folder of an evaluated model.
+
+    Returns:
+        The page; None if the packages that draw it are not installed, which one warning says.
+    """
+    try:
+        from descend.report import write_page
+    except ModuleNotFoundError as error:
+        if missing("report.html", error) is None:
+            raise
+        logger.warning(
+            "%s has the verdict, without a page: report.html needs packages that are not installed. Run: pip install "
+            "'descend[report]', then: descend report %s",
+            folder / SUMMARY_FILE,
+            shlex.quote(str(folder)),
+        )
+        return None
+    return write_page([folder], folder)
+
+
+def _stacked(samples: list[Any]) -> dict[str, Any]:
+    """A batch by Transformers' default collator, which can't pad."""
+    try:
+        return default_data_collator(samples)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(
+            f"these samples don't make a batch: {reason(error)}. Give collate; for texts of different lengths "
+            "transformers.DataCollatorWithPadding(tokenizer)."
+        ) from error
+
+
+def _levels(noise: Sequence[float] | None, level: float) -> list[float]:
+    if noise is None:
+        return usual_curve(level) if level else [0.0]
+    if isinstance(noise, str | bool):
+        raise InputError(f"noise must be one level or a sequence of numbers, such as (0, 0.5, 1); got {noise!r}.")
+    levels = [float(each) for each in ([noise] if isinstance(noise, int | float) else noise)]
+    if not levels:
+        raise InputError("noise must hold at least one level; got none. Leave it out for the usual levels.")
+    return levels
+
+
+def _of_trainer(trainer: DescentMixin) -> dict[str, Any]:
+    """The entries of `Provenance` that a trainer knows."""
+    args, dual = trainer.args, trainer.dual
+    seconds = [row["train_runtime"] for row in trainer.state.log_history if "train_runtime" in row]
+    return {
+        "method": args.method,
+        "seed": args.seed,
+        "settings": settings_of(stored(args), args.idle),
+        "temperature": trainer.temperature,
+        "seconds": seconds[0] if seconds else None,
+        **dual_entries(dual.multipliers.tolist(), dual.slack[1:].tolist(), dual.moved),
+    }
