@@ -28,8 +28,8 @@ from descend.cli.runs import judged
 from descend.cli.settings import read_recipe
 from descend.errors import NonFiniteLossError
 from descend.models.llama2c import convert
-from descend.recipes.options import options as flags
 from descend.results.ownership import clear
+from descend.settings import options as flags
 from reproduction.grid import ARMS, COMPARED, FURTHER, RECIPES, Grid, task_of
 from reproduction.records import Cell, Settings
 from reproduction.workers import Job

@@ -28,11 +28,11 @@ SETTINGS = {
 
 @pytest.mark.parametrize("name", WORDS)
 def test_python_and_the_command_line_mean_the_same(name):
-    typed = read_recipe([name, *WORDS[name].split(), "--out", "run"])
+    *typed, arguments, _ = read_recipe([name, *WORDS[name].split(), "--out", "run"])
     called = configure(name, **SETTINGS[name], output_dir="run")
-    assert (typed.name, typed.recipe) == (called.name, called.recipe)
-    assert type(typed.arguments) is type(called.arguments)
-    assert stored(typed.arguments) == stored(called.arguments)
+    assert typed == [called.name, called.recipe]
+    assert type(arguments) is type(called.arguments)
+    assert stored(arguments) == stored(called.arguments)
     assert called.arguments.output_dir == "run"
 
 

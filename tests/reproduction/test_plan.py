@@ -20,8 +20,8 @@ from descend.cli.settings import read_recipe
 from descend.models import TextUTConfig
 from descend.models.text_ut import TextUTForSequenceClassification
 from descend.recipes import RECIPES
-from descend.recipes.options import options as flags
 from descend.run import stored
+from descend.settings import options as flags
 from descend.training.preset import paper
 from reproduction import costs, plan
 from reproduction.grid import cells, named, names

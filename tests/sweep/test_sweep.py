@@ -26,10 +26,10 @@ from descend import DescentConfig, DescentTrainer, InputError, run
 from descend.cli import main
 from descend.cli.settings import read_recipe
 from descend.methods import METHODS
-from descend.recipes.options import options as flags
 from descend.results.ownership import written_by_descend
 from descend.results.sweeps import SweepFile
 from descend.run import mean_metric
+from descend.settings import options as flags
 from descend.sweep import storage
 from descend.sweep.report.figures import reach
 from descend.sweep.report.page import write_sweep

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from descend.cli.checks import check_data
 from descend.cli.parsing import add_talk, command_parser, talk
 from descend.cli.runs import check_free_for_page, compare_runs, finish, line_of
-from descend.cli.settings import read_recipe
 from descend.errors import InputError
 from descend.recipes import GENERATED
 
@@ -35,10 +35,12 @@ def demo(words: Sequence[str]) -> None:
     check_free_for_page(options.out)
     for folder in () if options.resume else folders:
         refuse_foreign(sorted(folder.glob("*")), "another folder with --out")
+    from descend.recipes import configure
+
     # Six blocks: plain training leaves their inner exits far behind the last one.
-    flags = ["video-vit", "--data", options.data, "--depth", "6", "--seed", str(options.seed)]
-    flags += ["--max-steps", str(options.max_steps)] if options.max_steps is not None else []
-    built = [read_recipe([*flags, "--method", folder.name, "--out", str(folder)]) for folder in folders]
+    settings: dict[str, Any] = {"data": options.data, "depth": 6, "seed": options.seed}
+    settings |= {} if options.max_steps is None else {"max_steps": options.max_steps}
+    built = [configure("video-vit", method=folder.name, output_dir=str(folder), **settings) for folder in folders]
     from descend import run
 
     options.out.mkdir(parents=True, exist_ok=True)
@@ -50,12 +52,12 @@ def demo(words: Sequence[str]) -> None:
         f"{options.out / 'report.html'} is written after the first, and again after the second.\n",
         flush=True,
     )
-    for place, (folder, (name, recipe, args, _)) in enumerate(zip(folders, built, strict=True)):
+    for place, (folder, configured) in enumerate(zip(folders, built, strict=True)):
         if not options.resume and folder.is_dir():
             with locked(folder):
                 clear(folder, "another folder with --out")
         print(f"training {folder.name} …", flush=True)
-        finish(run.train(name, recipe, args, resume=options.resume))
+        finish(run.train(*configured, resume=options.resume))
         with locked(folder):
             summary = run.evaluate(folder)
         print(line_of(summary), flush=True)

@@ -24,11 +24,11 @@ def recipes(words: Sequence[str]) -> None:
 
 def train(words: Sequence[str]) -> None:
     """Train one model."""
-    command = read_recipe(words)
+    name, recipe, arguments, resume = read_recipe(words)
     from descend import run
 
-    trainer = run.train(command.name, command.recipe, command.arguments, resume=command.resume)
-    if command.arguments.process_index == 0:
+    trainer = run.train(name, recipe, arguments, resume=resume)
+    if arguments.process_index == 0:
         finish(trainer)
 
 

@@ -11,18 +11,17 @@ from descend.errors import InputError
 from descend.inference import DescentClassifier
 from descend.models import LayeredModel
 from descend.models.encoders import FAMILIES
-from descend.recipes.base import Data, Restored, Workload
+from descend.recipes.base import Data, Restored, Workload, config_of
 from descend.recipes.corpora import (
     CORPORA,
     Encoding,
-    check_dataset,
     class_numbers,
     data_name,
     encoded,
     kind_of,
     read_parts,
 )
-from descend.recipes.pretrained import config_of
+from descend.settings import NoiseLevel, setting
 from descend.tasks.text import Classification
 
 VALIDATION_SHARE = 0.2
@@ -43,15 +42,11 @@ class PlainClassifier(Workload):
         model: The folder of the classifier.
     """
 
-    dataset: str = "imdb"
-    model: str = ""
-    noise: float = 0.0
+    dataset: str = setting("imdb", "reviews, or pairs of sentences", tuple(CORPORA))
+    model: str = setting("", "folder of the classifier")
+    noise: NoiseLevel = setting(0.0, "training noise γ")
 
     usual_noise = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_dataset(self.dataset)
 
     @classmethod
     def of(cls, folder: Path, data: str, dataset: str | None = None) -> Self:

@@ -1,7 +1,7 @@
 """Text classification with UT on word embeddings, DistilBERT and RoBERTa."""
 
 from abc import abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -22,11 +22,20 @@ from descend.inference import DescentClassifier
 from descend.models import DistilBertLinearConfig, LayeredClassifier, LayeredModel, RobertaLinearConfig, TextUTConfig
 from descend.models.encoders import FAMILIES
 from descend.models.linear import with_linear_readout
-from descend.recipes.base import NO_BLOCKS, PRETRAINED_DUAL, Data, Recipe, Restored, TrainingDefaults, absolute, setting
+from descend.recipes.base import (
+    NO_BLOCKS,
+    PRETRAINED_DUAL,
+    Data,
+    Recipe,
+    Restored,
+    absolute,
+    check_heads,
+    config_of,
+    load_pretrained,
+)
 from descend.recipes.corpora import (
     CORPORA,
     Encoding,
-    check_dataset,
     class_numbers,
     data_name,
     encoded,
@@ -34,65 +43,26 @@ from descend.recipes.corpora import (
     read_parts,
     tokenizer_of,
 )
-from descend.recipes.pretrained import SMALL, config_of, load_pretrained
+from descend.settings import SMALL, EncoderSettings, TextSettings, TextUTSettings, TrainingDefaults
 from descend.tasks.text import Classification
 
 
-@dataclass(frozen=True)
-class TextRecipe(Recipe):
+class TextRecipe(TextSettings, Recipe):
     """The base recipe of text classification: settings and data that are the same for all models.
 
     ``dataset`` is the kind of the texts and their classes, and ``data`` is where they are. A pretrained model has its
     own depth, width and dropout.
     """
 
-    dataset: str = setting("imdb", "reviews, or pairs of sentences", ("imdb", "mnli"))
-    data: str = field(kw_only=True, metadata={"help": "folder or Hub name of its texts, or: generated"})
-    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
-    tokenizer: str | None = setting(None, "folder or Hub name [the model's, or learned]")
-    max_length: int = setting(128, "longest text, in tokens")
-    truncate: bool = setting(True, "cut longer texts, or refuse them")
-    depth: int = setting(6, "L, layers of a small model")
-    hidden_size: int = setting(128, "width of a small model")
-    dropout: float = setting(0.3, "dropout of a small model")
-    noise: float = setting(1.0, "training noise γ, in std of the embeddings")
-    validation_share: float = setting(0.2, "share of the training texts to validate on")
-
     usual_noise = 1.0
     inputs: ClassVar[list[str]] = ["input_ids", "attention_mask"]
-    training = TrainingDefaults(
-        num_train_epochs=4,
-        per_device_train_batch_size=32,
-        per_device_eval_batch_size=64,
-        learning_rate=5e-4,
-        lr_scheduler_type="linear",
-        warmup_steps=0.1,
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        train_sampling_strategy="group_by_length",
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_dataset(self.dataset)
-        for name, value in self._sizes().items():
-            if value < 1:
-                raise InputError(f"{name} must be at least 1; got {value}.")
-        if self.max_length < 3:
-            raise InputError(f"max_length must be at least 3, for a word between two marks; got {self.max_length}.")
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout must lie in [0, 1); got {self.dropout}.")
-
-    def _sizes(self) -> dict[str, int]:
-        """Sizes that must be at least 1, by name."""
-        return {"depth": self.depth, "hidden_size": self.hidden_size}
 
     @property
     def defaults(self) -> TrainingDefaults:
         """Training arguments of these settings: small steps for a pretrained model."""
         if self.model == SMALL:
             return self.training
-        return replace(self.training, learning_rate=3e-5, num_train_epochs=3, dual_optim_args=PRETRAINED_DUAL)
+        return self.training.but(learning_rate=3e-5, num_train_epochs=3, dual_optim_args=PRETRAINED_DUAL)
 
     def completed(self) -> Self:
         """The recipe with absolute paths and, for a pretrained model, that model's own sizes."""
@@ -167,21 +137,10 @@ class TextRecipe(Recipe):
         return Restored(classifier.model, classifier.tokenizer)
 
 
-@dataclass(frozen=True)
-class TextUTRecipe(TextRecipe):
+class TextUTRecipe(TextUTSettings, TextRecipe):
     """Text classification with the unrolled transformer on word embeddings."""
 
-    depth: int = setting(5, "L, the number of layers")
-    model: str = setting(SMALL, "small, or whose embeddings to use [small]")
-    dropout: float = setting(0.5, "dropout of embeddings and mean token")
-    attention_size: int = setting(64, "dimension of attention")
-    tied: bool = setting(True, "one set of weights for all layers")
-
     family = "UT"
-    training = replace(TextRecipe.training, num_train_epochs=3, learning_rate=3e-3)
-
-    def _sizes(self) -> dict[str, int]:
-        return {**super()._sizes(), "attention_size": self.attention_size}
 
     def refusal(self, method: str) -> str:
         """LayerSkip drops whole blocks."""
@@ -213,29 +172,19 @@ class TextUTRecipe(TextRecipe):
         return self if self.model == SMALL else replace(self, hidden_size=model.saved.config.hidden_size)
 
 
-@dataclass(frozen=True)
-class EncoderRecipe(TextRecipe):
+class EncoderRecipe(EncoderSettings, TextRecipe):
     """Text classification with an encoder of Transformers that is read at [CLS].
 
     The readout is Transformers' two layers (``own``), or one layer as in the paper (``linear``), which replaces the
     head that a pretrained model may have.
     """
 
-    heads: int = setting(4, "attention heads of a small model")
-    readout: str = setting("own", "the classifier; the paper's is linear", ("own", "linear"))
-
     configs: ClassVar[dict[str, type[Any]]]
     """The model's configuration, by readout."""
 
     def __post_init__(self) -> None:
-        if self.readout not in self.configs:
-            raise InputError(f"readout must be one of {', '.join(self.configs)}; got {self.readout!r}.")
         super().__post_init__()
-        if self.model == SMALL and self.hidden_size % self.heads:
-            raise InputError(f"hidden_size must be a multiple of heads; got {self.hidden_size} and {self.heads}.")
-
-    def _sizes(self) -> dict[str, int]:
-        return {**super()._sizes(), "heads": self.heads}
+        check_heads(self)
 
     def completed(self) -> Self:
         """The recipe with absolute paths and, for a pretrained model, that model's own depth and width."""
@@ -277,7 +226,6 @@ class EncoderRecipe(TextRecipe):
         return load_pretrained(AutoModelForSequenceClassification, self.model, config=config)
 
 
-@dataclass(frozen=True)
 class DistilBERTRecipe(EncoderRecipe):
     """Text classification with DistilBERT."""
 
@@ -300,7 +248,6 @@ class DistilBERTRecipe(EncoderRecipe):
         )
 
 
-@dataclass(frozen=True)
 class RoBERTaRecipe(EncoderRecipe):
     """Text classification with RoBERTa."""
 

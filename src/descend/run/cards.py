@@ -8,10 +8,9 @@ from typing import Any
 
 from descend.errors import InputError
 from descend.recipes import RECIPES
-from descend.recipes.options import options
-from descend.recipes.pretrained import SMALL
 from descend.results import MODELS, SUMMARY_FILE, RunConfig, Summary, read_config, read_summary, read_trained
 from descend.results.card import Card, noise_note, temperature_note, trained_note
+from descend.settings import SMALL, options
 from descend.training.preset import Preset, paper
 
 _DERIVED = {"disable_tqdm", "dataloader_pin_memory", "gradient_checkpointing", "do_eval", "greater_is_better"}

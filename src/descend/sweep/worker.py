@@ -21,10 +21,10 @@ from descend import run
 from descend.contract import resolve
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError
 from descend.recipes import Recipe
-from descend.recipes.options import options
 from descend.results import Summary, locked
 from descend.results.ownership import DATABASE_FILE, FRAMES_FILE, PAGE_FILE, refuse_foreign, remove
 from descend.results.sweeps import SWEEP_FILE, SweepFile
+from descend.settings import options
 from descend.sweep.results import tell, write
 from descend.sweep.space import Ranges, described, draw, recipe_values, space
 from descend.sweep.storage import LOST, Search, TooMany, database_url, lost, open_storage, studies

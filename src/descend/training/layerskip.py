@@ -11,7 +11,7 @@ from torch import Tensor, distributed, nn
 from descend.errors import InputError
 from descend.models import LayeredModel
 from descend.seeds import Stream, generator_of
-from descend.training.settings import DescentSettings
+from descend.settings import DescentSettings
 from descend.transfer import uploaded
 
 
