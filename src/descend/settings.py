@@ -69,6 +69,7 @@ def _is_options(text: Any) -> bool:
 
 Share = Annotated[float, Allowed("lie in [0, 1]", lambda value: 0 <= value <= 1)]
 Rate = Annotated[float, Allowed("be a rate in [0, 1)", lambda value: 0 <= value < 1)]
+Dropout = Annotated[float, Allowed("lie in [0, 1)", lambda value: 0 <= value < 1)]
 Factor = Annotated[float, Allowed("lie in (0, 1]", lambda value: 0 < value <= 1)]
 NotNegative = Annotated[float, Allowed("be at least 0, and finite", lambda value: 0 <= value < math.inf)]
 Positive = Annotated[float, Allowed("be a number above 0, or left out", lambda value: 0 < value < math.inf)]
@@ -419,7 +420,7 @@ class TextSettings(RecipeSettings):
     truncate: bool = setting(True, "cut longer texts, or refuse them")
     depth: Count = setting(6, "L, layers of a small model")
     hidden_size: Count = setting(128, "width of a small model")
-    dropout: Rate = setting(0.3, "dropout of a small model")
+    dropout: Dropout = setting(0.3, "dropout of a small model")
     noise: NoiseLevel = setting(1.0, "training noise γ, in std of the embeddings")
     validation_share: float = setting(0.2, "share of the training texts to validate on")
 
@@ -442,7 +443,7 @@ class TextUTSettings(TextSettings):
 
     depth: Count = setting(5, "L, the number of layers")
     model: str = setting(SMALL, "small, or whose embeddings to use [small]")
-    dropout: Rate = setting(0.5, "dropout of embeddings and mean token")
+    dropout: Dropout = setting(0.5, "dropout of embeddings and mean token")
     attention_size: Count = setting(64, "dimension of attention")
     tied: bool = setting(True, "one set of weights for all layers")
 
@@ -476,7 +477,7 @@ class InstructionSettings(RecipeSettings):
     depth: Count = setting(6, "L, layers of a small model")
     hidden_size: Count = setting(128, "width of a small model")
     heads: Count = setting(4, "attention heads of a small model")
-    dropout: Rate = setting(0.0, "of attention; 0 leaves a pretrained model's")
+    dropout: Dropout = setting(0.0, "of attention; 0 leaves a pretrained model's")
     lora: str | None = setting(None, "modules of adapters: q_proj,v_proj [all weights]")
     lora_rank: Count = setting(8, "rank of the adapters")
     noise: NoiseLevel = setting(1.5, "training noise γ, in std of the embeddings")
@@ -550,7 +551,8 @@ def settings_of(kind: type) -> dict[str, Setting]:
     Args:
         kind: A class of settings, such as `UTSettings`, or one that derives from them.
     """
-    hints, packages = hints_of(kind, include_extras=True), {}
+    hints = hints_of(kind, include_extras=True)
+    packages: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         packages |= dict.fromkeys(vars(base).get("__annotations__", ()), base.__module__.partition(".")[0])
     every = {}
@@ -576,7 +578,7 @@ def _type_of(hint: Any) -> tuple[Any, dict[str, Any]]:
     return plain, {type(each).__name__.lower(): each for each in more}
 
 
-def check(settings: Any) -> None:
+def check(settings: object) -> None:
     """Refuse a value that its declaration does not allow.
 
     Args:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from descend.cli.checks import check_data
-from descend.cli.parsing import add_talk, command_parser, talk
+from descend.cli.parsing import read
 from descend.cli.runs import check_free_for_page, compare_runs, finish, line_of
 from descend.errors import InputError
 from descend.recipes import GENERATED
@@ -13,16 +13,20 @@ from descend.recipes import GENERATED
 
 def demo(words: Sequence[str]) -> None:
     """Both methods on one video, and the page."""
-    parser = command_parser(
-        "demo", "Train a ViT with and without constraints on one video, and show the page.", "[options]"
+    options = read(
+        words,
+        "demo",
+        "Train a ViT with and without constraints on one video, and show the page.",
+        "[options]",
+        {
+            "--data": dict(metavar="PATH", default=GENERATED, help=f"folder or file of videos [{GENERATED}]"),
+            "--out": dict(type=Path, default=Path("demo"), help="folder [demo]"),
+            "--seed": dict(type=int, default=0, help="of both runs [0]"),
+            "--max-steps": dict(type=int, help="training steps [the recipe's]"),
+            "--resume": dict(action="store_true", help="go on with a demo that was interrupted"),
+        },
+        talks=True,
     )
-    parser.add_argument("--data", metavar="PATH", default=GENERATED, help=f"folder or file of videos [{GENERATED}]")
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder [demo]")
-    parser.add_argument("--seed", type=int, default=0, help="of both runs [0]")
-    parser.add_argument("--max-steps", type=int, help="training steps [the recipe's]")
-    parser.add_argument("--resume", action="store_true", help="go on with a demo that was interrupted")
-    add_talk(parser)
-    options = talk(parser.parse_args(words))
     check_data(options.data)
     import descend.report  # noqa: F401  # a missing package shows before the training
     from descend.results import locked

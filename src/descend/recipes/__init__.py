@@ -15,7 +15,7 @@ from descend.settings import GENERATED, RecipeSettings
 if TYPE_CHECKING:
     from descend.recipes.base import SHIFTS, Data, Recipe, Restored, Setup, Workload
     from descend.recipes.configuring import configure
-    from descend.recipes.plain import PlainClassifier
+    from descend.recipes.text import PlainClassifier
 
 __all__ = [
     "GENERATED",
@@ -151,7 +151,7 @@ RECIPES = _Recipes()
 _ROOMS = {
     "base": ("SHIFTS", "Data", "Recipe", "Restored", "Setup", "Workload"),
     "configuring": ("configure",),
-    "plain": ("PlainClassifier",),
+    "text": ("PlainClassifier",),
 }
 
 

@@ -265,6 +265,18 @@ def check_heads(recipe: Any) -> None:
         raise InputError(f"hidden_size must be a multiple of heads; got {recipe.hidden_size} and {recipe.heads}.")
 
 
+def check_words(words: int, room: int, source: str) -> None:
+    """Refuse a tokenizer with more words than a pretrained model has embeddings.
+
+    Raises:
+        InputError: If it has.
+    """
+    if words > room:
+        raise InputError(
+            f"the tokenizer has {words} words, the word embedding of {source} {room}. Give the model's own tokenizer."
+        )
+
+
 def config_of(source: str) -> PreTrainedConfig:
     """The configuration of a pretrained model.
 

@@ -30,6 +30,7 @@ from descend.recipes.base import (
     Setup,
     absolute,
     check_heads,
+    check_words,
     config_of,
     load_pretrained,
 )
@@ -205,12 +206,7 @@ class InstructionRecipe(InstructionSettings, Recipe):
     def _pretrained(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
         dropped = {"attention_dropout": self.dropout} if self.dropout else {}
         network = load_pretrained(AutoModelForCausalLM, self.model, dtype="float32", **dropped)
-        words = network.get_input_embeddings().num_embeddings
-        if len(tokenizer) > words:
-            raise InputError(
-                f"the tokenizer has {len(tokenizer)} words, the word embedding of {self.model} "
-                f"{words}. Give the model's own tokenizer."
-            )
+        check_words(len(tokenizer), network.get_input_embeddings().num_embeddings, self.model)
         return network
 
     def trainer(self, setup: Setup, callbacks: Sequence[TrainerCallback]) -> DescentSFTTrainer:

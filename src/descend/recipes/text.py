@@ -1,7 +1,7 @@
 """Text classification with UT on word embeddings, DistilBERT and RoBERTa."""
 
 from abc import abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -28,8 +28,10 @@ from descend.recipes.base import (
     Data,
     Recipe,
     Restored,
+    Workload,
     absolute,
     check_heads,
+    check_words,
     config_of,
     load_pretrained,
 )
@@ -40,22 +42,112 @@ from descend.recipes.corpora import (
     data_name,
     encoded,
     has_classifier,
+    kind_of,
     read_parts,
     tokenizer_of,
 )
-from descend.settings import SMALL, EncoderSettings, TextSettings, TextUTSettings, TrainingDefaults
+from descend.settings import SMALL, EncoderSettings, NoiseLevel, TextSettings, TextUTSettings, TrainingDefaults, setting
 from descend.tasks.text import Classification
 
+VALIDATION_SHARE = 0.2
+"""Share of the training texts for the selection of linear probes of a classifier that Descend did not train."""
 
-class TextRecipe(TextSettings, Recipe):
+LONGEST = 512
+"""Longest text in tokens of such a classifier, unless it takes fewer."""
+
+
+class ClassifierWorkload(Workload):
+    """Texts with classes, of the kind ``dataset``, and a classifier of them, ``model``."""
+
+    dataset: str
+    model: str
+
+    usual_noise = 1.0
+    inputs: ClassVar[list[str]] = ["input_ids", "attention_mask"]
+
+    @abstractmethod
+    def _encoding(self, tokenizer: PreTrainedTokenizerBase, restored: Restored | None) -> Encoding:
+        """How texts become tokens for a model; None for a new one."""
+
+    def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
+        """Load the test side of another data set, and its name."""
+        assert restored.tokenizer is not None
+        texts = CORPORA[self.dataset].read(data)["test"]
+        return self._encoding(restored.tokenizer, restored).encode(texts), data_name(self.dataset, data)
+
+    def collate(self, tokenizer: PreTrainedTokenizerBase | None) -> DataCollatorWithPadding:
+        """Pad texts to the longest of their batch."""
+        assert tokenizer is not None
+        return DataCollatorWithPadding(tokenizer)
+
+    def task(self) -> Classification:
+        """Cross-entropy and accuracy."""
+        return Classification()
+
+    def restore(self, folder: str) -> Restored:
+        """Load a classifier that `save_pretrained` wrote, and its tokenizer."""
+        classifier = DescentClassifier.from_pretrained(folder, certified=False)
+        # BERT needs them to tell the two texts of a pair apart.
+        more = ["token_type_ids"] if classifier.model.config.model_type == "bert" else []
+        classifier.tokenizer.model_input_names = [*self.inputs, *more]
+        return Restored(classifier.model, classifier.tokenizer)
+
+
+@dataclass(frozen=True)
+class PlainClassifier(ClassifierWorkload):
+    """A classifier that Descend did not train, and the data to evaluate it on.
+
+    It is taken to be trained without noise.
+
+    Attributes:
+        dataset: The kind of the data, ``imdb`` or ``mnli``.
+        model: The folder of the classifier.
+    """
+
+    dataset: str = setting("imdb", "reviews, or pairs of sentences", tuple(CORPORA))
+    model: str = setting("", "folder of the classifier")
+    noise: NoiseLevel = setting(0.0, "training noise γ")
+
+    @classmethod
+    def of(cls, folder: Path, data: str, dataset: str | None = None) -> Self:
+        """The workload of a classifier in a folder.
+
+        Args:
+            folder: The classifier's folder, as `save_pretrained` wrote it.
+            data: The data set.
+            dataset: The kind of the data; None to infer it from the files.
+
+        Raises:
+            InputError: If there is no model's configuration, or the kind of the data is unknown.
+        """
+        config_of(str(folder))
+        return cls(data=data, dataset=dataset or kind_of(Path(data).expanduser()), model=str(folder))
+
+    def load(self, restored: Restored | None = None) -> Data:
+        """Load and tokenize the texts, for linear probes."""
+        assert restored is not None and restored.tokenizer is not None
+        parts = read_parts(self.dataset, self.source, VALIDATION_SHARE)
+        return encoded(self.dataset, self.source, parts, self._encoding(restored.tokenizer, restored))
+
+    def _encoding(self, tokenizer: PreTrainedTokenizerBase, restored: Restored | None) -> Encoding:
+        assert restored is not None
+        config = restored.model.saved.config
+        family = FAMILIES.get(config.model_type)
+        longest = min(family.longest(config), LONGEST) if family and family.longest else LONGEST
+        return Encoding(tokenizer, longest, class_numbers=class_numbers(config, self.dataset, self.model))
+
+    def name_of(self, model: LayeredModel) -> str:
+        """The model's name in tables, such as BERT-12."""
+        family = type(model.saved.config).__name__.removesuffix("Config").replace("Bert", "BERT")
+        return f"{family}-{model.depth}"
+
+
+class TextRecipe(TextSettings, Recipe, ClassifierWorkload):
     """The base recipe of text classification: settings and data that are the same for all models.
 
     ``dataset`` is the kind of the texts and their classes, and ``data`` is where they are. A pretrained model has its
     own depth, width and dropout.
     """
-
-    usual_noise = 1.0
-    inputs: ClassVar[list[str]] = ["input_ids", "attention_mask"]
 
     @property
     def defaults(self) -> TrainingDefaults:
@@ -81,12 +173,6 @@ class TextRecipe(TextSettings, Recipe):
             tokenizer.model_max_length = self.max_length  # saved, so that inference cuts texts as training does
         return encoded(self.dataset, self.source, parts, self._encoding(tokenizer, restored))
 
-    def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
-        """Load the test side of another data set, and its name."""
-        assert restored.tokenizer is not None
-        texts = CORPORA[self.dataset].read(data)["test"]
-        return self._encoding(restored.tokenizer, restored).encode(texts), data_name(self.dataset, data)
-
     def _encoding(self, tokenizer: PreTrainedTokenizerBase, restored: Restored | None) -> Encoding:
         config = restored.model.saved.config if restored else self._config_with_classes()
         numbers = None if config is None else class_numbers(config, self.dataset, self.model)
@@ -95,15 +181,6 @@ class TextRecipe(TextSettings, Recipe):
     def _config_with_classes(self) -> PreTrainedConfig | None:
         """The configuration of a pretrained model whose head is trained further; None if the head is new."""
         return None
-
-    def collate(self, tokenizer: PreTrainedTokenizerBase | None) -> DataCollatorWithPadding:
-        """Pad texts to the longest of their batch."""
-        assert tokenizer is not None
-        return DataCollatorWithPadding(tokenizer)
-
-    def task(self) -> Classification:
-        """Cross-entropy and accuracy."""
-        return Classification()
 
     def network(self, data: Data) -> LayeredClassifier:
         """A small new classifier, or a pretrained one."""
@@ -130,12 +207,6 @@ class TextRecipe(TextSettings, Recipe):
     def _pretrained(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:
         """A pretrained model, with a new head for these classes if it has none."""
 
-    def restore(self, folder: str) -> Restored:
-        """Load a classifier that `save_pretrained` wrote, and its tokenizer."""
-        classifier = DescentClassifier.from_pretrained(folder, certified=False)
-        classifier.tokenizer.model_input_names = list(self.inputs)
-        return Restored(classifier.model, classifier.tokenizer)
-
 
 class TextUTRecipe(TextUTSettings, TextRecipe):
     """Text classification with the unrolled transformer on word embeddings."""
@@ -160,8 +231,7 @@ class TextUTRecipe(TextUTSettings, TextRecipe):
 
     def _pretrained(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:
         embedding = load_pretrained(AutoModel, self.model).get_input_embeddings()
-        if words > embedding.num_embeddings:
-            raise too_many_words(words, embedding.num_embeddings, self.model)
+        check_words(words, embedding.num_embeddings, self.model)
         wide = replace(self, hidden_size=embedding.embedding_dim)
         network = wide._new(embedding.num_embeddings, names, padding)
         network.get_input_embeddings().load_state_dict(embedding.state_dict())
@@ -219,8 +289,7 @@ class EncoderRecipe(EncoderSettings, TextRecipe):
 
     def _pretrained(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:
         config = self._config()
-        if words > config.vocab_size:
-            raise too_many_words(words, config.vocab_size, self.model)
+        check_words(words, config.vocab_size, self.model)
         if not has_classifier(config):
             config.id2label, config.label2id = names, {name: label for label, name in names.items()}
         return load_pretrained(AutoModelForSequenceClassification, self.model, config=config)
@@ -268,10 +337,3 @@ class RoBERTaRecipe(EncoderRecipe):
             pad_token_id=padding,
             type_vocab_size=1,
         )
-
-
-def too_many_words(words: int, room: int, source: str) -> InputError:
-    """The error for a tokenizer with more words than a pretrained model has embeddings."""
-    return InputError(
-        f"the tokenizer has {words} words, the word embedding of {source} {room}. Give the model's own tokenizer."
-    )
