@@ -533,14 +533,14 @@ class Setting(NamedTuple):
                 return f"be one of {', '.join(choices)}"
             if self.kind is bool and value not in (True, False):
                 return "be True or False"
-            if number and (isinstance(value, bool) or not hasattr(value, f"__{_AS[self.kind]}__")):
+            if number and (isinstance(value, bool) or not hasattr(value, _AS[self.kind])):
                 return "be a whole number" if self.kind is int else "be a number"
             if self.kind is str and not isinstance(value, str | os.PathLike) and self.allowed is None:
                 return "be a text"
         return "" if self.allowed is None or self.allowed.holds(value) else self.allowed.words
 
 
-_AS = {int: "index", float: "float"}
+_AS = {int: "__index__", float: "__float__"}
 """Kind of number → the method of values that are one."""
 
 
