@@ -578,7 +578,7 @@ def _type_of(hint: Any) -> tuple[Any, dict[str, Any]]:
     return plain, {type(each).__name__.lower(): each for each in more}
 
 
-def check(settings: object) -> None:
+def check(settings: Any) -> None:
     """Refuse a value that its declaration does not allow.
 
     Args:
@@ -587,7 +587,8 @@ def check(settings: object) -> None:
     Raises:
         InputError: If a value has another type, is outside its range or is none of its choices.
     """
-    for each in settings_of(type(settings)).values():
+    kind: Any = type(settings)
+    for each in settings_of(kind).values():
         value = getattr(settings, each.name)
         if fault := each.fault(value):
             close = difflib.get_close_matches(str(value), each.metadata.get("choices", ()), n=1)
