@@ -544,8 +544,7 @@ _AS = {int: "__index__", float: "__float__"}
 """Kind of number → the method of values that are one."""
 
 
-@cache
-def settings_of(kind: type) -> dict[str, Setting]:
+def _settings_of(kind: type) -> dict[str, Setting]:
     """The settings of a dataclass and its bases, by name, those of the bases first.
 
     Args:
@@ -568,6 +567,10 @@ def settings_of(kind: type) -> dict[str, Setting]:
     return every
 
 
+# mypy takes classes with fields that may change for no keys of a cache.
+settings_of: Callable[[type], dict[str, Setting]] = cache(_settings_of)
+
+
 def _type_of(hint: Any) -> tuple[Any, dict[str, Any]]:
     """The type in an annotation, without None; and its range and value for None, by their names in `Setting`."""
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
@@ -587,8 +590,7 @@ def check(settings: Any) -> None:
     Raises:
         InputError: If a value has another type, is outside its range or is none of its choices.
     """
-    kind: Any = type(settings)
-    for each in settings_of(kind).values():
+    for each in settings_of(type(settings)).values():
         value = getattr(settings, each.name)
         if fault := each.fault(value):
             close = difflib.get_close_matches(str(value), each.metadata.get("choices", ()), n=1)
