@@ -11,7 +11,7 @@ from descend.cli import carried_out
 from descend.cli.parsing import add_talk, command_parser, talk
 from descend.cli.runs import complete, evaluated, line_of, train
 from descend.errors import InputError, StudyError
-from descend.recipes.options import options as flags
+from descend.settings import options as flags
 
 if TYPE_CHECKING:
     from reproduction.workers import Job

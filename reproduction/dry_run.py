@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from descend.recipes.options import options as flags
+from descend.settings import options as flags
 from reproduction.grid import ROOT
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from descend import run
 from descend.cli.runs import evaluated
 from descend.cli.settings import read_recipe
 from descend.errors import NonFiniteLossError
-from descend.recipes.options import options as flags
 from descend.results.ownership import clear
+from descend.settings import options as flags
 from examples.convert_llama2c import convert
 from reproduction.grid import ARMS, COMPARED, FURTHER, RECIPES, Grid, task_of
 from reproduction.records import Cell, Settings

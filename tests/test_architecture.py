@@ -18,6 +18,7 @@ ARROWS: dict[str, set[str]] = {
     "extras": set(),
     "methods": set(),
     "reading": set(),
+    "settings": set(),
     "jackknife": set(),
     "progress": set(),
     "core": set(),
@@ -54,7 +55,7 @@ ARROWS: dict[str, set[str]] = {
 }
 # A name becomes a class here and nowhere else; the package itself re-exports the public names.
 EVERYWHERE = {"recipes", "run", "cli", "__init__", "__main__"}
-EVERYONES = {"errors", "extras", "methods", "reading"}
+EVERYONES = {"errors", "extras", "methods", "reading", "settings"}
 # Rooms that keep to the standard library and these.
 LIBRARIES = {
     "core": {"torch"},
@@ -122,7 +123,7 @@ def private(package: Path) -> list[str]:
     """What the reproduction imports of Descend that is not public; its command line may call that of Descend."""
     allowed = {f"descend.{name}" for name in PUBLIC}
     commands = {f"descend.{name}" for name in ("cli", "cli.parsing", "cli.runs", "cli.settings", "run")}
-    commands.add("descend.recipes.options")
+    commands.add("descend.settings")
     lines = []
     for file in sorted(package.rglob("*.py")):
         public = allowed | (commands if file.name in ("__main__.py", "dry_run.py", "rates.py") else set())

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from descend import UT, GeometricTarget, InputError
+from descend import GeometricTarget, InputError
 from descend.cli import COMMANDS, main
 from descend.cli.parsing import levels
 from descend.cli.runs import line_of
@@ -418,11 +418,6 @@ def test_multipliers_of_a_pretrained_model_start_at_zero():
         assert (args.dual_optim_args is None) == (start is None)
     _, _, args, _ = read_recipe(["text-distilbert", "--data", "generated", "--out", "run"])
     assert args.primal_dual(3).multipliers[1:].tolist() == [1.0] * 3
-
-
-def test_the_chains_start_gives_way_to_a_model_of_one_layer():
-    _, settings, args, _ = read_recipe(["video-ut", "--data", "generated", "--out", "run", "--depth", "1"])
-    assert args.problem(settings.depth, UT.first_layer).in_force.tolist() == [False, True]
 
 
 def test_an_empty_data_folder_lists_the_layouts(capsys, tmp_path):

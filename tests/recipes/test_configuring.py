@@ -10,30 +10,59 @@ from descend.recipes import RECIPES, Recipe, Workload
 from descend.run import stored
 from descend.training.config import DescentConfig
 
-WORDS = {
-    "video-ut": "--data . --window 3",
-    "video-vit": "--data generated --depth 3 --num-train-epochs 2",
-    "text-ut": "--data generated --preset paper --dataset mnli",
-    "text-distilbert": "--data generated --model some/model --learning-rate 0.001",
-    "llm-sft": "--data generated --model some/model --max-length 99 --packing",
-}
-SETTINGS = {
-    "video-ut": {"data": ".", "window": 3},
-    "video-vit": {"data": "generated", "depth": 3, "num_train_epochs": 2.0},
-    "text-ut": {"data": "generated", "preset": "paper", "dataset": "mnli"},
-    "text-distilbert": {"data": "generated", "model": "some/model", "learning_rate": 0.001},
-    "llm-sft": {"data": "generated", "model": "some/model", "max_length": 99, "packing": True},
-}
+ALIKE = [
+    ("video-ut", "--data . --window 3", {"data": ".", "window": 3}),
+    ("video-ut", "--data . --alpha 0.3,0.2 --cap 3", {"data": ".", "alpha": [0.3, 0.2], "cap": 3.0}),
+    ("video-dust", "--data . --strength 0.1 --dual-every epoch", {"data": ".", "strength": 0.1, "dual_every": "epoch"}),
+    ("video-vit", "--data . --depth 3 --num-train-epochs 2", {"data": ".", "depth": 3, "num_train_epochs": 2.0}),
+    (
+        "text-ut",
+        "--data generated --preset paper --dataset mnli",
+        {"data": "generated", "preset": "paper", "dataset": "mnli"},
+    ),
+    (
+        "text-distilbert",
+        "--data generated --model some/model --learning-rate 0.001",
+        {"data": "generated", "model": "some/model", "learning_rate": 0.001},
+    ),
+    (
+        "llm-sft",
+        "--data generated --model some/model --max-length 99 --packing",
+        {"data": "generated", "model": "some/model", "max_length": 99, "packing": True},
+    ),
+]
 
 
-@pytest.mark.parametrize("name", WORDS)
-def test_python_and_the_command_line_mean_the_same(name):
-    typed = read_recipe([name, *WORDS[name].split(), "--out", "run"])
-    called = configure(name, **SETTINGS[name], output_dir="run")
-    assert (typed.name, typed.recipe) == (called.name, called.recipe)
-    assert type(typed.arguments) is type(called.arguments)
-    assert stored(typed.arguments) == stored(called.arguments)
-    assert called.arguments.output_dir == "run"
+@pytest.mark.parametrize(("name", "words", "settings"), ALIKE, ids=[words for _, words, _ in ALIKE])
+def test_python_and_the_command_line_mean_the_same(name, words, settings):
+    *typed, arguments, _ = read_recipe([name, *words.split(), "--out", "run"])
+    called = configure(name, **settings, output_dir="run")
+    assert typed == [called.name, called.recipe]
+    assert type(arguments) is type(called.arguments)
+    assert stored(arguments) == stored(called.arguments)
+    assert arguments.problem(2).limits == called.arguments.problem(2).limits
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("video-ut", {"depth": 0}, "depth must be at least 1; got 0"),
+        ("video-ut", {"window": 2.5}, "window must be a whole number; got 2.5"),
+        ("video-ut", {"depth": "3"}, "depth must be a number; got the text '3'"),
+        ("video-ut", {"tied": "no"}, "tied must be True or False; got 'no'"),
+        ("video-ut", {"kernel": "gausian"}, "kernel must be one of softmax, gaussian; got 'gausian' .did you mean gau"),
+        ("video-dust", {"l1": None}, "l1 must be a number; got None"),
+        ("video-vit", {"pretrained": 3}, "pretrained must be a text; got 3"),
+        ("text-ut", {"noise": float("nan")}, "noise must be a level γ of at least 0, and finite; got nan"),
+        ("text-ut", {"learning_rate": -1.0}, "learning_rate must be at least 0, and finite; got -1.0"),
+        ("text-roberta", {"heads": 3}, "hidden_size must be a multiple of heads; got 128 and 3"),
+        ("llm-sft", {"validation_share": 0.5}, "validation_share must lie between 0 and 0.5; got 0.5"),
+    ],
+)
+def test_a_value_that_its_declaration_does_not_allow_is_refused(name, settings, message):
+    """In Python; a config.json that was edited is read by the same classes."""
+    with pytest.raises(InputError, match=message):
+        configure(name, data="generated", output_dir="run", **settings)
 
 
 def test_a_given_value_decides_over_the_defaults_of_a_recipe():

@@ -8,8 +8,8 @@ import pytest
 from descend import InputError
 from descend.cli.parsing import levels
 from descend.cli.settings import read_recipe
-from descend.recipes.options import options as flags
 from descend.run import stored
+from descend.settings import options as flags
 from reproduction.costs import Costs
 from reproduction.grid import (
     ANYTIME_RECIPES,

@@ -19,8 +19,8 @@ from descend import DUST, UT, DUSTConfig, UTConfig
 from descend.cli.settings import read_recipe
 from descend.models import TextUTConfig, TextUTForSequenceClassification
 from descend.recipes import RECIPES
-from descend.recipes.options import options as flags
 from descend.run import stored
+from descend.settings import options as flags
 from descend.training.preset import paper
 from reproduction import costs, plan
 from reproduction.grid import cells, named, names

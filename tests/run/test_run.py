@@ -23,8 +23,8 @@ from descend.recipes import RECIPES
 from descend.results import read_summary
 from descend.results.ownership import RESULTS
 from descend.run.settings import stored
+from descend.settings import DescentSettings
 from descend.tasks.video import VideoDenoising, load_test, load_video
-from descend.training.settings import DescentSettings
 from descend.training.sft import DescentSFTConfig
 from tests.support.runs import SETTINGS, TINY, assert_same_end, rows, stop_after, train
 from tests.support.sources import clips

@@ -12,7 +12,6 @@ from transformers import HfArgumentParser, TrainingArguments
 from descend import UT, DescentConfig, InputError, UTConfig
 from descend.cli.settings import read_recipe
 from descend.core import DescentProblem
-from descend.recipes import RECIPES
 
 LIST = [0.25, 0.5, 0.125]
 
@@ -185,17 +184,6 @@ def test_a_recipes_defaults_go_where_they_suit_the_problem(tmp_path, settings, s
     args.primal_dual(3)
 
 
-@pytest.mark.parametrize("more", [{}, {"alpha": 0.2}, {"alpha": 0.2, "cap": 3.0}, {"strength": 0.1}], ids=repr)
-def test_python_and_the_command_line_mean_the_same_problem(tmp_path, more):
-    words = [word for name, value in more.items() for word in (f"--{name}", str(value))]
-    _, _, typed, _ = read_recipe(["video-ut", "--data", "generated", "--out", str(tmp_path), *words])
-    recipe = RECIPES["video-ut"]
-    args = DescentConfig(str(tmp_path), **more)
-    args.fill({"strength": recipe.training.strength})
-    for name in ("strength", "alpha", "cap", "dual_optimizer", "dual_optim_args", "resilience", "dual_warmup_steps"):
-        assert typed.resolved(name) == args.resolved(name)
-
-
 @pytest.mark.parametrize(
     ("settings", "first"),
     [
@@ -221,8 +209,3 @@ def test_where_the_chain_of_ut_starts(tmp_path, settings, first, method):
 
 def test_a_model_of_one_layer_has_a_chain(tmp_path):
     assert DescentConfig(str(tmp_path)).problem(1, first=1).in_force.tolist() == [False, True]
-
-
-def test_alpha_and_strength_are_refused_together_on_the_command_line():
-    with pytest.raises(InputError, match=r"alpha.*strength|strength.*alpha"):
-        read_recipe(["video-ut", "--data", "generated", "--out", "run", "--alpha", "0.2", "--strength", "0.7"])

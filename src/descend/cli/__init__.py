@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from descend import extras
-from descend.cli import demo, denoise, export, privacy, runs, sweep, tasks
-from descend.cli.parsing import COMPLETING, TALK, Parser, command_parser, nearest
+from descend.cli import demo, models, privacy, runs, sweep, tasks
+from descend.cli.parsing import COMPLETING, TALK, Parser, nearest, read
 from descend.errors import (
     InputError,
     Interrupted,
@@ -46,9 +46,12 @@ descend: transformers whose every layer lowers the expected loss
 
 def completion(words: Sequence[str]) -> None:
     """Print what a shell needs to complete commands, recipes and options."""
-    parser = command_parser("completion", "Print the code that makes a shell complete commands, recipes and options.")
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
-    options = parser.parse_args(words)
+    options = read(
+        words,
+        "completion",
+        "Print the code that makes a shell complete commands, recipes and options.",
+        options={"shell": dict(choices=("bash", "zsh", "fish"))},
+    )
     import argcomplete
 
     print(argcomplete.shellcode(["descend"], shell=options.shell))
@@ -71,8 +74,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "evaluate": runs.evaluate,
     "compare": runs.compare,
     "report": runs.report,
-    "export": export.export,
-    "denoise": denoise.denoise,
+    "export": models.export,
+    "denoise": models.denoise,
     "complete": runs.complete,
     "tasks": tasks.tasks,
     "reproduce": reproduce,

@@ -2,27 +2,31 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from descend.cli.checks import check_data
-from descend.cli.parsing import add_talk, command_parser, talk
+from descend.cli.parsing import read
 from descend.cli.runs import check_free_for_page, compare_runs, finish, line_of
-from descend.cli.settings import read_recipe
 from descend.errors import InputError
 from descend.recipes import GENERATED
 
 
 def demo(words: Sequence[str]) -> None:
     """Both methods on one video, and the page."""
-    parser = command_parser(
-        "demo", "Train a ViT with and without constraints on one video, and show the page.", "[options]"
+    options = read(
+        words,
+        "demo",
+        "Train a ViT with and without constraints on one video, and show the page.",
+        "[options]",
+        {
+            "--data": dict(metavar="PATH", default=GENERATED, help=f"folder or file of videos [{GENERATED}]"),
+            "--out": dict(type=Path, default=Path("demo"), help="folder [demo]"),
+            "--seed": dict(type=int, default=0, help="of both runs [0]"),
+            "--max-steps": dict(type=int, help="training steps [the recipe's]"),
+            "--resume": dict(action="store_true", help="go on with a demo that was interrupted"),
+        },
+        talks=True,
     )
-    parser.add_argument("--data", metavar="PATH", default=GENERATED, help=f"folder or file of videos [{GENERATED}]")
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder [demo]")
-    parser.add_argument("--seed", type=int, default=0, help="of both runs [0]")
-    parser.add_argument("--max-steps", type=int, help="training steps [the recipe's]")
-    parser.add_argument("--resume", action="store_true", help="go on with a demo that was interrupted")
-    add_talk(parser)
-    options = talk(parser.parse_args(words))
     check_data(options.data)
     import descend.report  # noqa: F401  # a missing package shows before the training
     from descend.results import locked
@@ -35,10 +39,12 @@ def demo(words: Sequence[str]) -> None:
     check_free_for_page(options.out)
     for folder in () if options.resume else folders:
         refuse_foreign(sorted(folder.glob("*")), "another folder with --out")
+    from descend.recipes import configure
+
     # Six blocks: plain training leaves their inner exits far behind the last one.
-    flags = ["video-vit", "--data", options.data, "--depth", "6", "--seed", str(options.seed)]
-    flags += ["--max-steps", str(options.max_steps)] if options.max_steps is not None else []
-    built = [read_recipe([*flags, "--method", folder.name, "--out", str(folder)]) for folder in folders]
+    settings: dict[str, Any] = {"data": options.data, "depth": 6, "seed": options.seed}
+    settings |= {} if options.max_steps is None else {"max_steps": options.max_steps}
+    built = [configure("video-vit", method=folder.name, output_dir=str(folder), **settings) for folder in folders]
     from descend import run
 
     options.out.mkdir(parents=True, exist_ok=True)
@@ -50,12 +56,12 @@ def demo(words: Sequence[str]) -> None:
         f"{options.out / 'report.html'} is written after the first, and again after the second.\n",
         flush=True,
     )
-    for place, (folder, (name, recipe, args, _)) in enumerate(zip(folders, built, strict=True)):
+    for place, (folder, configured) in enumerate(zip(folders, built, strict=True)):
         if not options.resume and folder.is_dir():
             with locked(folder):
                 clear(folder, "another folder with --out")
         print(f"training {folder.name} …", flush=True)
-        finish(run.train(name, recipe, args, resume=options.resume))
+        finish(run.train(*configured, resume=options.resume))
         with locked(folder):
             summary = run.evaluate(folder)
         print(line_of(summary), flush=True)

@@ -5,7 +5,7 @@ import difflib
 import math
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -165,6 +165,34 @@ def talk(options: argparse.Namespace) -> argparse.Namespace:
         os.environ |= dict.fromkeys(TALK[1:], options.log_level)
     del options.quiet, options.log_level
     return options
+
+
+def read(
+    words: Sequence[str],
+    command: str,
+    about: str,
+    usage: str | None = None,
+    options: Mapping[str, dict[str, Any]] | None = None,
+    *,
+    talks: bool = False,
+) -> argparse.Namespace:
+    """Parse the words behind a command.
+
+    Args:
+        words: The words.
+        command: The command's name.
+        about: What it does.
+        usage: How it is called; None to list its options.
+        options: Name of an argument or flag of an option → arguments of `add_argument`.
+        talks: Whether it works for long: it takes the options of `add_talk`, which are obeyed here.
+    """
+    parser = command_parser(command, about, usage)
+    for name, more in (options or {}).items():
+        parser.add_argument(name, **more)
+    if not talks:
+        return parser.parse_args(words)
+    add_talk(parser)
+    return talk(parser.parse_args(words))
 
 
 def levels(text: str) -> list[float]:

@@ -3,27 +3,29 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from descend.cli.parsing import command_parser, levels
+from descend.cli.parsing import levels, read
 from descend.errors import InputError
 
 
 def privacy(words: Sequence[str]) -> None:
     """Print ε of noise on token embeddings, by noise level."""
-    parser = command_parser(
+    options = read(
+        words,
         "privacy",
         "Local differential privacy of Gaussian noise on token embeddings: ε by noise level, for one token and for a "
         "whole text. It holds only if every embedding is clipped to a norm C, which descend does not do.",
         "[RUN] [options]",
+        {
+            "run": dict(type=Path, nargs="?", help="a run on text or a saved model: its noise, dimension …"),
+            "--noise": dict(metavar="LEVELS", help="levels γ: 1,20,200 or 0:200:50 [the run's]"),
+            "--noise-is": dict(choices=("std", "variance"), help="what γσ_x is of the noise [the run's, or std]"),
+            "--delta": dict(type=float, default=1e-5, help="δ, strictly between 0 and 1 [1e-5]"),
+            "--dimension": dict(type=int, help="d of a token's embedding [the run's, or 768]"),
+            "--sigma": dict(type=float, help="σ_x, std of the clean embedding [the run's, or 1]"),
+            "--clip": dict(type=float, help="C, the norm that embeddings are clipped to [σ_x√d]"),
+            "--tokens": dict(type=int, default=128, help="T, the length of a text [128]"),
+        },
     )
-    parser.add_argument("run", type=Path, nargs="?", help="a run on text or a saved model: its noise, dimension …")
-    parser.add_argument("--noise", metavar="LEVELS", help="levels γ: 1,20,200 or 0:200:50 [the run's]")
-    parser.add_argument("--noise-is", choices=("std", "variance"), help="what γσ_x is of the noise [the run's, or std]")
-    parser.add_argument("--delta", type=float, default=1e-5, help="δ, strictly between 0 and 1 [1e-5]")
-    parser.add_argument("--dimension", type=int, help="d of a token's embedding [the run's, or 768]")
-    parser.add_argument("--sigma", type=float, help="σ_x, std of the clean embedding [the run's, or 1]")
-    parser.add_argument("--clip", type=float, help="C, the norm that embeddings are clipped to [σ_x√d]")
-    parser.add_argument("--tokens", type=int, default=128, help="T, the length of a text [128]")
-    options = parser.parse_args(words)
     if options.run is None and options.noise is None:
         raise InputError("expected --noise with levels γ such as 1,20,200, or the folder of a run; got neither.")
     gammas = None if options.noise is None else levels(options.noise)

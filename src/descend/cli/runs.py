@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.cli.checks import check_data, check_run
-from descend.cli.parsing import add_talk, command_parser, levels, talk
+from descend.cli.parsing import add_talk, command_parser, levels, read, talk
 from descend.cli.settings import read_recipe, recipe_list
 from descend.errors import InputError
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 def recipes(words: Sequence[str]) -> None:
     """List the recipes."""
-    command_parser("recipes", "List the recipes.").parse_args(words)
+    read(words, "recipes", "List the recipes.")
     print(recipe_list())
 
 
 def train(words: Sequence[str]) -> None:
     """Train one model."""
-    command = read_recipe(words)
+    name, recipe, arguments, resume = read_recipe(words)
     from descend import run
 
-    trainer = run.train(command.name, command.recipe, command.arguments, resume=command.resume)
-    if command.arguments.process_index == 0:
+    trainer = run.train(name, recipe, arguments, resume=resume)
+    if arguments.process_index == 0:
         finish(trainer)
 
 
@@ -97,20 +97,30 @@ def evaluated(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
 
 def compare(words: Sequence[str]) -> None:
     """Compare evaluated runs on one page."""
-    parser = command_parser(
-        "compare", "One summary.json and one page over several evaluated runs.", "RUN RUN ... --out DIR"
+    options = read(
+        words,
+        "compare",
+        "One summary.json and one page over several evaluated runs.",
+        "RUN RUN ... --out DIR",
+        {
+            "runs": dict(type=Path, nargs="+", metavar="RUN", help="folders of evaluated runs"),
+            "--out": dict(type=Path, required=True, help="folder for summary.json and report.html"),
+        },
     )
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of evaluated runs")
-    parser.add_argument("--out", type=Path, required=True, help="folder for summary.json and report.html")
-    options = parser.parse_args(words)
     print(compare_runs(options.runs, options.out))
 
 
 def report(words: Sequence[str]) -> None:
     """Write a page again."""
-    parser = command_parser("report", "Write the page of an evaluated run, a comparison or a sweep again.", "DIR")
-    parser.add_argument("folder", type=Path, help="folder of an evaluated run, a comparison or a sweep")
-    folder = parser.parse_args(words).folder
+    folder = read(
+        words,
+        "report",
+        "Write the page of an evaluated run, a comparison or a sweep again.",
+        "DIR",
+        {
+            "folder": dict(type=Path, help="folder of an evaluated run, a comparison or a sweep"),
+        },
+    ).folder
     from descend.results import read_comparison
 
     if (folder / "cells.jsonl").is_file():
@@ -129,23 +139,27 @@ def report(words: Sequence[str]) -> None:
 
 def complete(words: Sequence[str]) -> None:
     """Answer prompts, or show answers side by side."""
-    parser = command_parser(
-        "complete",
-        "Answers of a language model to prompts, in AlpacaEval's form; or several models' side by side.",
-        "RUN --prompts FILE --out FILE [options]",
+    options = vars(
+        read(
+            words,
+            "complete",
+            "Answers of a language model to prompts, in AlpacaEval's form; or several models' side by side.",
+            "RUN --prompts FILE --out FILE [options]",
+            {
+                "run": dict(type=Path, nargs="?", help="folder of a trained run of llm-sft"),
+                "--prompts": dict(type=Path, help="a JSON list or lines of prompts, as alpaca_eval.json"),
+                "--compare": dict(type=Path, nargs="+", metavar="FILE", help="written answers, for one page"),
+                "--out": dict(type=Path, required=True, help="file to write; with --compare the page or its folder"),
+                "--noise": dict(type=float, help="γ on every token, the model's own too [the training's]"),
+                "--model": dict(default="model", help="model or best_feasible [model]"),
+                "--max-new-tokens": dict(type=int, default=256, help="longest answer [256]"),
+                "--limit": dict(type=int, help="only the first so many prompts"),
+                "--batch-size": dict(type=int, default=8, help="prompts at a time [8]"),
+                "--seed": dict(type=int, default=0, help="of the noise [0]"),
+            },
+            talks=True,
+        )
     )
-    parser.add_argument("run", type=Path, nargs="?", help="folder of a trained run of llm-sft")
-    parser.add_argument("--prompts", type=Path, help="a JSON list or lines of prompts, as alpaca_eval.json")
-    parser.add_argument("--compare", type=Path, nargs="+", metavar="FILE", help="written answers, for one page")
-    parser.add_argument("--out", type=Path, required=True, help="file to write; with --compare the page or its folder")
-    parser.add_argument("--noise", type=float, help="γ on every token, the model's own too [the training's]")
-    parser.add_argument("--model", default="model", help="model or best_feasible [model]")
-    parser.add_argument("--max-new-tokens", type=int, default=256, help="longest answer [256]")
-    parser.add_argument("--limit", type=int, help="only the first so many prompts")
-    parser.add_argument("--batch-size", type=int, default=8, help="prompts at a time [8]")
-    parser.add_argument("--seed", type=int, default=0, help="of the noise [0]")
-    add_talk(parser)
-    options = vars(talk(parser.parse_args(words)))
     files = options.pop("compare")
     if files is not None:
         if options["run"] is not None or options["prompts"] is not None:

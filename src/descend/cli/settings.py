@@ -1,12 +1,13 @@
-"""The command line of a recipe: its settings in groups, read without importing torch."""
+"""The command line of a recipe: its settings in groups, declared without torch."""
 
 import argparse
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import MISSING
+from typing import TYPE_CHECKING, Any
 
 from descend.cli.checks import check_data
-from descend.cli.declared import UNKNOWN, Setting, defaults, settings
+from descend.cli.library import arguments_of
 from descend.cli.parsing import (
     COLUMNS,
     COMPLETING,
@@ -22,7 +23,7 @@ from descend.cli.parsing import (
 from descend.errors import InputError
 from descend.methods import check_method
 from descend.recipes import RECIPES
-from descend.recipes.options import flag_of
+from descend.settings import LIBRARIES, NAMED, DescentSettings, Setting, SFTSettings, flag_of, settings_of
 
 if TYPE_CHECKING:
     from descend.recipes import Recipe
@@ -41,21 +42,6 @@ GROUPS = {
 }
 """Group → the settings that ``--help`` shows, ours and the most used of Transformers, in this order."""
 
-SHORT = {
-    "max_steps": "length of the run in steps; -1: by epochs",
-    "num_train_epochs": "length of the run in epochs",
-    "learning_rate": "the highest of the schedule",
-    "lr_scheduler_type": "linear, cosine, constant …",
-    "warmup_steps": "until the highest rate: steps, or a share",
-    "per_device_train_batch_size": "samples of a micro-batch",
-    "seed": "of weights, data order and noise",
-    "bf16": "train in bfloat16",
-    "use_cpu": "train on the CPU",
-    "eval_steps": "steps between evaluations",
-    "save_steps": "steps between checkpoints",
-}
-"""Help of those of Transformers, in one line."""
-
 SPECIAL = {"data": "PATH", "cache_dir": "PATH", "dual_optim_args": "JSON", "alpha": "X", "dual_every": "N"}
 """What stands for the value of a setting whose type does not say it."""
 
@@ -63,29 +49,16 @@ OTHERS = {"transformers": "other arguments of Transformers", "trl": "other argum
 """Package → the title of its other settings, which ``--help-all`` shows."""
 
 
-class TrainCommand(NamedTuple):
-    """A parsed ``descend train``.
-
-    Attributes:
-        name: The recipe's name.
-        recipe: The recipe.
-        arguments: Its training arguments.
-        resume: Whether to go on from the last whole checkpoint.
-    """
-
-    name: str
-    recipe: "Recipe"
-    arguments: Any
-    resume: bool
-
-
 def recipe_list() -> str:
     """A line for each recipe."""
     return "\n".join(f"{name:16} {RECIPES.about(name)}" for name in RECIPES)
 
 
-def read_recipe(words: Sequence[str]) -> TrainCommand:
+def read_recipe(words: Sequence[str]) -> tuple[str, "Recipe", Any, bool]:
     """Parse the words behind ``descend train``.
+
+    Returns:
+        The recipe's name, the recipe, its training arguments, and whether to go on from the last whole checkpoint.
 
     Raises:
         InputError: If there is no such recipe or setting, a value is not allowed, or the data are not there.
@@ -100,7 +73,7 @@ def read_recipe(words: Sequence[str]) -> TrainCommand:
 
     from descend.recipes import configure
 
-    return TrainCommand(*configure(name, **given), resume)
+    return *configure(name, **given), resume
 
 
 def given_settings(words: Sequence[str]) -> dict[str, Any]:
@@ -161,7 +134,7 @@ def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) 
         recipe: The recipe's name; None while a shell completes it.
         everything: Whether help and completion show all of Transformers' arguments too.
     """
-    known = _known(recipe) if recipe else {}
+    known = known_settings(recipe) if recipe else {}
     for title, names in GROUPS.items():
         group = parser.add_argument_group(title)
         if title == "output":
@@ -176,42 +149,49 @@ def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) 
     for package, title in OTHERS.items():
         group = parser.add_argument_group(title)
         for setting in known.values():  # ours are left only where they change a default of Transformers
-            if package == (setting.package if setting.package in OTHERS else "transformers"):
+            if package == (setting.package if setting.package in LIBRARIES else "transformers"):
                 _add(group, setting, shown=everything)
     for action in parser._actions:  # a default would look like a given value
         if action.dest not in ("quiet", "log_level"):
             action.default = argparse.SUPPRESS
 
 
-def _known(recipe: str) -> dict[str, Setting]:
+def library_settings(kind: type[DescentSettings]) -> dict[str, Setting]:
+    """The arguments of Transformers, and for language models of TRL, beside settings of Descend."""
+    of_trl = arguments_of("trl") if kind is SFTSettings else {}
+    return arguments_of("transformers") | of_trl
+
+
+def known_settings(recipe: str) -> dict[str, Setting]:
     """All settings of a recipe that the command line takes, by name, with the recipe's own defaults."""
-    kind, arguments = RECIPES.sources(recipe)
+    kind = RECIPES.settings(recipe)
+    every = library_settings(kind.arguments_kind) | settings_of(kind.arguments_kind) | settings_of(kind)
+    usual = kind.training.arguments()
     taken = {option.strip("-").replace("-", "_") for option in REPLACED} | {"log_level", "log_level_replica"}
-    usual = defaults(*kind)
-    every = settings(*arguments) | settings(*kind)
     return {
-        name: setting._replace(default=usual.get(name, setting.default))
-        for name, setting in every.items()
-        if name not in taken
+        name: each._replace(default=usual.get(name, each.default)) for name, each in every.items() if name not in taken
     }
 
 
 def _add(group: Any, setting: Setting, *, shown: bool = True) -> None:
     """Add the option of a setting."""
     flag, choices = flag_of(setting.name), setting.metadata.get("choices", ())
-    help = SHORT.get(setting.name, setting.metadata.get("help", "")).replace("%%", "%")  # TRL's is escaped already
+    ours = NAMED[setting.name].help if setting.name in NAMED else ""
+    help = ours or setting.metadata.get("help", "").replace("%%", "%")  # TRL's is escaped already
     help, _, default = help.removesuffix("]").rpartition(" [") if help.endswith("]") else (help, "", "")
+    default = default if setting.otherwise is None else str(setting.otherwise)
     if setting.kind is bool:
         more: dict[str, Any] = {"action": OnOff}
     else:
+        kind = str if setting.kind is object else setting.kind
         more = {key: setting.metadata[key] for key in ("choices", "nargs", "const") if key in setting.metadata}
         among = f"{{{','.join(choices)}}}"
         fits = choices and len(f"{flag} {among}") <= COLUMNS - 4
-        plain = SPECIAL.get(setting.name, METAVARS.get(setting.kind, "NAME"))
-        more |= {"type": setting.kind, "metavar": among if fits else plain}
+        plain = SPECIAL.get(setting.name, METAVARS.get(kind, "NAME"))
+        more |= {"type": kind, "metavar": among if fits else plain}
         if choices and not fits:
             help += f": {', '.join(choices)}"
-    if setting.default not in (None, UNKNOWN):
+    if setting.default not in (None, MISSING):
         default = {True: "on", False: "off"}[setting.default] if setting.kind is bool else setting.default
     text = (f"{help} [{default}]" if default != "" else help).replace("%", "%%")
     group.add_argument(flag, dest=setting.name, help=text if shown else argparse.SUPPRESS, **more)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from descend.cli.checks import check_run
-from descend.cli.parsing import add_talk, command_parser, levels, talk
+from descend.cli.parsing import levels, read
 from descend.errors import InputError
 
 if TYPE_CHECKING:
@@ -15,25 +15,27 @@ if TYPE_CHECKING:
 
 def tasks(words: Sequence[str]) -> None:
     """Evaluate runs of language models on lm-eval's tasks."""
-    parser = command_parser(
+    options = read(
+        words,
         "tasks",
         "lm-eval's tasks for language models, over noise and at an exit; runs compared.",
         "RUN ... --tasks NAMES --out FILE [options]",
+        {
+            "runs": dict(type=Path, nargs="+", metavar="RUN", help="folders of trained runs of llm-sft"),
+            "--tasks": dict(
+                required=True, metavar="NAMES", help="lm-eval's names or YAML files: arc_easy,my_task.yaml"
+            ),
+            "--out": dict(type=Path, required=True, help="JSON file to write"),
+            "--noise": dict(default="0", metavar="LEVELS", help="levels γ: 0,1,2 or 0:2:0.5 [0]"),
+            "--layer": dict(type=int, help="K: evaluate exit K [full depth]"),
+            "--model": dict(default="model", help="model or best_feasible [model]"),
+            "--limit": dict(type=int, help="only the first so many samples of a task"),
+            "--batch-size": dict(type=int, default=1, help="texts at a time; on a CPU one always [1]"),
+            "--seed": dict(type=int, default=0, help="of the noise [0]"),
+            "--trust-code": dict(action="store_true", help="run the Python that YAML files name"),
+        },
+        talks=True,
     )
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of trained runs of llm-sft")
-    parser.add_argument(
-        "--tasks", required=True, metavar="NAMES", help="lm-eval's names or YAML files: arc_easy,my_task.yaml"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--noise", default="0", metavar="LEVELS", help="levels γ: 0,1,2 or 0:2:0.5 [0]")
-    parser.add_argument("--layer", type=int, help="K: evaluate exit K [full depth]")
-    parser.add_argument("--model", default="model", help="model or best_feasible [model]")
-    parser.add_argument("--limit", type=int, help="only the first so many samples of a task")
-    parser.add_argument("--batch-size", type=int, default=1, help="texts at a time; on a CPU one always [1]")
-    parser.add_argument("--seed", type=int, default=0, help="of the noise [0]")
-    parser.add_argument("--trust-code", action="store_true", help="run the Python that YAML files name")
-    add_talk(parser)
-    options = talk(parser.parse_args(words))
     names = [name.strip() for name in options.tasks.split(",") if name.strip()]
     if not names:
         raise InputError("--tasks must name a task of lm-eval, or its YAML file; got none.")

@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from descend import settings
 from descend.errors import InputError
 from descend.extras import lazy_names, required
+from descend.settings import GENERATED, RecipeSettings
 
 if TYPE_CHECKING:
     from descend.recipes.base import SHIFTS, Data, Recipe, Restored, Setup, Workload
     from descend.recipes.configuring import configure
-    from descend.recipes.plain import PlainClassifier
+    from descend.recipes.text import PlainClassifier
 
 __all__ = [
     "GENERATED",
@@ -29,22 +31,18 @@ __all__ = [
 ]
 
 
-GENERATED = "generated"
-"""The value of ``data`` for the generated data that come with Descend."""
-
-
 class _Entry(NamedTuple):
-    """A recipe's class, one line about it, and what ``--data`` may be beside `GENERATED`."""
+    """A recipe's class and its settings, one line about it, and what ``--data`` may be beside `GENERATED`."""
 
     module: str
     name: str
+    settings: type[RecipeSettings]
     about: str
     data: str
 
 
 _VIDEO = "PATH, a folder or file of videos"
 _TEXT = "NAME, a folder of texts with classes or its name on the Hub"
-_INSTRUCTIONS = "FILE, .json or .jsonl in Alpaca's form"
 
 
 class _Recipes(Mapping[str, "type[Recipe]"]):
@@ -52,47 +50,60 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
 
     _entries: ClassVar = {
         "video-ut": _Entry(
-            "video", "UTRecipe", "video denoising with the unrolled transformer UT (Yang et al., 2022)", _VIDEO
+            "video",
+            "UTRecipe",
+            settings.UTSettings,
+            "video denoising with the unrolled transformer UT (Yang et al., 2022)",
+            _VIDEO,
         ),
         "video-dust": _Entry(
             "video",
             "DUSTRecipe",
+            settings.DUSTSettings,
             "video denoising with the deep unfolded sequential transformer DUST (De Weerdt et al., 2023)",
             _VIDEO,
         ),
         "video-vit": _Entry(
             "video",
             "ViTRecipe",
+            settings.ViTSettings,
             "video denoising with a vision transformer ViT, frame by frame (Dosovitskiy et al., 2021)",
             _VIDEO,
         ),
         "text-ut": _Entry(
-            "text", "TextUTRecipe", "text classification with the unrolled transformer UT on word embeddings", _TEXT
+            "text",
+            "TextUTRecipe",
+            settings.TextUTSettings,
+            "text classification with the unrolled transformer UT on word embeddings",
+            _TEXT,
         ),
         "text-distilbert": _Entry(
             "text",
             "DistilBERTRecipe",
+            settings.EncoderSettings,
             "text classification with DistilBERT (Sanh et al., 2019), small from scratch or pretrained",
             _TEXT,
         ),
         "text-roberta": _Entry(
             "text",
             "RoBERTaRecipe",
+            settings.EncoderSettings,
             "text classification with RoBERTa (Liu et al., 2019), small from scratch or pretrained",
             _TEXT,
         ),
         "llm-sft": _Entry(
             "language",
             "InstructionRecipe",
+            settings.InstructionSettings,
             "instruction tuning of a Llama-like language model, small from scratch or pretrained",
-            _INSTRUCTIONS,
+            "FILE, .json or .jsonl in Alpaca's form",
         ),
     }
 
     def __getitem__(self, name: str) -> "type[Recipe]":
-        entry = self._entries[name]
+        (module, kind), _ = self.sources(name)
         with required(name):
-            return getattr(import_module(f"descend.recipes.{entry.module}"), entry.name)
+            return getattr(import_module(module), kind)
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries  # Mapping's own would import the recipe
@@ -106,6 +117,10 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
     def about(self, name: str) -> str:
         """One line about a recipe; imports nothing."""
         return self._entries[name].about
+
+    def settings(self, name: str) -> type[RecipeSettings]:
+        """The settings of a recipe; imports nothing."""
+        return self._entries[name].settings
 
     def sources(self, name: str) -> tuple[tuple[str, str], tuple[str, str]]:
         """Where a recipe and its training arguments are defined, as (module, class); imports nothing."""
@@ -136,7 +151,7 @@ RECIPES = _Recipes()
 _ROOMS = {
     "base": ("SHIFTS", "Data", "Recipe", "Restored", "Setup", "Workload"),
     "configuring": ("configure",),
-    "plain": ("PlainClassifier",),
+    "text": ("PlainClassifier",),
 }
 
 

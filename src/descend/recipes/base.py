@@ -2,18 +2,20 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from torch.utils.data import Dataset
-from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase, TrainerCallback, set_seed
 
+from descend.errors import InputError
 from descend.models import LayeredModel
+from descend.models.loading import load_model
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
 from descend.objective import Task
-from descend.recipes import GENERATED
+from descend.settings import GENERATED, SMALL, RecipeSettings, TrainingDefaults, WorkloadSettings
 from descend.training import DescentMixin, DescentTrainer
 from descend.training.config import DescentArguments, DescentConfig
 
@@ -29,48 +31,7 @@ Collate = Callable[[list[Any]], dict[str, Any]]
 """Samples → a batch."""
 
 
-def setting(default: Any, help: str, choices: tuple[str, ...] | None = None) -> Any:
-    """A field of a recipe, with what ``descend train RECIPE --help`` shows of it.
-
-    Args:
-        default: The default.
-        help: One line; if the default is None, it ends with what that means, in brackets.
-        choices: All allowed values, for text that has only a few.
-    """
-    return field(default=default, metadata={"help": help} | ({"choices": choices} if choices else {}))
-
-
-@dataclass(frozen=True)
-class TrainingDefaults:
-    """Training arguments that a recipe sets; None means the default of `DescentConfig`."""
-
-    learning_rate: float | None = None
-    lr_scheduler_type: str | None = None
-    warmup_steps: float | None = None
-    max_steps: int | None = None
-    num_train_epochs: float | None = None
-    per_device_train_batch_size: int | None = None
-    per_device_eval_batch_size: int | None = None
-    train_sampling_strategy: str | None = None
-    eval_strategy: str | None = None
-    eval_steps: int | None = None
-    save_strategy: str | None = None
-    save_steps: int | None = None
-    save_total_limit: int | None = 2
-    load_best_model_at_end: bool | None = True
-    metric_for_best_model: str | None = "merit"
-    logging_steps: int | None = 10
-    report_to: str | None = "none"
-    bf16: bool | None = None
-    activation_checkpointing: bool | None = None
-    calibrate: bool | None = True
-    strength: float | None = None
-    dual_optim_args: str | None = None
-
-    def arguments(self) -> dict[str, Any]:
-        """The arguments that are set, by name."""
-        return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}
-
+_EXPECTED = "a folder with config.json and model.safetensors, or a name on the Hub, which needs a network at first"
 
 PRETRAINED_DUAL = '{"start": 0}'
 """`dual_optim_args` for a pretrained model: multipliers start at 0, so training differs from ERM only where a
@@ -122,29 +83,13 @@ class Restored:
     tokenizer: PreTrainedTokenizerBase | None = None
 
 
-@dataclass(frozen=True)
-class Workload(ABC):
-    """Data, task and noise that a model is evaluated with.
-
-    Attributes:
-        data: Where the data are: a path, for texts with classes also a name on the Hub, or ``generated`` for the
-            generated ones that come with Descend.
-        noise: The training noise γ, in units of the clean data's std σ_x.
-        noise_is: What γσ_x is of the noise, in training and evaluation: its ``std``, or its ``variance``, for a std of
-            √(γσ_x).
-    """
-
-    data: str = field(kw_only=True, metadata={"help": "folder or file of the data, or: generated"})
-    noise: float = setting(0.8, "training noise γ, in std of the clean data")
-    noise_is: str = setting("std", "what γσ_x is of the noise", ("std", "variance"))
+class Workload(WorkloadSettings, ABC):
+    """Data, task and noise that a model is evaluated with."""
 
     family: ClassVar[str]
     """The model's name in tables, without its depth."""
     usual_noise: ClassVar[float]
     """A model that was trained without noise is evaluated up to 3.5 times this γ."""
-
-    def __post_init__(self) -> None:
-        self.corruption(None, seed=0)  # raises for a noise level or unit that is not allowed
 
     @property
     def source(self) -> str | None:
@@ -201,18 +146,13 @@ class Workload(ABC):
         return f"{self.family}-{model.depth}"
 
 
-@dataclass(frozen=True)
-class Recipe(Workload):
+class Recipe(RecipeSettings, Workload):
     """A workload with a model to train: frozen settings, so that a changed recipe is `dataclasses.replace`.
 
     Raises:
         InputError: If a setting is out of range.
     """
 
-    depth: int = setting(7, "L, the number of layers")
-    validation_share: float = setting(0.2, "share of the training data to validate on")
-
-    training: ClassVar[TrainingDefaults] = TrainingDefaults()
     has_words: ClassVar[bool] = True
     """Whether the model has a word embedding."""
 
@@ -313,3 +253,48 @@ class Setup:
 def absolute(path: str) -> str:
     """An absolute path, which still holds when a run is evaluated from another directory; `GENERATED` as it is."""
     return path if path == GENERATED else str(Path(path).expanduser().absolute())
+
+
+def check_heads(recipe: Any) -> None:
+    """Refuse a width of a new model that its attention heads can't share.
+
+    Raises:
+        InputError: If ``hidden_size`` is no multiple of ``heads``.
+    """
+    if recipe.model == SMALL and recipe.hidden_size % recipe.heads:
+        raise InputError(f"hidden_size must be a multiple of heads; got {recipe.hidden_size} and {recipe.heads}.")
+
+
+def check_words(words: int, room: int, source: str) -> None:
+    """Refuse a tokenizer with more words than a pretrained model has embeddings.
+
+    Raises:
+        InputError: If it has.
+    """
+    if words > room:
+        raise InputError(
+            f"the tokenizer has {words} words, the word embedding of {source} {room}. Give the model's own tokenizer."
+        )
+
+
+def config_of(source: str) -> PreTrainedConfig:
+    """The configuration of a pretrained model.
+
+    Raises:
+        InputError: If there is none that can be loaded.
+    """
+    return load_model(AutoConfig, source, "a model", _EXPECTED)
+
+
+def load_pretrained(auto_class: Any, source: str, **settings: Any) -> Any:
+    """A pretrained model.
+
+    Args:
+        auto_class: One of Transformers' Auto classes.
+        source: A folder or a name on the Hub.
+        **settings: Further arguments of its ``from_pretrained``.
+
+    Raises:
+        InputError: If it can't be loaded.
+    """
+    return load_model(auto_class, source, "a model", _EXPECTED, **settings)

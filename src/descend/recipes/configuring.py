@@ -1,18 +1,15 @@
 """Turn settings into a recipe and its training arguments, in the same way for Python and the command line."""
 
-from collections.abc import Collection
-from dataclasses import MISSING, Field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import MISSING
+from typing import Any, NamedTuple
 
 from descend.errors import InputError
 from descend.methods import check_method
 from descend.recipes import RECIPES
 from descend.recipes.base import Recipe
+from descend.settings import settings_of
 from descend.training.config import FILLED, all_measured_are_saved
 from descend.training.preset import Preset, paper
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 
 class Configured(NamedTuple):
@@ -46,8 +43,8 @@ def configure(name: str, **settings: Any) -> Configured:
     if name not in RECIPES:
         raise InputError(f"no recipe {name!r}; expected one of {', '.join(RECIPES)}.")
     kind = RECIPES[name]
-    recipe_fields, argument_fields = _settable(kind), _settable(kind.arguments())
-    if unknown := settings.keys() - recipe_fields.keys() - argument_fields.keys():
+    of_recipe, of_trainer = settings_of(kind), settings_of(kind.arguments())
+    if unknown := settings.keys() - of_recipe.keys() - of_trainer.keys():
         raise InputError(
             f"{name} has no settings {', '.join(sorted(unknown))}; descend train {name} --help lists them."
         )
@@ -57,16 +54,17 @@ def configure(name: str, **settings: Any) -> Configured:
     if settings.get("preset") is not None:
         method, dataset = settings.get("method", "constrained"), settings.get("dataset", "imdb")
         preset = paper(name, method, dataset, settings)
+    chosen = {**preset.settings, **settings}
     try:
-        chosen = {**preset.settings, **settings}
-        recipe = kind(**{key: chosen[key] for key in recipe_fields.keys() & chosen.keys()})
+        recipe = kind(**{key: chosen[key] for key in of_recipe.keys() & chosen.keys()})
         defaults = recipe.defaults.arguments()
         fixed = {key: value for key, value in defaults.items() if key not in FILLED}
-        values = {**fixed, **preset.training, **settings}
+        values = {key: each.default for key, each in of_trainer.items() if each.default is not MISSING}
+        values |= fixed | {**preset.training, **settings}
         # A setting that both have, such as the longest text, has one value.
-        values |= {key: getattr(recipe, key) for key in recipe_fields.keys() & argument_fields.keys()}
-        values = _consistent(values, settings.keys(), argument_fields)
-        arguments: Any = kind.arguments()(**{key: values[key] for key in argument_fields.keys() & values.keys()})
+        values |= {key: getattr(recipe, key) for key in of_recipe.keys() & of_trainer.keys()}
+        _drop_what_contradicts(values, settings)
+        arguments: Any = kind.arguments()(**{key: values[key] for key in of_trainer.keys() & values.keys()})
     except InputError:
         raise
     except (ValueError, ImportError) as error:  # Transformers' own checks of its arguments
@@ -75,27 +73,16 @@ def configure(name: str, **settings: Any) -> Configured:
     return Configured(name, recipe, arguments)
 
 
-def _settable(kind: "type[DataclassInstance]") -> dict[str, Field[Any]]:
-    """The fields that a dataclass takes as arguments, by name."""
-    return {each.name: each for each in fields(kind) if each.init}
-
-
-def _consistent(
-    values: dict[str, Any], given: Collection[str], argument_fields: dict[str, Field[Any]]
-) -> dict[str, Any]:
+def _drop_what_contradicts(values: dict[str, Any], given: dict[str, Any]) -> None:
     """Drop those defaults of a recipe that contradict a given setting.
 
     Args:
-        values: Training arguments by name.
-        given: Names of those that the user gave.
-        argument_fields: All training arguments.
+        values: Training arguments by name, which change.
+        given: Those that the user gave.
     """
-    defaults = {name: each.default for name, each in argument_fields.items() if each.default is not MISSING}
-    values = dict(values)
     if "num_train_epochs" in given and "max_steps" not in given:
         values["max_steps"] = -1  # the recipe's number of steps would override the epochs
-    if "load_best_model_at_end" not in given and not all_measured_are_saved(defaults | values):
+    if "load_best_model_at_end" not in given and not all_measured_are_saved(values):
         values["load_best_model_at_end"] = False
     if not values.get("load_best_model_at_end") and "metric_for_best_model" not in given:
         values["metric_for_best_model"] = None
-    return values

@@ -49,12 +49,6 @@ CORPORA = {
 }
 
 
-def check_dataset(name: str) -> None:
-    """Raise an error for a name that is not in `CORPORA`."""
-    if name not in CORPORA:
-        raise InputError(f"dataset must be one of {', '.join(CORPORA)}; got {name!r}.")
-
-
 def kind_of(folder: Path) -> str:
     """The name in `CORPORA` that a folder's layout fits.
 

@@ -1,7 +1,7 @@
 """Instruction tuning of causal language models."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,8 +22,19 @@ from descend.errors import InputError, reason
 from descend.models import LayeredCausalLM
 from descend.models.causal import FAMILIES, ROW
 from descend.models.library import check_family
-from descend.recipes.base import PRETRAINED_DUAL, Data, Recipe, Restored, Setup, TrainingDefaults, absolute, setting
-from descend.recipes.pretrained import SMALL, config_of, load_pretrained
+from descend.recipes.base import (
+    PRETRAINED_DUAL,
+    Data,
+    Recipe,
+    Restored,
+    Setup,
+    absolute,
+    check_heads,
+    check_words,
+    config_of,
+    load_pretrained,
+)
+from descend.settings import SMALL, InstructionSettings, TrainingDefaults
 from descend.tasks.text import (
     Instructions,
     NextToken,
@@ -45,41 +56,15 @@ _PREPARED = {
 }
 
 
-@dataclass(frozen=True)
-class InstructionRecipe(Recipe):
+class InstructionRecipe(InstructionSettings, Recipe):
     """Instruction tuning: a language model learns the answers to prompts, token by token.
 
     A pretrained model has its own depth, width and heads. With ``lora``, such as ``q_proj,v_proj,lm_head``, adapters on
     these modules are trained and nothing else.
     """
 
-    data: str = field(kw_only=True, metadata={"help": "Alpaca's .json or .jsonl, or: generated"})
-    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
-    tokenizer: str | None = setting(None, "folder or Hub name [the model's, or learned]")
-    max_length: int = setting(256, "longest prompt with its answer, in tokens")
-    depth: int = setting(6, "L, layers of a small model")
-    hidden_size: int = setting(128, "width of a small model")
-    heads: int = setting(4, "attention heads of a small model")
-    dropout: float = setting(0.0, "of attention; 0 leaves a pretrained model's")
-    lora: str | None = setting(None, "modules of adapters: q_proj,v_proj [all weights]")
-    lora_rank: int = setting(8, "rank of the adapters")
-    noise: float = setting(1.5, "training noise γ, in std of the embeddings")
-    validation_share: float = setting(0.1, "share to validate on, and as much to test on")
-
     family = "Llama"
     usual_noise = 1.5
-    training = TrainingDefaults(
-        num_train_epochs=2,
-        per_device_train_batch_size=16,
-        per_device_eval_batch_size=16,
-        learning_rate=1e-3,
-        lr_scheduler_type="cosine",
-        warmup_steps=0.05,
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        bf16=False,
-        activation_checkpointing=False,
-    )
 
     @classmethod
     def arguments(cls) -> type[DescentSFTConfig]:
@@ -88,17 +73,7 @@ class InstructionRecipe(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("depth", "hidden_size", "heads", "lora_rank"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1; got {getattr(self, name)}.")
-        if self.model == SMALL and self.hidden_size % self.heads:
-            raise InputError(f"hidden_size must be a multiple of heads; got {self.hidden_size} and {self.heads}.")
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout must lie in [0, 1); got {self.dropout}.")
-        if self.max_length < 8:
-            raise InputError(f"max_length must be at least 8, a prompt and an answer; got {self.max_length}.")
-        if not 0 < self.validation_share < 0.5:
-            raise InputError(f"validation_share must lie between 0 and 0.5; got {self.validation_share}.")
+        check_heads(self)
         if self.model == SMALL and self.lora is not None:
             raise InputError(
                 "--lora needs a pretrained --model: only the adapters are saved, and a new model's weights would be "
@@ -137,7 +112,7 @@ class InstructionRecipe(Recipe):
         """Training arguments of these settings: small steps for a pretrained model, larger ones for adapters."""
         if self.model == SMALL:
             return self.training
-        return replace(self.training, learning_rate=2e-4 if self.lora else 2e-5, dual_optim_args=PRETRAINED_DUAL)
+        return self.training.but(learning_rate=2e-4 if self.lora else 2e-5, dual_optim_args=PRETRAINED_DUAL)
 
     def load(self, restored: Restored | None = None) -> Data:
         """Load and tokenize the instructions and answers."""
@@ -231,12 +206,7 @@ class InstructionRecipe(Recipe):
     def _pretrained(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
         dropped = {"attention_dropout": self.dropout} if self.dropout else {}
         network = load_pretrained(AutoModelForCausalLM, self.model, dtype="float32", **dropped)
-        words = network.get_input_embeddings().num_embeddings
-        if len(tokenizer) > words:
-            raise InputError(
-                f"the tokenizer has {len(tokenizer)} words, the word embedding of {self.model} "
-                f"{words}. Give the model's own tokenizer."
-            )
+        check_words(len(tokenizer), network.get_input_embeddings().num_embeddings, self.model)
         return network
 
     def trainer(self, setup: Setup, callbacks: Sequence[TrainerCallback]) -> DescentSFTTrainer:

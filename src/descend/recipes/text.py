@@ -1,7 +1,7 @@
 """Text classification with UT on word embeddings, DistilBERT and RoBERTa."""
 
 from abc import abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -22,77 +22,138 @@ from descend.inference import DescentClassifier
 from descend.models import DistilBertLinearConfig, LayeredClassifier, LayeredModel, RobertaLinearConfig, TextUTConfig
 from descend.models.encoders import FAMILIES
 from descend.models.linear_readout import with_linear_readout
-from descend.recipes.base import PRETRAINED_DUAL, Data, Recipe, Restored, TrainingDefaults, absolute, setting
+from descend.recipes.base import (
+    PRETRAINED_DUAL,
+    Data,
+    Recipe,
+    Restored,
+    Workload,
+    absolute,
+    check_heads,
+    check_words,
+    config_of,
+    load_pretrained,
+)
 from descend.recipes.corpora import (
     CORPORA,
     Encoding,
-    check_dataset,
     class_numbers,
     data_name,
     encoded,
     has_classifier,
+    kind_of,
     read_parts,
     tokenizer_of,
 )
-from descend.recipes.pretrained import SMALL, config_of, load_pretrained
+from descend.settings import SMALL, EncoderSettings, NoiseLevel, TextSettings, TextUTSettings, TrainingDefaults, setting
 from descend.tasks.text import Classification
+
+VALIDATION_SHARE = 0.2
+"""Share of the training texts for the selection of linear probes of a classifier that Descend did not train."""
+
+LONGEST = 512
+"""Longest text in tokens of such a classifier, unless it takes fewer."""
+
+
+class ClassifierWorkload(Workload):
+    """Texts with classes, of the kind ``dataset``, and a classifier of them, ``model``."""
+
+    dataset: str
+    model: str
+
+    usual_noise = 1.0
+    inputs: ClassVar[list[str]] = ["input_ids", "attention_mask"]
+
+    @abstractmethod
+    def _encoding(self, tokenizer: PreTrainedTokenizerBase, restored: Restored | None) -> Encoding:
+        """How texts become tokens for a model; None for a new one."""
+
+    def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
+        """Load the test side of another data set, and its name."""
+        assert restored.tokenizer is not None
+        texts = CORPORA[self.dataset].read(data)["test"]
+        return self._encoding(restored.tokenizer, restored).encode(texts), data_name(self.dataset, data)
+
+    def collate(self, tokenizer: PreTrainedTokenizerBase | None) -> DataCollatorWithPadding:
+        """Pad texts to the longest of their batch."""
+        assert tokenizer is not None
+        return DataCollatorWithPadding(tokenizer)
+
+    def task(self) -> Classification:
+        """Cross-entropy and accuracy."""
+        return Classification()
+
+    def restore(self, folder: str) -> Restored:
+        """Load a classifier that `save_pretrained` wrote, and its tokenizer."""
+        classifier = DescentClassifier.from_pretrained(folder, certified=False)
+        # BERT needs them to tell the two texts of a pair apart.
+        more = ["token_type_ids"] if classifier.model.config.model_type == "bert" else []
+        classifier.tokenizer.model_input_names = [*self.inputs, *more]
+        return Restored(classifier.model, classifier.tokenizer)
 
 
 @dataclass(frozen=True)
-class TextRecipe(Recipe):
+class PlainClassifier(ClassifierWorkload):
+    """A classifier that Descend did not train, and the data to evaluate it on.
+
+    It is taken to be trained without noise.
+
+    Attributes:
+        dataset: The kind of the data, ``imdb`` or ``mnli``.
+        model: The folder of the classifier.
+    """
+
+    dataset: str = setting("imdb", "reviews, or pairs of sentences", tuple(CORPORA))
+    model: str = setting("", "folder of the classifier")
+    noise: NoiseLevel = setting(0.0, "training noise γ")
+
+    @classmethod
+    def of(cls, folder: Path, data: str, dataset: str | None = None) -> Self:
+        """The workload of a classifier in a folder.
+
+        Args:
+            folder: The classifier's folder, as `save_pretrained` wrote it.
+            data: The data set.
+            dataset: The kind of the data; None to infer it from the files.
+
+        Raises:
+            InputError: If there is no model's configuration, or the kind of the data is unknown.
+        """
+        config_of(str(folder))
+        return cls(data=data, dataset=dataset or kind_of(Path(data).expanduser()), model=str(folder))
+
+    def load(self, restored: Restored | None = None) -> Data:
+        """Load and tokenize the texts, for linear probes."""
+        assert restored is not None and restored.tokenizer is not None
+        parts = read_parts(self.dataset, self.source, VALIDATION_SHARE)
+        return encoded(self.dataset, self.source, parts, self._encoding(restored.tokenizer, restored))
+
+    def _encoding(self, tokenizer: PreTrainedTokenizerBase, restored: Restored | None) -> Encoding:
+        assert restored is not None
+        config = restored.model.saved.config
+        family = FAMILIES.get(config.model_type)
+        longest = min(family.longest(config), LONGEST) if family and family.longest else LONGEST
+        return Encoding(tokenizer, longest, class_numbers=class_numbers(config, self.dataset, self.model))
+
+    def name_of(self, model: LayeredModel) -> str:
+        """The model's name in tables, such as BERT-12."""
+        family = type(model.saved.config).__name__.removesuffix("Config").replace("Bert", "BERT")
+        return f"{family}-{model.depth}"
+
+
+class TextRecipe(TextSettings, Recipe, ClassifierWorkload):
     """The base recipe of text classification: settings and data that are the same for all models.
 
     ``dataset`` is the kind of the texts and their classes, and ``data`` is where they are. A pretrained model has its
     own depth, width and dropout.
     """
 
-    dataset: str = setting("imdb", "reviews, or pairs of sentences", ("imdb", "mnli"))
-    data: str = field(kw_only=True, metadata={"help": "folder or Hub name of its texts, or: generated"})
-    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
-    tokenizer: str | None = setting(None, "folder or Hub name [the model's, or learned]")
-    max_length: int = setting(128, "longest text, in tokens")
-    truncate: bool = setting(True, "cut longer texts, or refuse them")
-    depth: int = setting(6, "L, layers of a small model")
-    hidden_size: int = setting(128, "width of a small model")
-    dropout: float = setting(0.3, "dropout of a small model")
-    noise: float = setting(1.0, "training noise γ, in std of the embeddings")
-    validation_share: float = setting(0.2, "share of the training texts to validate on")
-
-    usual_noise = 1.0
-    inputs: ClassVar[list[str]] = ["input_ids", "attention_mask"]
-    training = TrainingDefaults(
-        num_train_epochs=4,
-        per_device_train_batch_size=32,
-        per_device_eval_batch_size=64,
-        learning_rate=5e-4,
-        lr_scheduler_type="linear",
-        warmup_steps=0.1,
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        train_sampling_strategy="group_by_length",
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_dataset(self.dataset)
-        for name, value in self._sizes().items():
-            if value < 1:
-                raise InputError(f"{name} must be at least 1; got {value}.")
-        if self.max_length < 3:
-            raise InputError(f"max_length must be at least 3, for a word between two marks; got {self.max_length}.")
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout must lie in [0, 1); got {self.dropout}.")
-
-    def _sizes(self) -> dict[str, int]:
-        """Sizes that must be at least 1, by name."""
-        return {"depth": self.depth, "hidden_size": self.hidden_size}
-
     @property
     def defaults(self) -> TrainingDefaults:
         """Training arguments of these settings: small steps for a pretrained model."""
         if self.model == SMALL:
             return self.training
-        return replace(self.training, learning_rate=3e-5, num_train_epochs=3, dual_optim_args=PRETRAINED_DUAL)
+        return self.training.but(learning_rate=3e-5, num_train_epochs=3, dual_optim_args=PRETRAINED_DUAL)
 
     def completed(self) -> Self:
         """The recipe with absolute paths and, for a pretrained model, that model's own sizes."""
@@ -111,12 +172,6 @@ class TextRecipe(Recipe):
             tokenizer.model_max_length = self.max_length  # saved, so that inference cuts texts as training does
         return encoded(self.dataset, self.source, parts, self._encoding(tokenizer, restored))
 
-    def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
-        """Load the test side of another data set, and its name."""
-        assert restored.tokenizer is not None
-        texts = CORPORA[self.dataset].read(data)["test"]
-        return self._encoding(restored.tokenizer, restored).encode(texts), data_name(self.dataset, data)
-
     def _encoding(self, tokenizer: PreTrainedTokenizerBase, restored: Restored | None) -> Encoding:
         config = restored.model.saved.config if restored else self._config_with_classes()
         numbers = None if config is None else class_numbers(config, self.dataset, self.model)
@@ -125,15 +180,6 @@ class TextRecipe(Recipe):
     def _config_with_classes(self) -> PreTrainedConfig | None:
         """The configuration of a pretrained model whose head is trained further; None if the head is new."""
         return None
-
-    def collate(self, tokenizer: PreTrainedTokenizerBase | None) -> DataCollatorWithPadding:
-        """Pad texts to the longest of their batch."""
-        assert tokenizer is not None
-        return DataCollatorWithPadding(tokenizer)
-
-    def task(self) -> Classification:
-        """Cross-entropy and accuracy."""
-        return Classification()
 
     def network(self, data: Data) -> LayeredClassifier:
         """A small new classifier, or a pretrained one."""
@@ -160,28 +206,11 @@ class TextRecipe(Recipe):
     def _pretrained(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:
         """A pretrained model, with a new head for these classes if it has none."""
 
-    def restore(self, folder: str) -> Restored:
-        """Load a classifier that `save_pretrained` wrote, and its tokenizer."""
-        classifier = DescentClassifier.from_pretrained(folder, certified=False)
-        classifier.tokenizer.model_input_names = list(self.inputs)
-        return Restored(classifier.model, classifier.tokenizer)
 
-
-@dataclass(frozen=True)
-class TextUTRecipe(TextRecipe):
+class TextUTRecipe(TextUTSettings, TextRecipe):
     """Text classification with the unrolled transformer on word embeddings."""
 
-    depth: int = setting(5, "L, the number of layers")
-    model: str = setting(SMALL, "small, or whose embeddings to use [small]")
-    dropout: float = setting(0.5, "dropout of embeddings and mean token")
-    attention_size: int = setting(64, "dimension of attention")
-    tied: bool = setting(True, "one set of weights for all layers")
-
     family = "UT"
-    training = replace(TextRecipe.training, num_train_epochs=3, learning_rate=3e-3)
-
-    def _sizes(self) -> dict[str, int]:
-        return {**super()._sizes(), "attention_size": self.attention_size}
 
     @property
     def blocks(self) -> int:
@@ -202,8 +231,7 @@ class TextUTRecipe(TextRecipe):
 
     def _pretrained(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:
         embedding = load_pretrained(AutoModel, self.model).get_input_embeddings()
-        if words > embedding.num_embeddings:
-            raise too_many_words(words, embedding.num_embeddings, self.model)
+        check_words(words, embedding.num_embeddings, self.model)
         wide = replace(self, hidden_size=embedding.embedding_dim)
         network = wide._new(embedding.num_embeddings, names, padding)
         network.get_input_embeddings().load_state_dict(embedding.state_dict())
@@ -214,29 +242,19 @@ class TextUTRecipe(TextRecipe):
         return self if self.model == SMALL else replace(self, hidden_size=model.saved.config.hidden_size)
 
 
-@dataclass(frozen=True)
-class EncoderRecipe(TextRecipe):
+class EncoderRecipe(EncoderSettings, TextRecipe):
     """Text classification with an encoder of Transformers that is read at [CLS].
 
     The readout is Transformers' two layers (``own``), or one layer as in the paper (``linear``), which replaces the
     head that a pretrained model may have.
     """
 
-    heads: int = setting(4, "attention heads of a small model")
-    readout: str = setting("own", "the classifier; the paper's is linear", ("own", "linear"))
-
     configs: ClassVar[dict[str, type[Any]]]
     """The model's configuration, by readout."""
 
     def __post_init__(self) -> None:
-        if self.readout not in self.configs:
-            raise InputError(f"readout must be one of {', '.join(self.configs)}; got {self.readout!r}.")
         super().__post_init__()
-        if self.model == SMALL and self.hidden_size % self.heads:
-            raise InputError(f"hidden_size must be a multiple of heads; got {self.hidden_size} and {self.heads}.")
-
-    def _sizes(self) -> dict[str, int]:
-        return {**super()._sizes(), "heads": self.heads}
+        check_heads(self)
 
     def completed(self) -> Self:
         """The recipe with absolute paths and, for a pretrained model, that model's own depth and width."""
@@ -271,14 +289,12 @@ class EncoderRecipe(TextRecipe):
 
     def _pretrained(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:
         config = self._config()
-        if words > config.vocab_size:
-            raise too_many_words(words, config.vocab_size, self.model)
+        check_words(words, config.vocab_size, self.model)
         if not has_classifier(config):
             config.id2label, config.label2id = names, {name: label for label, name in names.items()}
         return load_pretrained(AutoModelForSequenceClassification, self.model, config=config)
 
 
-@dataclass(frozen=True)
 class DistilBERTRecipe(EncoderRecipe):
     """Text classification with DistilBERT."""
 
@@ -301,7 +317,6 @@ class DistilBERTRecipe(EncoderRecipe):
         )
 
 
-@dataclass(frozen=True)
 class RoBERTaRecipe(EncoderRecipe):
     """Text classification with RoBERTa."""
 
@@ -322,10 +337,3 @@ class RoBERTaRecipe(EncoderRecipe):
             pad_token_id=padding,
             type_vocab_size=1,
         )
-
-
-def too_many_words(words: int, room: int, source: str) -> InputError:
-    """The error for a tokenizer with more words than a pretrained model has embeddings."""
-    return InputError(
-        f"the tokenizer has {words} words, the word embedding of {source} {room}. Give the model's own tokenizer."
-    )

@@ -1,6 +1,6 @@
 """Video denoising with the unrolled transformers and ViT."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import ClassVar, Self, cast
 
 from torch.utils.data import Dataset
@@ -10,34 +10,17 @@ from descend.errors import InputError
 from descend.models import DUST, UT, DUSTConfig, UTConfig, ViTDenoiser, ViTDenoiserConfig
 from descend.models.layered import LayeredModel
 from descend.models.loading import refuse_unsafe
-from descend.recipes.base import Data, Recipe, Restored, TrainingDefaults, absolute, setting
+from descend.recipes.base import Data, Recipe, Restored, absolute
+from descend.settings import DUSTSettings, UTSettings, VideoSettings, ViTSettings
 from descend.tasks.video import SIZE, VideoDenoising, VideoWindows, load_test, load_video
 
 
-@dataclass(frozen=True)
-class VideoRecipe(Recipe):
+class VideoRecipe(VideoSettings, Recipe):
     """The base recipe of video denoising: settings and data that are the same for all models."""
-
-    data: str = field(kw_only=True, metadata={"help": "videos, a folder or a file, made grey 160x160; or: generated"})
-    cache_dir: str | None = setting(None, "folder of decoded frames [~/.cache/descend]")
-    window: int = setting(5, "T, frames in a window")
-    stride: int = setting(1, "frames from one training window to the next")
 
     usual_noise = 0.8
     has_words = False
     architecture: ClassVar[type[PreTrainedModel]]
-    # Settings of UT and DUST were chosen on validation clips of UCSD Ped2 at γ = 0.8: docs/results/lessons.md.
-    training = TrainingDefaults(
-        max_steps=400,
-        per_device_train_batch_size=4,
-        per_device_eval_batch_size=16,
-        learning_rate=3e-3,
-        lr_scheduler_type="linear",
-        eval_strategy="steps",
-        eval_steps=100,
-        save_steps=100,
-        strength=0.7,
-    )
 
     def completed(self) -> Self:
         """The recipe with absolute paths."""
@@ -101,14 +84,8 @@ class VideoRecipe(Recipe):
         return Restored(cast(LayeredModel, model))  # the architectures are layered models
 
 
-@dataclass(frozen=True)
-class UTRecipe(VideoRecipe):
+class UTRecipe(UTSettings, VideoRecipe):
     """Video denoising with the unrolled transformer."""
-
-    tied: bool = setting(True, "one set of weights for all layers")
-    heads: int = setting(1, "attention heads")
-    attention_size: int = setting(32, "dimension of attention, over all heads")
-    kernel: str = setting("softmax", "of attention, eq. (47) or (49)", ("softmax", "gaussian"))
 
     family = "UT"
     architecture = UT
@@ -127,22 +104,12 @@ class UTRecipe(VideoRecipe):
         )
 
 
-@dataclass(frozen=True)
-class DUSTRecipe(VideoRecipe):
+class DUSTRecipe(DUSTSettings, VideoRecipe):
     """Video denoising with the deep unfolded sequential transformer."""
-
-    tied: bool = setting(True, "one dictionary for all layers")
-    atoms: int = setting(1024, "size of the sparse code, a square number")
-    layer: str = setting("alternating", "eq. (75)-(76), or one step of (74)", ("alternating", "proximal"))
-    l1: float = setting(0.02, "λ₁, the weight of sparsity")
-    l2: float = setting(1.0, "λ₂, the weight of the attention energy")
-    margin: float = setting(1.01, "c / ‖D‖², the inverse step of a layer")
-    c: float | None = setting(None, "the inverse step, a constant [by the margin]")
 
     family = "DUST"
     architecture = DUST
     blocks = 0
-    training = replace(VideoRecipe.training, learning_rate=2e-3, max_steps=150, per_device_train_batch_size=2)
 
     def network(self, data: Data | None) -> DUST:
         """A new DUST."""
@@ -160,23 +127,14 @@ class DUSTRecipe(VideoRecipe):
         )
 
 
-@dataclass(frozen=True)
-class ViTRecipe(VideoRecipe):
+class ViTRecipe(ViTSettings, VideoRecipe):
     """Video denoising with a vision transformer, frame by frame.
 
     A layer is read by a norm and a linear layer (``decoder``), or its tokens are the pixels (``pixels``).
     """
 
-    depth: int = setting(12, "L, the blocks; of a pretrained ViT the first L")
-    window: int = setting(5, "T, frames in a window; each is read alone")
-    pretrained: str | None = setting(None, "Hub name or folder of a ViT [a small new one]")
-    hidden_size: int | None = setting(None, "width of a new ViT [128; for pixels 768]")
-    readout: str = setting("decoder", "how a layer is read", ("decoder", "pixels"))
-
     family = "ViT"
     architecture = ViTDenoiser
-    # Not tuned. The larger strength is for its early layers, which ERM leaves far behind.
-    training = replace(VideoRecipe.training, learning_rate=1e-3, warmup_steps=20, max_steps=200, strength=0.75)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from descend.errors import InputError
-from descend.recipes.pretrained import SMALL
 from descend.results import MODELS, read_config, read_summary, read_trained
 from descend.results.card import Card, noise_note, temperature_note, trained_note
 from descend.run.settings import is_local, train_command
+from descend.settings import SMALL
 
 
 def run_card(

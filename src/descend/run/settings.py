@@ -9,9 +9,8 @@ from typing import Any
 from descend.methods import settings_of_others
 from descend.recipes import GENERATED
 from descend.recipes.configuring import configure
-from descend.recipes.options import options
-from descend.recipes.pretrained import SMALL
 from descend.results import RunConfig
+from descend.settings import SMALL, options
 from descend.training.config import DescentArguments
 
 _DERIVED = {"disable_tqdm", "dataloader_pin_memory", "gradient_checkpointing", "do_eval", "greater_is_better"}

@@ -11,7 +11,6 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from descend.recipes.options import options
 from descend.results import locked
 from descend.results.sweeps import (
     SWEEP_FILE,
@@ -22,6 +21,7 @@ from descend.results.sweeps import (
     Trial,
     TrialCurve,
 )
+from descend.settings import options
 from descend.sweep.space import edges, rounded
 from descend.sweep.storage import Search
 

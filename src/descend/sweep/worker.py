@@ -23,10 +23,10 @@ from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveErro
 from descend.methods import METHODS
 from descend.recipes import configure
 from descend.recipes.configuring import Configured
-from descend.recipes.options import options
 from descend.results import Summary, locked
 from descend.results.ownership import DATABASE_FILE, FRAMES_FILE, PAGE_FILE, refuse_foreign, remove
 from descend.results.sweeps import SWEEP_FILE, Searched, SweepFile
+from descend.settings import options
 from descend.sweep.results import tell, write
 from descend.sweep.space import Ranges, described, draw, recipe_values, space
 from descend.sweep.storage import LOST, Search, TooMany, database_url, lost, open_storage, searches

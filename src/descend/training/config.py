@@ -1,32 +1,30 @@
 """The settings of constrained training, added to the training arguments of Transformers and TRL."""
 
-import difflib
 import json
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import Field, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from descend.core import DescentProblem, GeometricTarget, PrimalDual
 from descend.core.rules import LEARNING_RATES
+from descend.core.targets import step_numbers
 from descend.errors import InputError
 from descend.methods import settings_of_others
 from descend.models.loading import MOST_LAYERS
 from descend.reading import refuse_file
-from descend.training.flags import alpha_of, dual_every_of
+from descend.settings import DescentSettings, check, read_alpha, read_dual_every, settings_of
 from descend.training.methods import CLASSES
 from descend.training.preset import paper
-from descend.training.settings import DescentSettings
 
-DEFAULTS: dict[str, dict[str, float | str]] = {
-    "geometric": {"strength": 0.2, "dual_optimizer": "price", "dual_warmup_steps": 0.0, "resilience": 0.0},
-    "step": {"dual_optimizer": "adam", "dual_warmup_steps": 0.1, "resilience": 0.05},
-}
-"""Defaults by target: `GeometricTarget` (no α given) or `StepTarget` (α given)."""
+# At run time the settings have no base: deriving from `TrainingArguments` would override TRL's defaults.
+if TYPE_CHECKING:
+    _TrainerArguments = TrainingArguments
+else:
+    _TrainerArguments = object
 
 
 def all_measured_are_saved(args: Mapping[str, Any]) -> bool:
@@ -57,17 +55,6 @@ REFUSED = {
 MEASURED = ("feasible", "loss", "merit", "violation")
 """What every evaluation measures beside the task's metric, see `metric_for_best_model`."""
 
-_WHOLE, _REAL = (int, int | None), (float, float | None)
-"""Types of settings that are numbers."""
-
-LEAST = {
-    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"), 1),
-    **dict.fromkeys(("exit_rotation", "save_total_limit", "patience"), 1),
-    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "r_drop", "exit_scale"), 0),
-    **dict.fromkeys(("dual_warmup_steps", "dual_warmup_epochs", "dataloader_num_workers", "seed"), 0),
-}
-"""The least value of settings that may be left out or are finite numbers."""
-
 PROBLEM = ("strength", "alpha", "alpha_decay", "cap", "cap_layer", "first_layer", "form")
 """The settings that say which constraints a model is judged by."""
 
@@ -76,7 +63,7 @@ FILLED = ("strength", "dual_optim_args")
 
 
 @dataclass
-class DescentArguments(DescentSettings):
+class DescentArguments(DescentSettings, _TrainerArguments):
     """The constrained problem and its solution: settings that extend a trainer's own arguments."""
 
     library: ClassVar[type]
@@ -135,7 +122,7 @@ class DescentArguments(DescentSettings):
         recipes chose the values.
 
         Args:
-            defaults: Name in `FILLED` → value.
+            defaults: ``strength`` and ``dual_optim_args``, or one of them.
         """
         suits = {"strength": self.alpha is None, "dual_optim_args": self.resolved("dual_optimizer") == "price"}
         for name, value in defaults.items():
@@ -144,26 +131,10 @@ class DescentArguments(DescentSettings):
 
     def _check(self) -> None:
         refuse_file(self.folder, "another output_dir")
-        ours = {each.name for each in fields(DescentSettings)}
-        for each in fields(self):
-            if isinstance(getattr(self, each.name), str) and each.type in (*_WHOLE, *_REAL):
-                raise InputError(f"{each.name} must be a number; got the text {getattr(self, each.name)!r}.")
-            if each.name in ours:
-                self._check_kind(each)
-        self.alpha = None if self.alpha is None else alpha_of(self.alpha)
-        self.dual_every = dual_every_of(self.dual_every)
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            if value is not None and not least <= value < math.inf:
-                raise InputError(
-                    f"{name} must be at least {least}{'' if math.isfinite(value) else ', and finite'}; got {value}."
-                )
-        for name in ("neftune_noise_alpha", "slack_lr"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise InputError(f"{name} must be a number above 0, or left out; got {value}.")
-        if not 0 <= self.layer_dropout < 1:
-            raise InputError(f"layer_dropout must be a rate in [0, 1); got {self.layer_dropout}.")
+        check(self)
+        if self.alpha is not None:
+            self.alpha = read_alpha(self.alpha) if isinstance(self.alpha, str) else step_numbers(self.alpha)
+        self.dual_every = read_dual_every(self.dual_every)
         if self.torch_compile or self.torch_compile_backend or self.torch_compile_mode:
             self.check_compilable()
         if self.preset is not None and self.alpha is None:
@@ -188,25 +159,6 @@ class DescentArguments(DescentSettings):
         # deeper than this. Every method is checked, because all are judged by the same constraints.
         depth = max(1, len(self.alpha)) if isinstance(self.alpha, list) else MOST_LAYERS
         self._dual(self.problem(depth))
-
-    def _check_kind(self, setting: Field) -> None:
-        """Raise an error for one of Descend's settings that has another type than declared, or an unknown choice."""
-        name, value = setting.name, getattr(self, setting.name)
-        if value is None and setting.default is None:
-            return
-        literal = get_origin(setting.type) is Literal
-        choices = get_args(setting.type) if literal else setting.metadata.get("choices", ())
-        expected, close = "", []
-        if choices and value not in choices:
-            expected, close = f"one of {', '.join(choices)}", difflib.get_close_matches(str(value), choices, n=1)
-        elif setting.type is bool and value not in (True, False):
-            expected = "True or False"
-        elif setting.type in (*_WHOLE, *_REAL):
-            kind, method = ("whole number", "__index__") if setting.type in _WHOLE else ("number", "__float__")
-            expected = f"a {kind}" * (isinstance(value, bool) or not hasattr(value, method))
-        if expected:
-            meant = f" (did you mean {close[0]}?)" if close else ""
-            raise InputError(f"{name} must be {expected}; got {value!r}{meant}.")
 
     def check_best_metric(self, measured: Iterable[str]) -> None:
         """Raise an error if ``metric_for_best_model`` is given and none of these metrics."""
@@ -247,12 +199,10 @@ class DescentArguments(DescentSettings):
             first: The exit where the chain and a schedule start.
 
         Raises:
-            InputError: If there is no α, or the decay is outside its range.
+            InputError: If there is no α.
         """
         if self.alpha is None:
             raise InputError("expected alpha, one number or one per layer; got none.")
-        if not 0 < self.alpha_decay <= 1:
-            raise InputError(f"alpha_decay must lie in (0, 1]; got {self.alpha_decay}.")
         if isinstance(self.alpha, list) or self.alpha_decay == 1:
             return self.alpha
         return [self.alpha * self.alpha_decay ** max(0, layer - first) for layer in range(depth)]
@@ -325,17 +275,18 @@ class DescentArguments(DescentSettings):
             slack_lr=self.slack_lr,
             slack_optimizer=self.slack_optimizer,
             every=self.dual_every,
-            options=self._dual_options(),
+            options=json.loads(self.dual_optim_args or "{}"),
         )
 
     def resolved(self, name: str) -> Any:
         """The value of a setting; if it is None, its default, which may depend on other settings."""
         value = getattr(self, name)
-        if value is not None:
-            return value
-        if name == "dual_lr":
+        if value is None and name == "dual_lr":
             return LEARNING_RATES.get(self.resolved("dual_optimizer"))
-        return DEFAULTS["geometric" if self.alpha is None else "step"].get(name)
+        otherwise = settings_of(type(self))[name].otherwise
+        if value is not None or otherwise is None:
+            return value
+        return otherwise.value if self.alpha is None else otherwise.with_alpha
 
     def warmup(self, steps: int, epoch: int) -> int:
         """The number of warm-up steps, before the constraints take part.
@@ -373,18 +324,6 @@ class DescentArguments(DescentSettings):
         shared = every - settings_of_others()
         unused = set() if CLASSES[self.method].constrained else shared - {"preset", "calibrate", "patience"}
         return unused | settings_of_others(self.method)
-
-    def _dual_options(self) -> dict[str, Any]:
-        try:
-            options = json.loads(self.dual_optim_args or "{}")
-        except (ValueError, TypeError):
-            options = None
-        if not isinstance(options, dict) or options.keys() & {"lr", "maximize", "name", "in_force"}:
-            raise InputError(
-                "dual_optim_args must be a JSON object of the dual optimizer's arguments other than lr, such as "
-                f"'{{\"kp\": 5.0}}'; got {self.dual_optim_args!r}."
-            )
-        return options
 
 
 @dataclass

@@ -19,8 +19,8 @@ from descend.errors import InputError
 from descend.evaluation.layers import MOST_FOR_SIGMA, evenly
 from descend.models import LayeredModel
 from descend.seeds import Stream, generator_of
+from descend.settings import DescentSettings
 from descend.tasks import Task
-from descend.training.settings import DescentSettings
 from descend.transfer import uploaded
 
 

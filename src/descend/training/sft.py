@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
@@ -21,6 +21,7 @@ from descend.models.loading import refuse_unsafe
 from descend.noise import Noise
 from descend.objective import entropies
 from descend.results import Verdict
+from descend.settings import SFTSettings
 from descend.tiles import TargetSample
 from descend.training import DescentMixin
 from descend.training.config import DescentArguments
@@ -29,23 +30,13 @@ from descend.training.metrics import Predictions
 
 
 @dataclass
-class DescentSFTConfig(DescentArguments, SFTConfig):
+class DescentSFTConfig(SFTSettings, DescentArguments, SFTConfig):
     """TRL's `SFTConfig` with the settings of the constrained problem.
 
     Every argument of TRL's trainer keeps its name and meaning.
-
-    Attributes:
-        exit_share: p in (0, 1], the share of target tokens that inner exits see in training. With 1 their losses are
-            exact. Below 1 the tokens are drawn anew in every batch, the same at every inner exit, for nearly the price
-            of plain fine-tuning.
     """
 
     library: ClassVar[type] = SFTConfig
-
-    exit_share: float = field(
-        default=1.0,
-        metadata={"help": "share of target tokens that inner exits see"},
-    )
 
     @classmethod
     def of(cls, args: TrainingArguments | None) -> Self:

@@ -1,0 +1,95 @@
+"""Commands that use the model of a run: ``descend export`` and ``descend denoise``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from descend.cli.checks import check_run, is_exported_denoiser
+from descend.cli.parsing import read
+from descend.errors import InputError
+
+
+def export(words: Sequence[str]) -> None:
+    """Write the first K layers of a run's model."""
+    options = read(
+        words,
+        "export",
+        "Write the first K layers of a run's model, with its final norm and head, as a plain checkpoint.",
+        "RUN --layers K --out DIR [options]",
+        {
+            "run": dict(type=Path, help="folder of a trained run"),
+            "--layers": dict(required=True, metavar="K", help="a number; or auto, the smallest within --tolerance"),
+            "--tolerance": dict(
+                type=float,
+                help="with --layers auto: how much worse than full depth, on validation data at the training noise: "
+                "percentage points of an accuracy, percent of an error [1]",
+            ),
+            "--model": dict(default="model", help="model or best_feasible [model]"),
+            "--out": dict(type=Path, required=True, help="folder to write; new or empty"),
+        },
+        talks=True,
+    )
+    auto = options.layers == "auto"
+    if not auto and not options.layers.isdecimal():
+        raise InputError(f"layers must be a whole number of at least 1, or auto; got {options.layers!r}.")
+    if options.tolerance is not None and not auto:
+        raise InputError("--tolerance goes with --layers auto; leave it out, or let it choose the layers.")
+    if options.tolerance is not None and not 0 <= options.tolerance <= 100:
+        raise InputError(f"tolerance must lie between 0 and 100, in percent; got {options.tolerance:g}.")
+    check_run(options.run, options.model)
+    from descend.run.exporting import TOLERANCE, check_export, choose
+    from descend.run.exporting import export as write
+
+    check_export(options.run, None if auto else int(options.layers), options.out)
+    if auto:
+        tolerance = TOLERANCE if options.tolerance is None else options.tolerance
+        layers, lines = choose(options.run, tolerance, options.model)
+        print("\n".join(lines), flush=True)
+    else:
+        layers = int(options.layers)
+    print("\n".join(write(options.run, layers, options.out, options.model)))
+
+
+def denoise(words: Sequence[str]) -> None:
+    """Write denoised frames of videos."""
+    options = vars(
+        read(
+            words,
+            "denoise",
+            "Denoise videos with a run of a video recipe, and write every frame as a grey PNG of 160x160 pixels.",
+            "RUN --data PATH --out FOLDER [options]",
+            {
+                "run": dict(type=Path, help="a trained run of video-ut, video-dust or video-vit, or its export"),
+                "--data": dict(type=Path, required=True, help="videos or images, a folder or a file"),
+                "--out": dict(type=Path, required=True, metavar="FOLDER", help="folder to write; new or empty"),
+                "--layer": dict(type=int, metavar="K", help="stop after layer K [the last]"),
+                "--noise": dict(
+                    type=float,
+                    metavar="X",
+                    help="for a trial: add noise of this γ first, in std of the training data, and measure the error "
+                    "[none]",
+                ),
+                "--model": dict(default="model", metavar="NAME", help="model or best_feasible [model]"),
+            },
+            talks=True,
+        )
+    )
+    layer, noise = options["layer"], options["noise"]
+    if layer is not None and layer < 1:
+        raise InputError(f"layer must be at least 1; got {layer}.")
+    if noise is not None and not 0 <= noise < float("inf"):
+        raise InputError(f"noise must be a level γ of at least 0, in std of the clean data; got {noise:g}.")
+    from descend.results import check_model
+
+    if not is_exported_denoiser(options["run"]):
+        recipe = check_run(options["run"], options["model"])
+        if recipe is None or not recipe.startswith("video-"):
+            kind = f"a run of {recipe}" if recipe else "no run"
+            raise InputError(f"{options['run']} is {kind}; denoise takes video-ut, video-dust and video-vit.")
+        check_model(options["run"], options["model"])
+    if not options["data"].expanduser().exists():
+        raise InputError(
+            f"the data {options['data']} does not exist; expected a video, or a folder of videos or images."
+        )
+    from descend.run.denoising import denoise as write
+
+    print("\n".join(write(**options)))

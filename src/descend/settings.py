@@ -1,0 +1,620 @@
+"""Every setting of Descend, once: name, type, range, default, choices and help. Nothing slow is imported.
+
+The command line, `configure`, `DescentConfig`, the recipes and a run's ``config.json`` read these declarations, and
+`check` is the one check of a value's type and range. What depends on the model, the data or several settings at once
+is checked where it is used; `descend.core` checks its own ranges again, since it stands alone.
+"""
+
+import difflib
+import json
+import math
+import os
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from types import NoneType, SimpleNamespace, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin
+from typing import get_type_hints as hints_of
+
+from descend.errors import InputError
+from descend.methods import METHODS
+
+GENERATED = "generated"
+"""The value of ``data`` for the generated data that come with Descend."""
+
+SMALL = "small"
+"""The value of ``model`` for a new small model."""
+
+LIBRARIES = ("transformers", "trl")
+"""Packages whose arguments a trainer takes beside Descend's settings."""
+
+
+class Allowed(NamedTuple):
+    """The range of a setting.
+
+    Attributes:
+        words: What the value must do, such as ``lie in [0, 1]``.
+        holds: Whether a value of the right type is allowed.
+    """
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+class Otherwise(NamedTuple):
+    """The value of a setting that is None.
+
+    Attributes:
+        value: Without α.
+        with_alpha: With α; None if the setting belongs to the problem without α.
+    """
+
+    value: Any
+    with_alpha: Any = None
+
+    def __str__(self) -> str:
+        texts = [each if isinstance(each, str) else f"{each:g}" for each in self if each is not None]
+        return "; ".join(texts) + " with α" * (len(texts) > 1)
+
+
+def _is_options(text: Any) -> bool:
+    """Whether a text is a JSON object of a dual optimizer's arguments."""
+    try:
+        options = json.loads(text)
+    except (ValueError, TypeError):
+        return False
+    return isinstance(options, dict) and not options.keys() & {"lr", "maximize", "name", "in_force"}
+
+
+Share = Annotated[float, Allowed("lie in [0, 1]", lambda value: 0 <= value <= 1)]
+Rate = Annotated[float, Allowed("be a rate in [0, 1)", lambda value: 0 <= value < 1)]
+Dropout = Annotated[float, Allowed("lie in [0, 1)", lambda value: 0 <= value < 1)]
+Factor = Annotated[float, Allowed("lie in (0, 1]", lambda value: 0 < value <= 1)]
+NotNegative = Annotated[float, Allowed("be at least 0, and finite", lambda value: 0 <= value < math.inf)]
+Positive = Annotated[float, Allowed("be a number above 0, or left out", lambda value: 0 < value < math.inf)]
+NoiseLevel = Annotated[float, Allowed("be a level γ of at least 0, and finite", lambda value: 0 <= value < math.inf)]
+TextLength = Annotated[int, Allowed("be at least 3, for a word between two marks", lambda value: value >= 3)]
+PromptLength = Annotated[int, Allowed("be at least 8, a prompt and an answer", lambda value: value >= 8)]
+Count = Annotated[int, Allowed("be at least 1", lambda value: 1 <= value < math.inf)]
+FromZero = Annotated[int, Allowed("be at least 0", lambda value: 0 <= value < math.inf)]
+Options = Annotated[
+    str,
+    Allowed("be a JSON object of the dual optimizer's arguments other than lr, such as '{\"kp\": 5.0}'", _is_options),
+]
+
+
+class FlagError(InputError, ArgumentTypeError):
+    """A text that is not the value of a setting; `argparse` shows the message of its own kind alone."""
+
+
+def read_alpha(text: str) -> float | list[float]:
+    """α from a text such as ``0.3,0.2,0.1``, of a flag or of the config.json of an older version.
+
+    Raises:
+        InputError: If the text is not numbers.
+    """
+    try:
+        values = [float(number) for number in text.split(",")]
+    except ValueError:
+        raise FlagError(f"alpha must be one number or one per layer, as 0.3,0.2,0.1; got {text!r}.") from None
+    return values if len(values) > 1 else values[0]
+
+
+def read_dual_every(value: Any) -> int | Literal["epoch"]:
+    """The dual schedule: a number of primal steps, or ``"epoch"``.
+
+    Args:
+        value: A whole number, ``"epoch"``, or the text of a number.
+
+    Raises:
+        InputError: If the value is anything else.
+    """
+    if value == "epoch":
+        return "epoch"
+    if hasattr(value, "__index__") or (isinstance(value, str) and value.isdecimal()):
+        return int(value)
+    raise FlagError(f"dual_every must be a number of steps or 'epoch'; got {value!r}.")
+
+
+# `HfArgumentParser` calls a field's type to parse its flag. These two are therefore functions at run time, and for a
+# type checker the types of their results.
+if TYPE_CHECKING:
+    Alpha = float | list[float] | None
+    DualEvery = int | Literal["epoch"]
+else:
+    Alpha, DualEvery = Union[read_alpha, None], read_dual_every  # noqa: UP007
+
+
+def setting(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
+    """A field of a dataclass of settings.
+
+    The metadata go to `argparse` as they are, through `HfArgumentParser`, so a range stands in the field's type.
+
+    Args:
+        default: The default.
+        help: One line; if the default is None, it ends with what that means, in brackets.
+        choices: All allowed values, for text that has only a few.
+    """
+    return field(default=default, metadata={"help": help} | ({"choices": choices} if choices else {}))
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@dataclass
+class DescentSettings:
+    """The settings of the constrained problem and its solution; `DescentConfig` checks and uses them.
+
+    The help texts are one line each, for ``descend train RECIPE --help``; the attributes below say more.
+
+    Attributes:
+        method: ``constrained``: descent constraints, eq. (4). ``erm``: the same loop without, eq. (3). ``uniform`` and
+            ``linear``: deep supervision, a mean of all layers' losses without constraints, weighted equally or in
+            proportion to l. ``r-drop``: ERM on two passes of every text, with a penalty where they differ. ``neftune``:
+            ERM with NEFTune's noise on word embeddings. ``layerskip``: layer dropout and an early-exit loss.
+        preset: ``paper`` for our reading of the paper's settings, in training and model, with guesses where they are
+            lost. Other settings override it, and ``config.json`` lists them.
+        strength: How much of the descent early layers must do, from 0 to 1; None for the recipe's own, or 0.2. The
+            bounds follow from the losses themselves, so no α is needed.
+        alpha: The paper's bounds in place of ours: step α in (0, 1), each layer must lower the loss by a factor 1 − α.
+            One number, or one per layer.
+        alpha_decay: q in (0, 1] of a geometric schedule α, αq, αq², … from the chain's start; α is one number then.
+        cap: With α, the bound on the loss of exit ``cap_layer``; None for no bound.
+        cap_layer: The exit that the cap bounds; None for the one where the chain starts.
+        first_layer: Where the chain starts: 0 for the embedded input, 1 for the first block's output. None for 0, and
+            without α for 1 with UT, whose exit 0 is the noisy input itself.
+        form: Whether a constraint is a difference or a ratio of losses.
+        stop_gradient: Whether no gradient flows through a constraint's right-hand side. Then no layer is rewarded for
+            a higher loss.
+        dual_lr: Learning rate of the multipliers, η_λ; None for 0.03, or with ``price`` for 500 over a run.
+        dual_optimizer: How multipliers ascend: ``sgd``, ``adam``, ``nupi`` or ``price``; None for ``price``, or
+            ``adam`` with α.
+        dual_optim_args: Further arguments of the dual optimizer, a JSON object.
+        dual_every: The number of primal steps to a dual step, or ``"epoch"`` for one per epoch.
+        dual_warmup_steps: Steps of plain ERM before the multipliers move; below 1, that share of all steps. None for 0,
+            or 0.1 with α.
+        dual_warmup_epochs: The same in epochs, in place of ``dual_warmup_steps``.
+        resilience: ρ, the price of slack; 0 for hard constraints. None for 0, or 0.05 with α.
+        slack: ``implicit``, eq. (38), or ``explicit``, eq. (36).
+        slack_lr: Learning rate of explicit slack; None for ρ times that of the multipliers.
+        slack_optimizer: How explicit slack moves; None for the multipliers' optimizer, or ``sgd`` for nupi and price.
+        r_drop: Of ``r-drop``: the price κ of the difference between the two passes' predictions.
+        layer_dropout: Of ``layerskip``: p_max, the last block's dropout rate; earlier blocks have less.
+        layer_dropout_schedule: Of ``layerskip``: whether the rates grow from 0 over the run, or are constant, which
+            suits fine-tuning.
+        exit_scale: Of ``layerskip``: e, the scale of inner exits' losses beside the last one's.
+        exit_curriculum: Of ``layerskip``: whether inner exits take turns, or join one by one from the last to the
+            first in the first half of the run.
+        exit_rotation: Of ``layerskip``: R, each inner exit is on at every R-th step; None for L − 1.
+        calibrate: For a classifier: whether to divide the logits, at the end of training, by the temperature that fits
+            the evaluation data best, for every method. It needs one evaluation data set and evaluations in training.
+            The most likely class at a layer stays the same. Recipes switch it on. It is left out, which a line says,
+            where no temperature fits. Compare models that are all calibrated, or none.
+        patience: End training after this many evaluations without a better model, and keep the best by
+            ``metric_for_best_model`` (``merit``: the last layer's loss plus penalties for violations). A model that
+            meets its constraints may be 1 percent worse. Evaluations in the warm-up do not count. None to train to the
+            end.
+        dataloader_pin_memory: Whether batches are kept in page-locked memory, which speeds up transfers; on by default
+            where there is a GPU.
+    """
+
+    method: str = setting(
+        "constrained", "how to train", ("constrained", *(name for name in METHODS if name != "constrained"))
+    )
+    preset: str | None = setting(None, "our reading of the paper's settings [our own]", ("paper",))
+    strength: Annotated[Share, Otherwise(0.2)] | None = setting(None, "share of the descent that early layers do")
+    alpha: Alpha = setting(None, "the paper's bounds: step α, or as 0.3,0.2 [none]")
+    alpha_decay: Factor = setting(1.0, "with α: its factor from layer to layer")
+    cap: float | None = setting(None, "with α: bound on the chain's first loss [none]")
+    cap_layer: int | None = setting(None, "with a cap: the exit it bounds [the first]")
+    first_layer: int | None = setting(None, "exit where the chain starts [0; UT: 1]")
+    form: Literal["difference", "ratio"] = setting("difference", "with α: kind of constraint")
+    stop_gradient: bool = setting(True, "no gradient through a constraint's bound")
+    dual_lr: float | None = setting(None, "learning rate of λ [0.03; price: 500 a run]")
+    dual_optimizer: Annotated[str, Otherwise("price", "adam")] | None = setting(
+        None, "of λ", ("sgd", "adam", "nupi", "price")
+    )
+    dual_optim_args: Options | None = setting(None, "its further arguments, in JSON [none]")
+    dual_every: DualEvery = setting(1, "primal steps to a dual step, or: epoch")
+    dual_warmup_steps: Annotated[NotNegative, Otherwise(0.0, 0.1)] | None = setting(
+        None, "steps or share before λ moves"
+    )
+    dual_warmup_epochs: NotNegative | None = setting(None, "the same in epochs [as in steps]")
+    resilience: Annotated[float, Otherwise(0.0, 0.05)] | None = setting(None, "ρ, price of slack; 0: none")
+    slack: Literal["implicit", "explicit"] = setting("implicit", "kind of slack")
+    slack_lr: Positive | None = setting(None, "rate of explicit slack [ρ times that of λ]")
+    slack_optimizer: str | None = setting(None, "of slack [that of λ, or sgd]", ("sgd", "adam", "nupi"))
+    r_drop: NotNegative = setting(1.0, "r-drop: price of differing predictions")
+    layer_dropout: Rate = setting(0.2, "layerskip: dropout rate of the last block")
+    layer_dropout_schedule: Literal["exponential", "constant"] = setting("exponential", "layerskip")
+    exit_scale: NotNegative = setting(1.0, "layerskip: scale of inner exits' losses")
+    exit_curriculum: Literal["rotating", "gradual"] = setting("rotating", "layerskip")
+    exit_rotation: Count | None = setting(None, "layerskip: steps to an exit's turn [L - 1]")
+    calibrate: bool = setting(False, "fit a classifier's temperature at the end")
+    patience: Count | None = setting(None, "end after N evaluations not better [none]")
+    dataloader_pin_memory: bool = field(
+        default_factory=_has_gpu, metadata={"help": "page-locked batches [where there is a GPU]"}
+    )
+
+
+@dataclass
+class SFTSettings(DescentSettings):
+    """The settings of constrained instruction tuning, over TRL's.
+
+    Attributes:
+        exit_share: p in (0, 1], the share of target tokens that inner exits see in training. With 1 their losses are
+            exact. Below 1 the tokens are drawn anew in every batch, the same at every inner exit, for nearly the price
+            of plain fine-tuning.
+    """
+
+    exit_share: float = setting(1.0, "share of target tokens that inner exits see")
+
+
+class Named(NamedTuple):
+    """An argument of Transformers that we name.
+
+    Attributes:
+        help: Our one line for it; empty for Transformers' own.
+        type: Its type with the range that we check.
+    """
+
+    help: str = ""
+    type: Any = object
+
+
+NAMED = {
+    "max_steps": Named("length of the run in steps; -1: by epochs"),
+    "num_train_epochs": Named("length of the run in epochs"),
+    "learning_rate": Named("the highest of the schedule", NotNegative),
+    "lr_scheduler_type": Named("linear, cosine, constant …"),
+    "warmup_steps": Named("until the highest rate: steps, or a share"),
+    "per_device_train_batch_size": Named("samples of a micro-batch", Count),
+    "per_device_eval_batch_size": Named(type=Count),
+    "gradient_accumulation_steps": Named(type=Count),
+    "weight_decay": Named(type=NotNegative),
+    "max_grad_norm": Named(type=NotNegative),
+    "neftune_noise_alpha": Named(type=Positive),
+    "seed": Named("of weights, data order and noise", FromZero),
+    "bf16": Named("train in bfloat16"),
+    "use_cpu": Named("train on the CPU"),
+    "dataloader_num_workers": Named(type=FromZero),
+    "eval_steps": Named("steps between evaluations"),
+    "save_steps": Named("steps between checkpoints"),
+    "save_total_limit": Named(type=Count),
+}
+"""The arguments of Transformers of which help has our own line, or whose range is checked."""
+
+
+class TrainingDefaults(SimpleNamespace):
+    """Training arguments that a recipe sets, by name; all others have the default of `DescentConfig`."""
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments by name."""
+        return dict(vars(self))
+
+    def but(self, **arguments: Any) -> "TrainingDefaults":
+        """These arguments, some of them changed."""
+        return TrainingDefaults(**vars(self) | arguments)
+
+
+@dataclass(frozen=True)
+class WorkloadSettings:
+    """Where the data are, and the noise that a model is evaluated with.
+
+    Attributes:
+        data: Where the data are: a path, for texts with classes also a name on the Hub, or ``generated`` for the
+            generated ones that come with Descend.
+        noise: The training noise γ, in units of the clean data's std σ_x.
+        noise_is: What γσ_x is of the noise, in training and evaluation: its ``std``, or its ``variance``, for a std of
+            √(γσ_x).
+    """
+
+    data: str = field(kw_only=True, metadata={"help": "folder or file of the data, or: generated"})
+    noise: NoiseLevel = setting(0.8, "training noise γ, in std of the clean data")
+    noise_is: str = setting("std", "what γσ_x is of the noise", ("std", "variance"))
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True)
+class RecipeSettings(WorkloadSettings):
+    """The settings that every recipe has."""
+
+    depth: Count = setting(7, "L, the number of layers")
+    validation_share: float = setting(0.2, "share of the training data to validate on")
+
+    arguments_kind: ClassVar[type[DescentSettings]] = DescentSettings
+    training: ClassVar[TrainingDefaults] = TrainingDefaults(
+        save_total_limit=2,
+        load_best_model_at_end=True,
+        metric_for_best_model="merit",
+        logging_steps=10,
+        report_to="none",
+        calibrate=True,
+    )
+
+
+@dataclass(frozen=True)
+class VideoSettings(RecipeSettings):
+    """Settings of video denoising that are the same for all models."""
+
+    data: str = field(kw_only=True, metadata={"help": "videos, a folder or a file, made grey 160x160; or: generated"})
+    cache_dir: str | None = setting(None, "folder of decoded frames [~/.cache/descend]")
+    window: int = setting(5, "T, frames in a window")
+    stride: int = setting(1, "frames from one training window to the next")
+
+    # Settings of UT and DUST were chosen on validation clips of UCSD Ped2 at γ = 0.8: docs/results/lessons.md.
+    training = RecipeSettings.training.but(
+        max_steps=400,
+        per_device_train_batch_size=4,
+        per_device_eval_batch_size=16,
+        learning_rate=3e-3,
+        lr_scheduler_type="linear",
+        eval_strategy="steps",
+        eval_steps=100,
+        save_steps=100,
+        strength=0.7,
+    )
+
+
+@dataclass(frozen=True)
+class UTSettings(VideoSettings):
+    """Settings of the unrolled transformer on video."""
+
+    tied: bool = setting(True, "one set of weights for all layers")
+    heads: int = setting(1, "attention heads")
+    attention_size: int = setting(32, "dimension of attention, over all heads")
+    kernel: str = setting("softmax", "of attention, eq. (47) or (49)", ("softmax", "gaussian"))
+
+
+@dataclass(frozen=True)
+class DUSTSettings(VideoSettings):
+    """Settings of the deep unfolded sequential transformer."""
+
+    tied: bool = setting(True, "one dictionary for all layers")
+    atoms: int = setting(1024, "size of the sparse code, a square number")
+    layer: str = setting("alternating", "eq. (75)-(76), or one step of (74)", ("alternating", "proximal"))
+    l1: float = setting(0.02, "λ₁, the weight of sparsity")
+    l2: float = setting(1.0, "λ₂, the weight of the attention energy")
+    margin: float = setting(1.01, "c / ‖D‖², the inverse step of a layer")
+    c: float | None = setting(None, "the inverse step, a constant [by the margin]")
+
+    training = VideoSettings.training.but(learning_rate=2e-3, max_steps=150, per_device_train_batch_size=2)
+
+
+@dataclass(frozen=True)
+class ViTSettings(VideoSettings):
+    """Settings of the vision transformer on video.
+
+    A layer is read by a norm and a linear layer (``decoder``), or its tokens are the pixels (``pixels``).
+    """
+
+    depth: Count = setting(12, "L, the blocks; of a pretrained ViT the first L")
+    window: int = setting(5, "T, frames in a window; each is read alone")
+    pretrained: str | None = setting(None, "Hub name or folder of a ViT [a small new one]")
+    hidden_size: int | None = setting(None, "width of a new ViT [128; for pixels 768]")
+    readout: str = setting("decoder", "how a layer is read", ("decoder", "pixels"))
+
+    # Not tuned. The larger strength is for its early layers, which ERM leaves far behind.
+    training = VideoSettings.training.but(learning_rate=1e-3, warmup_steps=20, max_steps=200, strength=0.75)
+
+
+@dataclass(frozen=True)
+class TextSettings(RecipeSettings):
+    """Settings of text classification that are the same for all models.
+
+    ``dataset`` is the kind of the texts and their classes, and ``data`` is where they are. A pretrained model has its
+    own depth, width and dropout.
+    """
+
+    dataset: str = setting("imdb", "reviews, or pairs of sentences", ("imdb", "mnli"))
+    data: str = field(kw_only=True, metadata={"help": "folder or Hub name of its texts, or: generated"})
+    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
+    tokenizer: str | None = setting(None, "folder or Hub name [the model's, or learned]")
+    max_length: TextLength = setting(128, "longest text, in tokens")
+    truncate: bool = setting(True, "cut longer texts, or refuse them")
+    depth: Count = setting(6, "L, layers of a small model")
+    hidden_size: Count = setting(128, "width of a small model")
+    dropout: Dropout = setting(0.3, "dropout of a small model")
+    noise: NoiseLevel = setting(1.0, "training noise γ, in std of the embeddings")
+    validation_share: float = setting(0.2, "share of the training texts to validate on")
+
+    training = RecipeSettings.training.but(
+        num_train_epochs=4,
+        per_device_train_batch_size=32,
+        per_device_eval_batch_size=64,
+        learning_rate=5e-4,
+        lr_scheduler_type="linear",
+        warmup_steps=0.1,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        train_sampling_strategy="group_by_length",
+    )
+
+
+@dataclass(frozen=True)
+class TextUTSettings(TextSettings):
+    """Settings of the unrolled transformer on word embeddings."""
+
+    depth: Count = setting(5, "L, the number of layers")
+    model: str = setting(SMALL, "small, or whose embeddings to use [small]")
+    dropout: Dropout = setting(0.5, "dropout of embeddings and mean token")
+    attention_size: Count = setting(64, "dimension of attention")
+    tied: bool = setting(True, "one set of weights for all layers")
+
+    training = TextSettings.training.but(num_train_epochs=3, learning_rate=3e-3)
+
+
+@dataclass(frozen=True)
+class EncoderSettings(TextSettings):
+    """Settings of an encoder of Transformers that is read at [CLS].
+
+    The readout is Transformers' two layers (``own``), or one layer as in the paper (``linear``), which replaces the
+    head that a pretrained model may have.
+    """
+
+    heads: Count = setting(4, "attention heads of a small model")
+    readout: str = setting("own", "the classifier; the paper's is linear", ("own", "linear"))
+
+
+@dataclass(frozen=True)
+class InstructionSettings(RecipeSettings):
+    """Settings of instruction tuning.
+
+    A pretrained model has its own depth, width and heads. With ``lora``, such as ``q_proj,v_proj,lm_head``, adapters on
+    these modules are trained and nothing else.
+    """
+
+    data: str = field(kw_only=True, metadata={"help": "Alpaca's .json or .jsonl, or: generated"})
+    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
+    tokenizer: str | None = setting(None, "folder or Hub name [the model's, or learned]")
+    max_length: PromptLength = setting(256, "longest prompt with its answer, in tokens")
+    depth: Count = setting(6, "L, layers of a small model")
+    hidden_size: Count = setting(128, "width of a small model")
+    heads: Count = setting(4, "attention heads of a small model")
+    dropout: Dropout = setting(0.0, "of attention; 0 leaves a pretrained model's")
+    lora: str | None = setting(None, "modules of adapters: q_proj,v_proj [all weights]")
+    lora_rank: Count = setting(8, "rank of the adapters")
+    noise: NoiseLevel = setting(1.5, "training noise γ, in std of the embeddings")
+    validation_share: Annotated[float, Allowed("lie between 0 and 0.5", lambda value: 0 < value < 0.5)] = setting(
+        0.1, "share to validate on, and as much to test on"
+    )
+
+    arguments_kind = SFTSettings
+    training = RecipeSettings.training.but(
+        num_train_epochs=2,
+        per_device_train_batch_size=16,
+        per_device_eval_batch_size=16,
+        learning_rate=1e-3,
+        lr_scheduler_type="cosine",
+        warmup_steps=0.05,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        bf16=False,
+        activation_checkpointing=False,
+    )
+
+
+class Setting(NamedTuple):
+    """A field of a dataclass of settings, or an argument of Transformers or TRL.
+
+    Attributes:
+        name: Its name.
+        package: The package of the class that declares it, such as ``transformers``.
+        kind: bool, int, float or str; object for all other types.
+        default: The default; `dataclasses.MISSING` if it is computed.
+        metadata: ``help``, and perhaps ``choices``, ``nargs`` and ``const`` of `argparse`.
+        allowed: The range; None without one.
+        otherwise: The value where the setting is None; None if that means something else.
+    """
+
+    name: str
+    package: str
+    kind: type
+    default: Any
+    metadata: Mapping[str, Any]
+    allowed: Allowed | None = None
+    otherwise: Otherwise | None = None
+
+    def fault(self, value: Any) -> str:
+        """What a value must be, in words; empty if it is that."""
+        number, choices = self.kind in (int, float), self.metadata.get("choices", ())
+        if value is None and (self.default is None or self.package in LIBRARIES):
+            return ""
+        if number and isinstance(value, str):
+            return "be a number"
+        if self.package not in LIBRARIES:  # Transformers and TRL check types and choices of their own arguments
+            if choices and value not in choices:
+                return f"be one of {', '.join(choices)}"
+            if self.kind is bool and value not in (True, False):
+                return "be True or False"
+            if number and (isinstance(value, bool) or not hasattr(value, _AS[self.kind])):
+                return "be a whole number" if self.kind is int else "be a number"
+            if self.kind is str and not isinstance(value, str | os.PathLike) and self.allowed is None:
+                return "be a text"
+        return "" if self.allowed is None or self.allowed.holds(value) else self.allowed.words
+
+
+_AS = {int: "__index__", float: "__float__"}
+"""Kind of number → the method of values that are one."""
+
+
+def _settings_of(kind: type) -> dict[str, Setting]:
+    """The settings of a dataclass and its bases, by name, those of the bases first.
+
+    Args:
+        kind: A class of settings, such as `UTSettings`, or one that derives from them.
+    """
+    hints = hints_of(kind, include_extras=True)
+    packages: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        packages |= dict.fromkeys(vars(base).get("__annotations__", ()), base.__module__.partition(".")[0])
+    every = {}
+    for each in fields(kind):
+        if each.init:
+            plain, more = _type_of(hints[each.name])
+            if packages[each.name] in LIBRARIES and each.name in NAMED:
+                _, more = _type_of(NAMED[each.name].type)
+            choices = {"choices": get_args(plain)} if get_origin(plain) is Literal else {}
+            plain = str if choices else plain if plain in (bool, int, float, str) else object
+            metadata = {**each.metadata, **choices}
+            every[each.name] = Setting(each.name, packages[each.name], plain, each.default, metadata, **more)
+    return every
+
+
+# mypy takes classes with fields that may change for no keys of a cache.
+settings_of: Callable[[type], dict[str, Setting]] = cache(_settings_of)
+
+
+def _type_of(hint: Any) -> tuple[Any, dict[str, Any]]:
+    """The type in an annotation, without None; and its range and value for None, by their names in `Setting`."""
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    plain, *others = [each for each in options if each is not NoneType]
+    if others:
+        return object, {}
+    plain, *more = get_args(plain) if get_origin(plain) is Annotated else (plain,)
+    return plain, {type(each).__name__.lower(): each for each in more}
+
+
+def check(settings: Any) -> None:
+    """Refuse a value that its declaration does not allow.
+
+    Args:
+        settings: An instance of a class of settings, whose arguments of Transformers are checked too.
+
+    Raises:
+        InputError: If a value has another type, is outside its range or is none of its choices.
+    """
+    for each in settings_of(type(settings)).values():
+        value = getattr(settings, each.name)
+        if fault := each.fault(value):
+            close = difflib.get_close_matches(str(value), each.metadata.get("choices", ()), n=1)
+            meant = f" (did you mean {close[0]}?)" if close else ""
+            text = "the text " if isinstance(value, str) and fault == "be a number" else ""
+            raise InputError(f"{each.name} must {fault}; got {text}{value!r}{meant}.")
+
+
+def flag_of(name: str) -> str:
+    """The option of a setting, such as ``--learning-rate``."""
+    return f"--{name.replace('_', '-')}"
+
+
+def options(settings: Mapping[str, Any]) -> list[str]:
+    """The words that give settings to ``descend train``, in the form of `sys.argv`.
+
+    Args:
+        settings: Name → value; none of them is None, which can't be typed.
+    """
+    words = []
+    for name, value in settings.items():
+        if isinstance(value, bool):
+            words.append(flag_of(name if value else f"no_{name}"))
+            continue
+        text = ",".join(map(str, value)) if isinstance(value, list) else value
+        words += [flag_of(name), json.dumps(text) if isinstance(text, dict) else str(text)]
+    return words
