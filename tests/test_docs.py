@@ -72,9 +72,9 @@ def test_every_place_that_the_architecture_names_is_in_the_code(file, name):
     assert is_defined(PACKAGE / file, name)
 
 
-def test_the_walk_of_losses_has_ten_stops():
+def test_the_walk_of_losses_has_at_most_seven_stops():
     stops = re.findall(r"^\| (\d+) \| `([\w/]+\.py):([\w.]+)` \|", section("The walk of losses"), re.MULTILINE)
-    assert [int(number) for number, *_ in stops] == list(range(1, 11))
+    assert 5 <= len(stops) <= 7 and [int(number) for number, *_ in stops] == list(range(1, len(stops) + 1))
 
 
 def test_a_place_that_is_gone_is_seen(tmp_path):
@@ -84,12 +84,8 @@ def test_a_place_that_is_gone_is_seen(tmp_path):
     assert not is_defined(file, "Loop.stop") and not is_defined(file, "step") and not is_defined(file, "free.step")
 
 
-def test_every_source_file_is_listed_in_its_room_and_every_listed_file_exists():
-    rooms = re.split(r"^(\w+) ", section("Files"), flags=re.MULTILINE)[1:]
-    listed = {room: set(re.findall(r"\w+\.py", files)) for room, files in zip(rooms[::2], rooms[1::2], strict=True)}
-    packages = {path.parent for path in PACKAGE.glob("*/__init__.py")}
-    present = {path.name: {file.name for file in path.rglob("*.py") if file.name != "__init__.py"} for path in packages}
-    assert listed == present
+def test_the_architecture_is_one_page():
+    assert len(ARCHITECTURE.splitlines()) <= 120
 
 
 def test_no_line_of_the_architecture_is_long():
