@@ -127,6 +127,12 @@ class Objective(nn.Module):
             sums, lagrangian, prediction = self._losses(inputs, target, weights)
         return self._of_passes(passes, sums, lagrangian, prediction, len(target))
 
+    def begin(self, step: int, micro_batch: int) -> None:
+        """Draw noise and a sample of targets for one micro-batch of an optimizer step from here on."""
+        for drawn in (self.noise, self.sample):
+            if drawn is not None:
+                drawn.begin(step, micro_batch)
+
     def compile(self, **options: Any) -> None:  # type: ignore[override]
         """Compile the exits' losses from now on, by the options of `torch.compile`; noise stays outside the graph.
 

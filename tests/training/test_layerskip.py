@@ -136,7 +136,6 @@ def test_a_block_inside_a_checkpoint_repeats_its_draw():
     skip = LayerSkip(settings(layer_dropout=0.6, layer_dropout_schedule="constant"), model, seed=3)
     slopes = []
     for checkpointed in (False, True):
-        skip.load_state_dict({"generator": torch.Generator().manual_seed(1).get_state()})
         with skip.on():
             skip.begin(0, 10)
             run = torch.utils.checkpoint.checkpoint if checkpointed else lambda run, given, **_: run(given)

@@ -225,7 +225,7 @@ def is_checkpoint(path: Path) -> bool:
         digests = _digests(path)
     except (InputError, OSError):
         digests = None
-    return digests is not None or ((path / MANIFEST_FILE).is_file() and any(path.glob("descent_*.safetensors")))
+    return digests is not None or ((path / MANIFEST_FILE).is_file() and any(path.glob("descent_*")))
 
 
 def _digests(checkpoint: Path) -> dict[str, Any] | None:

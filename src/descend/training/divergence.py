@@ -79,7 +79,7 @@ class Guarded(Measuring):
             state = "; they were not all finite before it"
         elif step and self.args.save_strategy != "no" and not saved:
             # Not saved as a checkpoint: rotation would delete an earlier one, which is a better start after divergence.
-            self._write_checkpoint(folder / f"{STOPPED}{step}", model)
+            self.write_checkpoint(folder / f"{STOPPED}{step}", model)
             state = f", and the state before it is saved in {STOPPED}{step}"
         else:
             state = ""

@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from descend.errors import InputError
 from descend.models import LayeredModel
-from descend.seeds import Stream, generator_of
+from descend.seeds import Stream, of_rank
 from descend.training.settings import DescentSettings
 from descend.transfer import uploaded
 
@@ -31,7 +31,8 @@ class LayerSkip:
     exit l on at steps t ≥ (L − l) T / 2L (``gradual``). The paper counts exits from 0, so its first has weight 0;
     counted from 1, as in torchtune, it is trained too, which matters in a model of few layers.
 
-    A row is a text, or for ViT a frame. Each rank draws its own. The generator's state belongs to a checkpoint.
+    A row is a text, or for ViT a frame. What a block drops depends on the seed, the rank, the step, the micro-batch and
+    the block alone: a resumed run and a block that is computed again drop the same rows.
 
     Args:
         settings: ``layer_dropout`` (p_max), ``layer_dropout_schedule`` (S), ``exit_scale`` (e), ``exit_curriculum`` and
@@ -52,10 +53,8 @@ class LayerSkip:
                 f"{type(model.saved).__name__} has {len(self.blocks)} such blocks for {self.depth} layers. Choose "
                 "another method, such as linear."
             )
-        rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
-        self._generator = generator_of(Stream.LAYERS, seed, rank)
-        self._rates = [0.0] * self.depth
-        self._kept: dict[int, Tensor] = {}  # which rows each block computes in the current micro-batch
+        self.seed = seed
+        self._rates, self._place = [0.0] * self.depth, (0, 0)
 
     def rates(self, step: int, steps: int) -> list[float]:
         """p_{l,t} of each block, L numbers.
@@ -90,10 +89,9 @@ class LayerSkip:
         rotation = self.settings.exit_rotation or max(self.depth - 1, 1)
         return (exit - 1 - step) % rotation == 0
 
-    def begin(self, step: int, steps: int) -> None:
-        """Draw anew in the next forward pass, at the rates of a step; a recomputed block repeats its draw."""
-        self._rates = self.rates(step, steps)
-        self._kept.clear()
+    def begin(self, step: int, steps: int, micro_batch: int = 0) -> None:
+        """Drop rows at the rates of a step from here on, drawn for one of its micro-batches."""
+        self._rates, self._place = self.rates(step, steps), (step, micro_batch)
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -115,17 +113,8 @@ class LayerSkip:
             return output
         given = next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor))
         computed = output if isinstance(output, Tensor) else output[0]
-        if number not in self._kept:
-            drawn = torch.rand(len(given), generator=self._generator) >= self._rates[number]
-            self._kept[number] = uploaded(drawn.tolist(), given).bool()
-        kept = self._kept[number].view(-1, *(1 for _ in given.shape[1:]))
+        generator = of_rank(Stream.LAYERS, self.seed, *self._place, number)
+        drawn = torch.rand(len(given), generator=generator) >= self._rates[number]
+        kept = uploaded(drawn.tolist(), given).bool().view(-1, *(1 for _ in given.shape[1:]))
         passed = torch.where(kept, computed, given)
         return passed if isinstance(output, Tensor) else (passed, *output[1:])
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """The generator's state, so that a resumed run draws what it would have drawn."""
-        return {"generator": self._generator.get_state()}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` gave."""
-        self._generator.set_state(state["generator"])

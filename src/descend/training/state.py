@@ -1,6 +1,7 @@
 """The sums of losses and counts that training passes from the objective to the multipliers and the logs."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -147,13 +148,11 @@ class StepSums:
         """The sums since the last log, so that a resumed run logs the same values."""
         return {"since_log": self.since_log.values, "logged": self.logged}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` gave."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave, or its JSON."""
         self.begin()
-        values = state["since_log"].flatten()
-        self.since_log.values[: len(values)] = values  # checkpoints of older versions hold only the losses
-        if "logged" in state:
-            self.logged.copy_(state["logged"])
+        for name, values in (("since_log", self.since_log.values), ("logged", self.logged)):
+            values.copy_(torch.as_tensor(state[name], dtype=torch.float64))
 
     def _clear(self) -> None:
         self.step.values.zero_()

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader
 from transformers import TrainingArguments
 from transformers.integrations import is_deepspeed_zero3_enabled
-from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import IntervalStrategy, has_length
 
 from descend.core import Outlook
@@ -32,7 +32,7 @@ from descend.training.dual_step import DualStep
 from descend.training.hf_hooks import overriding, refuse_overrides
 from descend.training.layerskip import LayerSkip
 from descend.training.neftune import batch_lengths, matched_alpha, words_of
-from descend.training.order import LengthGrouped, Share
+from descend.training.order import Share
 from descend.training.state import StepSums
 from descend.training.stopping import EarlyStopping
 
@@ -105,16 +105,16 @@ class DescentMixin(Guarded):
         self.chooses = False
         self._scale_before = 1.0
         self._idles = False  # whether this rank's last batch of an epoch is empty
-        self._unwritten: Exception | None = None  # the first I/O error while a checkpoint is written
         self._begin()
 
     def _begin(self) -> None:
-        """Reset logs, model selection and calibration for a new run; multipliers and noise keep their state."""
+        """Reset logs, model selection and calibration for a new run; multipliers keep their state."""
         self._outlook = Outlook(self.dual.problem)
         self.sums.begin()
         self._best = float("inf")  # the lowest loss of a feasible model
         self._best_meets = False  # whether the best model so far is feasible
         self.temperature = 1.0
+        self._micro_batches = count()  # their numbers in the current step
         self.summary = None  # set by `descend.evaluate`, for the model card
         self._began, self._earlier = time.monotonic(), 0.0
 
@@ -187,13 +187,14 @@ class DescentMixin(Guarded):
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list, Tensor | int | None]:
         """The micro-batches of a step, and the number of targets in them over all ranks."""
+        self._micro_batches = count()
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         if self._idles and batches and self.accelerator.gradient_state.end_of_dataloader:
             batches[-1][IDLE] = True
-        count = sum(len(self.objective.task.target(batch)) for batch in batches if IDLE not in batch)
+        targets = sum(len(self.objective.task.target(batch)) for batch in batches if IDLE not in batch)
         if self.accelerator.num_processes == 1:
-            return batches, count
-        return batches, self.accelerator.reduce(torch.tensor(count, device=device))
+            return batches, targets
+        return batches, self.accelerator.reduce(torch.tensor(targets, device=device))
 
     def compute_loss(
         self,
@@ -204,8 +205,10 @@ class DescentMixin(Guarded):
     ) -> Any:
         """A micro-batch's part of the Lagrangian, w·(f_0 … f_L)."""
         idle = inputs.pop(IDLE, False)
+        step, micro_batch = self.state.global_step, next(self._micro_batches)
+        self.objective.begin(step, micro_batch)
         if self.layer_skip is not None:
-            self.layer_skip.begin(self.state.global_step, self.state.max_steps)
+            self.layer_skip.begin(step, self.state.max_steps, micro_batch)
         inner = self.dual.inner or self.layer_skip is not None
         exits = model(weights=self._weights, inner=inner, **inputs)
         # An idle rank computes too, because every rank must take part in the collectives.
@@ -292,17 +295,6 @@ class DescentMixin(Guarded):
             yield
         finally:
             self.data_collator = collate
-
-    def ordered(self, sampler: Any) -> Any:
-        """The training sampler; one that groups by length is replaced by one that depends on seed and epoch only."""
-        if isinstance(sampler, LengthGroupedSampler):
-            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-            return LengthGrouped(sampler.batch_size * self.args.world_size, sampler.lengths, seed)
-        return sampler
-
-    def has_steps_left(self) -> bool:
-        """Whether to start another epoch; resumed after the last step, Transformers would take one step more."""
-        return self.state.global_step < self.state.max_steps and not self.control.should_training_stop
 
     def _other_logs(self, sums: Tensor) -> dict[str, float]:
         """Log entries from the sums of `_others` since the last log, (K,)."""
