@@ -215,25 +215,23 @@ def _of_folder(path: Path) -> bool:
         beside = path.parent / DUAL_FILE
         ours = has_mark(path) or (beside.is_file() and written_by_descend(beside))
     else:  # a damaged manifest says of no file that it is ours
-        ours = _digests(path) is not None
+        ours = digests(path) is not None
     return ours and not _added_to(path)
 
 
 def is_checkpoint(path: Path) -> bool:
     """Whether a folder is a checkpoint of Descend, of any name; it may be damaged, or hold other files too."""
+    return digests(path) is not None or ((path / MANIFEST_FILE).is_file() and any(path.glob("descent_*")))
+
+
+def digests(checkpoint: Path) -> dict[str, Any] | None:
+    """File → SHA-256 in a checkpoint's manifest; None without a manifest of ours, or if it can't be read."""
     try:
-        digests = _digests(path)
-    except (InputError, OSError):
-        digests = None
-    return digests is not None or ((path / MANIFEST_FILE).is_file() and any(path.glob("descent_*")))
-
-
-def _digests(checkpoint: Path) -> dict[str, Any] | None:
-    """File → SHA-256 in a checkpoint's manifest; None if it has no manifest of ours."""
-    manifest = checkpoint / MANIFEST_FILE
-    content = reading.read_json(manifest) if manifest.is_file() else None
-    digests = content.get("sha256") if isinstance(content, dict) else None
-    return digests if isinstance(digests, dict) else None
+        content = reading.read_json(checkpoint / MANIFEST_FILE)
+    except InputError:
+        return None
+    listed = content.get("sha256") if isinstance(content, dict) else None
+    return listed if isinstance(listed, dict) else None
 
 
 def _added_to(path: Path) -> list[str]:
@@ -244,8 +242,8 @@ def _added_to(path: Path) -> list[str]:
             dual = (path if path.name == FEASIBLE_FOLDER else path.parent) / DUAL_FILE
             files = _header(dual).get("files") if dual.is_file() else None
             listed = [*json.loads(files), DUAL_FILE, CARD_FILE, CERTIFIED_FILE] if files else None
-        elif (digests := _digests(path)) is not None:
-            listed = [*digests, MANIFEST_FILE]
+        elif (names := digests(path)) is not None:
+            listed = [*names, MANIFEST_FILE]
     except (InputError, OSError, ValueError, SafetensorError):
         return []
     if listed is None:

@@ -15,7 +15,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from descend.errors import InputError
 from descend.reading import PICKLES, read_json
 from descend.results import PART
-from descend.results.ownership import MANIFEST_FILE, free_name, is_checkpoint, written_by_descend
+from descend.results.ownership import MANIFEST_FILE, digests, free_name, is_checkpoint, written_by_descend
 
 STATE_FILE = "descent_{}.json"
 """A rank's state of the run that Transformers does not save, such as the multipliers."""
@@ -31,31 +31,27 @@ logger = logging.getLogger(__name__)
 
 def seal(checkpoint: Path) -> None:
     """Write the manifest: the SHA-256 of each file."""
-    digests = {str(path.relative_to(checkpoint)): _digest(path) for path in _files(checkpoint)}
-    (checkpoint / MANIFEST_FILE).write_text(json.dumps({"sha256": digests}, indent=2) + "\n", encoding="utf-8")
+    listed = {str(path.relative_to(checkpoint)): _digest(path) for path in _files(checkpoint)}
+    (checkpoint / MANIFEST_FILE).write_text(json.dumps({"sha256": listed}, indent=2) + "\n", encoding="utf-8")
 
 
 def damage(checkpoint: Path) -> str | None:
     """Describe what is wrong with a checkpoint of Descend; None if it matches its manifest."""
-    try:
-        manifest = read_json(checkpoint / MANIFEST_FILE)
-        digests = manifest["sha256"] if isinstance(manifest, dict) else None
-    except (InputError, KeyError):
-        digests = None
-    if not isinstance(digests, dict):
+    listed = digests(checkpoint)
+    if listed is None:
         return f"its {MANIFEST_FILE} can't be read"
     files = {str(path.relative_to(checkpoint)): path for path in _files(checkpoint)}
-    for name in sorted(files.keys() - digests.keys()):
+    for name in sorted(files.keys() - listed.keys()):
         if Path(name).suffix in PICKLES:
             return f"{Path(name).name} in it is a pickle that training did not write there"
     # The manifest must list the trainer's state and a model: an incomplete one proves nothing.
-    for name in (TRAINER_STATE_NAME, *digests):
-        if name not in files or name not in digests:
+    for name in (TRAINER_STATE_NAME, *listed):
+        if name not in files or name not in listed:
             return f"it has no {name[:60]}"
-    if not any(Path(name).name.startswith(WEIGHTS) for name in digests):
+    if not any(Path(name).name.startswith(WEIGHTS) for name in listed):
         return "it has no model"
     try:
-        for name, digest in digests.items():
+        for name, digest in listed.items():
             if _digest(files[name]) != digest:
                 return f"{name} in it is not what was written"
     except OSError as error:

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, cast
 
 import torch
+from accelerate.utils import gather_object
 from torch import nn
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 
@@ -49,7 +50,7 @@ class Guarded(Measuring):
         samples = ", ".join(map(str, numbers)) or "unknown"
         if fault and (broken := [str(number) for number in numbers if not _finite(data, number)]):
             samples += f" (NaN or infinity in the data of {', '.join(broken)})"
-        faults = self._gather([(of_loss, f"{self._rank}{fault}; samples {samples}")] if fault else [])
+        faults = gather_object([(of_loss, f"{self._rank}{fault}; samples {samples}")] if fault else [])
         if not faults:
             self._refuse_negative(model)
             return

@@ -5,14 +5,13 @@ supported versions, and names a method that changed. Public methods that a subcl
 ``tests/training/test_extension_points.py`` names all public methods.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from accelerate.utils import DynamoBackend
+from accelerate.utils import DynamoBackend, gather_object
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers.trainer import TRAINER_STATE_NAME
@@ -239,7 +238,7 @@ class TrainerHooks(Saving):
             if not (isinstance(error, SaveError) or of_disk(error)):
                 raise
             errors = [f"{self._rank}{error if isinstance(error, SaveError) else SaveError.at(folder, error)}"]
-        if errors := self._gather(errors):
+        if errors := gather_object(errors):
             raise SaveError(" ".join(errors))
 
     def _get_output_dir(self, trial: Any) -> str:
@@ -300,7 +299,12 @@ class TrainerHooks(Saving):
             max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
         )
         if resume_from_checkpoint is not None:
-            self._correct_best(resume_from_checkpoint)
+            # The run's folder may have been moved.
+            best = self.args.folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
+            if best.is_dir():
+                self.state.best_model_checkpoint = str(best)
+            if self.args.load_best_model_at_end and self.state.best_model_checkpoint != resume_from_checkpoint:
+                self._forget_damaged_best("The best model is chosen from later ones.")
             if self.is_world_process_zero():
                 self.records.truncate_after(self.state.global_step)
         return trained
@@ -324,15 +328,6 @@ class TrainerHooks(Saving):
         if best is not None:
             self._load_from_checkpoint(best)
             self.dual.load_state_dict(self._run_state_of(best)["dual"])
-
-    def _correct_best(self, checkpoint: str) -> None:
-        """Correct the path of the best checkpoint, in case the run's folder was moved."""
-        # Transformers has forgotten a path that is not there any more.
-        best = json.loads((Path(checkpoint) / TRAINER_STATE_NAME).read_text())["best_model_checkpoint"]
-        if best is not None and (self.args.folder / Path(best).name).is_dir():
-            self.state.best_model_checkpoint = str(self.args.folder / Path(best).name)
-        if self.args.load_best_model_at_end and self.state.best_model_checkpoint != checkpoint:
-            self._forget_damaged_best("The best model is chosen from later ones.")
 
     def _forget_damaged_best(self, instead: str) -> None:
         """Rename a best checkpoint that is damaged or missing, and warn; the run goes on."""

@@ -1,33 +1,20 @@
 """Train a run in its folder, from the start or from one of its checkpoints."""
 
-import json
 from contextlib import nullcontext
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 from tqdm import tqdm
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import SaveStrategy
 
 from descend.errors import InputError
 from descend.models.modules import check_savable
-from descend.results import RECORDS_FILE
-from descend.results.ownership import FEASIBLE_FOLDER, refuse_foreign
 from descend.training.checkpoints import any_checkpoints, newest_whole, rename_damaged, rotate, step_of, unusable
-from descend.training.hf_hooks import TrainerHooks
+from descend.training.divergence import Guarded
 
 
-class Resumable(TrainerHooks):
+class Resumable(Guarded):
     """A trainer that resumes from its checkpoints, and never from a damaged one."""
-
-    def calibrate(self) -> None:
-        """Called at the end of training."""
-        raise NotImplementedError
-
-    def refuse_short_loader(self) -> None:
-        """Called before training: raise an error for a `get_eval_dataloader` that can't be measured."""
-        raise NotImplementedError
 
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | bool | None = None, *, calibrate: bool = True, **kwargs: Any
@@ -93,31 +80,6 @@ class Resumable(TrainerHooks):
             return None if newest is None else str(newest)
 
         return self._from_main(look)
-
-    def refuse_foreign_files(self, checkpoint: str | None = None) -> None:
-        """Raise an error on all ranks if the folder holds files that this run would replace and Descend did not write.
-
-        Args:
-            checkpoint: The checkpoint that training resumes from; None for a run from the start.
-        """
-        folder, problem = self.args.folder, self.dual.problem
-
-        def look() -> str | None:
-            paths, step = [folder / RECORDS_FILE], -1
-            if checkpoint is not None:
-                step = json.loads((Path(checkpoint) / TRAINER_STATE_NAME).read_text())["global_step"]
-            elif problem.constrained:
-                paths.append(folder / FEASIBLE_FOLDER)
-            if self.args.save_strategy != SaveStrategy.NO:
-                paths += [path for path in any_checkpoints(folder) if step_of(path) > step]
-            try:
-                refuse_foreign(paths, "another output_dir")
-            except InputError as error:
-                return str(error)
-            return None
-
-        if fault := self._from_main(look):
-            raise InputError(fault)
 
     @property
     def kept_step(self) -> int:

@@ -1,23 +1,28 @@
 """What a trainer saves: the model with what it was trained with, its card, and the state of the run."""
 
+import json
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedModel, Trainer
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import SaveStrategy
 
 from descend.core import Outlook, PrimalDual
+from descend.errors import InputError
 from descend.models.exit_rule import CERTIFIED_FILE
 from descend.models.modules import save_module
 from descend.objective import Objective
-from descend.results import TRAINED_KEY, Summary, Trained
+from descend.results import RECORDS_FILE, TRAINED_KEY, Summary, Trained
 from descend.results.card import Card, edited_card, noise_note, put_card, trained_note, write_card
-from descend.results.ownership import remove
+from descend.results.ownership import FEASIBLE_FOLDER, refuse_foreign, remove
 from descend.results.records import Records
-from descend.training.checkpoints import newest_whole
+from descend.training.checkpoints import any_checkpoints, newest_whole, step_of
 from descend.training.config import DescentArguments
 from descend.training.layerskip import LayerSkip
 from descend.training.state import StepSums
@@ -53,20 +58,14 @@ class Saving(Trainer):
 
     # --- ranks
 
-    def _from_main(self, look: Any) -> Any:
+    def _from_main(self, look: Callable[[], Any]) -> Any:
         """Call ``look`` on the main process only and return its result on all ranks, so that files are read once."""
         return self._broadcast(look() if self.is_world_process_zero() else None)
 
     @staticmethod
     def _broadcast(value: Any) -> Any:
         """Return the main process's value on all ranks."""
-        values = [value]
-        broadcast_object_list(values)
-        return values[0]
-
-    def _gather(self, values: list[Any]) -> list[Any]:
-        """Return all ranks' values as one list, on each rank."""
-        return gather_object(values) if self.args.world_size > 1 else values
+        return broadcast_object_list([value])[0]
 
     @property
     def _rank(self) -> str:
@@ -85,6 +84,33 @@ class Saving(Trainer):
         newest = self._from_main(lambda: newest_whole(self.args.folder)[0])
         goes_on = "there is no checkpoint to go on from" if newest is None else f"--resume goes on from {newest.name}"
         return f"Lower learning_rate or dual_lr and train into another folder; {goes_on}."
+
+    # --- the folder
+
+    def refuse_foreign_files(self, checkpoint: str | None = None) -> None:
+        """Raise an error on all ranks if the folder holds files that this run would replace and Descend did not write.
+
+        Args:
+            checkpoint: The checkpoint that training resumes from; None for a run from the start.
+        """
+        folder, problem = self.args.folder, self.dual.problem
+
+        def look() -> str | None:
+            paths, step = [folder / RECORDS_FILE], -1
+            if checkpoint is not None:
+                step = json.loads((Path(checkpoint) / TRAINER_STATE_NAME).read_text())["global_step"]
+            elif problem.constrained:
+                paths.append(folder / FEASIBLE_FOLDER)
+            if self.args.save_strategy != SaveStrategy.NO:
+                paths += [path for path in any_checkpoints(folder) if step_of(path) > step]
+            try:
+                refuse_foreign(paths, "another output_dir")
+            except InputError as error:
+                return str(error)
+            return None
+
+        if fault := self._from_main(look):
+            raise InputError(fault)
 
     # --- the model
 

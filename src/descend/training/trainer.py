@@ -27,12 +27,12 @@ from descend.results import RECORDS_FILE
 from descend.results.records import Records
 from descend.tasks.text import NextToken
 from descend.training.config import MEASURED, DescentArguments, DescentConfig
-from descend.training.divergence import Guarded
 from descend.training.dual_step import DualStep
 from descend.training.hf_hooks import overriding, refuse_overrides
 from descend.training.layerskip import LayerSkip
 from descend.training.neftune import batch_lengths, matched_alpha, words_of
 from descend.training.order import Share
+from descend.training.resuming import Resumable
 from descend.training.state import StepSums
 from descend.training.stopping import EarlyStopping
 
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 IDLE = "idle"  # marks a micro-batch that counts nothing
 
 
-class DescentMixin(Guarded):
+class DescentMixin(Resumable):
     """Adds layerwise descent constraints to Transformers' `Trainer`, or to a trainer derived from it.
 
     The training loss is the Lagrangian, eq. (5); after every optimizer step comes the dual step, Algorithm 1. A layer's
