@@ -211,14 +211,14 @@ class TrainerHooks(Saving):
                 super(TrainerHooks, self)._save_checkpoint(model, None)
             finally:
                 self.checkpoint_parent = None
+            if self.state.best_model_checkpoint == str(part):
+                self.state.best_model_checkpoint = str(folder)  # its path after the rename, on every rank
             if self._unwritten is not None:
                 raise self._unwritten
             write_state(part, self.args.process_index, self.run_state())
 
         def finish() -> None:
-            if self.state.best_model_checkpoint == str(part):
-                self.state.best_model_checkpoint = str(folder)  # its path after the rename
-                self.state.save_to_json(str(part / TRAINER_STATE_NAME))
+            self.state.save_to_json(str(part / TRAINER_STATE_NAME))
             self.records.flush()
             seal(part)
             part.rename(temporary / folder.name)

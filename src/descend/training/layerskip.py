@@ -12,7 +12,6 @@ from descend.errors import InputError
 from descend.models import LayeredModel
 from descend.seeds import Stream, of_rank
 from descend.training.settings import DescentSettings
-from descend.transfer import uploaded
 
 
 class LayerSkip:
@@ -113,8 +112,8 @@ class LayerSkip:
             return output
         given = next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor))
         computed = output if isinstance(output, Tensor) else output[0]
-        generator = of_rank(Stream.LAYERS, self.seed, *self._place, number)
-        drawn = torch.rand(len(given), generator=generator) >= self._rates[number]
-        kept = uploaded(drawn.tolist(), given).bool().view(-1, *(1 for _ in given.shape[1:]))
+        generator = of_rank(Stream.LAYERS, self.seed, *self._place, number, device=given.device)
+        drawn = torch.rand(len(given), generator=generator, device=given.device)
+        kept = (drawn >= self._rates[number]).view(-1, *(1 for _ in given.shape[1:]))
         passed = torch.where(kept, computed, given)
         return passed if isinstance(output, Tensor) else (passed, *output[1:])
