@@ -31,7 +31,6 @@ ARROWS: dict[str, set[str]] = {
     "trial": {"models", "tasks"},
     "contract": {"models", "tasks", "noise", "trial"},
     "transfer": set(),
-    "compiled": {"models", "noise", "tasks", "transfer"},
     "objective": {"contract", "core", "models", "tasks", "noise", "tiles", "transfer"},
     "training": {
         "core",

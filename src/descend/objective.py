@@ -149,6 +149,12 @@ class Objective(nn.Module):
             lagrangian = lagrangian + self.term(prediction)
         return BatchLosses(lagrangian, LossSums.of(sums, len(target) // self.passes, self.model.depth, others))
 
+    def begin(self, step: int, micro_batch: int) -> None:
+        """Draw noise and a sample of targets for one micro-batch of an optimizer step from here on."""
+        for drawn in (self.noise, self.sample):
+            if drawn is not None:
+                drawn.begin(step, micro_batch)
+
     def compile(self, **options: Any) -> None:  # type: ignore[override]
         """Compile the exits' losses from now on.
 

@@ -23,9 +23,8 @@ from descend.evaluation.satisfaction import TOLERANCE, Verdict, verdict
 from descend.models import LayeredCausalLM
 from descend.results import put
 from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, atomic_folder
-from descend.training.hf_hooks import overriding
+from descend.training.hf_hooks import TrainerHooks, overriding
 from descend.training.metrics import Predictions
-from descend.training.resuming import Resumable
 
 if is_datasets_available():
     import datasets
@@ -33,7 +32,7 @@ if is_datasets_available():
 logger = logging.getLogger(__name__)
 
 
-class Measuring(Resumable):
+class Measuring(TrainerHooks):
     """A trainer whose evaluation measures every layer."""
 
     verdict: Verdict | None
