@@ -173,7 +173,7 @@ class NEFTune(Method):
         """
         data: Any = trainer.train_dataset
         noise, sigma = trainer.objective.noise, trainer.sigma
-        known = has_length(data) and "input_ids" in data[0]
+        known = has_length(trainer.train_dataset) and "input_ids" in data[0]
         if noise is None or noise.level == 0 or sigma is None or not known:
             raise InputError(
                 "the method neftune matches a noise above 0 on tokenized training data of known length; got none. "
