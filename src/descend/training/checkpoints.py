@@ -161,7 +161,8 @@ def read_state(checkpoint: Path, rank: int, ranks: int) -> dict[str, Any]:
     if not file.is_file():
         raise InputError(f"{checkpoint} is that of fewer processes; go on with as many as saved it.")
     state = read_json(file)
-    if not isinstance(state, dict) or not state.keys() >= {"dual", "since_log", "logged", "outlook", "processes"}:
+    needed = {"dual", "since_log", "logged", "outlook", "random", "processes"}
+    if not isinstance(state, dict) or not state.keys() >= needed:
         raise InputError(f"{file} is not state that training wrote. Go on from another checkpoint.")
     if state["processes"] != ranks:
         raise InputError(
