@@ -181,7 +181,7 @@ def readers(home: Path) -> dict[str, Reader]:
     from descend.tasks.text import load_tokenizer, read_imdb, read_instructions, read_mnli
     from descend.tasks.video import find_clips
     from descend.tasks.video.cache import cached
-    from descend.training.checkpoints import damage, load_state
+    from descend.training.checkpoints import damage, read_state
     from examples import convert_llama2c
     from reproduction.report import write_study
 
@@ -207,7 +207,7 @@ def readers(home: Path) -> dict[str, Reader]:
         (newest,) = folder.glob("checkpoint-*")
         fault = damage(newest)
         (newest / "manifest.json").unlink(missing_ok=True)
-        load_state(newest / "descent_0.safetensors")
+        read_state(newest, rank=0, ranks=1)
         reading.read_json(newest / "trainer_state.json")
         if fault is not None:
             raise InputError(fault)
@@ -244,7 +244,7 @@ def readers(home: Path) -> dict[str, Reader]:
             {
                 "checkpoint-*/manifest.json": of_json,
                 "checkpoint-*/trainer_state.json": of_json,
-                "checkpoint-*/descent_0.safetensors": of_bytes,
+                "checkpoint-*/descent_0.json": of_json,
             },
             checkpoint,
             InputError,

@@ -280,7 +280,8 @@ def test_checking_draws_no_random_number_and_leaves_the_model_as_it_was(tmp_path
     assert random.getstate() == states[0] and (np.random.get_state()[1] == states[1]).all()
     assert torch.equal(torch.get_rng_state(), states[2])
     assert model.training and model.saved.embed.training and not model.saved.head.training
-    assert objective.noise._generator is None
+    clean = torch.zeros(2, 3)
+    assert torch.equal(objective.noise(clean), GaussianNoise(0.5)(clean))  # it has drawn nothing yet
 
 
 def test_a_subclass_without_depth_or_readout():

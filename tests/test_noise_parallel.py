@@ -13,6 +13,7 @@ from tests.support.forking import prepared
 from tests.support.networks import network
 
 RANKS = 2
+PLACE = 4, 1
 EVEN = [1.0] * (network("distilbert").config.num_hidden_layers + 1)
 
 
@@ -37,6 +38,7 @@ def gradients(model: torch.nn.Module) -> list[torch.Tensor]:
 def work(rank: int, folder: str) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
     inner = objective(GaussianNoise(1.0, seed=3))
+    inner.begin(*PLACE)
     wrapped = DistributedDataParallel(inner)
     found = wrapped(weights=EVEN, **batch(rank))
     found.lagrangian.backward()
@@ -55,11 +57,10 @@ def test_ranks_draw_their_own_noise_and_gradients_are_their_mean(tmp_path):
     total = None
     draws = []
     for rank, found in enumerate(ranks):
-        # One process, the noise of that rank: its generator is seeded by the noise's seed and the rank.
-        noise = GaussianNoise(1.0, seed=3)
-        noise._generator = generator_of(Stream.NOISE, 3, rank)
-        draws.append(torch.randn(3, generator=generator_of(Stream.NOISE, 3, rank)))
-        alone = objective(noise)
+        # One process with the draws of that rank.
+        alone = objective(GaussianNoise(1.0, seed=3))
+        alone.noise._draws.generator = lambda device, rank=rank: generator_of(Stream.NOISE, 3, rank, *PLACE)
+        draws.append(torch.randn(3, generator=generator_of(Stream.NOISE, 3, rank, *PLACE)))
         expected = alone(weights=EVEN, **batch(rank))
         torch.testing.assert_close(found["sums"], list(expected.sums))
         expected.lagrangian.backward()

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from descend import GaussianNoise, InputError
-from descend.seeds import Stream, derived, generator_of, of_sample
+from descend.seeds import Draws, Stream, derived, generator_of, of_sample
 from descend.tiles import TargetSample
-from descend.training.loop import LengthGrouped
+from descend.training.hf_hooks import LengthGrouped
 
 SEEDS = [*range(100), 2**31 - 1, 2**32, 2**63]
 
@@ -34,16 +34,39 @@ def test_no_two_runs_share_a_stream():
     assert len(set(every)) == len(every)
 
 
-def test_noise_and_the_order_grouped_by_length_no_longer_collide():
-    """Both were 24573 at seed 3."""
-    order = LengthGrouped(4, [3, 5, 4, 6, 1, 2, 8, 7], seed=3).generator
-    noise = GaussianNoise(1.0, 1.0, seed=3)
-    drawn = noise(torch.zeros(9))
-    assert order.initial_seed() != noise._generator.initial_seed()
-    assert not torch.equal(torch.randn(9, generator=generator_of(Stream.ORDER, 3, 0)), drawn)
-    assert torch.equal(torch.randn(9, generator=generator_of(Stream.NOISE, 3, 0)), drawn)
-    targets = TargetSample(0.5, seed=3)._generator.initial_seed()
-    assert targets == derived(Stream.TARGETS, 3, 0)
+def test_noise_targets_and_order_come_from_streams_of_their_own():
+    """Noise and the order grouped by length had the seed 24573 both, at seed 3."""
+    noise, sample = GaussianNoise(1.0, 1.0, seed=3), TargetSample(0.5, seed=3)
+    for place in ((), (5, 2)):  # in a loop that says no place, and in a trainer
+        if place:
+            noise.begin(*place)
+            sample.begin(*place)
+        drawn = torch.randn(9, generator=generator_of(Stream.NOISE, 3, 0, *place))
+        assert torch.equal(noise(torch.zeros(9)), drawn)
+        order = torch.randperm(9, generator=generator_of(Stream.TARGETS, 3, 0, *place))
+        assert torch.equal(sample(9, torch.device("cpu")), order[:5].sort().values)
+    assert LengthGrouped(4, [3, 5, 4], seed=3).generator.initial_seed() == derived(Stream.ORDER, 3, 0)
+
+
+def test_a_place_has_its_draws_whatever_was_drawn_before():
+    draws = Draws(Stream.NOISE, 3)
+
+    def two():
+        return [torch.rand(4, generator=draws.generator()) for _ in range(2)]
+
+    drawn = {}
+    for place in ((), (0, 0), (0, 1), (1, 0)):
+        draws.begin(*place)
+        drawn[place] = two()
+    assert len({tuple(each.tolist()) for pair in drawn.values() for each in pair}) == 8  # the second is another one
+    for place, expected in reversed(drawn.items()):
+        draws.begin(*place)
+        assert all(map(torch.equal, two(), expected))
+
+
+def test_no_two_places_of_a_run_share_a_seed():
+    places = [(rank, step, part) for rank in range(4) for step in range(60) for part in range(4)]
+    assert len({derived(Stream.NOISE, 3, *place) % 2**32 for place in places}) == len(places)
 
 
 def test_streams_are_the_same_on_every_machine():

@@ -182,13 +182,6 @@ def test_a_sample_has_its_size_and_its_order():
     assert len(sample(0, torch.device("cpu"))) == 0
 
 
-def test_a_sample_goes_on_where_it_stood():
-    one, other = TargetSample(0.5, 3), TargetSample(0.5, 9)
-    one(20, torch.device("cpu"))
-    other.load_state_dict(one.state_dict())
-    assert torch.equal(one(20, torch.device("cpu")), other(20, torch.device("cpu")))
-
-
 def test_losses_and_gradients_of_a_sample_are_unbiased():
     """Over many draws the mean estimate is the exact value, within 4 standard errors of each of its numbers."""
     weights = [0.7, -0.4, 1.0]

@@ -56,7 +56,7 @@ def resolve(model: nn.Module, task: Task | None, noise: Noise | None) -> tuple[L
     elif noise is not None and layers is not None:
         with collecting(problems):
             layers.get_input_embeddings()
-    own = task is not None or not isinstance(layers, LibraryModel)
+    users = task is not None or not isinstance(layers, LibraryModel)
     if task is None:
         task = next((default() for kind, default in TASKS.items() if isinstance(layers, kind)), None)
         if task is None:
@@ -72,7 +72,7 @@ def resolve(model: nn.Module, task: Task | None, noise: Noise | None) -> tuple[L
             f"the task's metric must be a name and higher_is_better True or False; got {task.metric!r} and "
             f"{task.higher_is_better!r}."
         )
-    _refuse(problems, own=own)
+    _refuse(problems, users=users)
     assert layers is not None and task is not None
     return layers, task
 
@@ -103,8 +103,8 @@ def check_data(
         InputError: If something does not fit; one message names all problems.
     """
     problems: list[str] = []
-    own = not (is_known(model) and is_known(task))
-    runs = own and not any(parameter.is_meta for parameter in model.parameters())
+    users = not (is_known(model) and is_known(task))
+    runs = users and not any(parameter.is_meta for parameter in model.parameters())
     for name, dataset in datasets.items():
         if isinstance(dataset, DataLoader):
             raise InputError(f"the {name} are a DataLoader; give the data set in it, the trainer makes the batches.")
@@ -113,7 +113,7 @@ def check_data(
             looks = runs or isinstance(dataset, list) or stored(dataset)
             if looks and not problems and (samples := _first_samples(dataset)):
                 Trial(model, task, collate, noise, samples, f"the {name}").run(problems, whole=runs)
-    _refuse(problems, own=own)
+    _refuse(problems, users=users)
 
 
 def _check_samples(task: Task, dataset: Any, limits: dict[str, int], collate: Callable[[list[Any]], Any]) -> None:
@@ -165,18 +165,18 @@ def _of_transformers(network: PreTrainedModel) -> LibraryModel:
     return LayeredClassifier(network) if network.get_output_embeddings() is None else LayeredCausalLM(network)
 
 
-def _refuse(problems: list[str], *, own: bool) -> None:
+def _refuse(problems: list[str], *, users: bool) -> None:
     """Raise all problems as one error.
 
     Args:
         problems: What does not fit.
-        own: Whether the model or the task is the user's own, so that the guide to these helps.
+        users: Whether the model or the task is the user's own, so that the guide to these helps.
     """
     if len(problems) == 1:
-        raise InputError(f"{problems[0]} See {PAGE}." if own and PAGE not in problems[0] else problems[0])
+        raise InputError(f"{problems[0]} See {PAGE}." if users and PAGE not in problems[0] else problems[0])
     if problems:
         lines = "\n".join(f"- {problem}" for problem in problems)
-        raise InputError(f"{len(problems)} things do not fit together:\n{lines}" + (f"\nSee {PAGE}." if own else ""))
+        raise InputError(f"{len(problems)} things do not fit together:\n{lines}" + (f"\nSee {PAGE}." if users else ""))
 
 
 @contextmanager

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from operator import methodcaller
-from typing import Any, Protocol, Self, TypedDict, cast
+from typing import Any, Protocol, Self, cast
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from descend.errors import InputError
 from descend.noise_scale import Number, check_noise_is, noise_std
-from descend.seeds import Stream, generator_of, of_sample
+from descend.seeds import Draws, Stream, of_sample
 
 
 class Embedding(Protocol):
@@ -22,18 +22,12 @@ class Embedding(Protocol):
         """The module whose output noise is added to."""
 
 
-class NoiseState(TypedDict):
-    """The generator's state, None before the first draw."""
-
-    generator: Tensor | None
-
-
 class Noise:
     """A corruption of the clean embedding x, with its own generator.
 
     The noise has its own generator, so that it changes neither dropout nor the order of the data. In training every
-    draw is new. With ``indices`` a draw depends on the sample's number only: all models and levels see the same draw,
-    in any batch.
+    draw is new, and in a trainer a function of its micro-batch, see `begin`. With ``indices`` a draw depends on the
+    sample's number only: all models and levels see the same draw, in any batch.
 
     Args:
         level: γ ≥ 0.
@@ -50,8 +44,7 @@ class Noise:
         self._check(level)
         check_noise_is(noise_is)
         self.level, self.sigma, self.seed, self.noise_is = level, sigma, seed, noise_is
-        self._generator: torch.Generator | None = None
-        self._state: Tensor | None = None
+        self._draws = Draws(Stream.NOISE, seed)
 
     @property
     def kind(self) -> str:
@@ -90,6 +83,18 @@ class Noise:
         Noise.__init__(other, level, sigma, seed, self.noise_is)
         return other
 
+    def begin(self, step: int, micro_batch: int = 0) -> None:
+        """Say where training is: the next draws depend on the seed, the rank and this place alone.
+
+        `DescentTrainer` calls this. In a loop of your own, call it before each batch for a run that can be resumed;
+        without it draws follow one another from the seed on.
+
+        Args:
+            step: The optimizer steps taken so far.
+            micro_batch: The number of the micro-batch in the step, from 0.
+        """
+        self._draws.begin(step, micro_batch)
+
     def __call__(
         self, clean: Tensor, keep: Tensor | None = None, indices: "Sequence[int] | SampleDraws | None" = None
     ) -> Tensor:
@@ -123,7 +128,7 @@ class Noise:
                 )
             return self._of_samples(clean, self.sigma, keep, draws)
         std = self.std(_std(clean.detach(), keep)) if self.sigma is None else self.std(self.sigma)
-        noisy = self.corrupt(clean, std, self._on(clean.device))
+        noisy = self.corrupt(clean, std, self._draws.generator(clean.device))
         return noisy if keep is None else torch.where(keep[..., None], noisy, clean)
 
     @contextmanager
@@ -176,14 +181,6 @@ class Noise:
             for handle in handles:
                 handle.remove()
 
-    def state_dict(self) -> NoiseState:
-        """The generator's state, so that a resumed run draws what it would have drawn."""
-        return {"generator": self._generator.get_state() if self._generator else self._state}
-
-    def load_state_dict(self, state: NoiseState) -> None:
-        """Restore what `state_dict` gave."""
-        self._generator, self._state = None, state["generator"]
-
     def _of_samples(self, clean: Tensor, sigma: float, keep: Tensor | None, draws: "SampleDraws") -> Tensor:
         """A batch in which each sample has its own draw."""
         return torch.stack(
@@ -202,22 +199,6 @@ class Noise:
         noisy = clean.clone()
         noisy[keep] = self.corrupt(clean[keep].float().cpu(), std, generator).to(clean)
         return noisy
-
-    def _on(self, device: torch.device) -> torch.Generator:
-        """This rank's generator on a device."""
-        if self._generator is None or self._generator.device != device:
-            rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
-            self._generator = generator_of(Stream.NOISE, self.seed, rank, device=device)
-            if self._state is not None:
-                try:
-                    self._generator.set_state(self._state)
-                except RuntimeError as error:
-                    raise InputError(
-                        f"the noise of this run was drawn on another kind of device than {device.type}, and can't go "
-                        "on there. Resume it on the kind where it began, or start a new run with another --out."
-                    ) from error
-                self._state = None
-        return self._generator
 
 
 class ScaledNoise(Noise):

@@ -149,6 +149,12 @@ class Objective(nn.Module):
             lagrangian = lagrangian + self.term(prediction)
         return BatchLosses(lagrangian, LossSums.of(sums, len(target) // self.passes, self.model.depth, others))
 
+    def begin(self, step: int, micro_batch: int) -> None:
+        """Draw noise and a sample of targets for one micro-batch of an optimizer step from here on."""
+        for drawn in (self.noise, self.sample):
+            if drawn is not None:
+                drawn.begin(step, micro_batch)
+
     def compile(self, **options: Any) -> None:  # type: ignore[override]
         """Compile the exits' losses from now on.
 
@@ -318,7 +324,7 @@ class Objective(nn.Module):
         model = self.model
         return isinstance(self.task, Classification) and isinstance(model, LayeredClassifier) and model.can_be_tempered
 
-    def aside(self, look: Callable[[], None]) -> None:
+    def read_outside_forward(self, look: Callable[[], None]) -> None:
         """Call something that reads the model outside its forward pass; FSDP2 registers this as a forward method."""
         look()
 

@@ -13,6 +13,7 @@ from enum import IntEnum
 
 import torch
 from numpy.random import SeedSequence
+from torch import distributed
 
 from descend.errors import InputError
 
@@ -21,13 +22,13 @@ class Stream(IntEnum):
     """The purpose of random numbers. Never change a stream's number: earlier runs would not be reproducible."""
 
     NOISE = 1
-    """Noise in training, by rank."""
+    """Noise in training, by rank, optimizer step and micro-batch: see `Draws`."""
     SAMPLE_NOISE = 2
     """Noise in evaluation, by sample: see `of_sample`."""
     ORDER = 3
     """The order of samples grouped by length, by epoch."""
     TARGETS = 4
-    """The sample of targets that inner exits are trained on, by rank."""
+    """The sample of targets that inner exits are trained on, by rank, optimizer step and micro-batch."""
     PROBES = 5
     """Noise on the texts that linear probes are fitted to."""
     COMPLETIONS = 6
@@ -35,7 +36,7 @@ class Stream(IntEnum):
     SWEEP = 7
     """The settings of a sweep's trial, by the trial's number."""
     LAYERS = 8
-    """Which rows of a batch pass a block unchanged in LayerSkip's training, by rank."""
+    """Which rows of a batch pass a block unchanged in LayerSkip's training, by rank, step, micro-batch and block."""
     PREFIX_NOISE = 9
     """Noise on a language model's tokens in lm-eval's tasks, by the hash of the tokens up to each."""
 
@@ -65,3 +66,37 @@ def of_sample(seed: int, index: int) -> int:
 def generator_of(stream: Stream, seed: int, *place: int, device: torch.device | str = "cpu") -> torch.Generator:
     """A generator for one member of a stream; see `derived` for the arguments."""
     return torch.Generator(device).manual_seed(derived(stream, seed, *place))
+
+
+class Draws:
+    """The random numbers of one stream in training, without a state to save.
+
+    A trainer says before each micro-batch where it is. What is drawn then depends on the seed, the rank, the optimizer
+    step and the micro-batch alone, so a resumed run draws what it would have drawn. Several draws in one micro-batch
+    follow one another, so that two passes of a model do not meet the same noise. In a loop that never calls `begin`
+    all draws follow one another.
+
+    Args:
+        stream: The stream.
+        seed: The user's seed, at least 0.
+    """
+
+    def __init__(self, stream: Stream, seed: int):
+        self.stream, self.seed = stream, seed
+        self.begin()
+
+    def begin(self, *place: int) -> None:
+        """Draw from the start of a place on.
+
+        Args:
+            *place: The numbers of the optimizer step and of the micro-batch in it, from 0; none for the stream's start.
+        """
+        self._place = place
+        self._generator: torch.Generator | None = None
+
+    def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
+        """The generator to draw from next, on a device."""
+        if self._generator is None or self._generator.device != torch.device(device):
+            rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
+            self._generator = generator_of(self.stream, self.seed, rank, *self._place, device=device)
+        return self._generator

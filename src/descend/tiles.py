@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from descend.errors import InputError
-from descend.seeds import Stream, generator_of
+from descend.seeds import Draws, Stream
 
 TILE = 2**26
 """The largest number of logits held at a time: 256 MiB in float32."""
@@ -98,12 +98,12 @@ class _Plan:
         return gradient.flatten(0, -2).index_add(0, self.rows[exit], rows).view_as(gradient)
 
 
-class TargetSample:
-    """A random share of a batch's targets, from its own generator.
+class TargetSample(Draws):
+    """A random share of a batch's targets, drawn anew for each micro-batch.
 
     Args:
         share: p in (0, 1]: of N targets ⌈pN⌉ are drawn, without replacement.
-        seed: The person's seed, at least 0; every rank of a process group draws a stream of its own.
+        seed: The user's seed, at least 0; every rank of a process group has its own stream.
 
     Raises:
         InputError: If the share is outside its range.
@@ -112,22 +112,13 @@ class TargetSample:
     def __init__(self, share: float, seed: int = 0):
         if not 0 < share <= 1:
             raise InputError(f"the share of targets that inner exits see must lie in (0, 1]; got {share}.")
+        super().__init__(Stream.TARGETS, seed)
         self.share = share
-        rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
-        self._generator = generator_of(Stream.TARGETS, seed, rank)
 
     def __call__(self, count: int, device: torch.device) -> Tensor:
         """The indices of the sampled targets among ``count``, in ascending order, (⌈p count⌉,)."""
-        drawn = torch.randperm(count, generator=self._generator)[: math.ceil(self.share * count)]
+        drawn = torch.randperm(count, generator=self.generator())[: math.ceil(self.share * count)]
         return drawn.sort().values.to(device)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """The generator's state, so that a resumed run draws what it would have drawn."""
-        return {"generator": self._generator.get_state()}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` gave."""
-        self._generator.set_state(state["generator"])
 
 
 class _Tiled(torch.autograd.Function):

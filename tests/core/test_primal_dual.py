@@ -1,6 +1,7 @@
 """PrimalDual around a training loop: when the multipliers move, what is saved, ranks, bad input."""
 
 import io
+import json
 import math
 from datetime import timedelta
 
@@ -295,6 +296,20 @@ def test_a_held_snapshot_does_not_change(optimizer, slack, form):
     advance(other, stream(20, seed=1))
     assert same(snapshot, copy)
     assert torch.equal(state_of(other), state_of(dual))
+
+
+@pytest.mark.parametrize(("optimizer", "slack", "form"), VARIANTS)
+def test_a_state_is_small_and_loses_nothing_as_json(optimizer, slack, form):
+    whole, resumed = (
+        PrimalDual(DescentProblem(3, 0.1, 0.8, form=form), 0.1, optimizer, 0.2, slack=slack) for _ in range(2)
+    )
+    advance(whole, stream(7))
+    text = json.dumps(whole.state_dict(), default=torch.Tensor.tolist)
+    assert len(text) < 1100
+    resumed.load_state_dict(json.loads(text))
+    assert same(resumed.state_dict(), whole.state_dict())
+    for ours, theirs in zip(advance(resumed, stream(9, seed=1)), advance(whole, stream(9, seed=1)), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_the_state_of_another_depth_or_kind_is_refused_and_nothing_moves():

@@ -140,7 +140,7 @@ FOLDERS = {
     "a checkpoint and a note": ("checkpoint-4", {"manifest.json": {"sha256": {}}, "notes.txt": "mine"}, False),
     "a damaged one, whose files nothing lists": (
         "checkpoint-4",
-        {"manifest.json": "{", "descent_0.safetensors": "x"},
+        {"manifest.json": "{", "descent_0.json": "x"},
         False,
     ),
     "another trainer's": ("checkpoint-4", {"trainer_state.json": {}}, False),

@@ -38,8 +38,6 @@ TRANSFORMERS = {
     "ignore_keys_for_eval, start_time, resume_from_checkpoint, epochs_trained, steps_trained_in_current_epoch",
     "_save": "output_dir=None, state_dict=None",
     "_save_checkpoint": "model, trial",
-    "_save_optimizer_and_scheduler": "output_dir",
-    "_save_rng_state": "output_dir",
     "_set_signature_columns_if_needed": "",
     "_wrap_model": "model, training=True, dataloader=None",
 }

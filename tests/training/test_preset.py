@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import count
 
 import pytest
 import torch
@@ -160,9 +161,10 @@ def test_steps_of_the_unrolled_models_are_the_papers(tmp_path, recipe, model, lo
     theirs = model().double()
     cap, alpha = preset.training["cap"], preset.training["alpha"]
     loop = HandWritten(theirs.parameters(), 3, alpha, cap, 1, 0.01, 0.05, explicit=True)
-    draws = generator_of(Stream.NOISE, 0, 0)
+    steps = count()
 
     def of_batch(places):
+        draws = generator_of(Stream.NOISE, 0, 0, next(steps), 0)
         clean = data.patches[places]
         noisy = clean + math.sqrt(level * sigma) * torch.randn(clean.shape, generator=draws, dtype=torch.float64)
         return losses_of(theirs, noisy.transpose(1, 2), clean.transpose(1, 2))
@@ -186,9 +188,10 @@ def test_steps_of_a_classifier_are_the_papers(tmp_path):
     ours, seen = trained(tmp_path, "text-distilbert", first, data, GaussianNoise(level, seed=0), None)
     cap, alpha = preset.training["cap"], preset.training["alpha"]
     loop = HandWritten(theirs.parameters(), 3, alpha, cap, 0, 0.01, 0.05, explicit=False)
-    draws = generator_of(Stream.NOISE, 0, 0)
+    steps = count()
 
     def of_batch(places):
+        draws = generator_of(Stream.NOISE, 0, 0, next(steps), 0)
         ids = torch.tensor([data[place]["input_ids"] for place in places])
         labels = torch.tensor([data[place]["labels"] for place in places])
         encoder = theirs.distilbert

@@ -1,12 +1,14 @@
 """A run that is stopped and resumed ends as one that was not: every method, and every state that a run has to keep."""
 
 import json
+from itertools import product
 
 import pytest
 import torch
 from torch import nn
 
-from descend import DescentConfig, DescentTrainer
+from descend import DescentConfig, DescentTrainer, GaussianNoise
+from descend.seeds import Stream, generator_of
 from tests.support import networks, own, texts
 
 STEPS, STOP = 7, 3
@@ -92,3 +94,20 @@ def test_a_resumed_run_of_texts_ends_in_the_same_bits(tmp_path, case):
     tokenizer = texts.review_tokenizer()
     runs = [texts.build(tmp_path, tokenizer, calibrate=False, **TEXTS[case]) for _ in range(2)]
     held_alike(*runs, tmp_path, 3)
+
+
+def test_noise_is_a_function_of_step_and_micro_batch(tmp_path, monkeypatch):
+    drawn, draw = [], GaussianNoise.draw
+
+    def recorded(noise, like, generator):
+        drawn.append(draw(noise, like, generator))
+        return drawn[-1]
+
+    trainer = of_points(tmp_path, gradient_accumulation_steps=2, max_steps=2, seed=5)
+    monkeypatch.setattr(GaussianNoise, "draw", recorded)
+    for _ in range(2):  # a second training is a new run
+        trainer.train()
+        for place, noise in zip(product(range(2), range(2)), drawn, strict=True):
+            generator = generator_of(Stream.NOISE, 5, 0, *place)
+            assert torch.equal(noise, torch.randn(noise.shape, generator=generator, dtype=noise.dtype))
+        drawn.clear()

@@ -151,8 +151,6 @@ def test_a_resumed_run_is_bit_equal(tmp_path, tokenizer, data, share):
     half.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
     assert torch.equal(weights(whole), weights(half))
     assert torch.equal(whole.dual.multipliers, half.dual.multipliers) and whole.dual.multipliers.max() > 0
-    if share < 1:
-        assert whole.objective.sample.state_dict()["generator"].equal(half.objective.sample.state_dict()["generator"])
 
 
 def test_constraints_change_what_is_learned(tmp_path, tokenizer, data):

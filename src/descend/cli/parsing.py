@@ -229,5 +229,5 @@ def nearest(word: str, names: Iterable[str]) -> str:
     meant = [name for name, others in OTHER_NAMES.items() if word in others.split() and name in by_name]
     close = difflib.get_close_matches(word, by_name, n=1, cutoff=CLOSE)
     part = [name for name in by_name if name.startswith(word) or name.endswith(f"-{word}")]
-    found = meant or close or (part if len(part) == 1 else [])
-    return f" (did you mean {by_name[found[0]]}?)" if found else ""
+    names_meant = meant or close or (part if len(part) == 1 else [])
+    return f" (did you mean {by_name[names_meant[0]]}?)" if names_meant else ""

@@ -64,10 +64,10 @@ class LossSums:
         self._numbers.zero_()
         self._arriving = []
 
-    def with_numbers(self, numbers: Tensor) -> "LossSums":
-        """Sums of this shape with other `numbers`, such as these over all ranks."""
+    def with_numbers(self, numbers: Tensor | list[float]) -> "LossSums":
+        """Sums of this shape with other `numbers`, such as these over all ranks, or those of a checkpoint."""
         sums = LossSums(self._exits - 1, len(self.others))
-        sums._numbers.copy_(numbers)
+        sums._numbers.copy_(torch.as_tensor(numbers, dtype=torch.float64, device="cpu"))
         return sums
 
     @property

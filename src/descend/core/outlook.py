@@ -26,7 +26,7 @@ class Outlook:
         self.problem = problem
         self.patience = patience
         self._warned: set[int] = set()  # layers; 0 for all constraints together
-        self._history: list[tuple[Tensor, Tensor]] = []  # (multipliers, violations) of the last reports
+        self._history: list[tuple[list[float], list[float]]] = []  # (multipliers, violations) of the last reports
         self._gaps: list[float] = []  # how far the last loss is above the floor, relative to the floor
 
     def report(self, losses: Tensor, multipliers: Tensor) -> list[str]:
@@ -41,12 +41,13 @@ class Outlook:
         """
         if self.problem.alpha is None:
             return []
-        self._history = [*self._history[-self.patience :], (multipliers, self.problem.violations(losses))]
+        now = multipliers.tolist(), self.problem.violations(losses).tolist()
+        self._history = [*self._history[-self.patience :], now]
         self._gaps = [*self._gaps[-self.patience :], (losses[-1] / self.problem.floor(losses)).item() - 1]
         return self._out_of_reach(losses) + self._growing(losses)
 
     def state_dict(self) -> dict[str, Any]:
-        """The reports so far, so that a resumed run does not repeat a warning."""
+        """The reports so far, as JSON content, so that a resumed run does not repeat a warning."""
         return {"warned": sorted(self._warned), "history": list(self._history), "gaps": list(self._gaps)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -74,8 +75,8 @@ class Outlook:
             return []
         warnings = []
         for layer in range(1, self.problem.depth + 1):
-            weights = [multipliers[layer].item() for multipliers, _ in self._history]
-            violations = [violation[layer].item() for _, violation in self._history]
+            weights = [multipliers[layer] for multipliers, _ in self._history]
+            violations = [violation[layer] for _, violation in self._history]
             grows = all(later > earlier for earlier, later in pairwise(weights))
             # Below 1 a multiplier does not outweigh the objective yet, and progress may only be slow.
             if layer in self._warned or not grows or weights[-1] < 1 or min(violations) <= 0:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from copy import deepcopy
 from typing import Any, Literal
 
 import torch
@@ -249,22 +248,19 @@ class PrimalDual:
             self._restart_slack()
 
     def state_dict(self) -> dict[str, Any]:
-        """The full state: a run that resumes from it is bit-identical."""
-        # Copy here and in loading: torch's optimizers return references to their state and change it in place.
-        state: dict[str, Any] = {
-            "kind": self._kind,
-            "in_force": self.problem.in_force,
-            "multipliers": self._multipliers,
-        }
-        state |= {"ascent": self._ascent.state_dict(), "steps": self.steps, "warmup": self.warmup}
-        state |= {"totals": self._totals.numbers, "pending": self._pending.numbers}
-        state |= {"reference": self._reference, "referred": self._referred}
-        if self._explicit:
-            state |= {"slack": self._slack, "descent": self._descent.state_dict()}
-        return deepcopy(state)
+        """The full state: a run that resumes from it is bit-identical.
+
+        Vectors are in double precision. They may pass through JSON as lists: Python writes doubles without loss.
+        """
+        state: dict[str, Any] = {"kind": self._kind, "in_force": self.problem.in_force.clone()}
+        state |= {"steps": self.steps, "warmup": self.warmup, "referred": self._referred}
+        state |= {name: vector.clone() for name, vector in self._vectors.items()}
+        for name, (vector, optimizer) in self._optimizers.items():
+            state[name] = {key: value.to(torch.float64, copy=True) for key, value in optimizer.state[vector].items()}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of `state_dict`.
+        """Restore the state of `state_dict`, or its JSON. Settings of the optimizers stay those of this object.
 
         Raises:
             InputError: If the state has another depth, other constraints, or another optimizer or kind of slack.
@@ -285,23 +281,30 @@ class PrimalDual:
                 f"the saved multipliers are those of {len(state['in_force']) - 1} layers; this problem has "
                 f"{self.problem.depth}. Use the depth of the run that saved them."
             )
-        if not torch.equal(state["in_force"], self.problem.in_force):
+        in_force = torch.as_tensor(state["in_force"], device="cpu")
+        if not torch.equal(in_force, self.problem.in_force):
             raise InputError(
-                f"the saved multipliers are those of {_names(state['in_force'])}; this problem constrains "
+                f"the saved multipliers are those of {_names(in_force)}; this problem constrains "
                 f"{_names(self.problem.in_force)}. Use the first layer and the cap of the run that saved them."
             )
-        state = deepcopy(state)
-        self._multipliers.copy_(state["multipliers"])
-        self._ascent.load_state_dict(state["ascent"])
-        if self._explicit:
-            self._slack.copy_(state["slack"])
-            self._descent.load_state_dict(state["descent"])
-        self.steps = state["steps"]
-        self.warmup = state["warmup"]
-        self._totals = self._totals.with_numbers(state["totals"])
-        self._pending = self._pending.with_numbers(state["pending"])
-        self._reference = state["reference"]
-        self._referred = state["referred"]
+        self.steps, self.warmup, self._referred = state["steps"], state["warmup"], state["referred"]
+        for name, vector in self._vectors.items():
+            vector.copy_(_double(state[name]))
+        for name, (vector, optimizer) in self._optimizers.items():
+            optimizer.state[vector] = {key: _double(value) for key, value in state[name].items()}
+
+    @property
+    def _vectors(self) -> dict[str, Tensor]:
+        """The vectors of the state by name."""
+        slack = {"slack": self._slack} if self._explicit else {}
+        sums = {"totals": self._totals.numbers, "pending": self._pending.numbers}
+        return {"multipliers": self._multipliers, "reference": self._reference, **sums, **slack}
+
+    @property
+    def _optimizers(self) -> dict[str, tuple[Tensor, torch.optim.Optimizer]]:
+        """What moves, and its optimizer."""
+        slack = {"descent": (self._slack, self._descent)} if self._explicit else {}
+        return {"ascent": (self._multipliers, self._ascent), **slack}
 
     def _close_step(self) -> None:
         """Count the losses of this primal step among those of the next dual step."""
@@ -382,6 +385,11 @@ def _names(in_force: Tensor) -> str:
     layers = [str(layer) for layer in in_force.nonzero().flatten().tolist() if layer]
     names = ["the cap"] * bool(in_force[0]) + [f"layers {', '.join(layers)}"] * bool(layers)
     return " and ".join(names) or "nothing"
+
+
+def _double(values: Any) -> Tensor:
+    """A copy of numbers, of a tensor or of JSON, as a tensor in double precision on the CPU."""
+    return torch.as_tensor(values, dtype=torch.float64, device="cpu").clone()
 
 
 def _whole(value: object) -> bool:

@@ -296,7 +296,7 @@ def step_numbers(alpha: Steps) -> float | list[float]:
     if isinstance(given, int | float):
         return float(given)
     try:
-        return [_number(each) for each in given]
+        return [_real(each) for each in given]
     except TypeError:
         raise InputError(f"alpha must be one number or one per layer; got {alpha!r}.") from None
 
@@ -320,7 +320,7 @@ def step_sizes(alpha: Steps, depth: int) -> list[float]:
     return values
 
 
-def _number(value: object) -> float:
+def _real(value: object) -> float:
     """Convert an entry of a list to a float: a Python or numpy number or a 0-d tensor."""
     if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
         raise TypeError

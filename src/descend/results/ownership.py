@@ -218,10 +218,17 @@ def _put_in_place(part: Path, folder: Path) -> None:
 
 def is_checkpoint(path: Path) -> bool:
     """Whether a folder is a checkpoint of Descend, of any name; it may be damaged, or hold other files too."""
-    with suppress(*_UNREADABLE):
-        if _digests(path) is not None:
-            return True
-    return (path / MANIFEST_FILE).is_file() and any(path.glob("descent_*.safetensors"))
+    return digests(path) is not None or ((path / MANIFEST_FILE).is_file() and any(path.glob("descent_*")))
+
+
+def digests(checkpoint: Path) -> dict[str, Any] | None:
+    """File → SHA-256 in a checkpoint's manifest; None without a manifest of ours, or if it can't be read."""
+    try:
+        content = reading.read_json(checkpoint / MANIFEST_FILE)
+    except InputError:
+        return None
+    listed = content.get("sha256") if isinstance(content, dict) else None
+    return listed if isinstance(listed, dict) else None
 
 
 def _is_our_folder(path: Path) -> bool:
@@ -235,7 +242,7 @@ def _is_our_folder(path: Path) -> bool:
     elif path.name == MODEL_FOLDER:  # a user may have edited its card
         ours = has_mark(path) or written_by_descend(path.parent / DUAL_FILE)
     else:  # a damaged manifest says of no file that it is ours
-        ours = _digests(path) is not None
+        ours = digests(path) is not None
     return ours and not _added_to(path)
 
 
@@ -248,20 +255,12 @@ def _added_to(path: Path) -> list[str]:
             with safe_open(dual, framework="np") as file:
                 files = (file.metadata() or {}).get("files")
             listed = [*json.loads(files), DUAL_FILE, CARD_FILE, CERTIFIED_FILE] if files else None
-        elif (digests := _digests(path)) is not None:
-            listed = [*digests, MANIFEST_FILE]
+        elif (names := digests(path)) is not None:
+            listed = [*names, MANIFEST_FILE]
     if listed is None:
         return []
     added = {str(each.relative_to(path)) for each in path.rglob("*") if not each.is_dir()}.difference(listed)
     return [f"{path.name}/{name}" for name in sorted(added)]
-
-
-def _digests(checkpoint: Path) -> dict[str, Any] | None:
-    """File → SHA-256 in a checkpoint's manifest; None if it has no manifest of ours."""
-    manifest = checkpoint / MANIFEST_FILE
-    content = reading.read_json(manifest) if manifest.is_file() else None
-    digests = content.get("sha256") if isinstance(content, dict) else None
-    return digests if isinstance(digests, dict) else None
 
 
 def _is_our_file(path: Path) -> bool:

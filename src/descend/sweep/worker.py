@@ -281,8 +281,8 @@ class _Worker:
 
     def _all(self) -> list[Search]:
         """The searches of this call, and those of other methods in the storage."""
-        own = {search.method: search for search in self.searches}
-        return list((searches(self._storage, self.trials) | own).values())
+        now = {search.method: search for search in self.searches}
+        return list((searches(self._storage, self.trials) | now).values())
 
 
 class _Pruning(TrainerCallback):

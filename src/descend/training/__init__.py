@@ -4,13 +4,11 @@ from descend.evaluation.satisfaction import preferred
 from descend.training.config import DescentConfig
 from descend.training.loop import steps_of_epoch
 from descend.training.measuring import DUAL_FILE, FEASIBLE_FOLDER
-from descend.training.saving import STATE_FILE
 from descend.training.trainer import DescentMixin, DescentTrainer
 
 __all__ = [
     "DUAL_FILE",
     "FEASIBLE_FOLDER",
-    "STATE_FILE",
     "DescentConfig",
     "DescentMixin",
     "DescentTrainer",

@@ -1,4 +1,4 @@
-"""Checkpoints with a manifest of hashes, and run state without pickles."""
+"""The folders of checkpoints: a manifest of hashes, the run's state without pickles, rotation."""
 
 import hashlib
 import json
@@ -8,17 +8,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor, contiguous_format
+from torch import Tensor
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from descend.errors import InputError, reason
-from descend.reading import PICKLES, parse_json, read_json
+from descend.errors import InputError
+from descend.reading import PICKLES, read_json
 from descend.results import PART
-from descend.results.ownership import MANIFEST_FILE, is_checkpoint, written_by_descend
+from descend.results.ownership import MANIFEST_FILE, digests, free_name, is_checkpoint, written_by_descend
 
+STATE_FILE = "descent_{}.json"
+"""A rank's state of the run that Transformers does not save, such as the multipliers."""
 WEIGHTS = ("model", "adapter_model", "pytorch_model_fsdp")
 """Prefixes of the files or folders that hold a model's weights."""
 DAMAGED = "damaged-"
@@ -31,31 +31,27 @@ logger = logging.getLogger(__name__)
 
 def seal(checkpoint: Path) -> None:
     """Write the manifest: the SHA-256 of each file."""
-    digests = {str(path.relative_to(checkpoint)): _digest(path) for path in _files(checkpoint)}
-    (checkpoint / MANIFEST_FILE).write_text(json.dumps({"sha256": digests}, indent=2) + "\n", encoding="utf-8")
+    listed = {str(path.relative_to(checkpoint)): _digest(path) for path in _files(checkpoint)}
+    (checkpoint / MANIFEST_FILE).write_text(json.dumps({"sha256": listed}, indent=2) + "\n", encoding="utf-8")
 
 
 def damage(checkpoint: Path) -> str | None:
     """Describe what is wrong with a checkpoint of Descend; None if it matches its manifest."""
-    try:
-        manifest = read_json(checkpoint / MANIFEST_FILE)
-        digests = manifest["sha256"] if isinstance(manifest, dict) else None
-    except (InputError, KeyError):
-        digests = None
-    if not isinstance(digests, dict):
+    listed = digests(checkpoint)
+    if listed is None:
         return f"its {MANIFEST_FILE} can't be read"
     files = {str(path.relative_to(checkpoint)): path for path in _files(checkpoint)}
-    for name in sorted(files.keys() - digests.keys()):
+    for name in sorted(files.keys() - listed.keys()):
         if Path(name).suffix in PICKLES:
             return f"{Path(name).name} in it is a pickle that training did not write there"
     # The manifest must list the trainer's state and a model: an incomplete one proves nothing.
-    for name in (TRAINER_STATE_NAME, *digests):
-        if name not in files or name not in digests:
+    for name in (TRAINER_STATE_NAME, *listed):
+        if name not in files or name not in listed:
             return f"it has no {name[:60]}"
-    if not any(Path(name).name.startswith(WEIGHTS) for name in digests):
+    if not any(Path(name).name.startswith(WEIGHTS) for name in listed):
         return "it has no model"
     try:
-        for name, digest in digests.items():
+        for name, digest in listed.items():
             if _digest(files[name]) != digest:
                 return f"{name} in it is not what was written"
     except OSError as error:
@@ -110,8 +106,8 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def any_checkpoints(folder: Path) -> list[Path]:
     """All checkpoints in a folder by step, those of other trainers too."""
-    found = [path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir() and step_of(path) >= 0]
-    return sorted(found, key=step_of)
+    paths = [path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir() and step_of(path) >= 0]
+    return sorted(paths, key=step_of)
 
 
 def unusable(checkpoint: Path) -> str | None:
@@ -136,56 +132,54 @@ def unusable(checkpoint: Path) -> str | None:
         )
     if fault := damage(checkpoint):
         return f"{checkpoint} is damaged: {fault}. Go on from another checkpoint."
+    if any(checkpoint.glob("descent_*.safetensors")):
+        return (
+            f"{checkpoint} was written by Descend 0.1, whose checkpoints this version does not resume. Go on with that "
+            "version, or load the model from it and train into another folder."
+        )
     return None
 
 
-def save_state(path: Path, state: Any) -> None:
-    """Write nested dicts, lists and tuples of tensors, numbers and strings.
-
-    Tensors are stored as safetensors, all else as JSON in the file's header.
-    """
-    tensors: dict[str, Tensor] = {}
-    save_file(tensors, path, {"state": json.dumps(_take_out(state, tensors))})
+def write_state(checkpoint: Path, rank: int, state: dict[str, Any]) -> None:
+    """Write a rank's run state into a checkpoint, as JSON: numbers and lists, which lose nothing."""
+    text = json.dumps(state, indent=1, default=Tensor.tolist) + "\n"
+    (checkpoint / STATE_FILE.format(rank)).write_text(text, encoding="utf-8")
 
 
-def load_state(path: Path) -> Any:
-    """Read a file of `save_state`.
+def read_state(checkpoint: Path, rank: int, ranks: int) -> dict[str, Any]:
+    """Read what `write_state` wrote.
+
+    Args:
+        checkpoint: The checkpoint's folder.
+        rank: This process's rank.
+        ranks: The number of processes.
 
     Raises:
-        InputError: If the file has another format.
+        InputError: If the checkpoint is that of another number of processes, or of an older version.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            return _put_back(
-                parse_json(file.metadata()["state"]), {name: file.get_tensor(name) for name in file.offset_keys()}
-            )
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is not state that training wrote: {reason(error)}.") from None
+    file = checkpoint / STATE_FILE.format(rank)
+    if not file.is_file():
+        raise InputError(f"{checkpoint} is that of fewer processes; go on with as many as saved it.")
+    state = read_json(file)
+    needed = {"dual", "since_log", "logged", "outlook", "random", "processes"}
+    if not isinstance(state, dict) or not state.keys() >= needed:
+        raise InputError(f"{file} is not state that training wrote. Go on from another checkpoint.")
+    if state["processes"] != ranks:
+        raise InputError(
+            f"{checkpoint} is that of {state['processes']} processes, each with noise and losses of its own; go on "
+            f"with as many. Got {ranks}."
+        )
+    return state
 
 
-def _take_out(state: Any, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(state, Tensor):
-        name = str(len(tensors))
-        tensors[name] = state.clone(memory_format=contiguous_format)
-        return {"tensor": name}
-    if isinstance(state, dict):  # as a list of pairs, because a key may be a number
-        return {"dict": [[key, _take_out(value, tensors)] for key, value in state.items()]}
-    if isinstance(state, tuple):
-        return {"tuple": [_take_out(value, tensors) for value in state]}
-    return [_take_out(value, tensors) for value in state] if isinstance(state, list) else state
-
-
-def _put_back(state: Any, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(state, list):
-        return [_put_back(value, tensors) for value in state]
-    if not isinstance(state, dict):
-        return state
-    ((kind, content),) = state.items()
-    if kind == "tensor":
-        return tensors[content]
-    if kind == "dict":
-        return {key: _put_back(value, tensors) for key, value in content}
-    return tuple(_put_back(value, tensors) for value in content)
+def rename_damaged(checkpoint: Path, fault: str) -> None:
+    """Rename a damaged checkpoint, and warn; it may be gone."""
+    if not is_checkpoint(checkpoint):
+        logger.warning("%s is gone.", checkpoint)
+        return
+    renamed = free_name(checkpoint.with_name(DAMAGED + checkpoint.name))
+    checkpoint.rename(renamed)
+    logger.warning("%s is damaged: %s. It is now %s and is not used.", checkpoint, fault, renamed.name)
 
 
 def step_of(checkpoint: Path) -> int:

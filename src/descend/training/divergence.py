@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, cast
 
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 
@@ -33,7 +34,7 @@ class Stepping(Measuring):
     """The gradient scaler's scale before the optimizer's step."""
 
     def begin_run(self) -> None:
-        """Reset logs, model selection and calibration for a new run; multipliers and noise keep their state."""
+        """Reset logs, model selection and calibration for a new run; multipliers keep their state."""
         self._outlook = Outlook(self.dual.problem)
         depth = self.dual.problem.depth
         self.since_log, self.logged = LossSums(depth, self.other_sums), LossSums(depth, self.other_sums)
@@ -107,7 +108,7 @@ class Stepping(Measuring):
         samples = ", ".join(map(str, numbers)) or "unknown"
         if fault and (broken := [str(number) for number in numbers if not _finite(data, number)]):
             samples += f" (NaN or infinity in the data of {', '.join(broken)})"
-        faults = self._gather([(of_loss, f"{self._rank}{fault}; samples {samples}")] if fault else [])
+        faults = gather_object([(of_loss, f"{self._rank}{fault}; samples {samples}")] if fault else [])
         step = f"step {self.state.global_step + 1}"
         if faults:
             self._drop()
@@ -131,7 +132,7 @@ class Stepping(Measuring):
             state = "; they were not all finite before it"
         elif step and self.args.save_strategy != "no" and not saved:
             # Not saved as a checkpoint: rotation would delete an earlier one, which is a better start after divergence.
-            self._write_checkpoint(folder / f"{STOPPED}{step}", model)
+            self.write_checkpoint(folder / f"{STOPPED}{step}", model)
             state = f", and the state before it is saved in {STOPPED}{step}"
         else:
             state = ""

@@ -5,19 +5,28 @@ supported versions, and names a method that changed. Public methods that a subcl
 ``tests/training/test_extension_points.py`` names all public methods.
 """
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from accelerate.utils import DynamoBackend
+from accelerate.utils import DynamoBackend, gather_object
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from descend.errors import InputError
-from descend.objective import Objective
-from descend.training.config import DescentArguments
+from descend.errors import InputError, NonFiniteLossError, SaveError
+from descend.models.modules import tied_names
+from descend.results import PART, of_disk
+from descend.results.ownership import atomic_folder, is_checkpoint
+from descend.seeds import Stream, generator_of
+from descend.training.checkpoints import damage, read_state, rename_damaged, rotate, seal, write_state
+from descend.training.saving import Saving
+
+logger = logging.getLogger(__name__)
 
 NEVER_CALLED = {
     "call_model_init": "there is no model_init. Give the trainer a model.",
@@ -57,27 +66,34 @@ def refuse_overrides(kind: type) -> None:
             )
 
 
-class TrainerHooks(Trainer):
-    """Transformers' `Trainer` with public names for its private methods; subclasses call and override these.
+class LengthGrouped(LengthGroupedSampler):
+    """Groups samples of similar length, with an order from its own generator.
+
+    Transformers draws the order from the global generator, which dropout uses too: a resumed run would have another
+    order.
+    """
+
+    def __init__(self, batch_size: int, lengths: list[int], seed: int):
+        super().__init__(batch_size, lengths=lengths)
+        self.seed = seed
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw the order of this epoch."""
+        self.generator = generator_of(Stream.ORDER, self.seed, epoch)
+
+
+class TrainerHooks(Saving):
+    """Transformers' `Trainer` around the objective, with checkpoints that are atomic and hold the run's full state.
 
     ``model`` is the user's model throughout. What Accelerate prepares (wraps in DDP, shards by FSDP2, hands to
     DeepSpeed, runs in mixed precision) is the `Objective` around it, which is what ``compute_loss`` calls.
     """
 
-    objective: Objective
-    args: DescentArguments
-    checkpoint_parent: Path | None = None
-    """The temporary folder of the checkpoint that is being written; None otherwise."""
+    _unwritten: Exception | None = None
+    """The I/O error with which this rank failed to write the model into a checkpoint."""
 
     # --- the user's model, and the objective around it
-
-    @property
-    def users_model(self) -> Any:
-        """The model that is trained and saved, without the objective around it.
-
-        Under FSDP2 its parameters are shards, which are gathered inside the objective's forward pass and evaluations.
-        """
-        return self.objective.model.saved
 
     def create_accelerator_and_postprocess(self) -> None:
         """As in Transformers, but Accelerate prepares the objective around the model instead of the model."""
@@ -133,20 +149,18 @@ class TrainerHooks(Trainer):
 
     # --- the loop
 
-    def has_steps_left(self) -> bool:
-        """Whether another epoch is to begin."""
-        raise NotImplementedError
-
     def _run_epoch(self, **kwargs: Any) -> None:  # type: ignore[override]
-        if self.has_steps_left():
+        # Resumed after the last step, Transformers would take one step more.
+        if self.state.global_step < self.state.max_steps and not self.control.should_training_stop:
             super()._run_epoch(**kwargs)
 
-    def ordered(self, sampler: Any) -> Any:
-        """The training sampler to use in place of Transformers'."""
-        raise NotImplementedError
-
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        return self.ordered(super()._get_train_sampler(train_dataset))
+        """Transformers' sampler; one that groups by length is replaced by one that depends on seed and epoch only."""
+        sampler = super()._get_train_sampler(train_dataset)
+        if not isinstance(sampler, LengthGroupedSampler):
+            return sampler
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        return LengthGrouped(sampler.batch_size * self.args.world_size, sampler.lengths, seed)
 
     def check_step(self, model: nn.Module, norm: Any) -> None:
         """Look at the gradient's norm before the optimizer's step; an exception stops it."""
@@ -179,97 +193,116 @@ class TrainerHooks(Trainer):
         """The collator for evaluation, which drops unused columns."""
         return self._get_collator_with_removed_columns(self.data_collator, "evaluation")
 
-    # --- the choice of the best model
-
-    def is_best(self, metrics: dict[str, float]) -> bool:
-        """Whether an evaluated model is the best so far."""
-        raise NotImplementedError
-
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        if not self.is_best(metrics):
-            return False
-        self.state.best_metric = None  # otherwise Transformers would compare again, by the metric only
-        return super()._determine_best_metric(metrics, trial)
-
-    def load_best(self) -> None:
-        """Load the best model at the end of training."""
-        raise NotImplementedError
-
-    def _load_best_model(self) -> None:
-        self.load_best()
-
     # --- writing a checkpoint
 
-    def save_checkpoint(self, model: nn.Module) -> None:
-        """Save a checkpoint of this step."""
-        raise NotImplementedError
-
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        self.save_checkpoint(model)
+        """Save a checkpoint and delete old ones.
 
-    def write_checkpoint_files(self, model: nn.Module) -> None:
-        """Write Transformers' files of a checkpoint, below `checkpoint_parent`."""
-        super()._save_checkpoint(model, None)
+        Raises:
+            NonFiniteLossError: If a parameter is not finite; nothing is saved.
+        """
+        if self._broken():
+            raise NonFiniteLossError(
+                f"step {self.state.global_step}: parameters are no longer finite, and are not saved. {self._way_on()}"
+            )
+        run = self.args.folder
+        checkpoint = run / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        self.write_checkpoint(checkpoint, model)
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(checkpoint))
+        if self.args.should_save:
+            rotate(run, self.args.save_total_limit, self.state.best_model_checkpoint)
+
+    def write_checkpoint(self, folder: Path, model: nn.Module) -> None:
+        """Write a checkpoint with its manifest, atomically: all ranks write into a temporary folder that is renamed.
+
+        Raises:
+            SaveError: On all ranks, if one can't write its part.
+        """
+        writes, temporary = self.args.should_save, folder.parent / PART
+        part = temporary / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"  # Transformers' name for it
+
+        def write() -> None:
+            self.checkpoint_parent, self._unwritten = temporary, None
+            try:
+                super(TrainerHooks, self)._save_checkpoint(model, None)
+            finally:
+                self.checkpoint_parent = None
+            if self.state.best_model_checkpoint == str(part):
+                self.state.best_model_checkpoint = str(folder)  # its path after the rename, on every rank
+            if self._unwritten is not None:
+                raise self._unwritten
+            write_state(part, self.args.process_index, self.run_state())
+
+        def finish() -> None:
+            self.state.save_to_json(str(part / TRAINER_STATE_NAME))
+            self.records.flush()
+            seal(part)
+            part.rename(temporary / folder.name)
+            stack.close()
+
+        with ExitStack() as stack:
+            self._all_or_none(folder, lambda: stack.enter_context(atomic_folder(folder)) if writes else None)
+            self._all_or_none(folder, write)
+            self._all_or_none(folder, finish if writes else lambda: None)
+
+    def _all_or_none(self, folder: Path, work: Callable[[], Any]) -> None:
+        """Do this rank's part in writing a folder, and wait for the others; an I/O error is raised on all ranks."""
+        errors = []
+        try:
+            work()
+        except Exception as error:
+            if not (isinstance(error, SaveError) or of_disk(error)):
+                raise
+            errors = [f"{self._rank}{error if isinstance(error, SaveError) else SaveError.at(folder, error)}"]
+        if errors := gather_object(errors):
+            raise SaveError(" ".join(errors))
 
     def _get_output_dir(self, trial: Any) -> str:
         return super()._get_output_dir(trial) if self.checkpoint_parent is None else str(self.checkpoint_parent)
 
-    def push_checkpoint(self, folder: Path) -> None:
-        """Push a checkpoint to the Hub."""
-        super()._push_from_checkpoint(str(folder))
-
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Does nothing: `push_checkpoint` is called after the checkpoint is renamed."""
-
-    def save_weights(self, folder: Path, state_dict: dict[str, Tensor] | None) -> None:
-        """Write the model; ``state_dict`` holds its weights if they were gathered already."""
-        raise NotImplementedError
+        if self.checkpoint_parent is None:  # Transformers pushes before the folder is put in place
+            super()._push_from_checkpoint(checkpoint_folder)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        self.save_weights(Path(output_dir or str(self.args.output_dir)), state_dict)
-
-    def save_run_state(self, folder: Path) -> None:
-        """Write Descend's files of a checkpoint."""
-        raise NotImplementedError
-
-    def io_deferred(self) -> AbstractContextManager[None]:
-        """Defer I/O errors inside the ``with`` block to the next collective, so that all ranks fail together."""
-        raise NotImplementedError
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        with self.io_deferred():
-            self.save_run_state(Path(output_dir))
-        with self.io_deferred():
-            super()._save_optimizer_and_scheduler(output_dir)
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        with self.io_deferred():
-            super()._save_rng_state(output_dir)
+        """Save the model in the format of `from_pretrained`, without training_args.bin, which is a pickle."""
+        if not self.args.should_save:
+            return
+        if state_dict is not None:
+            # DeepSpeed gathers the weights under their names in the objective.
+            (place,) = (name for name, module in self.objective.named_modules() if module is self.users_model)
+            if all(name.startswith(f"{place}.") for name in state_dict):
+                state_dict = {name.removeprefix(f"{place}."): value for name, value in state_dict.items()}
+        try:
+            self.save_pretrained(Path(output_dir or str(self.args.output_dir)), state_dict)
+        except Exception as error:
+            if self.checkpoint_parent is None or not of_disk(error):
+                raise
+            self._unwritten = error  # the other ranks are on their way to a collective: fail behind it
 
     # --- reading a checkpoint
 
-    def load_weights(self, checkpoint: str) -> None:
-        """Load the model's weights from a checkpoint."""
-        super()._load_from_checkpoint(checkpoint, self.users_model)
-
-    def weights_loaded(self, checkpoint: str) -> None:
-        """Called after training has loaded the weights that it resumes from."""
-        raise NotImplementedError
-
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        self.load_weights(resume_from_checkpoint)
-        self.weights_loaded(resume_from_checkpoint)
-
-    def check_loaded(self, missing: list[str], unexpected: list[str]) -> None:
-        """Check the names of weights that only the checkpoint or only the model has."""
-        raise NotImplementedError
+        super()._load_from_checkpoint(resume_from_checkpoint, self.users_model)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        self.check_loaded(load_result.missing_keys, load_result.unexpected_keys)
+        """Raise an error if the weights are those of another model; a tied weight may be missing."""
+        saved = self.users_model
+        left_out = {*(getattr(saved, "all_tied_weights_keys", None) or ()), *tied_names(saved)}
+        left_out |= {*(getattr(saved, "_keys_to_ignore_on_save", None) or ())}
+        strange = sorted({*load_result.missing_keys, *load_result.unexpected_keys} - left_out)
+        if strange:
+            raise InputError(f"the checkpoint is that of another model: they do not share {', '.join(strange[:3])}.")
 
-    def state_restored(self, checkpoint: str) -> None:
-        """Called when Transformers has read its state from the checkpoint that training resumes from."""
-        raise NotImplementedError
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        self._keep_users_model()
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            self.load_run_state(self._run_state_of(checkpoint))
+
+    def _run_state_of(self, checkpoint: str) -> dict[str, Any]:
+        return read_state(Path(checkpoint), self.args.process_index, self.args.world_size)
 
     def _init_training_state(
         self,
@@ -283,18 +316,52 @@ class TrainerHooks(Trainer):
             max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
         )
         if resume_from_checkpoint is not None:
-            self.state_restored(resume_from_checkpoint)
+            # The run's folder may have been moved.
+            best = self.args.folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
+            if best.is_dir():
+                self.state.best_model_checkpoint = str(best)
+            if self.args.load_best_model_at_end and self.state.best_model_checkpoint != resume_from_checkpoint:
+                self._forget_damaged_best("The best model is chosen from later ones.")
+            if self.is_world_process_zero():
+                self.records.truncate_after(self.state.global_step)
         return trained
 
-    def load_run_state(self, checkpoint: str) -> None:
-        """Restore the state that `save_run_state` wrote."""
+    # --- the best model
+
+    def is_best(self, metrics: dict[str, float]) -> bool:
+        """Whether an evaluated model is the best so far."""
         raise NotImplementedError
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        self._keep_users_model()
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None:
-            self.load_run_state(checkpoint)
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        if not self.is_best(metrics):
+            return False
+        self.state.best_metric = None  # otherwise Transformers would compare again, by the metric only
+        return super()._determine_best_metric(metrics, trial)
+
+    def _load_best_model(self) -> None:
+        """Load the best model, and the multipliers of its checkpoint."""
+        self._forget_damaged_best("The last model is used instead.")
+        best = self.state.best_model_checkpoint
+        if best is not None:
+            self._load_from_checkpoint(best)
+            self.dual.load_state_dict(self._run_state_of(best)["dual"])
+
+    def _forget_damaged_best(self, instead: str) -> None:
+        """Rename a best checkpoint that is damaged or missing, and warn; the run goes on."""
+        best = self.state.best_model_checkpoint
+        if best is None:
+            return
+
+        def look() -> bool:
+            fault = damage(Path(best)) if is_checkpoint(Path(best)) else "it is gone"
+            if fault:
+                rename_damaged(Path(best), fault)
+                logger.warning("%s was the best model so far. %s", Path(best).name, instead)
+            return fault is not None
+
+        if self._from_main(look):
+            self.state.best_model_checkpoint = self.state.best_metric = self.state.best_global_step = None
+            self._best_meets = False
 
 
 class SFTHooks:

@@ -11,11 +11,9 @@ from typing import Any
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import IntervalStrategy, has_length
 
 from descend.results.ownership import FEASIBLE_FOLDER, forget_results, remove
-from descend.seeds import Stream, generator_of
 from descend.training.divergence import Stepping
 
 logger = logging.getLogger(__name__)
@@ -142,20 +140,3 @@ class Share(BatchSampler):
     def __iter__(self) -> Iterator[list[int]]:
         # A loader can't yield an empty batch: an idle rank loads a sample, which only another rank counts.
         return (samples[self._own] or samples[:1] for samples in super().__iter__())
-
-
-class LengthGrouped(LengthGroupedSampler):
-    """Groups samples of similar length, with an order from its own generator.
-
-    Transformers draws the order from the global generator, which dropout uses too: a resumed run would have another
-    order.
-    """
-
-    def __init__(self, batch_size: int, lengths: list[int], seed: int):
-        super().__init__(batch_size, lengths=lengths)
-        self.seed = seed
-        self.set_epoch(0)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Draw the order of this epoch."""
-        self.generator = generator_of(Stream.ORDER, self.seed, epoch)

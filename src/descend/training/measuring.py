@@ -22,9 +22,8 @@ from descend.evaluation.satisfaction import verdict
 from descend.models import LayeredCausalLM
 from descend.results import TOLERANCE, Verdict, put
 from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, atomic_folder
-from descend.training.hf_hooks import overriding
+from descend.training.hf_hooks import TrainerHooks, overriding
 from descend.training.metrics import Predictions
-from descend.training.resuming import Resumable
 
 if is_datasets_available():
     import datasets
@@ -32,7 +31,7 @@ if is_datasets_available():
 logger = logging.getLogger(__name__)
 
 
-class Measuring(Resumable):
+class Measuring(TrainerHooks):
     """A trainer whose evaluation measures every layer."""
 
     verdict: Verdict | None
@@ -318,10 +317,10 @@ class Measuring(Resumable):
             return look()
         from torch.distributed.fsdp import register_fsdp_forward_method
 
-        if "aside" not in vars(self.objective):
-            register_fsdp_forward_method(self.objective, "aside")
+        if "read_outside_forward" not in vars(self.objective):
+            register_fsdp_forward_method(self.objective, "read_outside_forward")
         results: list[Any] = []  # a list, because FSDP2 may cast the result of a forward pass
-        self.objective.aside(lambda: results.append(look()))
+        self.objective.read_outside_forward(lambda: results.append(look()))
         self.objective.reshard()  # type: ignore[operator]
         return results[0]
 

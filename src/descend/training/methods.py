@@ -12,33 +12,29 @@ from statistics import fmean
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from transformers.trainer_utils import has_length
 
 from descend.errors import InputError
 from descend.evaluation.layers import MOST_FOR_SIGMA, evenly
 from descend.models import LayeredModel
-from descend.seeds import Stream, generator_of
-from descend.settings import DescentSettings
+from descend.seeds import Draws, Stream
 from descend.tasks import Task
-from descend.transfer import uploaded
 
 
 class Method:
     """A method of training, and ERM itself: the last exit's loss and nothing else. Others override a part of it.
 
     Args:
-        settings: The training settings, of which each method uses its own.
+        settings: The training arguments, of which each method uses its own.
     """
 
     constrained: ClassVar[bool] = False
     """Whether the multipliers move."""
     compiles: ClassVar[bool] = True
     """Whether the blocks are the same at every step, so that they can be compiled."""
-    drawn: Any = None
-    """The object with a random generator whose state belongs to a checkpoint; None for none."""
 
-    def __init__(self, settings: DescentSettings):
+    def __init__(self, settings: Any):
         self.settings = settings
 
     @staticmethod
@@ -75,8 +71,8 @@ class Method:
         """Around the training loop."""
         yield
 
-    def begin_pass(self, step: int, steps: int) -> None:
-        """Before the forward pass of a micro-batch in step ``step`` of ``steps``, counted from 0."""
+    def begin_pass(self, step: int, steps: int, micro_batch: int = 0) -> None:
+        """Before the forward pass of a micro-batch in step ``step`` of ``steps``; both are counted from 0."""
 
     def weights(self, step: int, steps: int) -> list[float]:
         """The weights of f_0 … f_L at a step, L+1 numbers."""
@@ -176,7 +172,7 @@ class NEFTune(Method):
         """
         data: Any = trainer.train_dataset
         noise, sigma = trainer.objective.noise, trainer.sigma
-        known = has_length(data) and "input_ids" in data[0]
+        known = has_length(trainer.train_dataset) and "input_ids" in data[0]
         if noise is None or noise.level == 0 or sigma is None or not known:
             raise InputError(
                 "the method neftune matches a noise above 0 on tokenized training data of known length; got none. "
@@ -213,7 +209,8 @@ class LayerSkip(Method):
     exit l on at steps t ≥ (L − l) T / 2L (``gradual``). The paper counts exits from 0, so its first has weight 0;
     counted from 1, as in torchtune, it is trained too, which matters in a model of few layers.
 
-    A row is a text, or for ViT a frame. Each rank draws its own. The generator's state belongs to a checkpoint.
+    A row is a text, or for ViT a frame. What a block drops depends on the seed, the rank, the step, the micro-batch and
+    the block alone: a resumed run and a block that is computed again drop the same rows.
 
     It uses the settings ``layer_dropout`` (p_max), ``layer_dropout_schedule`` (S), ``exit_scale`` (e),
     ``exit_curriculum`` and ``exit_rotation`` (R; L − 1 if None, one inner exit at a time).
@@ -236,11 +233,8 @@ class LayerSkip(Method):
         super().begin(trainer)
         model = trainer.objective.model
         self.depth, self.blocks = model.depth, list(dict.fromkeys(model.layer_modules))
-        rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
-        self._generator = generator_of(Stream.LAYERS, self.settings.seed, rank)
-        self._rates = [0.0] * self.depth
-        self._kept: dict[int, Tensor] = {}  # which rows each block computes in the current micro-batch
-        self.drawn = self
+        self._draws = Draws(Stream.LAYERS, self.settings.seed)
+        self._rates, self._place = [0.0] * self.depth, (0, 0)
 
     def rates(self, step: int, steps: int) -> list[float]:
         """p_{l,t} of each block, L numbers.
@@ -270,10 +264,9 @@ class LayerSkip(Method):
         rotation = self.settings.exit_rotation or max(self.depth - 1, 1)
         return (exit - 1 - step) % rotation == 0
 
-    def begin_pass(self, step: int, steps: int) -> None:
-        """Draw anew in the next forward pass, at the rates of a step; a recomputed block repeats its draw."""
-        self._rates = self.rates(step, steps)
-        self._kept.clear()
+    def begin_pass(self, step: int, steps: int, micro_batch: int = 0) -> None:
+        """Drop rows at the rates of a step from here on, drawn for one of its micro-batches."""
+        self._rates, self._place = self.rates(step, steps), (step, micro_batch)
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -295,20 +288,11 @@ class LayerSkip(Method):
             return output
         given = next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor))
         computed = output if isinstance(output, Tensor) else output[0]
-        if number not in self._kept:
-            drawn = torch.rand(len(given), generator=self._generator) >= self._rates[number]
-            self._kept[number] = uploaded(drawn.tolist(), given).bool()
-        kept = self._kept[number].view(-1, *(1 for _ in given.shape[1:]))
+        self._draws.begin(*self._place, number)
+        drawn = torch.rand(len(given), generator=self._draws.generator(given.device), device=given.device)
+        kept = (drawn >= self._rates[number]).view(-1, *(1 for _ in given.shape[1:]))
         passed = torch.where(kept, computed, given)
         return passed if isinstance(output, Tensor) else (passed, *output[1:])
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """The generator's state, so that a resumed run draws what it would have drawn."""
-        return {"generator": self._generator.get_state()}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` gave."""
-        self._generator.set_state(state["generator"])
 
 
 CLASSES: dict[str, type[Method]] = {

@@ -1,42 +1,36 @@
-"""Write checkpoints atomically."""
+"""What a trainer saves: the model with what it was trained with, its card, and the state of the run."""
 
-import logging
+import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import broadcast_object_list, gather_object
-from torch import Tensor, nn
-from transformers import PreTrainedModel
+from accelerate.utils import broadcast_object_list
+from transformers import PreTrainedModel, Trainer
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import SaveStrategy
 
 from descend.core import LossSums, Outlook, PrimalDual
-from descend.errors import NonFiniteLossError, SaveError
+from descend.errors import InputError
 from descend.models.modules import save_module
-from descend.results import CERTIFIED_FILE, PART, TRAINED_KEY, Summary, Trained, of_disk
-from descend.results.card import edited_card, put_card, write_card
-from descend.results.ownership import atomic_folder, remove
+from descend.objective import Objective
+from descend.results import CERTIFIED_FILE, RECORDS_FILE, TRAINED_KEY, Summary, Trained
+from descend.results.card import Card, edited_card, noise_note, put_card, trained_note, without_adapters, write_card
+from descend.results.ownership import FEASIBLE_FOLDER, refuse_foreign, remove
 from descend.results.records import Records
-from descend.training.checkpoints import newest_whole, rotate, save_state, seal, step_of
+from descend.training.checkpoints import any_checkpoints, newest_whole, step_of
 from descend.training.config import DescentArguments
-from descend.training.hf_hooks import TrainerHooks
 from descend.training.methods import Method
-from descend.training.trainer_card import trainer_card
-
-logger = logging.getLogger(__name__)
-
-STATE_FILE = "descent_{}.safetensors"  # one for each rank: its noise and its losses since the last dual step
 
 
-class Saving(TrainerHooks):
-    """A trainer whose checkpoints are atomic and hold the full state of a run: model, multipliers, noise and sums."""
+class Saving(Trainer):
+    """A trainer that saves the user's model, without the objective around it."""
 
     args: DescentArguments
+    objective: Objective
     dual: PrimalDual
     records: Records
     sums: LossSums
@@ -52,8 +46,19 @@ class Saving(TrainerHooks):
     _earlier: float
     temperature: float
     summary: Summary | None
-    _unwritten: Exception | None
     method: Method
+    checkpoint_parent: Path | None = None
+    """The temporary folder of the checkpoint that is being written; None otherwise."""
+
+    @property
+    def users_model(self) -> Any:
+        """The model that is trained and saved, without the objective around it.
+
+        Under FSDP2 its parameters are shards, which are gathered inside the objective's forward pass and evaluations.
+        """
+        return self.objective.model.saved
+
+    # --- ranks
 
     def _from_main(self, look: Callable[[], Any]) -> Any:
         """Call ``look`` on the main process only and return its result on all ranks, so that files are read once."""
@@ -62,86 +67,12 @@ class Saving(TrainerHooks):
     @staticmethod
     def _broadcast(value: Any) -> Any:
         """Return the main process's value on all ranks."""
-        values = [value]
-        broadcast_object_list(values)
-        return values[0]
-
-    def _gather(self, values: list[Any]) -> list[Any]:
-        """Return all ranks' values as one list, on each rank."""
-        return gather_object(values) if self.args.world_size > 1 else values
+        return broadcast_object_list([value])[0]
 
     @property
     def _rank(self) -> str:
         """The prefix of a rank's message; empty with a single process."""
         return f"process {self.args.process_index}: " if self.args.world_size > 1 else ""
-
-    def save_checkpoint(self, model: nn.Module) -> None:
-        """Save a checkpoint and delete old ones.
-
-        Raises:
-            NonFiniteLossError: If a parameter is not finite; nothing is saved.
-        """
-        if self._broken():
-            raise NonFiniteLossError(
-                f"step {self.state.global_step}: parameters are no longer finite, and are not saved. {self._way_on()}"
-            )
-        run = self.args.folder
-        checkpoint = run / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        self._write_checkpoint(checkpoint, model)
-        if self.args.push_to_hub:
-            self.push_checkpoint(checkpoint)
-        if self.args.should_save:
-            rotate(run, self.args.save_total_limit, self.state.best_model_checkpoint)
-
-    def _write_checkpoint(self, folder: Path, model: nn.Module) -> None:
-        """Write a checkpoint with its manifest, atomically: all ranks write into a temporary folder that is renamed."""
-        writes, temporary = self.args.should_save, folder.parent / PART
-        with ExitStack() as stack:
-            self._all_or_none(folder, lambda: stack.enter_context(atomic_folder(folder)) if writes else None)
-            self._all_or_none(folder, lambda: self._write_files(temporary, model))
-            part = temporary / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"  # Transformers' name for it
-            if self.state.best_model_checkpoint == str(part):
-                self.state.best_model_checkpoint = str(folder)  # its path after the rename
-
-            def finish() -> None:
-                self.state.save_to_json(str(part / TRAINER_STATE_NAME))
-                self.records.flush()
-                seal(part)
-                part.rename(temporary / folder.name)
-                stack.close()
-
-            self._all_or_none(folder, finish if writes else lambda: None)
-
-    def _write_files(self, place: Path, model: nn.Module) -> None:
-        self.checkpoint_parent, self._unwritten = place, None
-        try:
-            self.write_checkpoint_files(model)
-        finally:
-            self.checkpoint_parent = None
-        if self._unwritten is not None:
-            raise self._unwritten
-
-    @contextmanager
-    def io_deferred(self) -> Iterator[None]:
-        """Defer I/O errors to the next collective, so that all ranks fail together."""
-        try:
-            yield
-        except Exception as error:
-            if not of_disk(error):
-                raise
-            self._unwritten = self._unwritten or error
-
-    def _all_or_none(self, folder: Path, work: Callable[[], Any]) -> None:
-        """Do this rank's part in writing a folder, and wait for the others; an I/O error is raised on all ranks."""
-        errors = []
-        try:
-            work()
-        except Exception as error:
-            if not (isinstance(error, SaveError) or of_disk(error)):
-                raise
-            errors = [f"{self._rank}{error if isinstance(error, SaveError) else SaveError.at(folder, error)}"]
-        if errors := self._gather(errors):
-            raise SaveError(" ".join(errors))
 
     def _broken(self) -> bool:
         """Whether a parameter is not finite on any rank."""
@@ -156,22 +87,34 @@ class Saving(TrainerHooks):
         goes_on = "there is no checkpoint to go on from" if newest is None else f"--resume goes on from {newest.name}"
         return f"Lower learning_rate or dual_lr and train into another folder; {goes_on}."
 
-    def save_weights(self, folder: Path, state_dict: dict[str, Tensor] | None) -> None:
-        """Save the model in the format of `from_pretrained`, without the objective around it.
+    # --- the folder
+
+    def refuse_foreign_files(self, checkpoint: str | None = None) -> None:
+        """Raise an error on all ranks if the folder holds files that this run would replace and Descend did not write.
 
         Args:
-            folder: The folder to write.
-            state_dict: The weights, if they were gathered already.
+            checkpoint: The checkpoint that training resumes from; None for a run from the start.
         """
-        if not self.args.should_save:
-            return
-        if state_dict is not None:
-            # DeepSpeed gathers the weights under their names in the objective.
-            (place,) = (name for name, module in self.objective.named_modules() if module is self.users_model)
-            if all(name.startswith(f"{place}.") for name in state_dict):
-                state_dict = {name.removeprefix(f"{place}."): value for name, value in state_dict.items()}
-        with self.io_deferred() if self.checkpoint_parent else nullcontext():
-            self.save_pretrained(folder, state_dict)  # does not write training_args.bin, which is a pickle
+        folder, problem = self.args.folder, self.dual.problem
+
+        def look() -> str | None:
+            paths, step = [folder / RECORDS_FILE], -1
+            if checkpoint is not None:
+                step = json.loads((Path(checkpoint) / TRAINER_STATE_NAME).read_text())["global_step"]
+            elif problem.constrained:
+                paths.append(folder / FEASIBLE_FOLDER)
+            if self.args.save_strategy != SaveStrategy.NO:
+                paths += [path for path in any_checkpoints(folder) if step_of(path) > step]
+            try:
+                refuse_foreign(paths, "another output_dir")
+            except InputError as error:
+                return str(error)
+            return None
+
+        if fault := self._from_main(look):
+            raise InputError(fault)
+
+    # --- the model
 
     def save_pretrained(self, folder: Path, state_dict: dict | None = None) -> None:
         """Write the model and its tokenizer, if there is one, in the format of `from_pretrained`.
@@ -198,7 +141,7 @@ class Saving(TrainerHooks):
             tokenizer.save_pretrained(folder)
         if self.checkpoint_parent is None:
             remove(Path(folder) / CERTIFIED_FILE)  # it belongs to the weights before
-            put_card(Path(folder), trainer_card(self).text(), edited)
+            put_card(Path(folder), self._card().text(), edited)
 
     @property
     def trained(self) -> Trained:
@@ -226,6 +169,8 @@ class Saving(TrainerHooks):
         """The tokenizer, or a processor of another kind, that belongs to the model; None without one."""
         return self.processing_class or getattr(self.data_collator, "tokenizer", None)
 
+    # --- its card
+
     def create_model_card(self, *_: Any, **given: Any) -> None:
         """Write our model card in place of Transformers' or TRL's, unless a user has edited it.
 
@@ -238,40 +183,83 @@ class Saving(TrainerHooks):
             return
         known = {"language": given.get("language"), "license": given.get("license")}
         known |= {"tags": given.get("tags"), "datasets": given.get("dataset_tags")}
-        card = trainer_card(self, given.get("model_name"), given.get("finetuned_from"), **known)
+        card = self._card(given.get("model_name"), given.get("finetuned_from"), **known)
         self.args.folder.mkdir(parents=True, exist_ok=True)
         write_card(self.args.folder, card.text())
 
-    @property
-    def kept_step(self) -> int:
-        """The step of the final model: that of the best checkpoint if it was loaded at the end, else the last step."""
-        best = self.state.best_model_checkpoint
-        if not self.args.load_best_model_at_end or best is None:
-            return self.state.global_step
-        return step_of(Path(best))
+    def _card(self, name: str | None = None, base_model: str | None = None, **metadata: Any) -> Card:
+        """The card of a model without a recipe: how it was trained, its verdict, and its evaluation if there was one.
 
-    def save_run_state(self, folder: Path) -> None:
-        """Write this rank's state: multipliers, sums since the last log, generators and the best result so far."""
-        state: dict[str, Any] = {
+        Args:
+            name: The model's name; by default that of the output folder.
+            base_model: The name on the Hub of the model that training started from; by default as its configuration
+                says.
+            **metadata: Further metadata of the card, such as ``license``.
+        """
+        args, network, objective = self.args, self.users_model, self.objective
+        library = without_adapters(network)
+        source = getattr(getattr(library, "config", None), "_name_or_path", None) or None
+        if source is not None and Path(source).expanduser().exists():
+            source = None  # a folder is no name on the Hub
+        given = objective.noise
+        noise = "" if given is None else f", {noise_note(given.level, given.noise_is)} on the input embedding"
+        about = (
+            f"{type(library).__name__} with {objective.model.depth} layers, trained by `{type(self).__name__}` with "
+            f"the method `{args.method}`{noise} and seed {args.seed}. The prediction can be read after every layer."
+            + trained_note(self.trained)
+        )
+        verdict = getattr(self, "verdict", None)
+        return Card.of(
+            network,
+            name or args.folder.absolute().name,
+            [about],
+            verdict="" if verdict is None else verdict.sentence("the evaluation data"),
+            summary=self.summary,
+            base_model=base_model or source,
+            metadata=metadata,
+        )
+
+    # --- the state of the run
+
+    def run_state(self) -> dict[str, Any]:
+        """This rank's state that Transformers does not save: multipliers, sums since the last log, the best result."""
+        return {
             "dual": self.dual.state_dict(),
             "since_log": self.since_log.numbers,
             "logged": self.logged.numbers,
+            "outlook": self._outlook.state_dict(),
             "best": self._best,
             "best_meets": self._best_meets,
             "seconds": self.seconds,
-            "outlook": self._outlook.state_dict(),
+            "random": self._random,
             "processes": self.args.world_size,
         }
-        for name, drawn in self._drawn.items():
-            state[name] = drawn.state_dict()
-        folder.mkdir(parents=True, exist_ok=True)
-        save_state(folder / STATE_FILE.format(self.args.process_index), state)
+
+    def load_run_state(self, state: dict[str, Any]) -> None:
+        """Restore what `run_state` gave, or its JSON.
+
+        Raises:
+            InputError: If this run draws random numbers for something that the saved one did without.
+        """
+        if new := [name for name in self._random if name not in state["random"]]:
+            raise InputError(
+                f"the checkpoint is that of a run without {' and '.join(new)}; go on with the settings that saved it."
+            )
+        self.dual.load_state_dict(state["dual"])
+        self.sums.clear()
+        self.since_log = self.since_log.with_numbers(state["since_log"])
+        self.logged = self.logged.with_numbers(state["logged"])
+        self._outlook.load_state_dict(state["outlook"])
+        self._best, self._best_meets = state["best"], state["best_meets"]
+        self._began, self._earlier = time.monotonic(), state["seconds"]
+        self.temperature = 1.0  # a checkpoint's model is not calibrated
 
     @property
-    def _drawn(self) -> dict[str, Any]:
-        """Name → the objects with their own random generator, whose state belongs to a checkpoint."""
-        drawn = {"noise": self.objective.noise, "sample": self.objective.sample, "layer_skip": self.method.drawn}
-        return {name: each for name, each in drawn.items() if each is not None}
+    def _random(self) -> list[str]:
+        """The parts of the run that draw random numbers of their own."""
+        skips = self.args.method == "layerskip"
+        parts = {"noise": self.objective.noise, "sample": self.objective.sample, "layer_skip": skips}
+        return [name for name, part in parts.items() if part]
 
     @property
     def seconds(self) -> float:

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader
 from transformers import TrainingArguments
 from transformers.integrations import is_deepspeed_zero3_enabled
-from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import IntervalStrategy, has_length
 
 from descend.core import LossSums
@@ -27,17 +27,17 @@ from descend.results.records import Records
 from descend.tasks.text import NextToken
 from descend.tiles import TargetSample
 from descend.training.config import MEASURED, DescentArguments, DescentConfig
-from descend.training.divergence import Stepping
 from descend.training.hf_hooks import overriding, refuse_overrides
-from descend.training.loop import DualStep, EarlyStopping, LengthGrouped, Share
+from descend.training.loop import DualStep, EarlyStopping, Share
 from descend.training.methods import CLASSES, Method
+from descend.training.resuming import Resumable
 
 logger = logging.getLogger(__name__)
 
 IDLE = "idle"  # marks a micro-batch that counts nothing
 
 
-class DescentMixin(Stepping):
+class DescentMixin(Resumable):
     """Adds layerwise descent constraints to Transformers' `Trainer`, or to a trainer derived from it.
 
     The training loss is the Lagrangian, eq. (5); after every optimizer step comes the dual step, Algorithm 1. A layer's
@@ -96,7 +96,7 @@ class DescentMixin(Stepping):
         self.verdict = None
         self.chooses = False
         self._idles = False  # whether this rank's last batch of an epoch is empty
-        self._unwritten: Exception | None = None  # the first I/O error while a checkpoint is written
+        self._micro_batches = count()  # their numbers in the current step
         self.begin_run()
 
     @property
@@ -110,8 +110,8 @@ class DescentMixin(Stepping):
             raise InputError("train_dataset must hold at least one sample; got 0. Choose other samples.")
         data = {} if overriding(type(self), "get_train_dataloader") else {"training data": self.train_dataset}
         if not overriding(type(self), "get_eval_dataloader"):  # batches of a user's loader may need other samples
-            own = self._evaluated(self.eval_dataset)
-            data |= {f"{name} evaluation data".lstrip(): each for name, each in own.items()}
+            evaluated = self._evaluated(self.eval_dataset)
+            data |= {f"{name} evaluation data".lstrip(): each for name, each in evaluated.items()}
         self.objective.check_data(data, self.evaluation_collator())
         evaluates = IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO
         for name, evaluated in self._evaluated(self.eval_dataset).items() if evaluates else ():
@@ -152,13 +152,14 @@ class DescentMixin(Stepping):
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list, Tensor | int | None]:
         """The micro-batches of a step, and the number of targets in them over all ranks."""
+        self._micro_batches = count()
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         if self._idles and batches and self.accelerator.gradient_state.end_of_dataloader:
             batches[-1][IDLE] = True
-        count = sum(len(self.objective.task.target(batch)) for batch in batches if IDLE not in batch)
+        targets = sum(len(self.objective.task.target(batch)) for batch in batches if IDLE not in batch)
         if self.accelerator.num_processes == 1:
-            return batches, count
-        return batches, self.accelerator.reduce(torch.tensor(count, device=device))
+            return batches, targets
+        return batches, self.accelerator.reduce(torch.tensor(targets, device=device))
 
     def compute_loss(
         self,
@@ -169,7 +170,9 @@ class DescentMixin(Stepping):
     ) -> Any:
         """A micro-batch's part of the Lagrangian, w·(f_0 … f_L)."""
         idle = inputs.pop(IDLE, False)
-        self.method.begin_pass(self.state.global_step, self.state.max_steps)
+        step, micro_batch = self.state.global_step, next(self._micro_batches)
+        self.objective.begin(step, micro_batch)
+        self.method.begin_pass(step, self.state.max_steps, micro_batch)
         batch = model(weights=self._weights, inner=self.method.inner, **inputs)
         self.computed = True
         self.sums.add(batch.losses, idle=idle)
@@ -229,17 +232,6 @@ class DescentMixin(Stepping):
             yield
         finally:
             self.data_collator = collate
-
-    def ordered(self, sampler: Any) -> Any:
-        """The training sampler; one that groups by length is replaced by one that depends on seed and epoch only."""
-        if isinstance(sampler, LengthGroupedSampler):
-            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-            return LengthGrouped(sampler.batch_size * self.args.world_size, sampler.lengths, seed)
-        return sampler
-
-    def has_steps_left(self) -> bool:
-        """Whether to start another epoch; resumed after the last step, Transformers would take one step more."""
-        return self.state.global_step < self.state.max_steps and not self.control.should_training_stop
 
     def _other_logs(self, sums: LossSums) -> dict[str, float]:
         """Log entries from the further sums since the last log."""

@@ -92,18 +92,18 @@ def load_video(
     """
     if not 0 < validation_share < 1:
         raise InputError(f"validation_share must lie between 0 and 1; got {validation_share}")
-    found: list[Clip] = []
+    clips: list[Clip] = []
     if path is None:
         scenes = generate_scenes(SCENES_TRAIN + SCENES_TEST, SCENES_FRAMES, seed)
         footage = [(f"scene {number}", frames) for number, frames in enumerate(scenes)]
         first, name = SCENES_TRAIN, "scenes"
     else:
         sides: tuple[Literal["train", "test"] | None, ...] = ("train", "test") if has_sides(path) else (None,)
-        clips = [find_clips(path, side) for side in sides]
-        found = [clip for side in clips for clip in side]
+        by_side = [find_clips(path, side) for side in sides]
+        clips = [clip for side in by_side for clip in side]
         # Decode both sides together: one cache file and one progress bar for a data set.
-        footage = _decoded(found, cache_dir, progress)
-        first, name = len(clips[0]), dataset_name(path)
+        footage = _decoded(clips, cache_dir, progress)
+        first, name = len(by_side[0]), dataset_name(path)
     training, test = footage[:first], footage[first:]
     if not test:
         training, test = _split_off(footage, max(1, len(footage) // 3), 1 / 3, window, before=2)
@@ -114,7 +114,7 @@ def load_video(
         validation=_windows(validation, window, window),
         test=_windows(test, window, window),
         name=name,
-        clips=found,
+        clips=clips,
     )
 
 
