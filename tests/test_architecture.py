@@ -1,6 +1,7 @@
 """The arrows of docs/architecture.md: which room imports which. Read with ast; nothing is imported."""
 
 import ast
+import graphlib
 import importlib
 import re
 import sys
@@ -151,6 +152,21 @@ def test_the_page_has_the_same_arrows():
     assert {room: rooms for room, rooms in printed.items() if room not in EVERYWHERE} == {
         room: rooms for room, rooms in ARROWS.items() if room not in EVERYONES
     }
+
+
+def test_no_file_imports_itself_through_others():
+    """Imports at the top of files, by graphlib, which raises an error for a circle."""
+    names = {
+        ".".join(("descend", *file.relative_to(PACKAGE).with_suffix("").parts)): file for file in PACKAGE.rglob("*.py")
+    }
+    graph: dict[str, set[str]] = {name: set() for name in names}
+    for name, file in names.items():
+        for node in ast.parse(file.read_text("utf-8")).body:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                places = [f"{node.module}.{alias.name}" for alias in node.names]
+                other = [place for place in (node.module, f"{node.module}.__init__") if place in names]
+                graph[name] |= {place if place in names else other[0] for place in places if place in names or other}
+    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(names) > 100
 
 
 def test_nothing_is_called_utils():
