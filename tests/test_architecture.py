@@ -44,7 +44,6 @@ ARROWS: dict[str, set[str]] = {
         "seeds",
         "tasks",
         "tiles",
-        "transfer",
     },
     "evaluation": {"objective", "core", "jackknife", "models", "noise", "progress", "results", "tiles"},
     "inference": {"models", "noise", "results", "tasks"},
