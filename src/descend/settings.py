@@ -71,7 +71,7 @@ Share = Annotated[float, Allowed("lie in [0, 1]", lambda value: 0 <= value <= 1)
 Rate = Annotated[float, Allowed("be a rate in [0, 1)", lambda value: 0 <= value < 1)]
 Dropout = Annotated[float, Allowed("lie in [0, 1)", lambda value: 0 <= value < 1)]
 Factor = Annotated[float, Allowed("lie in (0, 1]", lambda value: 0 < value <= 1)]
-NotNegative = Annotated[float, Allowed("be at least 0, and finite", lambda value: 0 <= value < math.inf)]
+NotNegative = Annotated[float, Allowed("be at least 0", lambda value: 0 <= value < math.inf)]
 Positive = Annotated[float, Allowed("be a number above 0, or left out", lambda value: 0 < value < math.inf)]
 NoiseLevel = Annotated[float, Allowed("be a level γ of at least 0, and finite", lambda value: 0 <= value < math.inf)]
 TextLength = Annotated[int, Allowed("be at least 3, for a word between two marks", lambda value: value >= 3)]
@@ -537,7 +537,10 @@ class Setting(NamedTuple):
                 return "be a whole number" if self.kind is int else "be a number"
             if self.kind is str and not isinstance(value, str | os.PathLike) and self.allowed is None:
                 return "be a text"
-        return "" if self.allowed is None or self.allowed.holds(value) else self.allowed.words
+        if self.allowed is None or self.allowed.holds(value):
+            return ""
+        infinite = self.allowed.words == "be at least 0" and not math.isfinite(value)
+        return self.allowed.words + ", and finite" * infinite
 
 
 _AS = {int: "__index__", float: "__float__"}

@@ -9,7 +9,7 @@ from transformers import default_data_collator
 
 from descend import UT, UTConfig, layered
 from descend.evaluation.latency import REPEATS, WARM_UP, latency
-from descend.models import LayeredCausalLM, LayeredClassifier, ViTDenoiser, ViTDenoiserConfig
+from descend.models import LayeredCausalLM, LayeredClassifier, LayeredModel, ViTDenoiser, ViTDenoiserConfig
 from descend.tasks import Task
 from descend.tasks.text import Classification, NextToken
 from descend.tasks.video import VideoDenoising
@@ -109,7 +109,7 @@ def test_a_busy_moment_in_every_pass_is_no_slow_layer(monkeypatch):
 def test_a_model_that_names_no_layers_is_not_timed():
     module = UT(UTConfig(depth=2))
 
-    class Whole(type(module).__mro__[2]):  # LayeredModel
+    class Whole(LayeredModel):
         depth = 2
 
         def get_input_embeddings(self):
