@@ -45,7 +45,7 @@ ARROWS: dict[str, set[str]] = {
         "tasks",
         "tiles",
     },
-    "evaluation": {"objective", "core", "jackknife", "models", "noise", "progress", "results", "tiles"},
+    "evaluation": {"objective", "core", "jackknife", "models", "noise", "progress", "results", "tasks", "tiles"},
     "inference": {"models", "noise", "results", "tasks"},
     "results": set(),
     "report": {"jackknife", "results"},

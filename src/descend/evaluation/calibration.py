@@ -12,7 +12,7 @@ import torch
 from descend.core import DescentProblem
 from descend.evaluation.layers import LayerLosses
 from descend.evaluation.satisfaction import TOLERANCE
-from descend.objective import Task
+from descend.tasks import Task
 
 TEMPERATURES = torch.logspace(-1, 1.5, 101).tolist()
 """The candidates, 6 % apart: near its lowest point the loss hardly changes with τ."""

@@ -16,7 +16,6 @@ from descend.evaluation.probes import Probed
 from descend.evaluation.satisfaction import verdict
 from descend.models.layered import LayeredModel
 from descend.noise import Noise
-from descend.objective import Task
 from descend.progress import progress
 from descend.results import (
     DECISIONS_FILE,
@@ -35,6 +34,7 @@ from descend.results import (
     put,
 )
 from descend.results.ownership import FRAMES_FILE
+from descend.tasks import Task
 
 PLAIN_ALPHA = 0.01
 """The α by which a model without constraints is evaluated: does every layer lower the loss at all?"""

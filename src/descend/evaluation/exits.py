@@ -12,8 +12,8 @@ from descend.evaluation.layers import LayerLosses, measure, metric_value
 from descend.evaluation.risk_control import certify, on_test_data
 from descend.evaluation.satisfaction import CONFIDENCE
 from descend.models.exit_rule import ExitRule
-from descend.objective import Task
 from descend.results import ChosenExit, ExitPoint, Exits
+from descend.tasks import Task
 
 COST = 0.005
 """What early exits may cost, in the metric: half a point of accuracy."""

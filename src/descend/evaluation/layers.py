@@ -18,8 +18,8 @@ from descend.models.causal import LayeredCausalLM
 from descend.models.exit_rule import ExitRule
 from descend.models.modules import evaluating
 from descend.noise import Noise, SampleDraws
-from descend.objective import Task
 from descend.progress import Progress
+from descend.tasks import Task
 from descend.tiles import rows_per_tile
 
 Watch = Callable[[dict[str, Any], Tensor | None, Tensor], None]

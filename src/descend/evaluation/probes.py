@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, Subset
 from descend.evaluation.layers import Batches
 from descend.models.classifiers import LayeredClassifier
 from descend.noise import Noise
-from descend.objective import Task
+from descend.tasks import Task
 
 MOST = 5000
 """Samples that probes are fitted to: enough for a linear layer, and their features fit into memory."""

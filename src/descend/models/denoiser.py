@@ -49,7 +49,7 @@ class Denoiser(LayeredModel, PreTrainedModel):
     @property
     @abstractmethod
     def patch_shape(self) -> tuple[int | None, int]:
-        """(N, P): the patches of a frame, None for any number, and the pixels of a patch."""
+        """The number of a frame's patches, None for any, and the pixels of one."""
 
     @abstractmethod
     def layer_states(self, inputs: Tensor) -> Iterator[Tensor]:
@@ -153,7 +153,7 @@ class UnrolledModel(Denoiser):
 
     @property
     def patch_shape(self) -> tuple[None, int]:
-        """(N, P): any number of patches, each of ``config.patch_size``² pixels."""
+        """Any number of patches, and the ``config.patch_size``² pixels of one."""
         return None, self.config.patch_size**2
 
     @abstractmethod

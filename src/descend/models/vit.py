@@ -175,7 +175,7 @@ class ViTDenoiser(Denoiser, ViTPreTrainedModel):
 
     @property
     def patch_shape(self) -> tuple[int, int]:
-        """(N, P): the number of a frame's patches and the pixels of one."""
+        """The number of a frame's patches and the pixels of one."""
         return (self.config.frame_size // self.config.frame_patch) ** 2, self.config.frame_patch**2
 
     def layer_states(self, inputs: Tensor) -> Iterator[Tensor]:

@@ -14,8 +14,8 @@ from descend.errors import InputError
 from descend.models import LayeredModel
 from descend.models.loading import load_model
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
-from descend.objective import Task
 from descend.settings import GENERATED, SMALL, RecipeSettings, TrainingDefaults, WorkloadSettings
+from descend.tasks import Task
 from descend.training import DescentMixin, DescentTrainer
 from descend.training.config import DescentArguments, DescentConfig
 

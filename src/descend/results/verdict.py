@@ -62,7 +62,7 @@ class Verdict(Part):
 
     @property
     def by_chance(self) -> list[int]:
-        """Broken constraints whose miss may be chance: groups are few, or the interval contains 0."""
+        """The broken constraints whose miss may be chance, because groups are few or the interval contains 0."""
         if len(self.violation_intervals) < max(self.violated, default=0):
             return []
         missed = [self.cap_violation, *self.violations]

@@ -22,7 +22,7 @@ from descend.evaluation.layers import Batches, embedding_std
 from descend.extras import missing
 from descend.models.library import LibraryModel
 from descend.noise import GaussianNoise
-from descend.objective import Objective, Task
+from descend.objective import Objective
 from descend.reading import refuse_file
 from descend.results import (
     RECORDS_FILE,
@@ -35,6 +35,7 @@ from descend.results.card import CARD_FILE
 from descend.results.ownership import RESULTS, refuse_foreign
 from descend.run.loading import dual_entries, held_to, provenance_of, settings_of
 from descend.run.settings import stored
+from descend.tasks import Task
 from descend.training import DescentMixin
 
 PACKED = "seq_lengths"

@@ -21,9 +21,10 @@ from transformers.trainer_utils import IntervalStrategy, has_length
 from descend.core import LossSums
 from descend.errors import InputError
 from descend.noise import GaussianNoise, Noise
-from descend.objective import Objective, Task
+from descend.objective import Objective
 from descend.results import RECORDS_FILE
 from descend.results.records import Records
+from descend.tasks import Task
 from descend.tasks.text import NextToken
 from descend.tiles import TargetSample
 from descend.training.config import MEASURED, DescentArguments, DescentConfig
