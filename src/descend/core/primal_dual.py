@@ -361,9 +361,10 @@ class PrimalDual:
         if not losses.isfinite().all():
             layers = (~losses.isfinite()).nonzero().flatten().tolist()
             raise NonFiniteLossError(f"the loss of layer {layers} is not finite: {losses.tolist()}.")
-        memory = self.problem.memory if self._referred else 0.0
+        memory = self.problem.target.memory if self._referred else 0.0
         reference = memory * self._reference + (1 - memory) * losses
-        gap = self.problem.violations(losses, reference) / self.problem.units(reference)
+        gap = self.problem.violations(losses, reference)
+        gap[1:] /= self.problem.target.units(reference)[1:]  # the cap's unit is 1
         if not gap.isfinite().all():
             raise InputError(f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'.")
         self._reference, self._referred = reference, True

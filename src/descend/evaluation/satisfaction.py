@@ -49,12 +49,11 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
     mean = losses.mean(0)
     refuse_negative(mean)
     estimate = problem.violations(mean)
-    smooth = _two_sided(problem)
-    pieces, slopes = smooth.pieces(mean), torch.func.jacrev(smooth.pieces)(mean)
+    pieces, slopes = problem.pieces(mean), torch.func.jacrev(problem.pieces)(mean)
     errors, freedom = standard_errors(layers, slopes)
     number = max(1, int(problem.in_force.sum()))
     width = errors * _quantile(1 - (1 - CONFIDENCE) / (2 * number), freedom)
-    low, high = (smooth.join(ends).where(problem.in_force, 0.0) for ends in (pieces - width, pieces + width))
+    low, high = (problem.join(ends).where(problem.in_force, 0.0) for ends in (pieces - width, pieces + width))
     # A loss that is not finite meets no constraint.
     missed = (low > 0) | (estimate > TOLERANCE * problem.bounds(mean)) | ~estimate.isfinite()
     violated = missed & problem.in_force
@@ -131,18 +130,3 @@ def standard_errors(layers: LayerLosses, slopes: Tensor) -> tuple[Tensor, float]
 def _quantile(share: float, freedom: float) -> float:
     """Student's."""
     return float(student.ppf(share, freedom))
-
-
-def _two_sided(problem: DescentProblem) -> DescentProblem:
-    """The same constraints, differentiated through both sides: an estimate varies with both."""
-    if problem.alpha is None:
-        return problem
-    return DescentProblem(
-        problem.depth,
-        problem.alpha,
-        problem.cap,
-        first=problem.first,
-        form=problem.form,
-        stop_gradient=False,
-        cap_layer=problem.cap_layer,
-    )
