@@ -21,7 +21,6 @@ from descend.models.vit import ViTDenoiser
 from descend.noise import Noise
 from descend.tasks import Task
 from descend.tasks.base import GROUP, LABELS
-from descend.tasks.text import Classification
 from descend.tiles import TargetSample, rows_per_tile, tiled
 from descend.transfer import uploaded
 
@@ -291,12 +290,9 @@ class Objective(nn.Module):
             others = torch.cat([last_exit, tokens[None]])
         return lagrangian, sums * uploaded(scales, sums), others
 
-    def check_data(
-        self, datasets: Mapping[str, Any], collate: Callable[[list[Any]], Any], *, noise: bool | None = None
-    ) -> None:
+    def check_data(self, datasets: Mapping[str, Any], collate: Callable[[list[Any]], Any], *, noise: bool) -> None:
         """Check that samples fit the model and the task, see `descend.contract.check_data`."""
-        noisy = self.noise is not None if noise is None else noise
-        check_data(self.model, self.task, datasets, collate, noise=noisy)
+        check_data(self.model, self.task, datasets, collate, noise=noise)
 
     @property
     def sample_fields(self) -> list[str] | None:
@@ -317,12 +313,6 @@ class Objective(nn.Module):
     def _no_split_modules(self) -> Any:
         """The classes of blocks, by which Accelerate shards: Transformers' own lists include embeddings."""
         return sorted({type(block).__name__ for block in self.model.layer_modules})
-
-    @property
-    def has_logits(self) -> bool:
-        """Whether every layer gives logits of classes that one temperature can divide."""
-        model = self.model
-        return isinstance(self.task, Classification) and isinstance(model, LayeredClassifier) and model.can_be_tempered
 
     def read_outside_forward(self, look: Callable[[], None]) -> None:
         """Call something that reads the model outside its forward pass; FSDP2 registers this as a forward method."""

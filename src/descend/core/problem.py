@@ -106,11 +106,7 @@ class DescentProblem:
         return bool(self.objective[:-1].any())
 
     def goal(self, losses: Tensor) -> Tensor:
-        """The objective Σ_l c_l f_l, a scalar; by default f_L.
-
-        Args:
-            losses: f_0 … f_L, shape (L+1,).
-        """
+        """The objective Σ_l c_l f_l, a scalar; by default f_L."""
         self._check(losses)
         # Leave out losses of weight 0: 0 times a loss that is NaN or infinite would be NaN.
         return torch.dot(self.objective[self._weighed].to(losses), losses[self._weighed])
@@ -118,12 +114,11 @@ class DescentProblem:
     def violations(self, losses: Tensor, reference: Tensor | None = None) -> Tensor:
         """The violation of each constraint: f_l − (1−α_l) f_{l−1} or its ratio form, and f_first − cap at entry 0.
 
-        Args:
-            losses: f_0 … f_L, shape (L+1,).
-            reference: The losses from which the target computes its coefficients, shape (L+1,); by default ``losses``.
+        It is positive if violated, 0 if a constraint is not in force.
 
-        Returns:
-            Shape (L+1,); positive if violated, 0 if a constraint is not in force.
+        Args:
+            losses: f_0 … f_L.
+            reference: The losses from which the target computes its coefficients; by default ``losses``.
 
         Raises:
             InputError: If ``losses`` has another shape, or the target can't bound a negative loss: only α in the
@@ -161,9 +156,6 @@ class DescentProblem:
         """The right-hand side of each constraint: the cap at entry 0, (1−α_l) f_{l−1} at entry l.
 
         In the ratio form it is 1−α_l. Entries of constraints that are not in force are 0.
-
-        Args:
-            losses: f_0 … f_L, shape (L+1,).
         """
         self._check(losses)
         return self._with_cap(losses.new_tensor(self.cap or 0.0), self.target.bounds(losses, losses))
@@ -183,9 +175,6 @@ class DescentProblem:
         With another target the terms of the sum are its `Target.penalties`. Without constraints, whatever the
         objective, it is the last layer's loss. Selecting a constrained model by that loss would prefer one from early
         in training, before the constraints took effect.
-
-        Args:
-            losses: f_0 … f_L, shape (L+1,).
         """
         self._check(losses)
         penalties = self._with_cap(self._above_cap(losses).clamp(min=0.0), self.target.penalties(losses))
@@ -203,8 +192,8 @@ class DescentProblem:
         """L̂ = Σ_l c_l f_l + Σ_l λ_l (f_l − (1−α_l) f_{l−1}) + λ_0 (f_cap − cap), eq. (5), a scalar.
 
         Args:
-            losses: f_0 … f_L, shape (L+1,).
-            multipliers: λ, shape (L+1,); entry 0 is the cap's.
+            losses: f_0 … f_L.
+            multipliers: λ; entry 0 is the cap's.
             reference: The losses from which the target computes its coefficients; by default the detached losses. For
                 a target whose bounds are constants of the primal step the result is Σ_l w_l f_l, with `weights` at
                 the reference.
@@ -226,12 +215,9 @@ class DescentProblem:
         `Target.slopes`.
 
         Args:
-            multipliers: λ, shape (L+1,); entry 0 is the cap's.
-            losses: f_0 … f_L, shape (L+1,). The ratio form, which is not linear, is differentiated there, and a
-                `GeometricTarget` computes its coefficients from them. The difference form does not use them.
-
-        Returns:
-            Shape (L+1,), dtype and device of ``multipliers``.
+            multipliers: λ; entry 0 is the cap's.
+            losses: f_0 … f_L. The ratio form, which is not linear, is differentiated there, and a `GeometricTarget`
+                computes its coefficients from them. The difference form does not use them.
 
         Raises:
             InputError: If losses are needed and not given.

@@ -35,10 +35,6 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
     where they tie, the slope of the one that happens to be lower says too little. Below `ENOUGH_GROUPS` groups the
     verdict is open.
 
-    Args:
-        problem: The constraints.
-        layers: Losses of every sample.
-
     Raises:
         InputError: If there are fewer than two samples, or a layer's mean loss is negative.
     """
@@ -52,7 +48,7 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
     pieces, slopes = problem.pieces(mean), torch.func.jacrev(problem.pieces)(mean)
     errors, freedom = standard_errors(layers, slopes)
     number = max(1, int(problem.in_force.sum()))
-    width = errors * _quantile(1 - (1 - CONFIDENCE) / (2 * number), freedom)
+    width = errors * float(student.ppf(1 - (1 - CONFIDENCE) / (2 * number), freedom))
     low, high = (problem.join(ends).where(problem.in_force, 0.0) for ends in (pieces - width, pieces + width))
     # A loss that is not finite meets no constraint.
     missed = (low > 0) | (estimate > TOLERANCE * problem.bounds(mean)) | ~estimate.isfinite()
@@ -83,9 +79,6 @@ def certified_falls(layers: LayerLosses) -> list[float]:
 
     One-sided, at 95 % simultaneously over the layers (Bonferroni), by the delta method, as in `verdict`. A layer after
     a loss of 0 lowers nothing.
-
-    Args:
-        layers: Losses of every sample.
     """
     mean = layers.losses.mean(0)
     before, after = mean[:-1], mean[1:]
@@ -96,7 +89,7 @@ def certified_falls(layers: LayerLosses) -> list[float]:
     slopes.diagonal(1).copy_(1 / divisors)
     slopes.diagonal().copy_(-after / divisors**2)
     errors, freedom = standard_errors(layers, slopes)
-    return (falls - errors * _quantile(1 - (1 - CONFIDENCE) / len(falls), freedom)).tolist()
+    return (falls - errors * float(student.ppf(1 - (1 - CONFIDENCE) / len(falls), freedom))).tolist()
 
 
 def standard_errors(layers: LayerLosses, slopes: Tensor) -> tuple[Tensor, float]:
@@ -125,8 +118,3 @@ def standard_errors(layers: LayerLosses, slopes: Tensor) -> tuple[Tensor, float]
     totals = layers.by_group(layers.losses - layers.losses.mean(0)) / (count - sizes)[:, None]
     errors = ((totals @ slopes.flatten(0, -2).T).square().sum(0) * (groups - 1) / groups).sqrt()
     return errors.unflatten(0, slopes.shape[:-1]), degrees_of_freedom(sizes.numpy())
-
-
-def _quantile(share: float, freedom: float) -> float:
-    """Student's."""
-    return float(student.ppf(share, freedom))
