@@ -215,26 +215,29 @@ class Objective(nn.Module):
         compiled graph come one by one, see `LayeredModel.predictions`.
         """
         model = self.model
-        batches = [[exit for exit, learns in enumerate(learned) if learns == wanted] for wanted in (False, True)]
         if model.reads_together:
             states = model.layer_outputs(inputs)
-            for exits in filter(None, batches):
-                with nullcontext() if learned[exits[0]] else torch.no_grad():
-                    predictions = model.read_together([states[exit] for exit in exits], inputs)
+
+            def read(exits: list[int]) -> Tensor:
+                return model.read_together([states[exit] for exit in exits], inputs)
+        else:
+            one_by_one = iter(model.predictions(inputs))
+            first = next(one_by_one)
+            most = TOGETHER_ON_CPU if first.device.type == "cpu" else TOGETHER
+            if first.nbytes * len(learned) > most or not self.task.separable or torch.compiler.is_compiling():
+                for exit, prediction in enumerate(chain([first], one_by_one)):
+                    yield [exit], [prediction if learned[exit] else prediction.detach()]
+                return
+            held = [first, *one_by_one]
+
+            def read(exits: list[int]) -> Tensor:
+                return torch.stack([held[exit] for exit in exits])
+
+        for wanted in (False, True):
+            if exits := [exit for exit, learns in enumerate(learned) if learns == wanted]:
+                with nullcontext() if wanted else torch.no_grad():
+                    predictions = read(exits)
                 yield exits, predictions
-            return
-        one_by_one = iter(model.predictions(inputs))
-        first = next(one_by_one)
-        most = TOGETHER_ON_CPU if first.device.type == "cpu" else TOGETHER
-        if first.nbytes * len(learned) > most or not self.task.separable or torch.compiler.is_compiling():
-            for exit, prediction in enumerate(chain([first], one_by_one)):
-                yield [exit], [prediction if learned[exit] else prediction.detach()]
-            return
-        held = [first, *one_by_one]
-        for exits in filter(None, batches):
-            with nullcontext() if learned[exits[0]] else torch.no_grad():
-                stacked = torch.stack([held[exit] for exit in exits])
-            yield exits, stacked
 
     def _tiles(
         self, model: LayeredCausalLM, inputs: Any, target: Tensor, weights: Sequence[float], inner: bool

@@ -83,9 +83,11 @@ class PrimalDual:
             raise InputError(f"warmup must be a number of steps, 0 for none; got {warmup}.")
         if slack not in ("implicit", "explicit"):
             raise InputError(f"slack must be 'implicit' or 'explicit'; got {slack!r}.")
-        if not 0 <= resilience < math.inf or (slack == "explicit" and not resilience):
+        if not 0 <= resilience < math.inf:
+            raise InputError(f"resilience must be 0 (hard constraints) or positive; got {resilience}.")
+        if slack == "explicit" and not resilience:
             raise InputError(
-                f"resilience must be positive, or 0 for hard constraints; got {resilience}. Hard constraints need "
+                f"explicit slack needs a positive resilience; got {resilience}. For hard constraints use "
                 "slack='implicit'."
             )
         self.problem, self.warmup, self.every, self.resilience = problem, warmup, every, resilience
@@ -168,8 +170,8 @@ class PrimalDual:
         pass mean losses with the count 1 if all batches have the same size.
 
         Args:
-            sums: Detached losses summed over the batch's samples (or tokens), shape (L+1,), or with their counts.
-            count: The number of samples (or tokens) in the sums; 0 for a batch without any. Not used with `LossSums`.
+            sums: Detached losses summed over the batch's targets, shape (L+1,), or with their counts.
+            count: The number of targets in the sums; 0 for a batch without any. Not used with `LossSums`.
 
         Raises:
             InputError: If the losses are not detached, or the count is no number of samples.
@@ -181,7 +183,7 @@ class PrimalDual:
             number = float(count)
             if not 0 <= number < math.inf:
                 raise InputError(f"count must be the number of samples in the sums, at least 0; got {number}.")
-            if number == 0 and bool(sums.any()):
+            if not number and bool(sums.any()):
                 raise InputError(f"a count of 0 needs sums of 0; got {sums.tolist()}. Give the number of samples.")
             sums = LossSums.of(sums, number, self.problem.depth)
         self._observed = True
@@ -228,10 +230,7 @@ class PrimalDual:
             self._restart_slack()
 
     def state_dict(self) -> dict[str, Any]:
-        """The full state: a run that resumes from it is bit-identical.
-
-        Vectors are in double precision. They may pass through JSON as lists: Python writes doubles without loss.
-        """
+        """The full state: a run that resumes from it, or from its JSON, is bit-identical."""
         state: dict[str, Any] = {"kind": self._kind, "in_force": self.problem.in_force.clone()}
         state |= {"steps": self.steps, "warmup": self.warmup, "referred": self.moved}
         state |= {name: vector.clone() for name, vector in self._vectors.items()}

@@ -90,7 +90,6 @@ class DescentProblem:
         self.form: Form = form
         self.stop_gradient = stop_gradient
         self.objective = _objective(objective, depth)
-        self._weighed: list[int] = self.objective.nonzero().flatten().tolist()
         self.in_force = torch.zeros(depth + 1, dtype=torch.bool, device="cpu")
         self.in_force[first + 1 :] = bool(self.alpha) or not isinstance(target, StepTarget)
         self.in_force[0] = self.cap is not None
@@ -108,8 +107,7 @@ class DescentProblem:
     def goal(self, losses: Tensor) -> Tensor:
         """The objective Σ_l c_l f_l, a scalar; by default f_L."""
         self._check(losses)
-        # Leave out losses of weight 0: 0 times a loss that is NaN or infinite would be NaN.
-        return torch.dot(self.objective[self._weighed].to(losses), losses[self._weighed])
+        return _weighted(self.objective, losses)
 
     def violations(self, losses: Tensor, reference: Tensor | None = None) -> Tensor:
         """The violation of each constraint: f_l − (1−α_l) f_{l−1} or its ratio form, and f_first − cap at entry 0.
@@ -183,7 +181,7 @@ class DescentProblem:
     @property
     def limits(self) -> list[float | None]:
         """1−α_l, the largest allowed ratio f_l / f_{l−1}, at entry l; None if there is no such constraint."""
-        if not self.alpha:
+        if not self.alpha or not isinstance(self.target, StepTarget):
             return [None] * (self.depth + 1)
         rates = enumerate(self.target.rates.tolist())
         return [rate if layer > self.first else None for layer, rate in rates]
@@ -202,9 +200,7 @@ class DescentProblem:
         self._check(multipliers, "multipliers")
         if not isinstance(self.target, StepTarget):
             at = losses.detach() if reference is None else reference
-            weights = self.weights(multipliers, at)
-            nonzero = weights.nonzero().flatten().tolist()
-            return torch.dot(weights[nonzero].to(losses), losses[nonzero])
+            return _weighted(self.weights(multipliers, at), losses)
         return self.goal(losses) + torch.dot(multipliers.to(losses), self._violations(losses, reference))
 
     def weights(self, multipliers: Tensor, losses: Tensor | None = None) -> Tensor:
@@ -252,15 +248,20 @@ class DescentProblem:
             )
 
 
+def _weighted(weights: Tensor, losses: Tensor) -> Tensor:
+    """Σ_l w_l f_l without losses of weight 0, because 0 times a loss that is NaN or infinite would be NaN."""
+    nonzero = weights.nonzero().flatten().tolist()
+    return torch.dot(weights[nonzero].to(losses), losses[nonzero])
+
+
 def _objective(weights: Sequence[float] | None, depth: int) -> Tensor:
     """c_0 … c_L, in double precision on the CPU."""
     if weights is None:
         weights = [0.0] * depth + [1.0]
-    given = [float(weight) for weight in weights]
-    objective = torch.tensor(given, dtype=torch.float64, device="cpu")
-    if len(given) != depth + 1 or not (objective.isfinite() & (objective >= 0)).all() or not objective.any():
+    objective = torch.tensor([float(weight) for weight in weights], dtype=torch.float64, device="cpu")
+    if len(objective) != depth + 1 or not (objective.isfinite() & (objective >= 0)).all() or not objective.any():
         raise InputError(
             f"objective must be L+1 = {depth + 1} weights of at least 0, one per layer output and not all 0; got "
-            f"{given}."
+            f"{objective.tolist()}."
         )
     return objective
