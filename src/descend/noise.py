@@ -85,9 +85,7 @@ class Noise:
         `DescentTrainer` calls this. In a loop of your own, call it before each batch for a run that can be resumed;
         without it draws follow one another from the seed on.
 
-        Args:
-            step: The optimizer steps taken so far.
-            micro_batch: The number of the micro-batch in the step, from 0.
+        Both numbers count from 0, the micro-batch's within its step.
         """
         self._draws.begin(step, micro_batch)
 

@@ -185,11 +185,7 @@ class Objective(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The exits' weighted sum, their losses summed over the targets (L+1,), and the last exit's prediction.
 
-        Args:
-            inputs: Of the model.
-            target: The targets of the predictions.
-            weights: Of each exit; in a compiled graph a tensor, whose numbers are not known.
-            learned: Which exits have a gradient.
+        ``learned`` says which exits have a gradient. In a compiled graph the weights are a tensor of unknown numbers.
         """
         parts: dict[int, Tensor] = {}
         weighted: list[Tensor] = []

@@ -199,8 +199,7 @@ class PrimalDual:
         Raises:
             NonFiniteLossError: If a loss is NaN or infinite, or a multiplier would be; the multipliers have not moved.
             RanksDifferError: If the ranks of a process group hold different multipliers or slack; none has moved.
-            InputError: If nothing was observed, or the target can't bound a loss: a negative one, except with α in the
-                difference form, or in the ratio form one of 0.
+            InputError: If nothing was observed, or the target can't bound a loss.
         """
         warm = self.warm
         self.steps += 1
@@ -242,8 +241,7 @@ class PrimalDual:
         """Restore the state of `state_dict`, or its JSON. Settings of the optimizers stay those of this object.
 
         Raises:
-            InputError: If the state has another depth, other constraints, or another optimizer or kind of slack.
-                Nothing is changed then.
+            InputError: If it is that of other constraints, or another optimizer or kind of slack; nothing is changed.
         """
         if "in_force" not in state:
             raise InputError(

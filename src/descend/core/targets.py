@@ -66,9 +66,7 @@ class Target(ABC):
     def slopes(self, multipliers: Tensor, reference: Tensor) -> Tensor:
         """The gradient of the constraints' part of the Lagrangian with respect to the losses, at ``reference``.
 
-        Args:
-            multipliers: λ, 0 at entry 0 and where a constraint is not in force.
-            reference: Where to take it.
+        ``multipliers`` are 0 at entry 0 and where a constraint is not in force.
         """
 
     @abstractmethod
@@ -130,11 +128,7 @@ class StepTarget(Target):
         return (losses - self.rates.to(losses) * _before(losses)).clamp(min=0.0)
 
     def refuse_negative(self, losses: Tensor) -> None:
-        """Raise an error for negative losses in the ratio form: dividing by one reverses the inequality.
-
-        Raises:
-            InputError: If the form is ``"ratio"`` and a loss in a denominator is negative.
-        """
+        """Raise an `InputError` for a negative loss in a denominator: dividing by it reverses the inequality."""
         if self.form == "ratio" and bool((losses[self.first : -1] < 0).any()):
             raise InputError(f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'.")
 
@@ -254,16 +248,13 @@ def _positive(values: Tensor) -> Tensor:
 
 
 def refuse_negative(losses: Tensor, first: int = 0) -> None:
-    """Raise an error for a mean loss below 0, because a bound is a share of a loss: (1−α) f lies above a negative f.
+    """Raise an `InputError` for a mean loss below 0, because a bound is a share of a loss: (1−α) f is above f < 0.
 
     The loss 0 of a perfect layer is accepted, and so is one that only rounding takes below 0. NaN is not looked at.
 
     Args:
         losses: Mean losses of the layers from ``first`` on.
         first: The first of these layers.
-
-    Raises:
-        InputError: If a loss is negative.
     """
     known = losses.detach().nan_to_num(nan=0.0)
     if not len(known) or known.min() >= -ROUNDING * known.abs().max():
@@ -277,11 +268,7 @@ def refuse_negative(losses: Tensor, first: int = 0) -> None:
 
 
 def step_numbers(alpha: Steps) -> float | list[float]:
-    """Convert α to a Python number or a list of numbers.
-
-    Raises:
-        InputError: If it is neither a number nor a sequence of numbers.
-    """
+    """α as a Python number or a list of numbers; an `InputError` if it is neither."""
     given = alpha.tolist() if hasattr(alpha, "tolist") else alpha  # a tensor, an array or a scalar of numpy
     try:
         if hasattr(given, "__float__"):
@@ -294,11 +281,7 @@ def step_numbers(alpha: Steps) -> float | list[float]:
 
 
 def step_sizes(alpha: Steps, depth: int) -> list[float]:
-    """α of each of ``depth`` layers, from one number or one per layer.
-
-    Raises:
-        InputError: If their number is not ``depth``, or a value is not in (0, 1).
-    """
+    """α of each of ``depth`` layers, from one number in (0, 1) or one per layer; an `InputError` for others."""
     numbers = step_numbers(alpha)
     values = numbers if isinstance(numbers, list) else [numbers] * depth
     if len(values) != depth:
