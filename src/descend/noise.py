@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from operator import methodcaller
-from typing import Any, Protocol, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,19 +14,15 @@ from descend.noise_scale import Number, check_noise_is, noise_std
 from descend.seeds import Draws, Stream, of_sample
 
 
-class Embedding(Protocol):
-    """A model that has an input embedding, as those of Transformers do."""
-
-    def get_input_embeddings(self) -> nn.Module:
-        """The module whose output noise is added to."""
-
-
 class Noise:
     """A corruption of the clean embedding x, with its own generator.
 
     The noise has its own generator, so that it changes neither dropout nor the order of the data. In training every
     draw is new, and in a trainer a function of its micro-batch, see `begin`. With ``indices`` a draw depends on the
     sample's number only: all models and levels see the same draw, in any batch.
+
+    A subclass defines `draw`, a draw that does not depend on the level, so that it is made once for all levels, and if
+    it is not additive `applied`. One whose draws depend on the level or on x defines `corrupt` instead.
 
     Args:
         level: γ ≥ 0.
@@ -56,25 +51,26 @@ class Noise:
             raise InputError(f"noise must be a level γ of at least 0, and finite; got {level}.")
 
     def std(self, sigma: Number) -> Number:
-        """The noise's standard deviation at this level, in the units of the data: see `noise_std`.
-
-        Args:
-            sigma: σ_x, a number or a tensor.
-        """
+        """The noise's standard deviation at this level for σ_x, a number or a tensor: see `noise_std`."""
         return noise_std(self.level, sigma, self.noise_is)
 
+    def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw for x of the shape, type and device of ``like``."""
+        raise NotImplementedError
+
+    def applied(self, clean: Tensor, drawn: Tensor, std: Tensor | float) -> Tensor:
+        """x̃ for a draw, which is left as it is: x + std · draw."""
+        return drawn.mul(std).add_(clean)
+
     def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
-        """Corrupt x; a subclass defines how.
+        """x̃ for a new draw, of x's shape.
 
         Args:
             clean: x, shape (…, H).
             std: The noise's standard deviation.
             generator: The generator to draw from, on x's device.
-
-        Returns:
-            x̃, of x's shape.
         """
-        raise NotImplementedError
+        return self.applied(clean, self.draw(clean, generator), std)
 
     def at(self, level: float, seed: int | None = None, sigma: float | None = None) -> Self:
         """The same kind of noise at another level, with a new generator; seed and σ_x as here unless given."""
@@ -89,9 +85,7 @@ class Noise:
         `DescentTrainer` calls this. In a loop of your own, call it before each batch for a run that can be resumed;
         without it draws follow one another from the seed on.
 
-        Args:
-            step: The optimizer steps taken so far.
-            micro_batch: The number of the micro-batch in the step, from 0.
+        Both numbers count from 0, the micro-batch's within its step.
         """
         self._draws.begin(step, micro_batch)
 
@@ -134,7 +128,7 @@ class Noise:
     @contextmanager
     def on(
         self,
-        model: nn.Module,
+        model: Any,
         *,
         mask: Tensor | None = None,
         indices: "Sequence[int] | SampleDraws | None" = None,
@@ -149,8 +143,8 @@ class Noise:
             indices: As in `__call__`.
         """
         masked, corrupted = mask, None
-        inner: nn.Module = getattr(model, "library", model)
-        inner = methodcaller("get_base_model")(inner) if hasattr(inner, "get_base_model") else inner
+        inner: Any = getattr(model, "library", model)
+        inner = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
         inner = getattr(inner, "base_model", inner)
 
         def places(embedded: Tensor) -> Tensor | None:
@@ -174,7 +168,7 @@ class Noise:
 
         called = [model] if inner is model else [model, inner]
         handles = [each.register_forward_pre_hook(before, with_kwargs=True) for each in called]
-        handles.append(cast(Embedding, model).get_input_embeddings().register_forward_hook(after))
+        handles.append(model.get_input_embeddings().register_forward_hook(after))
         try:
             yield
         finally:
@@ -182,51 +176,17 @@ class Noise:
                 handle.remove()
 
     def _of_samples(self, clean: Tensor, sigma: float, keep: Tensor | None, draws: "SampleDraws") -> Tensor:
-        """A batch in which each sample has its own draw."""
-        return torch.stack(
-            [
-                self._of_sample(sample, sigma, int(index), None if keep is None else keep[place])
-                for place, (sample, index) in enumerate(zip(clean, draws.indices, strict=True))
-            ]
-        )
-
-    def _of_sample(self, clean: Tensor, sigma: float, index: int, keep: Tensor | None) -> Tensor:
-        """One sample with the draw of its number, which depends on neither the device nor the padding."""
-        generator = torch.Generator("cpu").manual_seed(of_sample(self.seed, index))
+        """A batch in which each sample has the draw of its number, made on the CPU: see `SampleDraws.on`."""
         std = self.std(sigma)
-        if keep is None:
-            return self.corrupt(clean.float().cpu(), std, generator).to(clean)
-        noisy = clean.clone()
-        noisy[keep] = self.corrupt(clean[keep].float().cpu(), std, generator).to(clean)
-        return noisy
-
-
-class ScaledNoise(Noise):
-    """Noise whose draw does not depend on its level: a sample's draw is made once for all levels."""
-
-    def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
-        """A draw for x of the shape, type and device of ``like``.
-
-        A subclass defines it.
-        """
-        raise NotImplementedError
-
-    def applied(self, clean: Tensor, drawn: Tensor, std: Tensor | float) -> Tensor:
-        """x̃ for a draw, which is left as it is.
-
-        A subclass defines it.
-        """
-        raise NotImplementedError
-
-    def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
-        """x̃ for a new draw."""
-        return self.applied(clean, self.draw(clean, generator), std)
-
-    def _of_samples(self, clean: Tensor, sigma: float, keep: Tensor | None, draws: "SampleDraws") -> Tensor:
-        if type(self).corrupt is not ScaledNoise.corrupt:  # a subclass with a corruption of its own
-            return super()._of_samples(clean, sigma, keep, draws)
-        noisy = self.applied(clean.float(), draws.on(self, clean, keep), self.std(sigma)).to(clean)
-        return noisy if keep is None else torch.where(keep[..., None], noisy, clean)
+        if type(self).corrupt is Noise.corrupt:
+            noisy = self.applied(clean.float(), draws.on(self, clean, keep), std).to(clean)
+            return noisy if keep is None else torch.where(keep[..., None], noisy, clean)
+        rows = clean.clone()
+        for row, index in enumerate(draws.indices):
+            places = slice(None) if keep is None else keep[row]
+            drawn = self.corrupt(clean[row][places].float().cpu(), std, _of_number(self.seed, index))
+            rows[row, places] = drawn.to(clean)
+        return rows
 
 
 class SampleDraws:
@@ -245,7 +205,7 @@ class SampleDraws:
         """B, the number of samples in the batch."""
         return len(self.indices)
 
-    def on(self, noise: ScaledNoise, clean: Tensor, keep: Tensor | None) -> Tensor:
+    def on(self, noise: Noise, clean: Tensor, keep: Tensor | None) -> Tensor:
         """The draws (B, …) in single precision on the device of x, with 0 at padding.
 
         They are drawn on the CPU, so that they depend on neither the device nor the padding.
@@ -260,7 +220,7 @@ class SampleDraws:
             places = None if keep is None else keep.cpu()
             rows = []
             for row, index in enumerate(self.indices):
-                generator = torch.Generator("cpu").manual_seed(of_sample(noise.seed, int(index)))
+                generator = _of_number(noise.seed, index)
                 if places is None:
                     rows.append(noise.draw(torch.empty(clean.shape[1:]), generator))
                     continue
@@ -273,19 +233,15 @@ class SampleDraws:
         return self._kept[key]
 
 
-class GaussianNoise(ScaledNoise):
+class GaussianNoise(Noise):
     """x̃ = x + ε, ε ~ N(0, s² I) with the standard deviation s of `std`: γσ_x, or √(γσ_x)."""
 
     def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
         """ε of standard deviation 1."""
         return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
 
-    def applied(self, clean: Tensor, drawn: Tensor, std: Tensor | float) -> Tensor:
-        """x + ε."""
-        return drawn.mul(std).add_(clean)
 
-
-class UniformNoise(ScaledNoise):
+class UniformNoise(Noise):
     """x̃ = x + ε, ε uniform with the standard deviation of `std`."""
 
     def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
@@ -293,11 +249,11 @@ class UniformNoise(ScaledNoise):
         return torch.rand(like.shape, generator=generator, device=like.device, dtype=like.dtype).sub_(0.5)
 
     def applied(self, clean: Tensor, drawn: Tensor, std: Tensor | float) -> Tensor:
-        """x + ε."""
-        return drawn.mul(math.sqrt(12) * std).add_(clean)
+        """x + √12 std · draw."""
+        return super().applied(clean, drawn, math.sqrt(12) * std)
 
 
-class LaplaceNoise(ScaledNoise):
+class LaplaceNoise(Noise):
     """x̃ = x + ε, ε from the Laplace distribution with the standard deviation of `std`."""
 
     def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
@@ -306,11 +262,11 @@ class LaplaceNoise(ScaledNoise):
         return size * (torch.randint(2, like.shape, generator=generator, device=like.device) * 2 - 1)
 
     def applied(self, clean: Tensor, drawn: Tensor, std: Tensor | float) -> Tensor:
-        """x + ε: the draw times std / √2."""
-        return clean + drawn * (std / math.sqrt(2))
+        """x + std / √2 · draw."""
+        return super().applied(clean, drawn, std / math.sqrt(2))
 
 
-class TokenDropout(ScaledNoise):
+class TokenDropout(Noise):
     """Sets each token's embedding to 0 with probability γ; σ_x and ``noise_is`` have no effect."""
 
     def __init__(self, level: float, sigma: float | None = 1.0, seed: int = 0, noise_is: str = "std"):
@@ -335,11 +291,8 @@ class Corruption(Noise):
 
     Args:
         function: Takes a tensor (…, H), the standard deviation of `std` and a generator on the tensor's device, and
-            returns a tensor of the same shape. It must draw from that generator alone.
-        level: γ ≥ 0; at 0 the function is not called.
-        sigma: σ_x; None measures it in every batch.
-        seed: The user's seed.
-        noise_is: Whether γσ_x is the noise's ``"std"`` or its ``"variance"``.
+            returns a tensor of the same shape. It must draw from that generator alone. At the level 0 it is not called.
+        level, sigma, seed, noise_is: As in `Noise`.
     """
 
     def __init__(
@@ -374,3 +327,8 @@ def _std(clean: Tensor, keep: Tensor | None) -> Tensor:
     count = data.sum()
     mean = torch.where(data, wide, 0).sum() / count
     return (torch.where(data, wide - mean, 0).square().sum() / count).sqrt()
+
+
+def _of_number(seed: int, index: int) -> torch.Generator:
+    """A generator on the CPU for the sample of this number."""
+    return torch.Generator("cpu").manual_seed(of_sample(seed, int(index)))

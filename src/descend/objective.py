@@ -21,7 +21,6 @@ from descend.models.vit import ViTDenoiser
 from descend.noise import Noise
 from descend.tasks import Task
 from descend.tasks.base import GROUP, LABELS
-from descend.tasks.text import Classification
 from descend.tiles import TargetSample, rows_per_tile, tiled
 from descend.transfer import uploaded
 
@@ -186,11 +185,7 @@ class Objective(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The exits' weighted sum, their losses summed over the targets (L+1,), and the last exit's prediction.
 
-        Args:
-            inputs: Of the model.
-            target: The targets of the predictions.
-            weights: Of each exit; in a compiled graph a tensor, whose numbers are not known.
-            learned: Which exits have a gradient.
+        ``learned`` says which exits have a gradient. In a compiled graph the weights are a tensor of unknown numbers.
         """
         parts: dict[int, Tensor] = {}
         weighted: list[Tensor] = []
@@ -216,26 +211,29 @@ class Objective(nn.Module):
         compiled graph come one by one, see `LayeredModel.predictions`.
         """
         model = self.model
-        batches = [[exit for exit, learns in enumerate(learned) if learns == wanted] for wanted in (False, True)]
         if model.reads_together:
             states = model.layer_outputs(inputs)
-            for exits in filter(None, batches):
-                with nullcontext() if learned[exits[0]] else torch.no_grad():
-                    predictions = model.read_together([states[exit] for exit in exits], inputs)
+
+            def read(exits: list[int]) -> Tensor:
+                return model.read_together([states[exit] for exit in exits], inputs)
+        else:
+            one_by_one = iter(model.predictions(inputs))
+            first = next(one_by_one)
+            most = TOGETHER_ON_CPU if first.device.type == "cpu" else TOGETHER
+            if first.nbytes * len(learned) > most or not self.task.separable or torch.compiler.is_compiling():
+                for exit, prediction in enumerate(chain([first], one_by_one)):
+                    yield [exit], [prediction if learned[exit] else prediction.detach()]
+                return
+            held = [first, *one_by_one]
+
+            def read(exits: list[int]) -> Tensor:
+                return torch.stack([held[exit] for exit in exits])
+
+        for wanted in (False, True):
+            if exits := [exit for exit, learns in enumerate(learned) if learns == wanted]:
+                with nullcontext() if wanted else torch.no_grad():
+                    predictions = read(exits)
                 yield exits, predictions
-            return
-        one_by_one = iter(model.predictions(inputs))
-        first = next(one_by_one)
-        most = TOGETHER_ON_CPU if first.device.type == "cpu" else TOGETHER
-        if first.nbytes * len(learned) > most or not self.task.separable or torch.compiler.is_compiling():
-            for exit, prediction in enumerate(chain([first], one_by_one)):
-                yield [exit], [prediction if learned[exit] else prediction.detach()]
-            return
-        held = [first, *one_by_one]
-        for exits in filter(None, batches):
-            with nullcontext() if learned[exits[0]] else torch.no_grad():
-                stacked = torch.stack([held[exit] for exit in exits])
-            yield exits, stacked
 
     def _tiles(
         self, model: LayeredCausalLM, inputs: Any, target: Tensor, weights: Sequence[float], inner: bool
@@ -291,12 +289,9 @@ class Objective(nn.Module):
             others = torch.cat([last_exit, tokens[None]])
         return lagrangian, sums * uploaded(scales, sums), others
 
-    def check_data(
-        self, datasets: Mapping[str, Any], collate: Callable[[list[Any]], Any], *, noise: bool | None = None
-    ) -> None:
+    def check_data(self, datasets: Mapping[str, Any], collate: Callable[[list[Any]], Any], *, noise: bool) -> None:
         """Check that samples fit the model and the task, see `descend.contract.check_data`."""
-        noisy = self.noise is not None if noise is None else noise
-        check_data(self.model, self.task, datasets, collate, noise=noisy)
+        check_data(self.model, self.task, datasets, collate, noise=noise)
 
     @property
     def sample_fields(self) -> list[str] | None:
@@ -317,12 +312,6 @@ class Objective(nn.Module):
     def _no_split_modules(self) -> Any:
         """The classes of blocks, by which Accelerate shards: Transformers' own lists include embeddings."""
         return sorted({type(block).__name__ for block in self.model.layer_modules})
-
-    @property
-    def has_logits(self) -> bool:
-        """Whether every layer gives logits of classes that one temperature can divide."""
-        model = self.model
-        return isinstance(self.task, Classification) and isinstance(model, LayeredClassifier) and model.can_be_tempered
 
     def read_outside_forward(self, look: Callable[[], None]) -> None:
         """Call something that reads the model outside its forward pass; FSDP2 registers this as a forward method."""

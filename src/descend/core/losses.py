@@ -48,11 +48,9 @@ class LossSums:
         return batch
 
     def add(self, other: "LossSums", *, idle: bool = False) -> None:
-        """Add other sums, without waiting for those on their way.
+        """Add other sums, without waiting for those on their way; further ones are left out where these have none.
 
-        Args:
-            other: The sums; further ones are left out where these have none.
-            idle: Whether they count nothing, because another rank counts their samples.
+        If ``idle``, they count nothing, because another rank counts their samples.
         """
         self.device = other.device
         if not idle:

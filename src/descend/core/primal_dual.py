@@ -37,12 +37,9 @@ class PrimalDual:
         optimizer.step(); optimizer.zero_grad()
         dual.observe(losses.detach()); dual.step()
 
-    With accumulation call `observe` once per micro-batch, with its sums and its count, and `step` once per optimizer
-    step. In a process group the observed sums and counts are added over the ranks, so every rank holds the same
-    multipliers; each dual step checks that, at the cost of two more numbers. If a gradient scaler skips the primal
-    step, call `skip` instead of `step`.
-
-    All tensors of a PrimalDual are on the CPU in double precision, whatever torch's defaults are.
+    With accumulation call `observe` once per micro-batch, and `step` once per optimizer step, or `skip` if a gradient
+    scaler skipped it. In a process group the observed sums and counts are added over the ranks, so every rank holds the
+    same multipliers; each dual step checks that. All tensors are on the CPU in double precision.
 
     Args:
         problem: The constrained problem.
@@ -80,9 +77,9 @@ class PrimalDual:
         options: Mapping[str, Any] | None = None,
         horizon: int | None = None,
     ):
-        if every != "epoch" and not (_whole(every) and every >= 1):
+        if every != "epoch" and not (type(every) is int and every >= 1):
             raise InputError(f"every must be a number of steps, at least 1, or 'epoch'; got {every!r}.")
-        if not (_whole(warmup) and warmup >= 0):
+        if not (type(warmup) is int and warmup >= 0):
             raise InputError(f"warmup must be a number of steps, 0 for none; got {warmup}.")
         if slack not in ("implicit", "explicit"):
             raise InputError(f"slack must be 'implicit' or 'explicit'; got {slack!r}.")
@@ -93,11 +90,10 @@ class PrimalDual:
                 f"explicit slack needs a positive resilience; got {resilience}. For hard constraints use "
                 "slack='implicit'."
             )
-        self.problem = problem
-        self.warmup = warmup
-        self.every = every
-        self.resilience = resilience
+        self.problem, self.warmup, self.every, self.resilience = problem, warmup, every, resilience
         self.steps = 0
+        self.moved = False
+        """Whether a dual step was taken, in this run or in the one that it resumes; until then λ is where it starts."""
         lr = LEARNING_RATES.get(optimizer, 0.0) if lr is None else lr  # `rule` names an unknown optimizer
         self._multipliers = torch.zeros(problem.depth + 1, dtype=torch.float64, device="cpu")
         self._ascent = rule(self._multipliers, optimizer, lr, options or {}, maximize=True)
@@ -115,7 +111,6 @@ class PrimalDual:
             self._restart_slack()
         # The losses at which a target takes its coefficients; ones before the first losses.
         self._reference = torch.ones(problem.depth + 1, dtype=torch.float64, device="cpu")
-        self._referred = False
         self._totals = LossSums(problem.depth)  # on this rank since the last dual step
         self._pending = LossSums(problem.depth)  # in the current primal step
         self._observed = False
@@ -131,12 +126,8 @@ class PrimalDual:
         return self._slack.clone() if self._explicit else self.resilience * self._multipliers
 
     def plan(self, steps: int) -> None:
-        """Set the length of the run, in primal steps; with ``every="epoch"`` in epochs.
-
-        Raises:
-            InputError: If ``steps`` is not a whole number of at least 0.
-        """
-        if not (_whole(steps) and steps >= 0):
+        """Set the length of the run, in primal steps; with ``every="epoch"`` in epochs."""
+        if not (type(steps) is int and steps >= 0):
             raise InputError(f"the length of the run must be a number of steps; got {steps}.")
         dual_steps = steps if self.every == "epoch" else -(-steps // self.every)
         for group in self._ascent.param_groups:
@@ -147,11 +138,6 @@ class PrimalDual:
     def warm(self) -> bool:
         """Whether warm-up is over and the constraints take part."""
         return self.steps >= self.warmup
-
-    @property
-    def moved(self) -> bool:
-        """Whether a dual step was taken, in this run or in the one that it resumes; until then λ is where it starts."""
-        return self._referred
 
     @property
     def inner(self) -> bool:
@@ -172,9 +158,6 @@ class PrimalDual:
         """L̂ at the current multipliers, eq. (5), a scalar for ``backward``; during warm-up the objective only.
 
         The slack's own terms, λᵀu and its cost, do not depend on the model and are left out.
-
-        Args:
-            losses: f_0 … f_L, shape (L+1,), of this batch.
         """
         if not self.warm:
             return self.problem.goal(losses)
@@ -187,12 +170,11 @@ class PrimalDual:
         pass mean losses with the count 1 if all batches have the same size.
 
         Args:
-            sums: Detached losses summed over the batch's samples (or tokens), shape (L+1,), or with their counts.
-            count: The number of samples (or tokens) in the sums; 0 for a batch without any. Not used with `LossSums`.
+            sums: Detached losses summed over the batch's targets, shape (L+1,), or with their counts.
+            count: The number of targets in the sums; 0 for a batch without any. Not used with `LossSums`.
 
         Raises:
-            InputError: If the shape is wrong, the losses are not detached, the count is negative or not finite, or the
-                count is 0 and the sums are not.
+            InputError: If the losses are not detached, or the count is no number of samples.
         """
         if not isinstance(sums, LossSums):
             self.problem._check(sums)
@@ -201,7 +183,7 @@ class PrimalDual:
             number = float(count)
             if not 0 <= number < math.inf:
                 raise InputError(f"count must be the number of samples in the sums, at least 0; got {number}.")
-            if number == 0 and bool(sums.any()):
+            if not number and bool(sums.any()):
                 raise InputError(f"a count of 0 needs sums of 0; got {sums.tolist()}. Give the number of samples.")
             sums = LossSums.of(sums, number, self.problem.depth)
         self._observed = True
@@ -217,16 +199,15 @@ class PrimalDual:
         Raises:
             NonFiniteLossError: If a loss is NaN or infinite, or a multiplier would be; the multipliers have not moved.
             RanksDifferError: If the ranks of a process group hold different multipliers or slack; none has moved.
-            InputError: If nothing was observed, or the target can't bound a loss: a negative one, except with α in the
-                difference form, or in the ratio form one of 0.
+            InputError: If nothing was observed, or the target can't bound a loss.
         """
         warm = self.warm
         self.steps += 1
         self._close_step()
         if not warm:
             self._totals.clear()
-            return False
-        if self.every == "epoch" or (self.steps - self.warmup) % self.every or not self.problem.constrained:
+        due = warm and self.every != "epoch" and not (self.steps - self.warmup) % self.every
+        if not due or not self.problem.constrained:
             return False
         moved = self._ascend()  # before the check below: it has a collective, which all ranks must enter
         observed, self._observed = self._observed, False
@@ -248,12 +229,9 @@ class PrimalDual:
             self._restart_slack()
 
     def state_dict(self) -> dict[str, Any]:
-        """The full state: a run that resumes from it is bit-identical.
-
-        Vectors are in double precision. They may pass through JSON as lists: Python writes doubles without loss.
-        """
+        """The full state: a run that resumes from it, or from its JSON, is bit-identical."""
         state: dict[str, Any] = {"kind": self._kind, "in_force": self.problem.in_force.clone()}
-        state |= {"steps": self.steps, "warmup": self.warmup, "referred": self._referred}
+        state |= {"steps": self.steps, "warmup": self.warmup, "referred": self.moved}
         state |= {name: vector.clone() for name, vector in self._vectors.items()}
         for name, (vector, optimizer) in self._optimizers.items():
             state[name] = {key: value.to(torch.float64, copy=True) for key, value in optimizer.state[vector].items()}
@@ -263,8 +241,7 @@ class PrimalDual:
         """Restore the state of `state_dict`, or its JSON. Settings of the optimizers stay those of this object.
 
         Raises:
-            InputError: If the state has another depth, other constraints, or another optimizer or kind of slack.
-                Nothing is changed then.
+            InputError: If it is that of other constraints, or another optimizer or kind of slack; nothing is changed.
         """
         if "in_force" not in state:
             raise InputError(
@@ -287,7 +264,7 @@ class PrimalDual:
                 f"the saved multipliers are those of {_names(in_force)}; this problem constrains "
                 f"{_names(self.problem.in_force)}. Use the first layer and the cap of the run that saved them."
             )
-        self.steps, self.warmup, self._referred = state["steps"], state["warmup"], state["referred"]
+        self.steps, self.warmup, self.moved = state["steps"], state["warmup"], state["referred"]
         for name, vector in self._vectors.items():
             vector.copy_(_double(state[name]))
         for name, (vector, optimizer) in self._optimizers.items():
@@ -326,11 +303,8 @@ class PrimalDual:
     def _over_ranks(self) -> Tensor:
         """Σ f_l and their count since the last dual step, over all ranks, (L+2,); all must hold the same λ and u.
 
-        They do if a weighted sum s of λ and u obeys R Σs² = (Σs)² over the R ranks. A relative difference of 1e-15,
-        from rounding on different processors, is accepted; a rank that differs by √R millionths of s is not.
-
-        Raises:
-            RanksDifferError: On all ranks.
+        They do if a weighted sum s of λ and u obeys R Σs² = (Σs)² over the R ranks, up to rounding on different
+        processors; a rank that differs by √R millionths of s raises an error on all.
         """
         totals = torch.cat([self._totals.values, self._totals.counts[-1:]])
         if not (distributed.is_available() and distributed.is_initialized()):
@@ -361,12 +335,13 @@ class PrimalDual:
         if not losses.isfinite().all():
             layers = (~losses.isfinite()).nonzero().flatten().tolist()
             raise NonFiniteLossError(f"the loss of layer {layers} is not finite: {losses.tolist()}.")
-        memory = self.problem.memory if self._referred else 0.0
+        memory = self.problem.target.memory if self.moved else 0.0
         reference = memory * self._reference + (1 - memory) * losses
-        gap = self.problem.violations(losses, reference) / self.problem.units(reference)
+        gap = self.problem.violations(losses, reference)
+        gap[1:] /= self.problem.target.units(reference)[1:]  # the cap's unit is 1
         if not gap.isfinite().all():
             raise InputError(f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'.")
-        self._reference, self._referred = reference, True
+        self._reference, self.moved = reference, True
         before = self._multipliers.clone()
         self._move(self._multipliers, self._ascent, gap - self.slack)
         if not self._multipliers.isfinite().all():
@@ -390,8 +365,3 @@ def _names(in_force: Tensor) -> str:
 def _double(values: Any) -> Tensor:
     """A copy of numbers, of a tensor or of JSON, as a tensor in double precision on the CPU."""
     return torch.as_tensor(values, dtype=torch.float64, device="cpu").clone()
-
-
-def _whole(value: object) -> bool:
-    """Whether a value is an int, but not a bool."""
-    return isinstance(value, int) and not isinstance(value, bool)

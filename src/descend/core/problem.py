@@ -81,19 +81,18 @@ class DescentProblem:
             raise InputError(f"cap_layer must be from 0 to depth = {depth}; got {cap_layer}.")
         self.depth = depth
         self.alpha = None if alpha is None else step_sizes(alpha, depth)
-        self.target = StepTarget(self.alpha, first, form, stop_gradient) if self.alpha else target
+        if target is None:
+            target = StepTarget(self.alpha or [0.0] * depth, first, form if self.alpha else "difference", stop_gradient)
+        self.target = target
         self.cap = cap if self.alpha else None
         self.cap_layer = first if cap_layer is None else cap_layer
         self.first = first
         self.form: Form = form
         self.stop_gradient = stop_gradient
         self.objective = _objective(objective, depth)
-        self._weighed: list[int] = self.objective.nonzero().flatten().tolist()
-
         self.in_force = torch.zeros(depth + 1, dtype=torch.bool, device="cpu")
-        if self.target is not None:
-            self.in_force[first + 1 :] = True
-            self.in_force[0] = self.cap is not None
+        self.in_force[first + 1 :] = bool(self.alpha) or not isinstance(target, StepTarget)
+        self.in_force[0] = self.cap is not None
 
     @property
     def constrained(self) -> bool:
@@ -106,89 +105,58 @@ class DescentProblem:
         return bool(self.objective[:-1].any())
 
     def goal(self, losses: Tensor) -> Tensor:
-        """The objective Σ_l c_l f_l, a scalar; by default f_L.
-
-        Args:
-            losses: f_0 … f_L, shape (L+1,).
-        """
+        """The objective Σ_l c_l f_l, a scalar; by default f_L."""
         self._check(losses)
-        # Leave out losses of weight 0: 0 times a loss that is NaN or infinite would be NaN.
-        return torch.dot(self.objective[self._weighed].to(losses), losses[self._weighed])
-
-    @property
-    def memory(self) -> float:
-        """The decay of the reference losses at each dual step, see `Target.memory`."""
-        return 0.0 if self.target is None else self.target.memory
+        return _weighted(self.objective, losses)
 
     def violations(self, losses: Tensor, reference: Tensor | None = None) -> Tensor:
         """The violation of each constraint: f_l − (1−α_l) f_{l−1} or its ratio form, and f_first − cap at entry 0.
 
-        Args:
-            losses: f_0 … f_L, shape (L+1,).
-            reference: The losses from which the target computes its coefficients, shape (L+1,); by default ``losses``.
+        It is positive if violated, 0 if a constraint is not in force.
 
-        Returns:
-            Shape (L+1,); positive if violated, 0 if a constraint is not in force.
+        Args:
+            losses: f_0 … f_L.
+            reference: The losses from which the target computes its coefficients; by default ``losses``.
 
         Raises:
             InputError: If ``losses`` has another shape, or the target can't bound a negative loss: only α in the
                 difference form can.
         """
         self._check(losses)
-        if self.target is not None:
+        if self.constrained:
             self.target.refuse_negative(losses)
         return self._violations(losses, reference)
 
     def _violations(self, losses: Tensor, reference: Tensor | None) -> Tensor:
         """As `violations`, but without checking the values, which would synchronize with a GPU."""
-        if self.target is None:
-            return torch.zeros_like(losses)
-        return self._with_cap(
-            self.target.violations(losses, losses if reference is None else reference.to(losses)), losses
-        )
+        at = losses if reference is None else reference.to(losses)
+        return self._with_cap(self._above_cap(losses), self.target.violations(losses, at))
 
-    def _with_cap(self, descent: Tensor, losses: Tensor) -> Tensor:
-        """The cap's violation at entry 0 of those of the target, and 0 where a constraint is not in force."""
-        cap = losses[self.cap_layer] - (self.cap or 0.0)
-        return torch.where(self.in_force.to(losses.device), torch.cat([cap[None], descent[1:]]), 0.0)
+    def _above_cap(self, losses: Tensor) -> Tensor:
+        return losses[self.cap_layer] - (self.cap or 0.0)
+
+    def _with_cap(self, cap: Tensor, descent: Tensor) -> Tensor:
+        """A number of the cap at entry 0 of those of the target, and 0 where a constraint is not in force."""
+        return torch.where(self.in_force.to(descent.device), torch.cat([cap[None], descent[1:]]), 0.0)
 
     def pieces(self, losses: Tensor) -> Tensor:
-        """The smooth functions of the losses that `join` makes the violations of, see `Target.pieces`.
-
-        Args:
-            losses: f_0 … f_L, shape (L+1,).
-
-        Returns:
-            Shape (K, L+1): K = 1 unless bounds are the lowest or highest of several.
-        """
+        """The smooth functions of the losses that `join` makes the violations of, (K, L+1), see `Target.pieces`."""
         self._check(losses)
-        if self.target is None:
-            return torch.zeros_like(losses)[None]
-        return torch.stack([self._with_cap(each, losses) for each in self.target.pieces(losses, losses)])
+        cap = self._above_cap(losses)
+        return torch.stack([self._with_cap(cap, piece) for piece in self.target.pieces(losses)])
 
-    def join(self, pieces: Tensor) -> Tensor:
+    @staticmethod
+    def join(pieces: Tensor) -> Tensor:
         """The violations (L+1,) from their `pieces` (K, L+1); does not fall where a piece rises."""
-        return pieces[0] if self.target is None else self.target.join(pieces.unbind())
+        return pieces[0] if len(pieces) == 1 else torch.maximum(pieces[0], pieces[1:].amin(0))
 
     def bounds(self, losses: Tensor) -> Tensor:
         """The right-hand side of each constraint: the cap at entry 0, (1−α_l) f_{l−1} at entry l.
 
         In the ratio form it is 1−α_l. Entries of constraints that are not in force are 0.
-
-        Args:
-            losses: f_0 … f_L, shape (L+1,).
-
-        Returns:
-            Shape (L+1,).
         """
         self._check(losses)
-        bounds = torch.zeros_like(losses) if self.target is None else self.target.bounds(losses, losses)
-        return torch.cat([losses.new_tensor([self.cap or 0.0]), bounds[1:]])
-
-    def units(self, reference: Tensor) -> Tensor:
-        """The unit in which a dual step measures each violation, shape (L+1,); the cap's is 1."""
-        units = torch.ones_like(reference) if self.target is None else self.target.units(reference)
-        return torch.cat([torch.ones_like(reference[:1]), units[1:]])
+        return self._with_cap(losses.new_tensor(self.cap or 0.0), self.target.bounds(losses, losses))
 
     def floor(self, losses: Tensor) -> Tensor:
         """The upper bound on the last loss from all constraints of α together: f_first Π_l (1−α_l), a scalar."""
@@ -205,42 +173,34 @@ class DescentProblem:
         With another target the terms of the sum are its `Target.penalties`. Without constraints, whatever the
         objective, it is the last layer's loss. Selecting a constrained model by that loss would prefer one from early
         in training, before the constraints took effect.
-
-        Args:
-            losses: f_0 … f_L, shape (L+1,).
         """
-        if self.target is None:
-            return losses[-1]
         self._check(losses)
-        cap = (losses[self.cap_layer] - (self.cap or 0.0)).clamp(min=0.0)
-        penalties = torch.cat([cap[None], self.target.penalties(losses)[1:]])
-        return losses[-1] + torch.where(self.in_force.to(losses.device), penalties, 0.0).sum()
+        penalties = self._with_cap(self._above_cap(losses).clamp(min=0.0), self.target.penalties(losses))
+        return losses[-1] + penalties.sum()
 
     @property
     def limits(self) -> list[float | None]:
         """1−α_l, the largest allowed ratio f_l / f_{l−1}, at entry l; None if there is no such constraint."""
-        if not isinstance(self.target, StepTarget):
+        if not self.alpha or not isinstance(self.target, StepTarget):
             return [None] * (self.depth + 1)
-        rates = self.target.rates.tolist()
-        return [rate if layer > self.first else None for layer, rate in enumerate(rates)]
+        rates = enumerate(self.target.rates.tolist())
+        return [rate if layer > self.first else None for layer, rate in rates]
 
     def lagrangian(self, losses: Tensor, multipliers: Tensor, reference: Tensor | None = None) -> Tensor:
         """L̂ = Σ_l c_l f_l + Σ_l λ_l (f_l − (1−α_l) f_{l−1}) + λ_0 (f_cap − cap), eq. (5), a scalar.
 
         Args:
-            losses: f_0 … f_L, shape (L+1,).
-            multipliers: λ, shape (L+1,); entry 0 is the cap's.
+            losses: f_0 … f_L.
+            multipliers: λ; entry 0 is the cap's.
             reference: The losses from which the target computes its coefficients; by default the detached losses. For
                 a target whose bounds are constants of the primal step the result is Σ_l w_l f_l, with `weights` at
                 the reference.
         """
         self._check(losses)
-        self._check_multipliers(multipliers)
-        if self.target is not None and not isinstance(self.target, StepTarget):
+        self._check(multipliers, "multipliers")
+        if not isinstance(self.target, StepTarget):
             at = losses.detach() if reference is None else reference
-            weights = self.weights(multipliers, at)
-            nonzero = weights.nonzero().flatten().tolist()
-            return torch.dot(weights[nonzero].to(losses), losses[nonzero])
+            return _weighted(self.weights(multipliers, at), losses)
         return self.goal(losses) + torch.dot(multipliers.to(losses), self._violations(losses, reference))
 
     def weights(self, multipliers: Tensor, losses: Tensor | None = None) -> Tensor:
@@ -251,24 +211,21 @@ class DescentProblem:
         `Target.slopes`.
 
         Args:
-            multipliers: λ, shape (L+1,); entry 0 is the cap's.
-            losses: f_0 … f_L, shape (L+1,). The ratio form, which is not linear, is differentiated there, and a
-                `GeometricTarget` computes its coefficients from them. The difference form does not use them.
-
-        Returns:
-            Shape (L+1,), dtype and device of ``multipliers``.
+            multipliers: λ; entry 0 is the cap's.
+            losses: f_0 … f_L. The ratio form, which is not linear, is differentiated there, and a `GeometricTarget`
+                computes its coefficients from them. The difference form does not use them.
 
         Raises:
             InputError: If losses are needed and not given.
         """
-        self._check_multipliers(multipliers)
+        self._check(multipliers, "multipliers")
         weights = self.objective.to(multipliers, copy=True)
-        if self.target is None:
-            return weights
         if losses is None:
-            if not isinstance(self.target, StepTarget) or self.form == "ratio":
-                why = "ratio form is not linear" if self.form == "ratio" else "target's bounds depend on the losses"
-                raise InputError(f"the {why}: pass the losses where to take its weights.")
+            if not isinstance(self.target, StepTarget) or self.target.form == "ratio":
+                raise InputError(
+                    "the ratio form is not linear, and another target's bounds depend on the losses: pass the losses "
+                    "where to take the weights."
+                )
             losses = torch.ones_like(multipliers)
         self._check(losses)
         descent = torch.where(self.in_force.to(multipliers.device), multipliers, 0.0)
@@ -277,35 +234,34 @@ class DescentProblem:
         weights[self.cap_layer] += cap
         return weights / weights.sum() if self.target.normalized else weights
 
-    def _check(self, losses: Tensor) -> None:
-        if not isinstance(losses, Tensor):
+    def _check(self, values: Tensor, name: str = "losses") -> None:
+        """Raise an error unless ``values`` are one tensor with an entry for each layer output."""
+        if not isinstance(values, Tensor):
             raise InputError(
-                f"losses must be one tensor, (L+1,) = ({self.depth + 1},); got a {type(losses).__name__}. Make one of "
+                f"{name} must be one tensor, (L+1,) = ({self.depth + 1},); got a {type(values).__name__}. Make one of "
                 "a list by torch.stack, which keeps gradients."
             )
-        if losses.shape != (self.depth + 1,):
+        if values.shape != (self.depth + 1,):
             raise InputError(
-                f"losses must have shape (L+1,) = ({self.depth + 1},), one per layer output; got "
-                f"{tuple(losses.shape)}. Does the model expose its embedding output?"
+                f"{name} must have shape (L+1,) = ({self.depth + 1},), one entry per layer output and one for the "
+                f"embedding or the cap; got {tuple(values.shape)}."
             )
 
-    def _check_multipliers(self, multipliers: Tensor) -> None:
-        if multipliers.shape != (self.depth + 1,):
-            raise InputError(
-                f"multipliers must have shape (L+1,) = ({self.depth + 1},), the cap's and one per layer; got "
-                f"{tuple(multipliers.shape)}."
-            )
+
+def _weighted(weights: Tensor, losses: Tensor) -> Tensor:
+    """Σ_l w_l f_l without losses of weight 0, because 0 times a loss that is NaN or infinite would be NaN."""
+    nonzero = weights.nonzero().flatten().tolist()
+    return torch.dot(weights[nonzero].to(losses), losses[nonzero])
 
 
 def _objective(weights: Sequence[float] | None, depth: int) -> Tensor:
     """c_0 … c_L, in double precision on the CPU."""
     if weights is None:
         weights = [0.0] * depth + [1.0]
-    given = [float(weight) for weight in weights]
-    objective = torch.tensor(given, dtype=torch.float64, device="cpu")
-    if len(given) != depth + 1 or not (objective.isfinite() & (objective >= 0)).all() or not objective.any():
+    objective = torch.tensor([float(weight) for weight in weights], dtype=torch.float64, device="cpu")
+    if len(objective) != depth + 1 or not (objective.isfinite() & (objective >= 0)).all() or not objective.any():
         raise InputError(
             f"objective must be L+1 = {depth + 1} weights of at least 0, one per layer output and not all 0; got "
-            f"{given}."
+            f"{objective.tolist()}."
         )
     return objective

@@ -23,13 +23,7 @@ class Rule(torch.optim.Optimizer):
                     self.move(parameter, parameter.grad, group)
 
     def move(self, parameter: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> None:
-        """Move one parameter in place.
-
-        Args:
-            parameter: The values.
-            gradient: Their gradient, of the same shape.
-            group: The rule's arguments by name.
-        """
+        """Move one parameter in place; ``group`` holds the rule's arguments by name."""
         raise NotImplementedError
 
 
@@ -170,12 +164,9 @@ def rule(values: Tensor, name: str, lr: float, options: Mapping[str, Any], *, ma
             )
         if option not in takes:
             raise InputError(f"the dual optimizer {name!r} takes the options {', '.join(takes)}; got {option!r}.")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"{option} of the dual optimizer must be a number; got {value}.")
+        if isinstance(value, str) or (isinstance(value, float) and not math.isfinite(value)):
+            raise InputError(f"{option} of the dual optimizer must be a number; got {value!r}.")
     try:
-        optimizer = RULES[name]([values], lr=lr, maximize=maximize, **options)
+        return RULES[name]([values], lr=lr, maximize=maximize, **options)
     except (TypeError, ValueError, IndexError) as error:
         raise InputError(f"the dual optimizer {name!r} does not take these options: {error}") from None
-    if texts := [option for option, value in options.items() if isinstance(value, str)]:
-        raise InputError(f"{texts[0]} of the dual optimizer must be a number; got {options[texts[0]]!r}.")
-    return optimizer

@@ -28,7 +28,8 @@ class Target(ABC):
 
     Every vector has the shape (L+1,), and its entry l belongs to layer l. Layer 0 has no descent constraint, so callers
     ignore entry 0 of a target's results. ``losses`` are f_0 … f_L. ``reference`` are the losses from which a target
-    computes its coefficients: a running mean in training, the losses themselves in a verdict.
+    computes its coefficients: a running mean in training, the losses themselves in a verdict. A violation is positive
+    if its constraint is violated.
 
     Attributes:
         first: The exit where the chain starts; constraints up to it are not in force.
@@ -43,40 +44,34 @@ class Target(ABC):
 
     @abstractmethod
     def bounds(self, losses: Tensor, reference: Tensor) -> Tensor:
-        """The right-hand side of each constraint, shape (L+1,)."""
+        """The right-hand side of each constraint."""
+
+    def violations(self, losses: Tensor, reference: Tensor) -> Tensor:
+        """Left-hand side minus right-hand side of each constraint; by default f_l − bound_l."""
+        return losses - self.bounds(losses, reference)
 
     @abstractmethod
-    def violations(self, losses: Tensor, reference: Tensor) -> Tensor:
-        """Left-hand side minus right-hand side of each constraint, shape (L+1,); positive if violated."""
-
-    def pieces(self, losses: Tensor, reference: Tensor) -> list[Tensor]:
-        """The smooth functions of the losses that `join` makes the violations of, each of shape (L+1,).
+    def pieces(self, losses: Tensor) -> list[Tensor]:
+        """The violations as smooth functions of the losses, on both sides of the constraints; one list entry for each.
 
         A bound that is the lower or the higher of several has a kink where these tie, and one slope does not tell how
-        the violation varies there.
+        the violation varies there. The violation is the larger of the first piece and the lowest of the others.
         """
-        return [self.violations(losses, reference)]
 
-    def join(self, pieces: Sequence[Tensor]) -> Tensor:
-        """The violations from their `pieces`, shape (L+1,); does not fall where a piece rises."""
-        return pieces[0]
-
-    @abstractmethod
     def units(self, reference: Tensor) -> Tensor:
-        """The unit in which the dual step measures each violation, shape (L+1,)."""
+        """The unit in which the dual step measures each violation; by default 1."""
+        return torch.ones_like(reference)
 
     @abstractmethod
     def slopes(self, multipliers: Tensor, reference: Tensor) -> Tensor:
-        """The gradient of the constraints' part of the Lagrangian with respect to the losses, shape (L+1,).
+        """The gradient of the constraints' part of the Lagrangian with respect to the losses, at ``reference``.
 
-        Args:
-            multipliers: λ, shape (L+1,), 0 at entry 0 and where a constraint is not in force.
-            reference: Shape (L+1,).
+        ``multipliers`` are 0 at entry 0 and where a constraint is not in force.
         """
 
     @abstractmethod
     def penalties(self, losses: Tensor) -> Tensor:
-        """The contribution of each violation to the merit, in units of the losses, shape (L+1,)."""
+        """The contribution of each violation to the merit, in units of the losses."""
 
     def refuse_negative(self, losses: Tensor) -> None:
         """Raise an `InputError` for losses that this target can't bound; by default for any below 0."""
@@ -105,14 +100,16 @@ class StepTarget(Target):
 
     def violations(self, losses: Tensor, reference: Tensor) -> Tensor:
         """f_l − (1−α_l) f_{l−1}, or f_l / f_{l−1} − (1−α_l)."""
-        before = _before(losses.detach() if self.stop_gradient else losses)
-        if self.form == "difference":
-            return losses - self.rates.to(losses) * before
-        return losses / self._divisors(before) - self.rates.to(losses)
+        return self._above(losses, losses.detach() if self.stop_gradient else losses)
 
-    def units(self, reference: Tensor) -> Tensor:
-        """1: violations are in units of the losses, those of the ratio form are bare numbers."""
-        return torch.ones_like(reference)
+    def pieces(self, losses: Tensor) -> list[Tensor]:
+        """The violations, differentiated through both sides."""
+        return [self._above(losses, losses)]
+
+    def _above(self, losses: Tensor, right: Tensor) -> Tensor:
+        if self.form == "difference":
+            return losses - self.rates.to(losses) * _before(right)
+        return losses / self._divisors(_before(right)) - self.rates.to(losses)
 
     def slopes(self, multipliers: Tensor, reference: Tensor) -> Tensor:
         """λ_l − (1−α_{l+1}) λ_{l+1}; λ_l with ``stop_gradient``; those of the ratio form at ``reference``."""
@@ -131,11 +128,7 @@ class StepTarget(Target):
         return (losses - self.rates.to(losses) * _before(losses)).clamp(min=0.0)
 
     def refuse_negative(self, losses: Tensor) -> None:
-        """Raise an error for negative losses in the ratio form: dividing by one reverses the inequality.
-
-        Raises:
-            InputError: If the form is ``"ratio"`` and a loss in a denominator is negative.
-        """
+        """Raise an `InputError` for a negative loss in a denominator: dividing by it reverses the inequality."""
         if self.form == "ratio" and bool((losses[self.first : -1] < 0).any()):
             raise InputError(f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'.")
 
@@ -198,19 +191,10 @@ class GeometricTarget(Target):
         lower = torch.where(at_reference[0] <= at_reference[1], step, line)
         return torch.cat([losses[: self.first + 1], lower])
 
-    def violations(self, losses: Tensor, reference: Tensor) -> Tensor:
-        """f_l − bound_l."""
-        return losses - self.bounds(losses, reference)
-
-    def pieces(self, losses: Tensor, reference: Tensor) -> list[Tensor]:
+    def pieces(self, losses: Tensor) -> list[Tensor]:
         """f_l less step_l, and less each of the two lines."""
-        bounds = self._candidates(losses, reference)[:3]
+        bounds = self._candidates(losses, losses)[:3]
         return [losses - torch.cat([losses[: self.first + 1], bound]) for bound in bounds]
-
-    def join(self, pieces: Sequence[Tensor]) -> Tensor:
-        """max(f_l − step_l, min(f_l − line_l of either))."""
-        step, from_first, from_last = pieces
-        return torch.maximum(step, torch.minimum(from_first, from_last))
 
     def units(self, reference: Tensor) -> Tensor:
         """The loss of the layer before, so that violations are relative."""
@@ -264,16 +248,13 @@ def _positive(values: Tensor) -> Tensor:
 
 
 def refuse_negative(losses: Tensor, first: int = 0) -> None:
-    """Raise an error for a mean loss below 0, because a bound is a share of a loss: (1−α) f lies above a negative f.
+    """Raise an `InputError` for a mean loss below 0, because a bound is a share of a loss: (1−α) f is above f < 0.
 
     The loss 0 of a perfect layer is accepted, and so is one that only rounding takes below 0. NaN is not looked at.
 
     Args:
         losses: Mean losses of the layers from ``first`` on.
         first: The first of these layers.
-
-    Raises:
-        InputError: If a loss is negative.
     """
     known = losses.detach().nan_to_num(nan=0.0)
     if not len(known) or known.min() >= -ROUNDING * known.abs().max():
@@ -287,26 +268,20 @@ def refuse_negative(losses: Tensor, first: int = 0) -> None:
 
 
 def step_numbers(alpha: Steps) -> float | list[float]:
-    """Convert α to a Python number or a list of numbers.
-
-    Raises:
-        InputError: If it is neither a number nor a sequence of numbers.
-    """
+    """α as a Python number or a list of numbers; an `InputError` if it is neither."""
     given = alpha.tolist() if hasattr(alpha, "tolist") else alpha  # a tensor, an array or a scalar of numpy
-    if isinstance(given, int | float):
-        return float(given)
     try:
-        return [_real(each) for each in given]
-    except TypeError:
+        if hasattr(given, "__float__"):
+            return float(given)
+        if any(isinstance(entry, str | bytes) for entry in given):
+            raise TypeError
+        return [float(entry) for entry in given]
+    except (TypeError, ValueError):
         raise InputError(f"alpha must be one number or one per layer; got {alpha!r}.") from None
 
 
 def step_sizes(alpha: Steps, depth: int) -> list[float]:
-    """α of each of ``depth`` layers, from one number or one per layer.
-
-    Raises:
-        InputError: If their number is not ``depth``, or a value is not in (0, 1).
-    """
+    """α of each of ``depth`` layers, from one number in (0, 1) or one per layer; an `InputError` for others."""
     numbers = step_numbers(alpha)
     values = numbers if isinstance(numbers, list) else [numbers] * depth
     if len(values) != depth:
@@ -318,10 +293,3 @@ def step_sizes(alpha: Steps, depth: int) -> list[float]:
                 f" got {value}."
             )
     return values
-
-
-def _real(value: object) -> float:
-    """Convert an entry of a list to a float: a Python or numpy number or a 0-d tensor."""
-    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
-        raise TypeError
-    return float(value)

@@ -35,10 +35,6 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
     where they tie, the slope of the one that happens to be lower says too little. Below `ENOUGH_GROUPS` groups the
     verdict is open.
 
-    Args:
-        problem: The constraints.
-        layers: Losses of every sample.
-
     Raises:
         InputError: If there are fewer than two samples, or a layer's mean loss is negative.
     """
@@ -49,12 +45,11 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
     mean = losses.mean(0)
     refuse_negative(mean)
     estimate = problem.violations(mean)
-    smooth = _two_sided(problem)
-    pieces, slopes = smooth.pieces(mean), torch.func.jacrev(smooth.pieces)(mean)
+    pieces, slopes = problem.pieces(mean), torch.func.jacrev(problem.pieces)(mean)
     errors, freedom = standard_errors(layers, slopes)
     number = max(1, int(problem.in_force.sum()))
-    width = errors * _quantile(1 - (1 - CONFIDENCE) / (2 * number), freedom)
-    low, high = (smooth.join(ends).where(problem.in_force, 0.0) for ends in (pieces - width, pieces + width))
+    width = errors * float(student.ppf(1 - (1 - CONFIDENCE) / (2 * number), freedom))
+    low, high = (problem.join(ends).where(problem.in_force, 0.0) for ends in (pieces - width, pieces + width))
     # A loss that is not finite meets no constraint.
     missed = (low > 0) | (estimate > TOLERANCE * problem.bounds(mean)) | ~estimate.isfinite()
     violated = missed & problem.in_force
@@ -84,9 +79,6 @@ def certified_falls(layers: LayerLosses) -> list[float]:
 
     One-sided, at 95 % simultaneously over the layers (Bonferroni), by the delta method, as in `verdict`. A layer after
     a loss of 0 lowers nothing.
-
-    Args:
-        layers: Losses of every sample.
     """
     mean = layers.losses.mean(0)
     before, after = mean[:-1], mean[1:]
@@ -97,7 +89,7 @@ def certified_falls(layers: LayerLosses) -> list[float]:
     slopes.diagonal(1).copy_(1 / divisors)
     slopes.diagonal().copy_(-after / divisors**2)
     errors, freedom = standard_errors(layers, slopes)
-    return (falls - errors * _quantile(1 - (1 - CONFIDENCE) / len(falls), freedom)).tolist()
+    return (falls - errors * float(student.ppf(1 - (1 - CONFIDENCE) / len(falls), freedom))).tolist()
 
 
 def standard_errors(layers: LayerLosses, slopes: Tensor) -> tuple[Tensor, float]:
@@ -126,23 +118,3 @@ def standard_errors(layers: LayerLosses, slopes: Tensor) -> tuple[Tensor, float]
     totals = layers.by_group(layers.losses - layers.losses.mean(0)) / (count - sizes)[:, None]
     errors = ((totals @ slopes.flatten(0, -2).T).square().sum(0) * (groups - 1) / groups).sqrt()
     return errors.unflatten(0, slopes.shape[:-1]), degrees_of_freedom(sizes.numpy())
-
-
-def _quantile(share: float, freedom: float) -> float:
-    """Student's."""
-    return float(student.ppf(share, freedom))
-
-
-def _two_sided(problem: DescentProblem) -> DescentProblem:
-    """The same constraints, differentiated through both sides: an estimate varies with both."""
-    if problem.alpha is None:
-        return problem
-    return DescentProblem(
-        problem.depth,
-        problem.alpha,
-        problem.cap,
-        first=problem.first,
-        form=problem.form,
-        stop_gradient=False,
-        cap_layer=problem.cap_layer,
-    )

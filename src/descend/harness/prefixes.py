@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from descend.noise import SampleDraws, ScaledNoise
+from descend.noise import Noise, SampleDraws
 from descend.seeds import Stream, derived
 
 WIDTH = 8
@@ -61,7 +61,7 @@ class PrefixDraws(SampleDraws):
         finally:
             del network.prepare_inputs_for_generation
 
-    def on(self, noise: ScaledNoise, clean: Tensor, keep: Tensor | None) -> Tensor:
+    def on(self, noise: Noise, clean: Tensor, keep: Tensor | None) -> Tensor:
         """The draws (B, T, …) in single precision on the device of x, with 0 at padding that the mask shows.
 
         Args:

@@ -60,8 +60,8 @@ class LayeredModel(nn.Module, ABC):
 
     @property
     def library(self) -> Any:
-        """The module whose ``forward`` names the fields of a batch, the model itself or the user's inside it."""
-        return self
+        """The module whose ``forward`` names the fields of a batch; by default the one that is saved."""
+        return self.saved
 
     @property
     def limits(self) -> dict[str, int]:
@@ -123,11 +123,6 @@ class WrappedModel(LayeredModel):
     @property
     def saved(self) -> Any:
         """The module inside."""
-        return self.network
-
-    @property
-    def library(self) -> Any:
-        """The module inside, whose ``forward`` names the fields of a batch."""
         return self.network
 
     def forward(self, *args: Any, **inputs: Any) -> Any:

@@ -4,32 +4,25 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from itertools import islice
 from typing import Any, cast
 
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from descend.core import LossSums, Outlook, refuse_negative
 from descend.errors import InputError, NonFiniteLossError
 from descend.objective import LOSS_IS_OURS
 from descend.training.checkpoints import STOPPED
-from descend.training.measuring import Measuring
+from descend.training.order import Ordered
 
 
-class Stepping(Measuring):
-    """A trainer that checks losses and gradient before every optimizer step, and takes the dual step after it.
-
-    The losses of a step are `sums`. After the primal step they go to the dual, which adds them over the ranks and moves
-    the multipliers; if the primal step was skipped, they are dropped.
-    """
+class Stepping(Ordered):
+    """A trainer that checks losses and gradient before every optimizer step, and takes the dual step after it."""
 
     other_sums = 0
     """K, the number of further sums in a batch's `LossSums`."""
-    computed = False
-    """Whether this step has a micro-batch."""
     scale_before = 1.0
     """The gradient scaler's scale before the optimizer's step."""
 
@@ -49,7 +42,6 @@ class Stepping(Measuring):
         """Check losses and gradient before the optimizer step; an error on one rank stops all ranks."""
         if not self.computed:  # Transformers calls `compute_loss` before every step
             raise InputError(LOSS_IS_OURS.format("did not call super().compute_loss(...)"))
-        self.computed = False
         of_loss, of_gradient, size = self.sums.fault, None, None
         suspect = of_loss is not None or (self.dual.problem.constrained and bool((self.sums.values < 0).any()))
         if norm is not None and self.accelerator.scaler is None:  # a scaler checks gradients itself and skips the step
@@ -104,7 +96,7 @@ class Stepping(Measuring):
 
     def _stop(self, model: nn.Module, fault: str | None, of_loss: bool) -> None:
         """Save the state before the step, and raise an error on all ranks; go on if all means are finite and ≥ 0."""
-        numbers, data = self._samples(), cast(Any, self.train_dataset)
+        numbers, data = self.step_samples(), cast(Any, self.train_dataset)
         samples = ", ".join(map(str, numbers)) or "unknown"
         if fault and (broken := [str(number) for number in numbers if not _finite(data, number)]):
             samples += f" (NaN or infinity in the data of {', '.join(broken)})"
@@ -137,19 +129,6 @@ class Stepping(Measuring):
         else:
             state = ""
         return f"No parameter has moved in this step{state}."
-
-    def _samples(self) -> list[int]:
-        """The indices of this step's samples on this rank; none for a stream."""
-        loader: Any = self.callback_handler.train_dataloader
-        batches = getattr(loader, "batch_sampler", None)
-        if batches is None or not has_length(loader):
-            return []
-        size = self.args.gradient_accumulation_steps
-        epoch, step = divmod(self.state.global_step, math.ceil(len(loader) / size))
-        sampler: Any = getattr(batches, "sampler", None)
-        if hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(epoch)
-        return [number for batch in islice(batches, step * size, (step + 1) * size) for number in batch]
 
 
 def _finite(data: Any, number: int) -> bool:

@@ -1,15 +1,10 @@
-"""What is added to Transformers' training loop: the dual step, early stopping, and an order of samples.
-
-Each sample comes once per epoch over all ranks, in one order for resumed runs and for all methods.
-"""
+"""What is added to Transformers' training loop: the dual step and early stopping."""
 
 import logging
 import math
-from collections.abc import Iterator
 from typing import Any
 
-from accelerate.data_loader import BatchSamplerShard
-from torch.utils.data import BatchSampler, DataLoader, Sampler
+from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, has_length
 
@@ -114,29 +109,3 @@ class EarlyStopping(EarlyStoppingCallback):
                 f"step {state.global_step} of {state.max_steps}: {args.metric_for_best_model} has not become better in "
                 f"{self.early_stopping_patience} evaluations; training ends."
             )
-
-
-class Share(BatchSampler):
-    """One rank's micro-batches of an epoch: B of every R·B samples on each of R ranks; the last batch may be shorter.
-
-    Args:
-        shard: Accelerate's sampler for this rank.
-    """
-
-    sampler: Sampler  # the loaders of Accelerate and torch read this attribute
-
-    def __init__(self, shard: BatchSamplerShard):
-        ranks, whole = shard.num_processes, shard.batch_sampler
-        size = whole.batch_size // ranks if shard.split_batches else whole.batch_size
-        super().__init__(whole.sampler, size * ranks, whole.drop_last)
-        self._own = slice(size * shard.process_index, size * (shard.process_index + 1))
-
-    @property
-    def idles(self) -> bool:
-        """Whether this rank's last batch is empty."""
-        last = len(self.sampler) % self.batch_size  # type: ignore[arg-type]
-        return not self.drop_last and 0 < last <= self._own.start
-
-    def __iter__(self) -> Iterator[list[int]]:
-        # A loader can't yield an empty batch: an idle rank loads a sample, which only another rank counts.
-        return (samples[self._own] or samples[:1] for samples in super().__iter__())

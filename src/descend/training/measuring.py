@@ -19,9 +19,11 @@ from descend.errors import InputError
 from descend.evaluation.calibration import TEMPERATURES, at_temperature, temperature
 from descend.evaluation.layers import Batches, LayerLosses, WatchRows, embedding_std, measure
 from descend.evaluation.satisfaction import verdict
-from descend.models import LayeredCausalLM
+from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.results import TOLERANCE, Verdict, put
 from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, atomic_folder
+from descend.tasks.text import Classification
+from descend.training.config import MEASURED
 from descend.training.hf_hooks import TrainerHooks, overriding
 from descend.training.metrics import Predictions
 
@@ -34,6 +36,8 @@ logger = logging.getLogger(__name__)
 class Measuring(TrainerHooks):
     """A trainer whose evaluation measures every layer."""
 
+    other_metrics: tuple[str, ...] = ()
+    """Further metrics of an evaluation."""
     verdict: Verdict | None
     temperature: float
     """The number by which `calibrate` has divided a classifier's logits; 1 before calibration."""
@@ -46,6 +50,37 @@ class Measuring(TrainerHooks):
             return False
         self._best_meets = self._meets(metrics)
         return True
+
+    def check_selection(self) -> None:
+        """Check what evaluations in training rest on: their data, calibration, and `metric_for_best_model`."""
+        datasets = self._evaluated(self.eval_dataset)
+        if self._evaluates:
+            for name, dataset in datasets.items():
+                self._refuse_few(name, dataset)
+        if self.args.calibrate and self._has_logits and not self._calibrates:
+            logger.warning(
+                "calibrate needs one eval_dataset and evaluations in training (eval_strategy); one of them is missing. "
+                "The classifier stays as it is trained, at temperature 1."
+            )
+        task, names = self.objective.task, [name for name in datasets if name]
+        chosen = (self.args.metric_for_best_model or "").removeprefix("eval_")
+        measured = {*MEASURED, task.metric, *self.other_metrics}
+        if chosen in measured and names:
+            raise InputError(
+                f"metric_for_best_model must say of which evaluation data it is: {names[0]}_{chosen}, for one; got "
+                f"{chosen!r}."
+            )
+        if self._evaluates and self.compute_metrics is None and type(self).evaluate.__module__.startswith("descend."):
+            self.args.check_best_metric({f"{name}_{metric}" for name in names for metric in measured} or measured)
+        # Transformers takes a metric for higher-is-better unless its name ends in loss.
+        falls = {"violation", "merit"} | (set() if task.higher_is_better else {task.metric})
+        if chosen in falls | {f"{name}_{metric}" for name in names for metric in falls}:
+            self.args.greater_is_better = False
+
+    @property
+    def _evaluates(self) -> bool:
+        """Whether there are evaluations during training."""
+        return IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO
 
     @property
     def in_warmup(self) -> bool:
@@ -211,8 +246,7 @@ class Measuring(TrainerHooks):
 
     def refuse_short_loader(self) -> None:
         """Raise an error for a user's evaluation batches that are known to hold fewer than two samples."""
-        evaluates = IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO
-        if not evaluates or not overriding(type(self), "get_eval_dataloader"):
+        if not self._evaluates or not overriding(type(self), "get_eval_dataloader"):
             return
         for name, dataset in (self._evaluated(self.eval_dataset) or {"": None}).items():
             loader = self._evaluation_loader(dataset, name)
@@ -287,9 +321,14 @@ class Measuring(TrainerHooks):
     @property
     def _calibrates(self) -> bool:
         """Whether to calibrate the logits: it needs a single evaluation set, and evaluations during training."""
-        evaluates = IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO
         single = len(self._evaluated(self.eval_dataset)) == 1
-        return self.args.calibrate and self.objective.has_logits and evaluates and single
+        return self.args.calibrate and self._has_logits and self._evaluates and single
+
+    @property
+    def _has_logits(self) -> bool:
+        """Whether every layer gives logits of classes that one temperature can divide."""
+        model, task = self.objective.model, self.objective.task
+        return isinstance(task, Classification) and isinstance(model, LayeredClassifier) and model.can_be_tempered
 
     def calibrate(self) -> None:
         """Divide a classifier's logits by the temperature that fits the evaluation data best.

@@ -5,18 +5,12 @@
 
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import count
 from typing import Any
 
-import torch
-from accelerate.data_loader import BatchSamplerShard
 from torch import Tensor, nn
-from torch.utils.data import BatchSampler, DataLoader
 from transformers import TrainingArguments
 from transformers.integrations import is_deepspeed_zero3_enabled
-from transformers.trainer_utils import IntervalStrategy, has_length
+from transformers.trainer_utils import has_length
 
 from descend.core import LossSums
 from descend.errors import InputError
@@ -25,17 +19,15 @@ from descend.objective import Objective
 from descend.results import RECORDS_FILE
 from descend.results.records import Records
 from descend.tasks import Task
-from descend.tasks.text import NextToken
 from descend.tiles import TargetSample
-from descend.training.config import MEASURED, DescentArguments, DescentConfig
+from descend.training.config import DescentArguments, DescentConfig
 from descend.training.hf_hooks import overriding, refuse_overrides
-from descend.training.loop import DualStep, EarlyStopping, Share
+from descend.training.loop import DualStep, EarlyStopping
 from descend.training.methods import CLASSES, Method
+from descend.training.order import IDLE
 from descend.training.resuming import Resumable
 
 logger = logging.getLogger(__name__)
-
-IDLE = "idle"  # marks a micro-batch that counts nothing
 
 
 class DescentMixin(Resumable):
@@ -44,9 +36,6 @@ class DescentMixin(Resumable):
     The training loss is the Lagrangian, eq. (5); after every optimizer step comes the dual step, Algorithm 1. A layer's
     loss is the sum over all targets of the step, in all micro-batches and on all ranks, divided by their number.
     """
-
-    other_metrics: tuple[str, ...] = ()
-    """Further metrics of an evaluation."""
 
     @classmethod
     def _refuse(cls, args: DescentArguments, kwargs: dict[str, Any]) -> None:
@@ -96,8 +85,6 @@ class DescentMixin(Resumable):
         self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
         self.verdict = None
         self.chooses = False
-        self._idles = False  # whether this rank's last batch of an epoch is empty
-        self._micro_batches = count()  # their numbers in the current step
         self.begin_run()
 
     @property
@@ -113,15 +100,8 @@ class DescentMixin(Resumable):
         if not overriding(type(self), "get_eval_dataloader"):  # batches of a user's loader may need other samples
             evaluated = self._evaluated(self.eval_dataset)
             data |= {f"{name} evaluation data".lstrip(): each for name, each in evaluated.items()}
-        self.objective.check_data(data, self.evaluation_collator())
-        evaluates = IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO
-        for name, evaluated in self._evaluated(self.eval_dataset).items() if evaluates else ():
-            self._refuse_few(name, evaluated)
-        if self.args.calibrate and self.objective.has_logits and not self._calibrates:
-            logger.warning(
-                "calibrate needs one eval_dataset and evaluations in training (eval_strategy); one of them is missing. "
-                "The classifier stays as it is trained, at temperature 1."
-            )
+        self.objective.check_data(data, self.evaluation_collator(), noise=self.objective.noise is not None)
+        self.check_selection()
         self.loss_is_scaled_for_ga = True
         if is_deepspeed_zero3_enabled():
             raise InputError(
@@ -131,36 +111,8 @@ class DescentMixin(Resumable):
         self.model_accepts_loss_kwargs = False  # `get_batch_samples` counts the targets
         self.method.begin(self)
         self.add_callback(DualStep(self))
-        # Transformers takes a metric for higher-is-better unless its name ends in loss.
-        task = self.objective.task
-        falls = {"violation", "merit"} | (set() if task.higher_is_better else {task.metric})
-        chosen = (self.args.metric_for_best_model or "").removeprefix("eval_")
-        names = [name for name in self._evaluated(self.eval_dataset) if name]
-        measured = {*MEASURED, task.metric, *self.other_metrics}
-        if chosen in measured and names:
-            raise InputError(
-                f"metric_for_best_model must say of which evaluation data it is: {names[0]}_{chosen}, for one; got "
-                f"{chosen!r}."
-            )
-        if evaluates and self.compute_metrics is None and type(self).evaluate.__module__.startswith("descend."):
-            self.args.check_best_metric({f"{name}_{metric}" for name in names for metric in measured} or measured)
-        if chosen in falls | {f"{name}_{metric}" for name in names for metric in falls}:
-            self.args.greater_is_better = False
         if self.args.patience is not None:
             self.add_callback(EarlyStopping(self.args.patience, self))
-
-    def get_batch_samples(
-        self, epoch_iterator: Iterator, num_batches: int, device: torch.device
-    ) -> tuple[list, Tensor | int | None]:
-        """The micro-batches of a step, and the number of targets in them over all ranks."""
-        self._micro_batches = count()
-        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        if self._idles and batches and self.accelerator.gradient_state.end_of_dataloader:
-            batches[-1][IDLE] = True
-        targets = sum(len(self.objective.task.target(batch)) for batch in batches if IDLE not in batch)
-        if self.accelerator.num_processes == 1:
-            return batches, targets
-        return batches, self.accelerator.reduce(torch.tensor(targets, device=device))
 
     def compute_loss(
         self,
@@ -171,11 +123,11 @@ class DescentMixin(Resumable):
     ) -> Any:
         """A micro-batch's part of the Lagrangian, w·(f_0 … f_L)."""
         idle = inputs.pop(IDLE, False)
-        step, micro_batch = self.state.global_step, next(self._micro_batches)
+        step, micro_batch = self.state.global_step, self.computed
         self.objective.begin(step, micro_batch)
         self.method.begin_pass(step, self.state.max_steps, micro_batch)
         batch = model(weights=self._weights, inner=self.method.inner, **inputs)
-        self.computed = True
+        self.computed += 1
         self.sums.add(batch.losses, idle=idle)
         # An idle rank computes too, because every rank must take part in the collectives.
         lagrangian = batch.lagrangian * 0 if idle else batch.lagrangian
@@ -190,49 +142,6 @@ class DescentMixin(Resumable):
     def _weights(self) -> list[float]:
         """w_0 … w_L of the next primal step."""
         return self.method.weights(self.state.global_step, self.state.max_steps)
-
-    def set_initial_training_values(self, args: TrainingArguments, dataloader: DataLoader) -> Any:
-        """As in Transformers, but a loader without a batch is refused."""
-        if has_length(dataloader) and not len(dataloader):
-            raise InputError(
-                "expected at least one batch to train on; the data loader has none. Give more samples, lower "
-                "per_device_train_batch_size, or switch off dataloader_drop_last, which drops a batch that is not full."
-            )
-        return super().set_initial_training_values(args, dataloader)
-
-    def get_train_dataloader(self) -> DataLoader:
-        """Transformers' loader, changed so that each sample comes once per epoch.
-
-        If the last samples of an epoch can't be divided evenly between ranks, Transformers repeats the first samples.
-        Here the last micro-batches are shorter, and a rank without samples runs a micro-batch that is not counted.
-        Streams, whose length is unknown, and ``batch_rebalance`` work as in Transformers.
-        """
-        with self._locating():
-            loader = super().get_train_dataloader()
-        shard = getattr(loader, "batch_sampler", None)
-        if isinstance(shard, BatchSamplerShard) and type(shard.batch_sampler) is BatchSampler and shard.even_batches:
-            share = Share(shard)
-            self._idles = share.idles
-            # Make Accelerate treat the batch sampler as one that shards itself.
-            shard.batch_sampler, shard.batch_size, shard.split_batches = share, None, False
-            shard.num_processes, shard.process_index = 1, 0
-            shard.sampler = share.sampler  # resuming calls set_epoch on this attribute
-        return loader
-
-    @contextmanager
-    def _locating(self) -> Iterator[None]:
-        """Inside the ``with`` block the collator also notes where a language model's targets are.
-
-        Batches that Accelerate cuts up after they are collated, such as those of a stream, are left as they are.
-        """
-        collate, task = self.data_collator, self.objective.task
-        cuts = self.accelerator.dataloader_config.dispatch_batches or not has_length(self.train_dataset)
-        if isinstance(task, NextToken) and not cuts:
-            self.data_collator = task.locating(collate)
-        try:
-            yield
-        finally:
-            self.data_collator = collate
 
     def _other_logs(self, sums: LossSums) -> dict[str, float]:
         """Log entries from the further sums since the last log."""
