@@ -129,10 +129,10 @@ def test_a_cell_whose_line_was_taken_away_is_run_again(out):
 
 def test_two_commands_in_one_folder_run_each_cell_once(out):
     context = multiprocessing.get_context("spawn")
-    other = context.Process(target=command, args=(out, 0.3, 8))
+    other = context.Process(target=command, args=(out, 1.5, 8))
     other.start()
     until(lambda: made(out))
-    report = carry_out(jobs_of(out, 8), partial(light, seconds=0.3), workers=2, preload=PRELOAD)
+    report = carry_out(jobs_of(out, 8), partial(light, seconds=1.5), workers=2, preload=PRELOAD)
     other.join()
     assert other.exitcode == 0
     names = {job.cell.name for job in jobs_of(out, 8)}
