@@ -286,7 +286,7 @@ class Objective(nn.Module):
             mask, size = inputs.get("attention_mask"), inputs["input_ids"].numel()
             tokens = sums.new_full((), size) if mask is None else mask.sum().to(sums)
             last_exit = torch.stack(watched).sum(0).to(sums) if watched else sums.new_zeros(2)
-            others = torch.cat([last_exit, tokens[None]])
+            others = torch.cat([last_exit, sums.new_full((1,), len(target)), tokens[None]])
         return lagrangian, sums * uploaded(scales, sums), others
 
     def check_data(self, datasets: Mapping[str, Any], collate: Callable[[list[Any]], Any], *, noise: bool) -> None:

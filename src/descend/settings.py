@@ -554,13 +554,13 @@ def _settings_of(kind: type) -> dict[str, Setting]:
     Args:
         kind: A class of settings, such as `UTSettings`, or one that derives from them.
     """
-    hints = hints_of(kind, include_extras=True)
+    hints = _hints(kind)
     packages: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         packages |= dict.fromkeys(vars(base).get("__annotations__", ()), base.__module__.partition(".")[0])
     every = {}
     for each in fields(kind):
-        if each.init:
+        if each.init and each.name in hints:
             plain, more = _type_of(hints[each.name])
             if packages[each.name] in LIBRARIES and each.name in NAMED:
                 _, more = _type_of(NAMED[each.name].type)
@@ -569,6 +569,13 @@ def _settings_of(kind: type) -> dict[str, Setting]:
             metadata = {**each.metadata, **choices}
             every[each.name] = Setting(each.name, packages[each.name], plain, each.default, metadata, **more)
     return every
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    """The annotations of our own and the libraries' classes: a user's may name types that are not there at run time."""
+    if kind.__module__.partition(".")[0] in ("descend", *LIBRARIES):
+        return hints_of(kind, include_extras=True)
+    return {name: hint for base in reversed(kind.__bases__) for name, hint in _hints(base).items()}
 
 
 # mypy takes classes with fields that may change for no keys of a cache.

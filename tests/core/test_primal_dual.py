@@ -704,3 +704,15 @@ def test_what_was_warm_is_warm_where_it_goes_on():
         before.step()
     after.load_state_dict(before.state_dict())
     assert after.warm and after.warmup == 1 and torch.equal(after.weights, before.weights)
+
+
+def test_the_state_of_an_older_version_is_refused_and_changes_nothing():
+    dual = PrimalDual(DescentProblem(3, 0.1))
+    dual.observe(torch.tensor([4.0, 3.0, 2.0, 1.0]))
+    dual.step()
+    before = dual.state_dict()
+    older = {**before, "totals": before["totals"][:5], "steps": 7}  # sums of the layers and one count
+    with pytest.raises(InputError, match="older"):
+        dual.load_state_dict(older)
+    after = dual.state_dict()
+    assert after["steps"] == 1 and torch.equal(after["multipliers"], before["multipliers"])

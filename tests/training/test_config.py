@@ -209,3 +209,12 @@ def test_where_the_chain_of_ut_starts(tmp_path, settings, first, method):
 
 def test_a_model_of_one_layer_has_a_chain(tmp_path):
     assert DescentConfig(str(tmp_path)).problem(1, first=1).in_force.tolist() == [False, True]
+
+
+def test_a_subclass_may_name_types_for_type_checkers_alone(tmp_path):
+    names: dict = {"DescentConfig": DescentConfig}
+    lines = "@dataclass\nclass Mine(DescentConfig):\n    where: Nowhere | None = None\n    label: str = 5\n"
+    exec(f"from __future__ import annotations\nfrom dataclasses import dataclass\n{lines}", names)
+    assert names["Mine"](str(tmp_path)).label == 5
+    with pytest.raises(InputError, match="r_drop must be at least 0; got -1"):
+        names["Mine"](str(tmp_path), r_drop=-1.0)

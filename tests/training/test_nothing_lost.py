@@ -182,8 +182,9 @@ def test_a_checkpoint_of_an_older_version_is_refused_in_one_line(unfinished, cap
     for checkpoint in unfinished.glob("checkpoint-*"):
         (checkpoint / "descent_0.json").rename(checkpoint / "descent_0.safetensors")
         seal(checkpoint)
-    before = rows(unfinished)
+    before, config = rows(unfinished), (unfinished / "config.json").read_bytes()
     assert train(unfinished, "--resume") == 2
+    assert (unfinished / "config.json").read_bytes() == config
     assert said(capsys) == (
         f"descend: {unfinished / 'checkpoint-8'} was written by Descend 0.1, whose checkpoints this version does not "
         "resume. Go on with that version, or load the model from it and train into another folder."
@@ -468,6 +469,29 @@ def test_the_best_checkpoint_is_found_wherever_the_run_is_named_from(tmp_path, m
     assert state["best_global_step"] == 3 and Path(state["best_model_checkpoint"]) == kept and damage(kept) is None
     model, best_model = (load_file(folder / "model.safetensors") for folder in (again / "model", kept))
     assert all(torch.equal(model[name], best_model[name]) for name in model)
+
+
+def test_the_best_saved_model_stays_the_best_of_a_moved_run_whose_best_evaluation_was_not_saved(tmp_path):
+    data = load_video(None, 2, stride=10, seed=0)
+
+    def go_on(folder, steps, values, resume=None):
+        given = iter(values)
+        config = DescentConfig(
+            str(folder), method="erm", max_steps=steps, eval_strategy="steps", eval_steps=1, save_steps=2,
+            load_best_model_at_end=True, metric_for_best_model="score", greater_is_better=True, report_to="none",
+            use_cpu=True, disable_tqdm=True,
+        )  # fmt: skip
+        trainer = DescentTrainer(
+            UT(UTConfig(depth=1)), config, task=VideoDenoising(), train_dataset=data.train,
+            eval_dataset=data.validation, compute_metrics=lambda _: {"score": next(given)},
+        )  # fmt: skip
+        trainer.train(resume)
+        return trainer
+
+    go_on(tmp_path / "run", 4, [0.1, 0.5, 0.9, 0.2])  # the best was measured at step 3, the best saved is step 2
+    shutil.move(tmp_path / "run", tmp_path / "moved")
+    trainer = go_on(tmp_path / "moved", 6, [0.3, 0.3], resume=True)
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "moved" / "checkpoint-2") and trainer.kept_step == 2
 
 
 BEST = ["--load-best-model-at-end", "--metric-for-best-model", "eval_loss", "--greater-is-better"]

@@ -212,6 +212,16 @@ def test_a_window_of_the_log_over_the_end_of_warm_up_compares_the_same_steps(tmp
     assert found == pytest.approx(torch.tensor(wanted).mean(0).tolist(), rel=0.02)
 
 
+def test_trls_metrics_of_a_window_over_the_end_of_warm_up_are_those_of_its_tokens(tmp_path, tokenizer, data):
+    settings = {"dual_warmup_steps": 3, "max_steps": 4, "learning_rate": 0.0}
+    fine = trainer(tmp_path / "fine", tokenizer, data, **settings)
+    coarse = trainer(tmp_path / "coarse", tokenizer, data, logging_steps=4, **settings)
+    fine.train(), coarse.train()
+    for name in ("mean_token_accuracy", "entropy"):
+        steps, window = ([entry[name] for entry in each.state.log_history if name in entry] for each in (fine, coarse))
+        assert len(steps) == 4 and min(steps) < window[0] < max(steps)  # a mean over tokens
+
+
 def test_a_checkpoint_without_a_sample_is_no_sampled_runs(tmp_path, tokenizer, data):
     settings = ACTIVE | {"save_strategy": "steps", "save_steps": 2}
     trainer(tmp_path / "exact", tokenizer, data, **settings).train()

@@ -20,9 +20,7 @@ class LossSums:
         self._exits = depth + 1
         self._numbers = torch.zeros(2 * self._exits + others, dtype=torch.float64, device="cpu")
         # Copies of the last E exits' sums and the further sums, E, and the event after which they have arrived.
-        self._arriving: list[tuple[Tensor, int, torch.Event | None]] = []
-        self.device = torch.device("cpu")
-        """Where the last sums came from, which is where a process group adds up."""
+        self._arriving: list[tuple[Tensor, int, torch.Event]] = []
 
     @classmethod
     def of(cls, sums: Tensor, targets: float, depth: int, others: Tensor | None = None) -> "LossSums":
@@ -37,22 +35,26 @@ class LossSums:
         batch = cls(depth, 0 if others is None else len(others))
         batch.counts[depth + 1 - len(sums) :] = targets
         numbers = (sums if others is None else torch.cat([sums, others.to(sums)])).detach()
-        event = None
-        if numbers.device.type != "cpu":
-            copy = numbers.to("cpu", non_blocking=True)  # into pinned memory
-            event = torch.Event(device=numbers.device)
-            event.record()
-        else:
-            copy = numbers.clone()
-        batch._arriving, batch.device = [(copy, len(sums), event)], numbers.device
+        if numbers.device.type == "cpu":
+            batch._take(numbers, len(sums))
+            return batch
+        copy = numbers.to("cpu", non_blocking=True)  # into pinned memory
+        event = torch.Event(device=numbers.device)
+        event.record()
+        batch._arriving = [(copy, len(sums), event)]
         return batch
+
+    def _take(self, numbers: Tensor, exits: int) -> None:
+        """Add the sums of the last exits, and the further ones if these sums have some."""
+        self._numbers[self._exits - exits : self._exits] += numbers[:exits]
+        if len(self._numbers) > 2 * self._exits:
+            self._numbers[2 * self._exits :] += numbers[exits:]
 
     def add(self, other: "LossSums", *, idle: bool = False) -> None:
         """Add other sums, without waiting for those on their way; further ones are left out where these have none.
 
         If ``idle``, they count nothing, because another rank counts their samples.
         """
-        self.device = other.device
         if not idle:
             self._numbers += other._numbers[: len(self._numbers)]
             self._arriving += other._arriving
@@ -73,11 +75,8 @@ class LossSums:
         """Sums, counts and further sums in one vector, (2(L+1)+K,), for a single all-reduce."""
         arriving, self._arriving = self._arriving, []
         for copy, exits, event in arriving:
-            if event is not None:
-                event.synchronize()
-            self._numbers[self._exits - exits : self._exits] += copy[:exits]
-            if len(self._numbers) > 2 * self._exits:
-                self._numbers[2 * self._exits :] += copy[exits:]
+            event.synchronize()
+            self._take(copy, exits)
         return self._numbers
 
     @property

@@ -9,7 +9,7 @@ from descend.core.problem import DescentProblem
 
 
 class Outlook:
-    """Warns, once per constraint, of a run that will not meet its constraints: one whose gap stays and does not close.
+    """Warns, once per constraint of α, of a run that will not meet it: one whose gap stays and does not close.
 
     The gap of constraint l is its violation, and counts once λ_l grows and outweighs the objective: on an infeasible
     problem λ_l grows without bound. All constraints together require f_L ≤ f_first Π_l (1−α_l): their gap is how far
@@ -81,9 +81,10 @@ class Outlook:
 
     def _of_constraint(self, layer: int, losses: Tensor) -> str:
         weights, gaps = self._series(layer)
+        asked = "loss" if self.problem.form == "difference" else "ratio to the loss before"
         return (
             f"constraint {layer} is violated by {gaps[-1]:.3g}, and does not come closer though its multiplier has "
-            f"grown from {weights[0]:.3g} to {weights[-1]:.3g}: it asks layer {layer} for a loss of at most "
+            f"grown from {weights[0]:.3g} to {weights[-1]:.3g}: it asks layer {layer} for a {asked} of at most "
             f"{self.problem.bounds(losses)[layer].item():.4g}, and seems out of reach. Lower its alpha, or allow more "
             "slack by resilience."
         )

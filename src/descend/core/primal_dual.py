@@ -19,9 +19,10 @@ class PrimalDual:
     .. math::
         \lambda \leftarrow [\lambda + \mathrm{step}(g - u)]_+
 
-    with the step of SGD (η g: Algorithm 1 as written), Adam (the paper's runs; its step is about ±η whatever the
-    violation's size), νPI, or `PriceAscent`. Slack (resilience, App. A.5; Hounie et al., 2023) relaxes constraint l to
-    g_l ≤ u_l at the cost (1/(2ρ))‖u‖², so that the dual has a solution even where the constraints have none:
+    where g are the violations over their `Target.units`, with the step of SGD (η g: Algorithm 1 as written), Adam (the
+    paper's runs; its step is about ±η whatever the violation's size), νPI, or `PriceAscent`. Slack (resilience, App.
+    A.5; Hounie et al., 2023) relaxes constraint l to g_l ≤ u_l at the cost (1/(2ρ))‖u‖², so that the dual has a
+    solution even where the constraints have none:
 
     .. math::
         \text{implicit (38): } u = \rho\lambda, \qquad
@@ -122,11 +123,11 @@ class PrimalDual:
 
     @property
     def slack(self) -> Tensor:
-        """u, shape (L+1,), aligned with `multipliers`, in units of the violations."""
+        """u, shape (L+1,), aligned with `multipliers`, in the dual step's units, see `Target.units`."""
         return self._slack.clone() if self._explicit else self.resilience * self._multipliers
 
     def plan(self, steps: int) -> None:
-        """Set the length of the run, in primal steps; with ``every="epoch"`` in epochs."""
+        """Set the length of the run in primal steps, warm-up included; with ``every="epoch"`` in epochs."""
         if not (type(steps) is int and steps >= 0):
             raise InputError(f"the length of the run must be a number of steps; got {steps}.")
         dual_steps = steps if self.every == "epoch" else -(-steps // self.every)
@@ -243,7 +244,7 @@ class PrimalDual:
         Raises:
             InputError: If it is that of other constraints, or another optimizer or kind of slack; nothing is changed.
         """
-        if "in_force" not in state:
+        if len(state.get("totals", ())) != 2 * len(state.get("in_force", ())):
             raise InputError(
                 "expected the state of this version of Descend; an older one saved it. Resume with that version, or "
                 "start the run anew."
@@ -285,7 +286,8 @@ class PrimalDual:
 
     def _close_step(self) -> None:
         """Count the losses of this primal step among those of the next dual step."""
-        self._totals.add(self._pending)
+        if self.problem.constrained:
+            self._totals.add(self._pending)
         self._pending.clear()
 
     def _restart_slack(self) -> None:
@@ -310,9 +312,10 @@ class PrimalDual:
         if not (distributed.is_available() and distributed.is_initialized()):
             return totals
         held = torch.cat([self._multipliers, self.slack])
+        device = "cpu" if "gloo" in distributed.get_backend() else torch.accelerator.current_accelerator() or "cpu"
         # All weights differ, so that two differences do not cancel by chance.
         mark = held @ torch.linspace(1, 2, len(held), dtype=torch.float64, device="cpu")
-        shared = torch.cat([totals, torch.stack([mark, mark.square()])]).to(self._totals.device)  # NCCL adds on the GPU
+        shared = torch.cat([totals, torch.stack([mark, mark.square()])]).to(device)  # NCCL adds on the GPU
         distributed.all_reduce(shared)
         *summed, total, squares = shared.tolist()
         ranks = distributed.get_world_size()
@@ -340,7 +343,9 @@ class PrimalDual:
         gap = self.problem.violations(losses, reference)
         gap[1:] /= self.problem.target.units(reference)[1:]  # the cap's unit is 1
         if not gap.isfinite().all():
-            raise InputError(f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'.")
+            if self.problem.form == "ratio":
+                raise InputError(f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'.")
+            raise NonFiniteLossError(f"a violation is not finite: {gap.tolist()}, at the losses {losses.tolist()}.")
         self._reference, self.moved = reference, True
         before = self._multipliers.clone()
         self._move(self._multipliers, self._ascent, gap - self.slack)

@@ -30,7 +30,8 @@ class Verdict(Part):
         cap: With α, the bound on the loss of the exit that ``cap_layer`` names, by default the chain's first.
         cap_violation: That of the cap, 0 without one.
         cap_interval: Its (low, high).
-        bounds: What each layer's loss had to reach, L numbers; None where no constraint is in force.
+        bounds: What each layer's loss had to reach, in the ratio form its ratio, L numbers; None where no constraint is
+            in force.
         certified: By which share each layer lowers the loss of the one before at least, 1 − f_l / f_{l−1}, with 95 %
             confidence for all L layers together; L numbers, below 0 where the data can't exclude that it rises, and
             NaN where the verdict is open.
@@ -86,7 +87,7 @@ class Verdict(Part):
 
     @property
     def worst(self) -> float:
-        """The largest violation of a constraint in force, the cap's among them; −∞ if none is, NaN if one is."""
+        """The largest violation in force, the cap's among them; NaN if one is NaN, −∞ if no constraint is in force."""
         bounds = [self.cap, *self.bounds]
         in_force = zip([self.cap_violation, *self.violations], bounds, strict=False)
         missed = [by for by, bound in in_force if by is not None and bound is not None]

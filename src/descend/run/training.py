@@ -139,8 +139,11 @@ def _train(
     with locked(out) if main else nullcontext(), console:
         if main:
             _claim(out, resume)  # again, now that no other process can write
-            config.write(out / CONFIG_FILE)
         checkpoint = trainer.last_checkpoint() if resume else None
+        if checkpoint is not None:
+            trainer.refuse_unusable(checkpoint)  # before `config.json` is written anew
+        if main:
+            config.write(out / CONFIG_FILE)
         if resume and checkpoint is None and main:
             tqdm.write(f"{out} has no whole checkpoint to go on from: training from the start.", file=sys.stderr)
         if main and loaded is None:

@@ -5,6 +5,7 @@ supported versions, and names a method that changed. Public methods that a subcl
 ``tests/training/test_extension_points.py`` names all public methods.
 """
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -317,9 +318,9 @@ class TrainerHooks(Saving):
         )
         if resume_from_checkpoint is not None:
             # The run's folder may have been moved.
-            best = self.args.folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
-            if best.is_dir():
-                self.state.best_model_checkpoint = str(best)
+            state = json.loads((Path(resume_from_checkpoint) / TRAINER_STATE_NAME).read_text())
+            if name := Path(state["best_model_checkpoint"] or "").name:
+                self.state.best_model_checkpoint = str(self.args.folder / name)
             if self.args.load_best_model_at_end and self.state.best_model_checkpoint != resume_from_checkpoint:
                 self._forget_damaged_best("The best model is chosen from later ones.")
             if self.is_world_process_zero():

@@ -45,8 +45,8 @@ class Resumable(Stepping):
             if checkpoint is None and not others:
                 raise InputError(f"{self.args.folder} has no whole checkpoint to go on from.")
             checkpoint = checkpoint or str(others[-1])
-        if checkpoint is not None and (fault := self._from_main(lambda: unusable(Path(checkpoint)))):
-            raise InputError(fault)
+        if checkpoint is not None:
+            self.refuse_unusable(checkpoint)
         self.refuse_foreign_files(checkpoint)
         check_savable(self.users_model, self._tokenizer_to_save)
         self.refuse_short_loader()
@@ -68,6 +68,11 @@ class Resumable(Stepping):
                     "evaluation data."
                 )
         return output
+
+    def refuse_unusable(self, checkpoint: str) -> None:
+        """Raise an error on all ranks if training can't be resumed from a checkpoint."""
+        if fault := self._from_main(lambda: unusable(Path(checkpoint))):
+            raise InputError(fault)
 
     def last_checkpoint(self) -> str | None:
         """The newest undamaged checkpoint of the run; newer damaged ones are reported and renamed."""

@@ -84,13 +84,13 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
     """
 
     args: DescentSFTConfig
-    other_sums = 3
+    other_sums = 4
     other_metrics = ("entropy", "mean_token_accuracy", "num_tokens")
 
     def _other_logs(self, sums: LossSums) -> dict[str, float]:
         """TRL's log entries: the last exit's mean token accuracy and entropy, and the tokens since training began."""
-        (right, entropy, _), targets = sums.others.tolist(), max(sums.targets, 1)
-        return _of_trl(right / targets, entropy / targets, self.logged.others[2].item())
+        right, entropy, targets, _ = sums.others.tolist()  # the losses' own counts begin again after a warm-up
+        return _of_trl(right / max(targets, 1), entropy / max(targets, 1), self.logged.others[3].item())
 
     def _watch_rows(self) -> WatchRows | None:
         """Keep the entropy of the last exit."""
@@ -101,7 +101,7 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
         self, layers: LayerLosses, verdict: Verdict, prefix: str, predictions: Predictions | None
     ) -> dict[str, float]:
         entropy = torch.cat(self._entropy).mean().item()
-        tokens = (self.logged.others + self._over_ranks(self.since_log.others))[2].item()
+        tokens = (self.logged.others + self._over_ranks(self.since_log.others))[3].item()
         theirs = _of_trl(layers.metrics[-1], entropy, tokens)
         metrics = {f"{prefix}_{name}": value for name, value in theirs.items()}
         return metrics | super()._named_metrics(layers, verdict, prefix, predictions)
