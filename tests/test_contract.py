@@ -276,7 +276,7 @@ def test_checking_draws_no_random_number_and_leaves_the_model_as_it_was(tmp_path
     objective = Objective(model, Classes(), GaussianNoise(0.5))
     states = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
     collate = torch.utils.data.default_collate
-    objective.check_data({"data": Drawing(samples(4))}, collate)
+    objective.check_data({"data": Drawing(samples(4))}, collate, noise=True)
     assert random.getstate() == states[0] and (np.random.get_state()[1] == states[1]).all()
     assert torch.equal(torch.get_rng_state(), states[2])
     assert model.training and model.saved.embed.training and not model.saved.head.training
