@@ -72,7 +72,7 @@ def test_the_head_takes_up_a_temperature_and_no_decision_changes(family):
 @pytest.mark.parametrize("method", ["erm", "constrained"])
 def test_a_run_keeps_the_tempered_model_and_its_checkpoints_do_not(tmp_path, method):
     flags = ["--data", "generated", "--depth", "2", "--hidden-size", "16", "--heads", "2", "--max-length", "64"]
-    flags += ["--num-train-epochs", "3", "--method", method, "--learning-rate", "3e-3"]
+    flags += ["--num-train-epochs", "5", "--method", method, "--learning-rate", "3e-3"]
     flags += ["--no-load-best-model-at-end", "--save-total-limit", "1"]
     for name, more in (("with", []), ("without", ["--no-calibrate"])):
         assert main(["train", "text-distilbert", *flags, *more, "--out", str(tmp_path / name)]) == 0

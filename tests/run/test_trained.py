@@ -31,7 +31,7 @@ def trained(folder, model, noise=0.5, **settings):
 @pytest.fixture(scope="module")
 def constrained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("constrained")
-    settings = {**PROBLEM, "dual_warmup_steps": 0.0, "calibrate": True, "seed": 3}
+    settings = {**PROBLEM, "dual_warmup_steps": 0.0, "calibrate": True, "seed": 3, "learning_rate": 5e-3}
     ours = trained(folder, networks.network("distilbert"), **SAVING, **settings)
     ours.save_model(folder / "saved")
     return folder, ours
