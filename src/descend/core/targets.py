@@ -52,10 +52,11 @@ class Target(ABC):
 
     @abstractmethod
     def pieces(self, losses: Tensor) -> list[Tensor]:
-        """The violations as smooth functions of the losses, on both sides of the constraints; one list entry for each.
+        """The smooth functions of the losses whose largest or smallest is the violation, each of shape (L+1,).
 
         A bound that is the lower or the higher of several has a kink where these tie, and one slope does not tell how
-        the violation varies there. The violation is the larger of the first piece and the lowest of the others.
+        the violation varies there. The violation is the larger of the first piece and the lowest of the others. Pieces
+        are differentiated in the losses of both sides, whatever the primal step does.
         """
 
     def units(self, reference: Tensor) -> Tensor:
@@ -161,8 +162,8 @@ class GeometricTarget(Target):
     in the losses; r, b and the choice of the lower bound are fixed at the reference. Scaling the losses scales the
     bounds. This target is not in the paper, which uses `StepTarget`.
 
-    In the primal step every bound is a constant, except that a step's right-hand side lowers the weight of the layer
-    before, but never below 0: no layer is rewarded for a higher loss. A multiplier is a price in units of the last
+    The primal step takes no gradient through a bound, but for f_{l−1} in step_l. The weight of a layer that results is
+    at least 0: no layer is rewarded for a higher loss. A multiplier is a price in units of the last
     loss: constraint l enters the Lagrangian as :math:`\lambda_l \bar f_L (f_l - \text{bound}_l) / \bar f_{l-1}`.
 
     Args:
