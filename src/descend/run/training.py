@@ -139,9 +139,7 @@ def _train(
     with locked(out) if main else nullcontext(), console:
         if main:
             _claim(out, resume)  # again, now that no other process can write
-        checkpoint = trainer.last_checkpoint() if resume else None
-        if checkpoint is not None:
-            trainer.refuse_unusable(checkpoint)  # before `config.json` is written anew
+        checkpoint = trainer.last_checkpoint() if resume else None  # may refuse, before `config.json` is written anew
         if main:
             config.write(out / CONFIG_FILE)
         if resume and checkpoint is None and main:

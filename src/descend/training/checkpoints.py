@@ -126,18 +126,22 @@ def unusable(checkpoint: Path) -> str | None:
     if not is_checkpoint(checkpoint):
         return (
             f"{checkpoint} is no checkpoint of Descend: it has no {MANIFEST_FILE} of Descend, and no multipliers to "
-            "resume with. "
-            "If another trainer wrote it, load the model from it, and train into another folder without "
+            "resume with. If another trainer wrote it, load the model from it, and train into another folder without "
             "resume_from_checkpoint."
         )
     if fault := damage(checkpoint):
         return f"{checkpoint} is damaged: {fault}. Go on from another checkpoint."
-    if any(checkpoint.glob("descent_*.safetensors")):
-        return (
-            f"{checkpoint} was written by Descend 0.1, whose checkpoints this version does not resume. Go on with that "
-            "version, or load the model from it and train into another folder."
-        )
-    return None
+    return outdated(checkpoint)
+
+
+def outdated(checkpoint: Path) -> str | None:
+    """Why this version can't resume a checkpoint that an older one wrote; None if this version wrote it."""
+    if not any(checkpoint.glob("descent_*.safetensors")):
+        return None
+    return (
+        f"{checkpoint} was written by Descend 0.1, whose checkpoints this version does not resume. Go on with that "
+        "version, or load the model from it and train into another folder."
+    )
 
 
 def write_state(checkpoint: Path, rank: int, state: dict[str, Any]) -> None:

@@ -8,7 +8,15 @@ from tqdm import tqdm
 
 from descend.errors import InputError
 from descend.models.modules import check_savable
-from descend.training.checkpoints import any_checkpoints, newest_whole, rename_damaged, rotate, step_of, unusable
+from descend.training.checkpoints import (
+    any_checkpoints,
+    newest_whole,
+    outdated,
+    rename_damaged,
+    rotate,
+    step_of,
+    unusable,
+)
 from descend.training.divergence import Stepping
 
 
@@ -45,8 +53,8 @@ class Resumable(Stepping):
             if checkpoint is None and not others:
                 raise InputError(f"{self.args.folder} has no whole checkpoint to go on from.")
             checkpoint = checkpoint or str(others[-1])
-        if checkpoint is not None:
-            self.refuse_unusable(checkpoint)
+        if checkpoint is not None and (fault := self._from_main(lambda: unusable(Path(checkpoint)))):
+            raise InputError(fault)
         self.refuse_foreign_files(checkpoint)
         check_savable(self.users_model, self._tokenizer_to_save)
         self.refuse_short_loader()
@@ -69,21 +77,23 @@ class Resumable(Stepping):
                 )
         return output
 
-    def refuse_unusable(self, checkpoint: str) -> None:
-        """Raise an error on all ranks if training can't be resumed from a checkpoint."""
-        if fault := self._from_main(lambda: unusable(Path(checkpoint))):
-            raise InputError(fault)
-
     def last_checkpoint(self) -> str | None:
-        """The newest undamaged checkpoint of the run; newer damaged ones are reported and renamed."""
+        """The newest undamaged checkpoint of the run; newer damaged ones are reported and renamed.
 
-        def look() -> str | None:
+        Raises:
+            InputError: If an older version of Descend wrote it.
+        """
+
+        def look() -> tuple[str | None, str | None]:
             newest, damaged = newest_whole(self.args.folder)
             for checkpoint, fault in damaged.items():
                 rename_damaged(checkpoint, fault)
-            return None if newest is None else str(newest)
+            return (None, None) if newest is None else (str(newest), outdated(newest))
 
-        return self._from_main(look)
+        newest, fault = self._from_main(look)
+        if fault:
+            raise InputError(fault)
+        return newest
 
     @property
     def kept_step(self) -> int:
