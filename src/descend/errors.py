@@ -59,6 +59,20 @@ class SaveError(Exception):
         return cls(f"{path} can't be written: {cause.rstrip('.')}{free}.")
 
 
+def refuse(*rules: tuple[bool, str]) -> None:
+    """Raise the message of the first rule that is broken.
+
+    Args:
+        rules: Whether each is broken, and what to say then.
+
+    Raises:
+        InputError: If one is broken.
+    """
+    for broken, message in rules:
+        if broken:
+            raise InputError(message)
+
+
 def reason(error: BaseException) -> str:
     """The first line of an error's message, or its type if it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import Dataset, Subset
 
 from descend.contract import resolve
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.evaluation.evaluate import Evaluator, Subject, usual_curve
 from descend.evaluation.evaluate import evaluate as evaluate_subject
 from descend.evaluation.evaluators import decided_texts, energies, input_metrics, pictures, train_losses
@@ -197,20 +197,6 @@ def evaluate(
     if task is None and place == folder and (folder / model).is_dir():
         write_card(folder / model, run_card(folder, network.saved, checkpoint=model).text())
     return summary
-
-
-def refuse(*rules: tuple[bool, str]) -> None:
-    """Raise the message of the first rule that is broken.
-
-    Args:
-        rules: Whether each is broken, and what to say then.
-
-    Raises:
-        InputError: If one is broken.
-    """
-    for broken, message in rules:
-        if broken:
-            raise InputError(message)
 
 
 def mean_metric(

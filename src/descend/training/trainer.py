@@ -13,7 +13,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import has_length
 
 from descend.core import LossSums
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective
 from descend.results import RECORDS_FILE
@@ -42,27 +42,36 @@ class DescentMixin(Resumable):
         """Raise an error for arguments, and methods of a subclass, that the training loop does not support."""
         refuse_overrides(cls)
         started = int(os.environ.get("WORLD_SIZE", "1"))
-        refused = {
-            "get_eval_dataloader can't be overridden where there are several processes: each one measures all samples, "
-            "and a loader may divide them. Give the data as eval_dataset and the batches' data_collator.": (
-                args.world_size > 1 and overriding(cls, "get_eval_dataloader")
+        refuse(
+            (
+                args.world_size > 1 and bool(overriding(cls, "get_eval_dataloader")),
+                "get_eval_dataloader can't be overridden where there are several processes: each one measures all "
+                "samples, and a loader may divide them. Give the data as eval_dataset and the batches' data_collator.",
             ),
-            "expected a model; got model_init, which makes one for each trial. Give the trainer a model: "
-            "model=model_init().": kwargs.get("model_init") is not None,
-            "compute_loss_func must be left out: the loss is the task's. Give a task of your own.": (
-                kwargs.get("compute_loss_func") is not None
+            (
+                kwargs.get("model_init") is not None,
+                "expected a model; got model_init, which makes one for each trial. Give the trainer a model: "
+                "model=model_init().",
             ),
-            "include_for_metrics can't hold inputs: those of a text differ in length. Leave it out.": (
-                "inputs" in (args.include_for_metrics or ())
+            (
+                kwargs.get("compute_loss_func") is not None,
+                "compute_loss_func must be left out: the loss is the task's. Give a task of your own.",
             ),
-            f"{started} processes were started, and none knows of the others: there is no GPU for each. Add --use-cpu "
-            "(use_cpu=True) to train on CPUs.": started > 1 and args.world_size == 1,
-            f"one process must have one GPU; got {args.n_gpu}. Start one process for each with torchrun, or choose one "
-            "by CUDA_VISIBLE_DEVICES=0.": args.n_gpu > 1,
-        }
-        for message, applies in refused.items():
-            if applies:
-                raise InputError(message)
+            (
+                "inputs" in (args.include_for_metrics or ()),
+                "include_for_metrics can't hold inputs: those of a text differ in length. Leave it out.",
+            ),
+            (
+                started > 1 and args.world_size == 1,
+                f"{started} processes were started, and none knows of the others: there is no GPU for each. Add "
+                "--use-cpu (use_cpu=True) to train on CPUs.",
+            ),
+            (
+                args.n_gpu > 1,
+                f"one process must have one GPU; got {args.n_gpu}. Start one process for each with torchrun, or choose "
+                "one by CUDA_VISIBLE_DEVICES=0.",
+            ),
+        )
 
     def _constrain(
         self,
