@@ -76,6 +76,7 @@ class Noise:
         """The same kind of noise at another level, with a new generator; seed and σ_x as here unless given."""
         other = copy(self)
         sigma, seed = self.sigma if sigma is None else sigma, self.seed if seed is None else seed
+        # Not the subclass's constructor, which may take other arguments.
         Noise.__init__(other, level, sigma, seed, self.noise_is)
         return other
 

@@ -103,8 +103,8 @@ class Objective(nn.Module):
         self.term: Callable[[Tensor], Tensor] | None = None
         """A further term of the Lagrangian, from the last exit's predictions in all passes."""
         self.watches_tokens = False
-        """Whether a language model's losses come with 3 further sums: the last exit's correct tokens and entropy, and
-        the input tokens."""
+        """Whether a language model's losses come with 4 further sums: the last exit's correct tokens, entropy and
+        targets, and the input tokens."""
         self._compiled: Callable[..., Any] | None = None
         self._warm = False  # whether the first pass is done, which is eager
 

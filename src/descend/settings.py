@@ -540,7 +540,7 @@ class Setting(NamedTuple):
                 return "be a text"
         if self.allowed is None or self.allowed.holds(value):
             return ""
-        infinite = self.allowed.words == "be at least 0" and not math.isfinite(value)
+        infinite = number and not math.isfinite(value) and self.allowed.words.startswith("be at least")
         return self.allowed.words + ", and finite" * infinite
 
 

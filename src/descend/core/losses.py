@@ -64,6 +64,10 @@ class LossSums:
         self._numbers.zero_()
         self._arriving = []
 
+    def restart(self) -> None:
+        """Start losses and counts again at 0, but not the further sums."""
+        self.numbers[: 2 * self._exits].zero_()
+
     def with_numbers(self, numbers: Tensor | list[float]) -> "LossSums":
         """Sums of this shape with other `numbers`, such as these over all ranks, or those of a checkpoint."""
         sums = LossSums(self._exits - 1, len(self.others))

@@ -65,8 +65,7 @@ class Stepping(Ordered):
         counts = self.since_log.counts
         if self.sums.counts[0] and counts[0] < counts[-1]:
             # Warm-up, which reads the last exit only, has just ended: average all layers over the same steps.
-            self.since_log.values.zero_()
-            counts.zero_()
+            self.since_log.restart()
         self.since_log.add(self.sums)
         self.dual.observe(self.sums)
         self.sums.clear()

@@ -33,6 +33,8 @@ class Method:
     """Whether the multipliers move."""
     compiles: ClassVar[bool] = True
     """Whether the blocks are the same at every step, so that they can be compiled."""
+    draws: ClassVar[bool] = False
+    """Whether the method draws random numbers, besides the noise's and those of the sample of targets."""
 
     def __init__(self, settings: Any):
         self.settings = settings
@@ -217,6 +219,7 @@ class LayerSkip(Method):
     """
 
     compiles = False
+    draws = True
     inner = True
 
     @staticmethod
@@ -283,7 +286,7 @@ class LayerSkip(Method):
                 handle.remove()
 
     def _drop(self, number: int, block: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
-        """The block's output, with its input in place of it in dropped rows."""
+        """The block's output, but its input in dropped rows."""
         if not block.training or not self._rates[number]:
             return output
         given = next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor))

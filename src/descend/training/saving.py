@@ -256,9 +256,8 @@ class Saving(Trainer):
 
     @property
     def _random(self) -> list[str]:
-        """The parts of the run that draw random numbers of their own."""
-        skips = self.args.method == "layerskip"
-        parts = {"noise": self.objective.noise, "sample": self.objective.sample, "layer_skip": skips}
+        """The parts of the run that draw random numbers, by the names that checkpoints have."""
+        parts = {"noise": self.objective.noise, "sample": self.objective.sample, "layer_skip": self.method.draws}
         return [name for name, part in parts.items() if part]
 
     @property
