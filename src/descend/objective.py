@@ -21,7 +21,7 @@ from descend.models.vit import ViTDenoiser
 from descend.noise import Noise
 from descend.tasks import Task
 from descend.tasks.base import GROUP, LABELS
-from descend.tiles import TargetSample, rows_per_tile, tiled
+from descend.tiles import TargetSample, language_losses
 from descend.transfer import uploaded
 
 logger = logging.getLogger(__name__)
@@ -138,7 +138,9 @@ class Objective(nn.Module):
             lagrangian, sums, prediction = run(inputs, target, given, learned)
         elif isinstance(self.model, LayeredCausalLM):
             with noisy:
-                lagrangian, sums, others = self._tiles(self.model, inputs, target, weights, inner)
+                lagrangian, sums, others = language_losses(
+                    self.model, self.task, inputs, target, weights, inner, self.sample, self.watches_tokens
+                )
         else:
             with noisy:
                 lagrangian, sums, prediction = self._exits(inputs, target, weights, [bool(each) for each in weights])
@@ -235,60 +237,6 @@ class Objective(nn.Module):
                     predictions = read(exits)
                 yield exits, predictions
 
-    def _tiles(
-        self, model: LayeredCausalLM, inputs: Any, target: Tensor, weights: Sequence[float], inner: bool
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """As `_exits`, through a head that costs as much as blocks, and the further sums of `watches_tokens`.
-
-        The last exit sees all targets, inner ones a sample of them.
-        """
-        count = len(target)
-        states = model.layer_outputs(inputs)[0 if inner else -1 :]
-        exits = len(states)
-        rows, targets, scale = [inputs["places"]] * exits, [target] * exits, 1.0
-        if self.sample is not None and inner and count:
-            chosen = self.sample(count, target.device)
-            # The same targets at every inner exit, so that differences between neighbours have less variance.
-            rows[:-1], targets[:-1] = [rows[-1][chosen]] * (exits - 1), [target[chosen]] * (exits - 1)
-            scale = count / len(chosen)
-        scales = [scale] * (exits - 1) + [1.0]
-        watched: list[Tensor] = []
-        if self.watches_tokens:  # a tile may hold rows of several exits: mark those of the last
-            marked = [torch.full_like(each, exit == exits - 1) for exit, each in enumerate(targets)]
-            targets = [torch.stack(both, 1) for both in zip(targets, marked, strict=True)]
-
-        def losses(hidden: Tensor, wanted: Tensor) -> Tensor:
-            logits = model.readout(hidden)
-            if self.watches_tokens:
-                last = wanted[:, 1].bool()
-                seen, wanted = logits.detach()[last], wanted[:, 0]
-                entropy = entropies(seen).sum()
-                watched.append(torch.stack([(seen.argmax(-1) == wanted[last]).sum().to(entropy), entropy]))
-            return self.task.losses(logits, wanted)
-
-        trained = [parameter for parameter in model.head.parameters() if parameter.requires_grad]
-        if any(hasattr(parameter, "placements") for parameter in trained):
-            raise InputError(
-                "expected the final norm and the head whole in the forward pass; they are sharded by themselves. Shard "
-                "the blocks, then the objective around them, which takes the rest."
-            )
-        lagrangian, sums = tiled(
-            states,
-            rows,
-            targets,
-            [weight * scale for weight, scale in zip(weights[-exits:], scales, strict=True)],
-            losses,
-            trained,
-            size=rows_per_tile(model.limits["vocabulary"]),
-        )
-        others = None
-        if self.watches_tokens:
-            mask, size = inputs.get("attention_mask"), inputs["input_ids"].numel()
-            tokens = sums.new_full((), size) if mask is None else mask.sum().to(sums)
-            last_exit = torch.stack(watched).sum(0).to(sums) if watched else sums.new_zeros(2)
-            others = torch.cat([last_exit, sums.new_full((1,), len(target)), tokens[None]])
-        return lagrangian, sums * uploaded(scales, sums), others
-
     def check_data(self, datasets: Mapping[str, Any], collate: Callable[[list[Any]], Any], *, noise: bool) -> None:
         """Check that samples fit the model and the task, see `descend.contract.check_data`."""
         check_data(self.model, self.task, datasets, collate, noise=noise)
@@ -316,9 +264,3 @@ class Objective(nn.Module):
     def read_outside_forward(self, look: Callable[[], None]) -> None:
         """Call something that reads the model outside its forward pass; FSDP2 registers this as a forward method."""
         look()
-
-
-def entropies(logits: Tensor) -> Tensor:
-    """The entropy of each row of logits (N, V), in nats, (N,)."""
-    log_probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
-    return -(log_probabilities.exp() * log_probabilities).sum(-1)

@@ -11,7 +11,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from descend.errors import InputError
+from descend.models.causal import LayeredCausalLM
+from descend.models.layered import PLACES
 from descend.seeds import Draws, Stream
+from descend.tasks import Task
+from descend.transfer import uploaded
 
 TILE = 2**26
 """The largest number of logits held at a time: 256 MiB in float32."""
@@ -69,6 +73,79 @@ def tiled(
         for exit in plan.sparse:
             states[exit].register_hook(partial(plan.added, exit))
     return total, sums
+
+
+def language_losses(
+    model: LayeredCausalLM,
+    task: Task,
+    inputs: dict[str, Any],
+    target: Tensor,
+    weights: Sequence[float],
+    inner: bool,
+    sample: "TargetSample | None",
+    watched: bool,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The losses of a language model's exits, whose head costs as much as blocks.
+
+    Args:
+        model: The language model.
+        task: Its loss.
+        inputs: The model's inputs, with the places of the targets.
+        target: The targets, (N,). The last exit sees all of them.
+        weights: Of each exit's sum in the weighted one, L+1 numbers.
+        inner: Whether inner exits are read.
+        sample: The targets that inner exits see; None for all.
+        watched: Whether further sums are wanted.
+
+    Returns:
+        The weighted sum, to differentiate; the sums of all exits that were read, (E,), where a sample stands for all
+        targets; and if they are wanted the last exit's correct tokens, entropy and targets, and the input tokens, (4,).
+    """
+    count = len(target)
+    states = model.layer_outputs(inputs)[0 if inner else -1 :]
+    exits = len(states)
+    rows, targets, scale = [inputs[PLACES]] * exits, [target] * exits, 1.0
+    if sample is not None and inner and count:
+        chosen = sample(count, target.device)
+        # The same targets at every inner exit, so that differences between neighbours have less variance.
+        rows[:-1], targets[:-1] = [rows[-1][chosen]] * (exits - 1), [target[chosen]] * (exits - 1)
+        scale = count / len(chosen)
+    scales = [scale] * (exits - 1) + [1.0]
+    tokens: list[Tensor] = []
+    if watched:  # a tile may hold rows of several exits: mark those of the last
+        marked = [torch.full_like(each, exit == exits - 1) for exit, each in enumerate(targets)]
+        targets = [torch.stack(both, 1) for both in zip(targets, marked, strict=True)]
+
+    def losses(hidden: Tensor, wanted: Tensor) -> Tensor:
+        logits = model.readout(hidden)
+        if watched:
+            last = wanted[:, 1].bool()
+            seen, wanted = logits.detach()[last], wanted[:, 0]
+            entropy = entropies(seen).sum()
+            tokens.append(torch.stack([(seen.argmax(-1) == wanted[last]).sum().to(entropy), entropy]))
+        return task.losses(logits, wanted)
+
+    trained = [parameter for parameter in model.head.parameters() if parameter.requires_grad]
+    if any(hasattr(parameter, "placements") for parameter in trained):
+        raise InputError(
+            "expected the final norm and the head whole in the forward pass; they are sharded by themselves. Shard "
+            "the blocks, then the objective around them, which takes the rest."
+        )
+    scaled = [weight * scale for weight, scale in zip(weights[-exits:], scales, strict=True)]
+    lagrangian, sums = tiled(states, rows, targets, scaled, losses, trained, rows_per_tile(model.limits["vocabulary"]))
+    others = None
+    if watched:
+        mask, size = inputs.get("attention_mask"), inputs["input_ids"].numel()
+        given = sums.new_full((), size) if mask is None else mask.sum().to(sums)
+        last_exit = torch.stack(tokens).sum(0).to(sums) if tokens else sums.new_zeros(2)
+        others = torch.cat([last_exit, sums.new_full((1,), len(target)), given[None]])
+    return lagrangian, sums * uploaded(scales, sums), others
+
+
+def entropies(logits: Tensor) -> Tensor:
+    """The entropy of each row of logits (N, V), in nats, (N,)."""
+    log_probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+    return -(log_probabilities.exp() * log_probabilities).sum(-1)
 
 
 @dataclass

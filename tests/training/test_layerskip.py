@@ -32,7 +32,7 @@ def layer_skip(model, **changes) -> LayerSkip:
     args = settings(seed=3, **changes)
     skip = LayerSkip(args)
     task = None if isinstance(model, LayeredCausalLM) else Classes()
-    skip.begin(SimpleNamespace(objective=Objective(model, task), dual=args.primal_dual(model.depth)))
+    skip.attach(SimpleNamespace(objective=Objective(model, task), dual=args.primal_dual(model.depth)))
     return skip
 
 
@@ -103,8 +103,8 @@ def test_dropped_rows_leave_a_block_as_they_entered_it(kind):
         each.p = 0.0 if isinstance(each, torch.nn.Dropout) else getattr(each, "p", None)
     skip = layer_skip(model, layer_dropout=0.6, layer_dropout_schedule="constant")
     whole = model.layer_outputs(inputs)
-    with skip.on():
-        skip.begin_pass(0, 10)
+    with skip.installed():
+        skip.before_pass(0, 10)
         states = [each.flatten(0, -3) if kind == "vit" else each for each in model.layer_outputs(inputs)]
         model.eval()
         for one, other in zip(whole, model.layer_outputs(inputs), strict=True):

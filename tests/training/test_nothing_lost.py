@@ -27,6 +27,7 @@ from descend.results import LOCK_FILE, locked
 from descend.tasks.video import VideoDenoising, cache, load_video
 from descend.training import DescentMixin
 from descend.training.checkpoints import damage, rotate, seal
+from descend.training.hf_hooks import refuse_arguments
 from tests.support.runs import TINY, assert_same_end, rows, run_state, stop_after, train
 from tests.support.sources import clips
 
@@ -540,11 +541,11 @@ def test_a_checkpoint_of_several_processes_is_not_gone_on_with_by_one(unfinished
 def test_processes_that_do_not_know_of_each_other_are_refused(tmp_path, monkeypatch):
     """As torchrun starts them without --use-cpu, where there is no GPU for each."""
     args = DescentConfig(output_dir=str(tmp_path), use_cpu=True)
-    DescentTrainer._refuse(args, {})
+    refuse_arguments(DescentTrainer, args, {})
     assert args.world_size == 1
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match="2 processes"):
-        DescentTrainer._refuse(args, {})
+        refuse_arguments(DescentTrainer, args, {})
 
 
 def test_a_disk_that_knows_no_locks_is_told_of_once(tmp_path, monkeypatch, caplog):

@@ -41,7 +41,7 @@ def objective(noise=0.0, r_drop=None, **settings) -> Objective:
     ours = Objective(model, noise=GaussianNoise(noise, 0.3, seed=4) if noise else None)
     if r_drop is not None:
         args = DescentConfig("unused", method="r-drop", r_drop=r_drop, use_cpu=True, report_to="none")
-        RDrop(args).begin(SimpleNamespace(objective=ours, dual=args.primal_dual(3)))
+        RDrop(args).attach(SimpleNamespace(objective=ours, dual=args.primal_dual(3)))
     return ours
 
 

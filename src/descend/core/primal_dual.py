@@ -31,33 +31,31 @@ class PrimalDual:
     Implicit slack is an L2 term inside the dual gradient, not decoupled weight decay: with Adam the two differ.
     Explicit slack restarts at 0 after every epoch, as in the paper.
 
-    It calls neither backward nor zero_grad, so that accumulation, clipping, mixed precision and any trainer
-    fit around it. One training step is::
+    It calls neither backward nor zero_grad, so that any trainer fits around it. One training step is::
 
         dual.lagrangian(losses).backward()
         optimizer.step(); optimizer.zero_grad()
         dual.observe(losses.detach()); dual.step()
 
     With accumulation call `observe` once per micro-batch, and `step` once per optimizer step, or `skip` if a gradient
-    scaler skipped it. In a process group the observed sums and counts are added over the ranks, so every rank holds the
-    same multipliers; each dual step checks that. All tensors are on the CPU in double precision.
+    scaler skipped it. In a process group sums and counts are added over the ranks, so every rank holds the same
+    multipliers; each dual step checks that. All vectors have L+1 entries, on the CPU in double precision; entry 0 is
+    the cap's.
 
     Args:
         problem: The constrained problem.
         lr: η_λ, the dual learning rate; by default 0.03, or 500 per run for ``"price"``.
-        optimizer: ``"sgd"``, ``"adam"`` (the paper's), ``"nupi"`` or ``"price"`` (`PriceAscent`; use it with
-            a `GeometricTarget`).
+        optimizer: ``"sgd"``, ``"adam"`` (the paper's), ``"nupi"`` or ``"price"`` (for a `GeometricTarget`).
         resilience: ρ, the price of slack; 0 for hard constraints.
         slack: ``"implicit"``, eq. (38), or ``"explicit"``, eq. (36).
-        slack_lr: Learning rate of explicit slack; by default ``resilience * lr``, so that u follows its optimum ρλ, or
-            0.03 ``resilience`` for the price rule. With SGD a rate above 2ρ diverges.
-        slack_optimizer: Optimizer of explicit slack; by default ``optimizer``, or ``"sgd"`` for νPI and the price
-            rule, which apply to multipliers only.
+        slack_lr: Learning rate of explicit slack; by default ρ ``lr``, so that u follows its optimum ρλ, or 0.03 ρ for
+            the price rule. With SGD a rate above 2ρ diverges.
+        slack_optimizer: Of explicit slack; by default ``optimizer``, or ``"sgd"`` for νPI and the price rule.
         warmup: Steps on the objective alone before the multipliers begin to move (the paper: one epoch of ERM).
-        every: The dual schedule: a dual step after every k primal steps, on the mean losses since the last one, or
-            ``"epoch"`` for one at each `end_epoch`.
+        every: A dual step after every k primal steps, on the mean losses since the last one, or ``"epoch"`` for one at
+            each `end_epoch`.
         options: Further arguments of the dual optimizer, such as ``{"kp": 5.0}`` of νPI.
-        horizon: The number of primal steps of the run, which the step of ``"price"`` is relative to; see `plan`.
+        horizon: The number of primal steps of the run, see `plan`.
 
     Raises:
         InputError: If an argument is outside its range.
@@ -118,12 +116,12 @@ class PrimalDual:
 
     @property
     def multipliers(self) -> Tensor:
-        """λ ≥ 0, shape (L+1,). Entry 0 is the cap's, entry l layer l's; 0 where a constraint is not in force."""
+        """λ ≥ 0, (L+1,); 0 where a constraint is not in force."""
         return self._multipliers.clone()
 
     @property
     def slack(self) -> Tensor:
-        """u, shape (L+1,), aligned with `multipliers`, in the dual step's units, see `Target.units`."""
+        """u, (L+1,), in the `Target.units` of the violations."""
         return self._slack.clone() if self._explicit else self.resilience * self._multipliers
 
     def plan(self, steps: int) -> None:
@@ -137,19 +135,20 @@ class PrimalDual:
 
     @property
     def warm(self) -> bool:
-        """Whether warm-up is over and the constraints take part."""
+        """Whether warm-up is over, so that the constraints take part."""
         return self.steps >= self.warmup
 
     @property
     def inner(self) -> bool:
-        """Whether the next primal step needs the losses of inner layers."""
+        """Whether the next primal step needs the losses of inner exits, 0 … L−1."""
         return self.problem.inner or (self.problem.constrained and self.warm)
 
     @property
     def weights(self) -> Tensor:
         """w_0 … w_L, shape (L+1,), the next primal step's weight of each loss, known before the forward pass.
 
-        The ratio form is linearized at the last losses, and a `GeometricTarget` at their running mean.
+        The ratio form is linearized at the last step's losses, and a `GeometricTarget` at their running mean; so the
+        gradient of `lagrangian`, which the ratio form takes at the current losses, may differ from these.
         """
         if not self.warm:
             return self.problem.objective.clone()
@@ -165,13 +164,12 @@ class PrimalDual:
         return self.problem.lagrangian(losses, self._multipliers, self._reference)
 
     def observe(self, sums: Tensor | LossSums, count: Tensor | float = 1.0) -> None:
-        """Add a batch's losses to those that the next dual step averages. No device is waited for.
+        """Add a batch's losses to those that the next dual step averages: Σ sums / Σ count over batches and ranks.
 
-        The dual step uses Σ sums / Σ count over micro-batches and ranks, so every sample has the same weight. You can
-        pass mean losses with the count 1 if all batches have the same size.
+        Mean losses with the count 1 do if all batches have the same size. No device is waited for.
 
         Args:
-            sums: Detached losses summed over the batch's targets, shape (L+1,), or with their counts.
+            sums: Detached losses summed over the batch's targets, (L+1,), or with their counts.
             count: The number of targets in the sums; 0 for a batch without any. Not used with `LossSums`.
 
         Raises:
@@ -194,8 +192,7 @@ class PrimalDual:
         """Count a primal step, and take the dual step if it is due.
 
         Returns:
-            Whether the multipliers moved. They don't in warm-up, between dual steps, without constraints, or if all
-            counts since the last dual step were 0.
+            Whether the multipliers moved.
 
         Raises:
             NonFiniteLossError: If a loss is NaN or infinite, or a multiplier would be; the multipliers have not moved.
@@ -305,6 +302,8 @@ class PrimalDual:
     def _over_ranks(self) -> Tensor:
         """Σ f_l and their count since the last dual step, over all ranks, (L+2,); all must hold the same λ and u.
 
+        One count is enough, because steps that move λ read every exit.
+
         They do if a weighted sum s of λ and u obeys R Σs² = (Σs)² over the R ranks, up to rounding on different
         processors; a rank that differs by √R millionths of s raises an error on all.
         """
@@ -340,8 +339,7 @@ class PrimalDual:
             raise NonFiniteLossError(f"the loss of layer {layers} is not finite: {losses.tolist()}.")
         memory = self.problem.target.memory if self.moved else 0.0
         reference = memory * self._reference + (1 - memory) * losses
-        gap = self.problem.violations(losses, reference)
-        gap[1:] /= self.problem.target.units(reference)[1:]  # the cap's unit is 1
+        gap = self.problem.violations(losses, reference) / self.problem.target.units(reference)
         if not gap.isfinite().all():
             if self.problem.form == "ratio":
                 raise InputError(f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'.")

@@ -81,11 +81,12 @@ class DescentProblem:
             raise InputError(f"cap_layer must be from 0 to depth = {depth}; got {cap_layer}.")
         self.depth = depth
         self.alpha = None if alpha is None else step_sizes(alpha, depth)
-        if target is None:
-            target = StepTarget(self.alpha or [0.0] * depth, first, form if self.alpha else "difference", stop_gradient)
-        self.target = target
         self.cap = cap if self.alpha else None
-        self.cap_layer = first if cap_layer is None else cap_layer
+        cap_layer = first if cap_layer is None else cap_layer
+        if target is None:
+            steps, form_of_steps = self.alpha or [0.0] * depth, form if self.alpha else "difference"
+            target = StepTarget(steps, first, form_of_steps, stop_gradient, self.cap or 0.0, cap_layer)
+        self.target = target
         self.first = first
         self.form: Form = form
         self.stop_gradient = stop_gradient
@@ -129,21 +130,16 @@ class DescentProblem:
 
     def _violations(self, losses: Tensor, reference: Tensor | None) -> Tensor:
         """As `violations`, but without checking the values, which would synchronize with a GPU."""
-        at = losses if reference is None else reference.to(losses)
-        return self._with_cap(self._above_cap(losses), self.target.violations(losses, at))
+        return self._if_in_force(self.target.violations(losses, losses if reference is None else reference.to(losses)))
 
-    def _above_cap(self, losses: Tensor) -> Tensor:
-        return losses[self.cap_layer] - (self.cap or 0.0)
-
-    def _with_cap(self, cap: Tensor, descent: Tensor) -> Tensor:
-        """A number of the cap at entry 0 of those of the target, and 0 where a constraint is not in force."""
-        return torch.where(self.in_force.to(descent.device), torch.cat([cap[None], descent[1:]]), 0.0)
+    def _if_in_force(self, values: Tensor) -> Tensor:
+        """0 where a constraint is not in force."""
+        return torch.where(self.in_force.to(values.device), values, 0.0)
 
     def pieces(self, losses: Tensor) -> Tensor:
         """The smooth functions of the losses that `join` makes the violations of, (K, L+1), see `Target.pieces`."""
         self._check(losses)
-        cap = self._above_cap(losses)
-        return torch.stack([self._with_cap(cap, piece) for piece in self.target.pieces(losses)])
+        return torch.stack([self._if_in_force(piece) for piece in self.target.pieces(losses)])
 
     @staticmethod
     def join(pieces: Tensor) -> Tensor:
@@ -156,7 +152,7 @@ class DescentProblem:
         In the ratio form it is 1−α_l. Entries of constraints that are not in force are 0.
         """
         self._check(losses)
-        return self._with_cap(losses.new_tensor(self.cap or 0.0), self.target.bounds(losses, losses))
+        return self._if_in_force(self.target.bounds(losses, losses))
 
     def floor(self, losses: Tensor) -> Tensor:
         """The upper bound on the last loss from all constraints of α together: f_first Π_l (1−α_l), a scalar."""
@@ -175,8 +171,7 @@ class DescentProblem:
         in training, before the constraints took effect.
         """
         self._check(losses)
-        penalties = self._with_cap(self._above_cap(losses).clamp(min=0.0), self.target.penalties(losses))
-        return losses[-1] + penalties.sum()
+        return losses[-1] + self._if_in_force(self.target.penalties(losses)).sum()
 
     @property
     def limits(self) -> list[float | None]:
@@ -228,10 +223,7 @@ class DescentProblem:
                 )
             losses = torch.ones_like(multipliers)
         self._check(losses)
-        descent = torch.where(self.in_force.to(multipliers.device), multipliers, 0.0)
-        cap, descent[0] = descent[0].clone(), 0.0
-        weights += self.target.slopes(descent, losses)
-        weights[self.cap_layer] += cap
+        weights += self.target.slopes(self._if_in_force(multipliers), losses)
         return weights / weights.sum() if self.target.normalized else weights
 
     def _check(self, values: Tensor, name: str = "losses") -> None:

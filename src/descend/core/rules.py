@@ -12,7 +12,7 @@ from descend.errors import InputError
 
 
 class Rule(torch.optim.Optimizer):
-    """The base of optimizers that move each parameter by itself, along a gradient that is given."""
+    """An optimizer that moves each parameter by itself, by `move`."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -34,17 +34,16 @@ class NuPI(Rule):
         \xi_t = \nu\,\xi_{t-1} + (1-\nu)\,g_t, \qquad
         \lambda_{t+1} = \lambda_t + \eta\,( k_i\, g_t + k_p\,(\xi_t - \xi_{t-1}) )
 
-    The proportional term reacts to the change of the violation and damps the oscillation of plain ascent
-    (k_p = 0), because the multiplier falls as soon as the violation does. The first step has no change to
-    react to: ξ before it is g_0, as Cooper documents its ``SGD`` initialization. Cooper's code starts from ξ_0 = 0
-    instead, which adds η k_p (1−ν) g_0 to its second step.
+    The proportional term damps the oscillation of plain ascent (k_p = 0), because the multiplier falls as soon as the
+    violation does. ξ before the first step is g_0, as Cooper documents; its code starts from ξ_0 = 0, which adds
+    η k_p (1−ν) g_0 to its second step.
 
     Args:
         params: Tensors to update; their ``grad`` is g.
         lr: η.
         kp: k_p, the proportional gain.
         ki: k_i, the integral gain.
-        nu: ν in [0, 1), the smoothing of the error that the proportional term sees.
+        nu: ν in [0, 1), the smoothing of the violation.
         maximize: Ascend (True) or descend.
 
     Raises:
@@ -79,19 +78,17 @@ class PriceAscent(Rule):
     .. math::
         \lambda \leftarrow \mathrm{clip}\big(\lambda + \tfrac{\eta}{T}\, g,\ 0,\ p\big), \qquad \lambda_0 = p
 
-    The price p is an L1 penalty on the violation: if λ stays below p its constraint holds exactly, and if a constraint
-    is infeasible λ stays at p instead of growing without bound. Training starts with all constraints active and relaxes
-    those that are met, so that the layers need not change late in training. The step is divided by the number of dual
-    steps T, so that short and long runs behave alike.
+    The price p is an L1 penalty on the violation: where λ stays below p its constraint holds exactly, and where a
+    constraint can't be met λ stays at p instead of growing without bound. Training starts with all constraints active.
+    The step is divided by T, the number of dual steps, so that short and long runs behave alike.
 
     Args:
         params: Tensors to update; their ``grad`` is g.
-        lr: η: how far λ moves in a whole run at a violation of 1.
+        lr: η, how far λ moves in a whole run at a violation of 1.
         price: p > 0.
-        horizon: T ≥ 1, the number of dual steps of the run; it must be set before the first step.
-        start: λ_0, from 0 to p; by default p. With 0, fine-tuning a trained model starts as ERM and changes only where
-            a constraint is violated.
-        maximize: Must be true: the price is an upper bound, so the rule only ascends.
+        horizon: T ≥ 1; it must be set before the first step.
+        start: λ_0, from 0 to p; by default p. With 0, fine-tuning starts as ERM.
+        maximize: Must be true.
 
     Raises:
         InputError: If an argument is outside its range, or in `step` if the horizon is not known.
@@ -139,14 +136,7 @@ LEARNING_RATES = {"sgd": 0.03, "adam": 0.03, "nupi": 0.03, "price": 500.0}
 
 
 def rule(values: Tensor, name: str, lr: float, options: Mapping[str, Any], *, maximize: bool) -> torch.optim.Optimizer:
-    """The optimizer of one vector.
-
-    Args:
-        values: The vector, which the optimizer changes in place.
-        name: One of `RULES`.
-        lr: The learning rate.
-        options: Further arguments of the rule.
-        maximize: Whether to ascend.
+    """The optimizer of one vector, which it changes in place; ``options`` are further arguments of the rule.
 
     Raises:
         InputError: If there is no such rule, or it does not take these arguments.

@@ -1,7 +1,8 @@
 """Targets: the bound that each layer's loss must reach, as a function of the layer losses.
 
 A target gives `DescentProblem` the right-hand sides of its constraints f_l ≤ bound_l. `StepTarget` is the paper's,
-eq. (4). `GeometricTarget` is the default of training.
+eq. (4). `GeometricTarget` is the default of training. What a loss compares predictions with has the same name in
+`descend.tasks`; the two never meet.
 """
 
 from abc import ABC, abstractmethod
@@ -24,15 +25,14 @@ ROUNDING = 1e-6
 
 
 class Target(ABC):
-    """The bounds of the descent constraints of a model of L layers.
+    """The bounds of the constraints of a model of L layers.
 
-    Every vector has the shape (L+1,), and its entry l belongs to layer l. Layer 0 has no descent constraint, so callers
-    ignore entry 0 of a target's results. ``losses`` are f_0 … f_L. ``reference`` are the losses from which a target
-    computes its coefficients: a running mean in training, the losses themselves in a verdict. A violation is positive
-    if its constraint is violated.
+    Every vector has the shape (L+1,). Entry l belongs to layer l's constraint, and entry 0 to the cap; callers ignore
+    entries whose constraint is not in force. ``losses`` are f_0 … f_L. ``reference`` are the losses from which a target
+    computes its coefficients: a running mean in training, the losses themselves in a verdict.
 
     Attributes:
-        first: The exit where the chain starts; constraints up to it are not in force.
+        first: The exit where the chain starts; the constraints of layers up to it are not in force.
         memory: The decay of the moving average of the losses that is the reference, in [0, 1); 0 for the last losses.
         normalized: Whether the layers' weights in the primal step are divided by their sum. The size of the gradient
             then does not change with the multipliers, which matters for Adam's second moments.
@@ -47,7 +47,7 @@ class Target(ABC):
         """The right-hand side of each constraint."""
 
     def violations(self, losses: Tensor, reference: Tensor) -> Tensor:
-        """Left-hand side minus right-hand side of each constraint; by default f_l − bound_l."""
+        """Left-hand side minus right-hand side, positive if violated; by default f_l − bound_l."""
         return losses - self.bounds(losses, reference)
 
     @abstractmethod
@@ -60,14 +60,14 @@ class Target(ABC):
         """
 
     def units(self, reference: Tensor) -> Tensor:
-        """The unit in which the dual step measures each violation; by default 1."""
+        """The unit in which the dual step measures each violation; by default 1, and always 1 for the cap."""
         return torch.ones_like(reference)
 
     @abstractmethod
     def slopes(self, multipliers: Tensor, reference: Tensor) -> Tensor:
         """The gradient of the constraints' part of the Lagrangian with respect to the losses, at ``reference``.
 
-        ``multipliers`` are 0 at entry 0 and where a constraint is not in force.
+        ``multipliers`` are 0 where a constraint is not in force.
         """
 
     @abstractmethod
@@ -80,40 +80,52 @@ class Target(ABC):
 
 
 class StepTarget(Target):
-    """The paper's target, eq. (4): f_l ≤ (1−α_l) f_{l−1}.
+    """The paper's target, eq. (4): f_l ≤ (1−α_l) f_{l−1}, and its cap.
 
     Args:
         alpha: α_1 … α_L, each in (0, 1).
-        first: The exit where the chain starts; constraints up to it are not in force.
+        first: The exit where the chain starts; the constraints of layers up to it are not in force.
         form: ``"difference"``, the paper's, or ``"ratio"``: f_l / f_{l−1} ≤ 1−α_l.
         stop_gradient: Treat the right-hand side as a constant in the primal step.
+        cap: The bound on the loss of the exit ``cap_layer``.
+        cap_layer: That exit.
     """
 
-    def __init__(self, alpha: Sequence[float], first: int = 0, form: Form = "difference", stop_gradient: bool = True):
-        # 1 − α is computed only here. Layer 0 has no predecessor: its entry bounds f_0 by f_0.
-        self.rates = 1 - torch.tensor([0.0, *alpha], dtype=torch.float64, device="cpu")
+    def __init__(
+        self,
+        alpha: Sequence[float],
+        first: int = 0,
+        form: Form = "difference",
+        stop_gradient: bool = True,
+        cap: float = 0.0,
+        cap_layer: int = 0,
+    ):
+        self.rates = 1 - torch.tensor([0.0, *alpha], dtype=torch.float64, device="cpu")  # 1 − α is computed only here
         self.first, self.form, self.stop_gradient = first, form, stop_gradient
+        self.cap, self.cap_layer = cap, cap_layer
 
     def bounds(self, losses: Tensor, reference: Tensor) -> Tensor:
-        """(1−α_l) f_{l−1}; 1−α_l in the ratio form."""
+        """(1−α_l) f_{l−1}, or 1−α_l in the ratio form; the cap at entry 0."""
         rates = self.rates.to(losses)
-        return rates * _before(losses) if self.form == "difference" else rates
+        bounds = rates * _before(losses) if self.form == "difference" else rates
+        return torch.cat([losses.new_tensor([self.cap]), bounds[1:]])
 
     def violations(self, losses: Tensor, reference: Tensor) -> Tensor:
-        """f_l − (1−α_l) f_{l−1}, or f_l / f_{l−1} − (1−α_l)."""
-        return self._above(losses, losses.detach() if self.stop_gradient else losses)
+        """f_l − (1−α_l) f_{l−1}, or f_l / f_{l−1} − (1−α_l); f_cap_layer − cap at entry 0."""
+        return self._above(losses, losses.detach() if self.stop_gradient else losses, self.form)
 
     def pieces(self, losses: Tensor) -> list[Tensor]:
         """The violations, differentiated through both sides."""
-        return [self._above(losses, losses)]
+        return [self._above(losses, losses, self.form)]
 
-    def _above(self, losses: Tensor, right: Tensor) -> Tensor:
-        if self.form == "difference":
-            return losses - self.rates.to(losses) * _before(right)
-        return losses / self._divisors(_before(right)) - self.rates.to(losses)
+    def penalties(self, losses: Tensor) -> Tensor:
+        """[f_l − (1−α_l) f_{l−1}]₊ in both forms, and [f_cap_layer − cap]₊."""
+        return self._above(losses, losses, "difference").clamp(min=0.0)
 
     def slopes(self, multipliers: Tensor, reference: Tensor) -> Tensor:
         """λ_l − (1−α_{l+1}) λ_{l+1}; λ_l with ``stop_gradient``; those of the ratio form at ``reference``."""
+        multipliers = multipliers.clone()
+        of_cap, multipliers[0] = multipliers[0].clone(), 0.0
         if self.form == "difference":
             slopes, returned = multipliers.clone(), self.rates.to(multipliers) * multipliers
         else:
@@ -122,16 +134,19 @@ class StepTarget(Target):
             slopes, returned = multipliers / divisors, multipliers * at / divisors**2
         if not self.stop_gradient:
             slopes[:-1] -= returned[1:]
+        slopes[self.cap_layer] += of_cap
         return slopes
-
-    def penalties(self, losses: Tensor) -> Tensor:
-        """[f_l − (1−α_l) f_{l−1}]₊ in both forms."""
-        return (losses - self.rates.to(losses) * _before(losses)).clamp(min=0.0)
 
     def refuse_negative(self, losses: Tensor) -> None:
         """Raise an `InputError` for a negative loss in a denominator: dividing by it reverses the inequality."""
         if self.form == "ratio" and bool((losses[self.first : -1] < 0).any()):
             raise InputError(f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'.")
+
+    def _above(self, losses: Tensor, right: Tensor, form: Form) -> Tensor:
+        """The violations, where the losses on the right-hand side are ``right``."""
+        rates, before = self.rates.to(losses), _before(right)
+        above = losses - rates * before if form == "difference" else losses / self._divisors(before) - rates
+        return torch.cat([losses[self.cap_layer, None] - self.cap, above[1:]])
 
     def _divisors(self, before: Tensor) -> Tensor:
         # 1 for constraints that are not in force, where a loss of 0 would make the gradient 0·∞ = NaN.
@@ -187,55 +202,53 @@ class GeometricTarget(Target):
 
     def bounds(self, losses: Tensor, reference: Tensor) -> Tensor:
         """min(step_l, line_l); the loss itself where no constraint is in force."""
-        step, line, _ = self._both(losses, reference)
-        at_reference = self._both(reference, reference)
-        lower = torch.where(at_reference[0] <= at_reference[1], step, line)
-        return torch.cat([losses[: self.first + 1], lower])
+        bound = self._candidates(losses, reference).gather(0, self._chosen(reference)[None])[0]
+        return torch.cat([losses[: self.first + 1], bound])
 
     def pieces(self, losses: Tensor) -> list[Tensor]:
         """f_l less step_l, and less each of the two lines."""
-        bounds = self._candidates(losses, losses)[:3]
-        return [losses - torch.cat([losses[: self.first + 1], bound]) for bound in bounds]
+        return [losses - torch.cat([losses[: self.first + 1], bound]) for bound in self._candidates(losses, losses)]
 
     def units(self, reference: Tensor) -> Tensor:
-        """The loss of the layer before, so that violations are relative."""
-        return _positive(_before(reference))
+        """f_{l−1}, so that violations are relative."""
+        return torch.cat([torch.ones_like(reference[:1]), _positive(reference[:-1])])
 
     def slopes(self, multipliers: Tensor, reference: Tensor) -> Tensor:
         """λ_l f_L / f_{l−1}, less (1−b) λ_{l+1} f_L / f_l where the next bound is its step, but at least 0."""
         at = reference.to(multipliers)
         priced = multipliers * at[-1] / self.units(at)
-        step, line, rate = self._both(at, at)
+        _, b = self._rates(at)
         slopes = priced.clone()
-        slopes[self.first : -1] -= torch.where(step <= line, rate * priced[self.first + 1 :], 0.0)
+        slopes[self.first : -1] -= torch.where(self._chosen(at) == 0, (1 - b) * priced[self.first + 1 :], 0.0)
         return slopes.clamp(min=0.0)
 
     def penalties(self, losses: Tensor) -> Tensor:
         """f_L [f_l − bound_l]₊ / f_{l−1}."""
         return losses[-1] * self.violations(losses, losses).clamp(min=0.0) / self.units(losses)
 
-    def _both(self, losses: Tensor, reference: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """step_l and line_l for l = F+1 … L, each (L−F,), and 1−b, a scalar."""
-        step, from_first, from_last, higher, rate = self._candidates(losses, reference)
-        return step, torch.where(higher, from_first, from_last), rate
+    def _rates(self, reference: Tensor) -> tuple[Tensor, Tensor]:
+        """r and b, scalars."""
+        last, count = reference[-1], len(reference) - 1 - self.first
+        distance = torch.maximum(reference[self.first] - (1 - self.margin) * last, 2 * self.margin * last)
+        r = (self.margin * last / _positive(distance)).clamp(min=0.0)  # rounding may take a last loss below 0
+        return r, self.strength / 2 * (1 - r ** (1 / count))
 
-    def _candidates(self, losses: Tensor, reference: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """step_l, the lines from exit F and from layer L, whether the first is the higher, each (L−F,), and 1−b."""
+    def _candidates(self, losses: Tensor, reference: Tensor) -> Tensor:
+        """step_l, and the lines from exit F and from layer L, for l = F+1 … L, (3, L−F)."""
+        r, b = self._rates(reference)
         count = len(losses) - 1 - self.first
         layers = torch.arange(1, count + 1, dtype=losses.dtype, device=losses.device)
-        last = reference[-1]
-        distance = torch.maximum(reference[self.first] - (1 - self.margin) * last, 2 * self.margin * last)
-        share = (self.margin * last / _positive(distance)).clamp(min=0.0)  # rounding may take a last loss below 0
-        rate = 1 - self.strength / 2 * (1 - share ** (1 / count))  # 1 − b
         floor = (1 - self.margin) * losses[-1]
-        step = floor + rate * (losses[self.first : -1] - floor)
-        from_first = share ** (self.strength * layers / count)
-        from_last = rate ** (layers - count)
-        # Choose the larger of the two lines at the reference, so that the bound is linear in the losses.
-        floor_there = (1 - self.margin) * last
-        higher = from_first * (reference[self.first] - floor_there) >= from_last * (last - floor_there)
-        first_line = floor + from_first * (losses[self.first] - floor)
-        return step, first_line, floor + from_last * (losses[-1] - floor), higher, rate
+        step = (1 - b) * (losses[self.first : -1] - floor)
+        from_first = r ** (self.strength * layers / count) * (losses[self.first] - floor)
+        from_last = (1 - b) ** (layers - count) * (losses[-1] - floor)
+        return floor + torch.stack([step, from_first, from_last])
+
+    def _chosen(self, reference: Tensor) -> Tensor:
+        """Which of the candidates is min(step_l, line_l) at the reference: its number, (L−F,)."""
+        step, from_first, from_last = self._candidates(reference, reference)
+        line = torch.where(from_first >= from_last, 1, 2)
+        return torch.where(step <= torch.maximum(from_first, from_last), 0, line)
 
 
 def _before(losses: Tensor) -> Tensor:
@@ -270,15 +283,13 @@ def refuse_negative(losses: Tensor, first: int = 0) -> None:
 
 def step_numbers(alpha: Steps) -> float | list[float]:
     """α as a Python number or a list of numbers; an `InputError` if it is neither."""
-    given = alpha.tolist() if hasattr(alpha, "tolist") else alpha  # a tensor, an array or a scalar of numpy
     try:
-        if hasattr(given, "__float__"):
-            return float(given)
-        if any(isinstance(entry, str | bytes) for entry in given):
-            raise TypeError
-        return [float(entry) for entry in given]
-    except (TypeError, ValueError):
-        raise InputError(f"alpha must be one number or one per layer; got {alpha!r}.") from None
+        numbers = torch.as_tensor(alpha, dtype=torch.float64, device="cpu")
+        if numbers.dim() <= 1:
+            return numbers.tolist()
+    except (TypeError, ValueError, RuntimeError):  # words, or nothing
+        pass
+    raise InputError(f"alpha must be one number or one per layer; got {alpha!r}.")
 
 
 def step_sizes(alpha: Steps, depth: int) -> list[float]:

@@ -189,7 +189,7 @@ def check_method(recipe: Recipe, method: str) -> None:
     Raises:
         InputError: If it can't.
     """
-    CLASSES[method].check(recipe.task(), recipe.label, recipe.depth, recipe.blocks, words=recipe.has_words)
+    CLASSES[method].check(recipe.task(), recipe.label, recipe.depth, recipe.blocks, has_words=recipe.has_words)
 
 
 def finished(folder: Path) -> bool:

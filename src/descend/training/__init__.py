@@ -2,8 +2,8 @@
 
 from descend.evaluation.satisfaction import preferred
 from descend.training.config import DescentConfig
-from descend.training.loop import steps_of_epoch
 from descend.training.measuring import DUAL_FILE, FEASIBLE_FOLDER
+from descend.training.step import steps_of_epoch
 from descend.training.trainer import DescentMixin, DescentTrainer
 
 __all__ = [

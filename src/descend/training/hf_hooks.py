@@ -7,6 +7,7 @@ supported versions, and names a method that changed. Public methods that a subcl
 
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,11 +16,12 @@ from typing import Any
 from accelerate.utils import DynamoBackend, gather_object
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from descend.errors import InputError, NonFiniteLossError, SaveError
+from descend.errors import InputError, NonFiniteLossError, SaveError, refuse
 from descend.models.modules import tied_names
 from descend.results import PART, of_disk
 from descend.results.ownership import atomic_folder, is_checkpoint
@@ -49,7 +51,7 @@ def overriding(kind: type, name: str) -> list[type]:
     return [each for each in kind.__mro__ if name in vars(each) and each.__module__.partition(".")[0] not in packages]
 
 
-def refuse_overrides(kind: type) -> None:
+def _refuse_overrides(kind: type) -> None:
     """Raise an error for a user's trainer with a method that would never be called.
 
     Args:
@@ -65,6 +67,48 @@ def refuse_overrides(kind: type) -> None:
                 f"{each.__name__}.{name} would never be called, because Descend's comes first. Name that class first: "
                 f"class {kind.__name__}({each.__name__}, …)."
             )
+
+
+def refuse_arguments(kind: type, args: Any, kwargs: dict[str, Any]) -> None:
+    """Raise an error for what Transformers' Trainer takes and this training loop does not support.
+
+    Args:
+        kind: The trainer's class, perhaps a user's.
+        args: The training arguments.
+        kwargs: The arguments of Transformers' constructor.
+    """
+    _refuse_overrides(kind)
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    refuse(
+        (
+            args.world_size > 1 and bool(overriding(kind, "get_eval_dataloader")),
+            "get_eval_dataloader can't be overridden where there are several processes: each one measures all "
+            "samples, and a loader may divide them. Give the data as eval_dataset and the batches' data_collator.",
+        ),
+        (
+            kwargs.get("model_init") is not None,
+            "expected a model; got model_init, which makes one for each trial. Give the trainer a model: "
+            "model=model_init().",
+        ),
+        (
+            kwargs.get("compute_loss_func") is not None,
+            "compute_loss_func must be left out: the loss is the task's. Give a task of your own.",
+        ),
+        (
+            "inputs" in (args.include_for_metrics or ()),
+            "include_for_metrics can't hold inputs: those of a text differ in length. Leave it out.",
+        ),
+        (
+            started > 1 and args.world_size == 1,
+            f"{started} processes were started, and none knows of the others: there is no GPU for each. Add "
+            "--use-cpu (use_cpu=True) to train on CPUs.",
+        ),
+        (
+            args.n_gpu > 1,
+            f"one process must have one GPU; got {args.n_gpu}. Start one process for each with torchrun, or choose "
+            "one by CUDA_VISIBLE_DEVICES=0.",
+        ),
+    )
 
 
 class LengthGrouped(LengthGroupedSampler):
@@ -99,6 +143,11 @@ class TrainerHooks(Saving):
     def create_accelerator_and_postprocess(self) -> None:
         """As in Transformers, but Accelerate prepares the objective around the model instead of the model."""
         super().create_accelerator_and_postprocess()
+        if is_deepspeed_zero3_enabled():
+            raise InputError(
+                "ZeRO's stage 3 keeps parameters apart outside the modules' own calls, and every layer is read there. "
+                "Choose stage 2, or FSDP2."
+            )
         accelerator: Any = self.accelerator
         prepare, prepare_model = accelerator.prepare, accelerator.prepare_model
 

@@ -45,18 +45,18 @@ class Method:
         return [0.0] * depth + [1.0]
 
     @staticmethod
-    def check(task: Task, model: str, depth: int, blocks: int, *, words: bool) -> None:
+    def check(task: Task, name: str, depth: int, blocks: int, *, has_words: bool) -> None:
         """Raise an error if the method can't train a model.
 
         Args:
             task: The loss of the data.
-            model: The model's name, for messages.
+            name: The model's name, for messages.
             depth: L, the number of its layers.
             blocks: How many of them are modules with weights of their own.
-            words: Whether it has a word embedding.
+            has_words: Whether the model has a word embedding.
         """
 
-    def begin(self, trainer: Any) -> None:
+    def attach(self, trainer: Any) -> None:
         """Check and change a trainer once, when its model and data are known.
 
         Raises:
@@ -65,15 +65,15 @@ class Method:
         self.dual, objective = trainer.dual, trainer.objective
         model = objective.model
         blocks = len(dict.fromkeys(model.layer_modules))
-        words = isinstance(words_of(model), nn.Embedding)
-        self.check(objective.task, type(model.saved).__name__, model.depth, blocks, words=words)
+        has_words = isinstance(words_of(model), nn.Embedding)
+        self.check(objective.task, type(model.saved).__name__, model.depth, blocks, has_words=has_words)
 
     @contextmanager
-    def on(self) -> Iterator[None]:
+    def installed(self) -> Iterator[None]:
         """Around the training loop."""
         yield
 
-    def begin_pass(self, step: int, steps: int, micro_batch: int = 0) -> None:
+    def before_pass(self, step: int, steps: int, micro_batch: int = 0) -> None:
         """Before the forward pass of a micro-batch in step ``step`` of ``steps``; both are counted from 0."""
 
     def weights(self, step: int, steps: int) -> list[float]:
@@ -122,7 +122,7 @@ class RDrop(Method):
     """
 
     @staticmethod
-    def check(task: Task, model: str, depth: int, blocks: int, *, words: bool) -> None:
+    def check(task: Task, name: str, depth: int, blocks: int, *, has_words: bool) -> None:
         """Refuse a task without classes."""
         if not hasattr(task, "disagreement"):
             raise InputError(
@@ -130,9 +130,9 @@ class RDrop(Method):
                 f"{type(task).__name__}. Choose another method."
             )
 
-    def begin(self, trainer: Any) -> None:
+    def attach(self, trainer: Any) -> None:
         """Add the second pass and its term."""
-        super().begin(trainer)
+        super().attach(trainer)
         objective = trainer.objective
 
         def term(predictions: Tensor) -> Tensor:
@@ -152,16 +152,16 @@ class NEFTune(Method):
     """
 
     @staticmethod
-    def check(task: Task, model: str, depth: int, blocks: int, *, words: bool) -> None:
+    def check(task: Task, name: str, depth: int, blocks: int, *, has_words: bool) -> None:
         """Refuse a model without a word embedding."""
-        if not words:
+        if not has_words:
             raise InputError(
-                f"the method neftune adds noise to word embeddings; {model} has none. Choose another method."
+                f"the method neftune adds noise to word embeddings; {name} has none. Choose another method."
             )
 
-    def begin(self, trainer: Any) -> None:
+    def attach(self, trainer: Any) -> None:
         """Leave our noise to evaluation, and choose α, unless the settings give it."""
-        super().begin(trainer)
+        super().attach(trainer)
         trainer.objective.trains_with_noise = False
         if trainer.neftune_noise_alpha is None and trainer.train_dataset is not None:
             trainer.neftune_noise_alpha = self.alpha(trainer)
@@ -223,17 +223,17 @@ class LayerSkip(Method):
     inner = True
 
     @staticmethod
-    def check(task: Task, model: str, depth: int, blocks: int, *, words: bool) -> None:
+    def check(task: Task, name: str, depth: int, blocks: int, *, has_words: bool) -> None:
         """Refuse layers that are no modules, or share their weights."""
         if blocks != depth:
             raise InputError(
-                f"the method layerskip drops whole blocks, each a module with weights of its own; {model} has {blocks} "
+                f"the method layerskip drops whole blocks, each a module with weights of its own; {name} has {blocks} "
                 f"such blocks for {depth} layers. Choose another method, such as linear."
             )
 
-    def begin(self, trainer: Any) -> None:
+    def attach(self, trainer: Any) -> None:
         """Look up the blocks."""
-        super().begin(trainer)
+        super().attach(trainer)
         model = trainer.objective.model
         self.depth, self.blocks = model.depth, list(dict.fromkeys(model.layer_modules))
         self._draws = Draws(Stream.LAYERS, self.settings.seed)
@@ -267,12 +267,12 @@ class LayerSkip(Method):
         rotation = self.settings.exit_rotation or max(self.depth - 1, 1)
         return (exit - 1 - step) % rotation == 0
 
-    def begin_pass(self, step: int, steps: int, micro_batch: int = 0) -> None:
+    def before_pass(self, step: int, steps: int, micro_batch: int = 0) -> None:
         """Drop rows at the rates of a step from here on, drawn for one of its micro-batches."""
         self._rates, self._place = self.rates(step, steps), (step, micro_batch)
 
     @contextmanager
-    def on(self) -> Iterator[None]:
+    def installed(self) -> Iterator[None]:
         """Drop rows of the blocks in training mode inside the ``with`` block."""
         # Before other hooks, which record the output. They stay in the backward pass, where checkpointing recomputes.
         handles = [

@@ -17,7 +17,7 @@ from descend.training.checkpoints import (
     step_of,
     unusable,
 )
-from descend.training.divergence import Stepping
+from descend.training.step import Stepping
 
 
 class Resumable(Stepping):
@@ -59,7 +59,7 @@ class Resumable(Stepping):
         check_savable(self.users_model, self._tokenizer_to_save)
         self.refuse_short_loader()
         try:
-            with self.method.on():
+            with self.method.installed():
                 output = super().train(checkpoint, **kwargs)
         except UnpicklingError as error:
             raise InputError(f"{checkpoint} holds a pickle that is more than tensors; it is not loaded.") from error

@@ -19,13 +19,12 @@ from descend.evaluation.layers import LayerLosses, WatchRows
 from descend.models import LayeredCausalLM
 from descend.models.loading import refuse_unsafe
 from descend.noise import Noise
-from descend.objective import entropies
 from descend.results import Verdict
 from descend.settings import SFTSettings
-from descend.tiles import TargetSample
+from descend.tiles import TargetSample, entropies
 from descend.training import DescentMixin
 from descend.training.config import DescentArguments
-from descend.training.hf_hooks import SFTHooks
+from descend.training.hf_hooks import SFTHooks, refuse_arguments
 from descend.training.metrics import Predictions
 
 
@@ -115,7 +114,7 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
         **kwargs: Any,
     ):
         args = DescentSFTConfig.of(args)
-        self._refuse(args, kwargs)
+        refuse_arguments(type(self), args, kwargs)
         if model is None:
             raise InputError("expected a model, or its name or folder; got None.")
         if args.eval_packing is None:  # off by default: a text's noise must not depend on its neighbours in a row

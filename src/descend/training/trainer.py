@@ -4,16 +4,14 @@
 """
 
 import logging
-import os
 from typing import Any
 
 from torch import Tensor, nn
 from transformers import TrainingArguments
-from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import has_length
 
 from descend.core import LossSums
-from descend.errors import InputError, refuse
+from descend.errors import InputError
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective
 from descend.results import RECORDS_FILE
@@ -21,11 +19,12 @@ from descend.results.records import Records
 from descend.tasks import Task
 from descend.tiles import TargetSample
 from descend.training.config import DescentArguments, DescentConfig
-from descend.training.hf_hooks import overriding, refuse_overrides
-from descend.training.loop import DualStep, EarlyStopping
-from descend.training.methods import CLASSES, Method
+from descend.training.hf_hooks import overriding, refuse_arguments
+from descend.training.loop import EarlyStopping
+from descend.training.methods import CLASSES
 from descend.training.order import IDLE
 from descend.training.resuming import Resumable
+from descend.training.step import DualStep
 
 logger = logging.getLogger(__name__)
 
@@ -36,42 +35,6 @@ class DescentMixin(Resumable):
     The training loss is the Lagrangian, eq. (5); after every optimizer step comes the dual step, Algorithm 1. A layer's
     loss is the sum over all targets of the step, in all micro-batches and on all ranks, divided by their number.
     """
-
-    @classmethod
-    def _refuse(cls, args: DescentArguments, kwargs: dict[str, Any]) -> None:
-        """Raise an error for arguments, and methods of a subclass, that the training loop does not support."""
-        refuse_overrides(cls)
-        started = int(os.environ.get("WORLD_SIZE", "1"))
-        refuse(
-            (
-                args.world_size > 1 and bool(overriding(cls, "get_eval_dataloader")),
-                "get_eval_dataloader can't be overridden where there are several processes: each one measures all "
-                "samples, and a loader may divide them. Give the data as eval_dataset and the batches' data_collator.",
-            ),
-            (
-                kwargs.get("model_init") is not None,
-                "expected a model; got model_init, which makes one for each trial. Give the trainer a model: "
-                "model=model_init().",
-            ),
-            (
-                kwargs.get("compute_loss_func") is not None,
-                "compute_loss_func must be left out: the loss is the task's. Give a task of your own.",
-            ),
-            (
-                "inputs" in (args.include_for_metrics or ()),
-                "include_for_metrics can't hold inputs: those of a text differ in length. Leave it out.",
-            ),
-            (
-                started > 1 and args.world_size == 1,
-                f"{started} processes were started, and none knows of the others: there is no GPU for each. Add "
-                "--use-cpu (use_cpu=True) to train on CPUs.",
-            ),
-            (
-                args.n_gpu > 1,
-                f"one process must have one GPU; got {args.n_gpu}. Start one process for each with torchrun, or choose "
-                "one by CUDA_VISIBLE_DEVICES=0.",
-            ),
-        )
 
     def _constrain(
         self,
@@ -96,11 +59,6 @@ class DescentMixin(Resumable):
         self.chooses = False
         self.begin_run()
 
-    @property
-    def layer_skip(self) -> Method:
-        """The method, by the name that it has in scripts which read LayerSkip's weights."""
-        return self.method
-
     def _ready(self) -> None:
         """Check the data and add the callbacks; the last part of the constructor."""
         if self.train_dataset is not None and has_length(self.train_dataset) and not len(self.train_dataset):
@@ -112,13 +70,8 @@ class DescentMixin(Resumable):
         self.objective.check_data(data, self.evaluation_collator(), noise=self.objective.noise is not None)
         self.check_selection()
         self.loss_is_scaled_for_ga = True
-        if is_deepspeed_zero3_enabled():
-            raise InputError(
-                "ZeRO's stage 3 keeps parameters apart outside the modules' own calls, and every layer is read there. "
-                "Choose stage 2, or FSDP2."
-            )
         self.model_accepts_loss_kwargs = False  # `get_batch_samples` counts the targets
-        self.method.begin(self)
+        self.method.attach(self)
         self.add_callback(DualStep(self))
         if self.args.patience is not None:
             self.add_callback(EarlyStopping(self.args.patience, self))
@@ -134,7 +87,7 @@ class DescentMixin(Resumable):
         idle = inputs.pop(IDLE, False)
         step, micro_batch = self.state.global_step, self.computed
         self.objective.begin(step, micro_batch)
-        self.method.begin_pass(step, self.state.max_steps, micro_batch)
+        self.method.before_pass(step, self.state.max_steps, micro_batch)
         batch = model(weights=self._weights, inner=self.method.inner, **inputs)
         self.computed += 1
         self.sums.add(batch.losses, idle=idle)
@@ -219,7 +172,7 @@ class DescentTrainer(DescentMixin):
         **kwargs: Any,
     ):
         args = DescentConfig.of(args)
-        self._refuse(args, kwargs)
+        refuse_arguments(type(self), args, kwargs)
         if model is None:
             raise InputError("expected a model; got None.")
         self._constrain(args, model, task, noise)
