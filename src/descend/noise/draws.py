@@ -62,7 +62,8 @@ class SampleDraws:
         """
         key = type(noise), noise.seed, clean.shape, clean.device
         if key not in self._batches:
-            batch = self._by_sample(noise.draw, noise.seed, torch.empty(clean.shape), keep)
+            like = torch.empty(()).expand(clean.shape)  # x's shape on the CPU, without memory for it
+            batch = self._by_sample(noise.draw, noise.seed, like, keep)
             if clean.device.type == "cuda":
                 batch = batch.pin_memory()
             self._batches[key] = batch.to(clean.device, non_blocking=True)
