@@ -49,11 +49,8 @@ class SampleDraws:
         std = noise.std(noise.sigma)
         if not noise.draws_by_level:
             return noise.applied(clean.float(), self.tensor(noise, clean, keep), std).to(clean)
-
-        def corrupt(rows: Tensor, generator: torch.Generator) -> Tensor:
-            return noise.corrupt(rows, std, generator)
-
-        return self._by_sample(corrupt, noise.seed, clean.float().cpu(), keep).to(clean)
+        rows = clean.float().cpu()
+        return self._by_sample(lambda x, draws: noise.corrupt(x, std, draws), noise.seed, rows, keep).to(clean)
 
     def tensor(self, noise: "Noise", clean: Tensor, keep: Tensor | None) -> Tensor:
         """The draws (B, …) of `Noise.draw` in single precision on the device of x, with 0 at padding.
