@@ -165,6 +165,15 @@ def test_a_corruption_of_the_users_own_is_paired_like_any_other():
         Corruption(lambda clean, std, generator: clean[..., :2], 1.0, 1.0)(torch.zeros(1, 1, 4), indices=[0])
 
 
+@pytest.mark.parametrize("indices", [None, [4, 5]])
+def test_a_corruption_of_the_users_own_leaves_padding_alone(indices):
+    clean, keep = torch.rand(2, 3, 4), torch.tensor([[True] * 3, [False, True, False]])
+    noisy = Corruption(lambda x, std, generator: x + std * x.numel(), 1.0, 1.0)(clean, keep, indices)
+    added = (noisy - clean).round().int()
+    assert not added[~keep].any()
+    assert added[keep].unique().tolist() == ([24] if indices is None else [4, 12])  # of samples it sees no padding
+
+
 def test_without_a_sigma_it_is_measured_in_every_batch_and_padding_left_out():
     clean = torch.randn(6, 50, 4, generator=torch.Generator().manual_seed(0)) * 3 + 1
     keep = torch.arange(50) < torch.tensor([[50], [40], [30], [20], [10], [50]])

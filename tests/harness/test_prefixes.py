@@ -18,7 +18,7 @@ def draws(ids, mask=None, last=None, seed=0):
     followed = PrefixDraws()
     followed.follow(torch.tensor(ids), None if mask is None else torch.tensor(mask))
     clean = torch.zeros(len(ids), last or len(ids[0]), WIDTH)
-    return followed.on(GaussianNoise(1.0, 1.0, seed), clean, None)
+    return followed.tensor(GaussianNoise(1.0, 1.0, seed), clean, None)
 
 
 def test_a_draw_is_that_of_the_hash_of_the_tokens_up_to_it():

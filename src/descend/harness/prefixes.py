@@ -31,8 +31,7 @@ class PrefixDraws(SampleDraws):
         self._ids: Tensor | None = None
         self._mask: Tensor | None = None
 
-    @property
-    def rows(self) -> int:
+    def __len__(self) -> int:
         """B, the number of texts that are read."""
         return 0 if self._ids is None else len(self._ids)
 
@@ -61,7 +60,7 @@ class PrefixDraws(SampleDraws):
         finally:
             del network.prepare_inputs_for_generation
 
-    def on(self, noise: Noise, clean: Tensor, keep: Tensor | None) -> Tensor:
+    def tensor(self, noise: Noise, clean: Tensor, keep: Tensor | None) -> Tensor:
         """The draws (B, T, …) in single precision on the device of x, with 0 at padding that the mask shows.
 
         Args:

@@ -1,0 +1,191 @@
+"""The base class of noise on the input embedding, and Gaussian noise: x̃ = x + ε, ε ~ N(0, (γσ_x)² I)."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from descend.errors import InputError
+from descend.noise.draws import SampleDraws
+from descend.noise_scale import Number, check_noise_is, noise_std
+from descend.seeds import Draws, Stream
+
+
+class Noise:
+    """A corruption of the clean embedding x, with its own generator.
+
+    The generator keeps the noise from changing dropout or the order of the data. In training every draw is new, and in
+    a trainer a function of its micro-batch, see `begin`. With ``indices`` a draw depends on the sample's number only:
+    all models and levels see the same draw, in any batch, see `SampleDraws`.
+
+    A subclass defines `draw`, a draw that does not depend on the level, so that it is made once for all levels, and if
+    it is not additive `applied`. One whose draws depend on the level or on x defines `corrupt` instead.
+
+    Args:
+        level: γ ≥ 0.
+        sigma: σ_x, the standard deviation of the clean embedding, in its own units. None measures it in every batch
+            without padding: a trainable embedding then can't escape the noise by growing.
+        seed: The user's seed, at least 0; each rank of a process group has its own stream.
+        noise_is: Whether γσ_x is the noise's ``"std"`` or its ``"variance"``: see `noise_std`.
+
+    Raises:
+        InputError: If the level is negative or not finite, or ``noise_is`` is neither of the two.
+    """
+
+    def __init__(self, level: float, sigma: float | None = None, seed: int = 0, noise_is: str = "std"):
+        check_noise_is(noise_is)
+        self.noise_is = noise_is
+        self._set(level, sigma, seed)
+
+    def _set(self, level: float, sigma: float | None, seed: int) -> None:
+        """Check and set the values that `at` changes, with a new generator."""
+        if isinstance(level, bool) or not 0 <= level < math.inf:
+            raise InputError(f"noise must be a level γ of at least 0, and finite; got {level}.")
+        self.level, self.sigma, self.seed = level, sigma, seed
+        self._draws = Draws(Stream.NOISE, seed)
+
+    @property
+    def kind(self) -> str:
+        """The noise's name, such as ``gaussian``."""
+        return type(self).__name__.removesuffix("Noise").lower()
+
+    def std(self, sigma: Number) -> Number:
+        """The noise's standard deviation at this level for σ_x, a number or a tensor: see `noise_std`."""
+        return noise_std(self.level, sigma, self.noise_is)
+
+    @property
+    def draws_by_level(self) -> bool:
+        """Whether draws depend on the level or on x: the class defines `corrupt` itself."""
+        return type(self).corrupt is not Noise.corrupt
+
+    def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw for x of the shape, type and device of ``like``."""
+        raise NotImplementedError
+
+    def applied(self, clean: Tensor, drawn: Tensor, std: Tensor | float) -> Tensor:
+        """x̃ for a draw, which is left as it is: x + std · draw."""
+        return drawn.mul(std).add_(clean)
+
+    def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
+        """x̃ for a new draw, of x's shape.
+
+        Args:
+            clean: x, shape (…, H).
+            std: The noise's standard deviation.
+            generator: The generator to draw from, on x's device.
+        """
+        return self.applied(clean, self.draw(clean, generator), std)
+
+    def at(self, level: float, seed: int | None = None, sigma: float | None = None) -> Self:
+        """The same kind of noise at another level, with a new generator; seed and σ_x as here unless given."""
+        other = copy(self)
+        other._set(level, self.sigma if sigma is None else sigma, self.seed if seed is None else seed)
+        return other
+
+    def begin(self, step: int, micro_batch: int = 0) -> None:
+        """Say where training is: the next draws depend on the seed, the rank and this place alone.
+
+        `DescentTrainer` calls this. In a loop of your own, call it before each batch for a run that can be resumed;
+        without it draws follow one another from the seed on. Both numbers count from 0, the micro-batch's in its step.
+        """
+        self._draws.begin(step, micro_batch)
+
+    def __call__(
+        self, clean: Tensor, keep: Tensor | None = None, indices: Sequence[int] | SampleDraws | None = None
+    ) -> Tensor:
+        """Add the noise to a batch.
+
+        Args:
+            clean: x, shape (B, …, H).
+            keep: Where to add noise, bool (B, T) over the first dimensions of x; False is padding.
+            indices: The samples' numbers in the data set, for noise that depends on the sample only, or their draws, to
+                reuse at every level; new draws by default.
+
+        Returns:
+            x̃, of x's shape.
+
+        Raises:
+            InputError: If ``indices`` are given and σ_x is not known: measured in the batch, it would depend on it. Or
+                if there are more or fewer of them than rows of x.
+        """
+        if self.level == 0:
+            return clean
+        if indices is None:
+            std = self.std(_std(clean.detach(), keep)) if self.sigma is None else self.std(self.sigma)
+            noisy = self.corrupt(clean, std, self._draws.generator(clean.device))
+        else:
+            draws = indices if isinstance(indices, SampleDraws) else SampleDraws(indices)
+            noisy = draws.corrupted(self, clean, keep)
+        return noisy if keep is None else torch.where(keep[..., None], noisy, clean)
+
+    @contextmanager
+    def on(
+        self, model: Any, *, mask: Tensor | None = None, indices: Sequence[int] | SampleDraws | None = None
+    ) -> Iterator[None]:
+        """Corrupt the output of the model's input embedding inside the ``with`` block.
+
+        If the model is called with ``inputs_embeds``, which bypass the embedding, they are corrupted instead.
+
+        Args:
+            model: A module with `get_input_embeddings`; it may be wrapped by PEFT or be in half precision.
+            mask: 0 for padding, (B, T); by default the ``attention_mask`` that the model is called with.
+            indices: As in `__call__`.
+        """
+        masked, corrupted = mask, None
+        inner: Any = getattr(model, "library", model)
+        inner = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+        inner = getattr(inner, "base_model", inner)
+
+        def noisy(embedded: Tensor) -> Tensor:
+            # In generation the mask also covers earlier tokens, which are not embedded again.
+            keep = None if masked is None else masked[:, -embedded.shape[1] :].bool()
+            return self(embedded, keep, indices)
+
+        def before(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            nonlocal masked, corrupted
+            given: Tensor | None = kwargs.get("attention_mask")
+            if mask is None and (module is model or given is not None):
+                masked = given if given is not None and given.dim() == 2 else None
+            embedded: Tensor | None = kwargs.get("inputs_embeds")
+            # The model with the head passes its embeddings on to the base model: corrupt them once.
+            if embedded is not None and embedded is not corrupted:
+                corrupted = noisy(embedded)
+                kwargs = kwargs | {"inputs_embeds": corrupted}
+            return args, kwargs
+
+        handles = [module.register_forward_pre_hook(before, with_kwargs=True) for module in {model, inner}]
+        embedding = model.get_input_embeddings()
+        handles.append(embedding.register_forward_hook(lambda module, args, embedded: noisy(embedded)))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+class GaussianNoise(Noise):
+    """x̃ = x + ε, ε ~ N(0, s² I) with the standard deviation s of `std`: γσ_x, or √(γσ_x)."""
+
+    @property
+    def draws_by_level(self) -> bool:
+        """Whether draws depend on the level or on x: the class defines `corrupt` itself."""
+        return type(self).corrupt is not Noise.corrupt
+
+    def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """ε of standard deviation 1."""
+        return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+
+
+def _std(clean: Tensor, keep: Tensor | None) -> Tensor:
+    """The standard deviation of x (B, T, …) without padding, computed without a transfer to the host."""
+    wide = clean.float()
+    if keep is None:
+        return wide.std(correction=0)
+    data = keep[..., None].expand_as(wide)
+    count = data.sum()
+    mean = torch.where(data, wide, 0).sum() / count
+    return (torch.where(data, wide - mean, 0).square().sum() / count).sqrt()
