@@ -65,12 +65,12 @@ def test_a_model_that_is_worse_than_its_input_is_not_called_good(tmp_path: Path)
         return verdict(group_runs([RunView.read(run)]))
 
     good = shown(36.0)
-    assert (good.state, good.mark) == ("holds", "✓") and good.advice.startswith("Nothing: ")
+    assert (good.status, good.mark) == ("holds", "✓") and good.advice.startswith("Nothing: ")
     bad = shown(15.2)
     numbers = "RMSE of the output at the training noise 18.70, of the noisy input itself 15.20."
-    assert (bad.state, bad.headline) == ("open", good.headline) and bad.lines[-1] == numbers
+    assert (bad.status, bad.headline) == ("open", good.headline) and bad.lines[-1] == numbers
     broken = shown(15.2, feasible=False, violation_intervals=[[0.01, 0.5]] * 7)
-    assert broken.state == "broken" and broken.lines[-1] == numbers
+    assert broken.status == "broken" and broken.lines[-1] == numbers
     assert "best_feasible" in broken.advice
 
 
@@ -272,11 +272,11 @@ def test_what_is_certain_stands_below_the_verdict(runs: list[Path], summary: dic
     [
         ([(True, True)], "holds", "Feasible: every layer lowers the loss as asked"),
         ([(True, True), (True, True)], "holds", "Feasible: every layer lowers the loss as asked, in all 2 runs"),
-        ([(True, False)], "tentative", "Feasible as far as the data can tell"),
-        ([(True, None)], "tentative", "Feasible as far as the data can tell"),
+        ([(True, False)], "undecided", "Feasible as far as the data can tell"),
+        ([(True, None)], "undecided", "Feasible as far as the data can tell"),
         (
             [(True, True), (True, False)],
-            "tentative",
+            "undecided",
             "Feasible as far as the data can tell, in all 2 runs; beyond doubt in 1",
         ),
         ([(False, False)], "broken", "Not feasible: the constraints do not hold"),
@@ -312,7 +312,7 @@ def test_what_may_be_chance_is_no_proof(summary: dict, lows: list[float], headli
         known |= {"feasible": False, "certain": False, "violated": [constraint], "seed": seed}
         views.append(RunView(parse_summary(summary | known)))
     html = shown_verdict(verdict(group_runs(views)))
-    state = "broken" if max(lows) > 0 else "unproven"  # red is for what is proven
+    state = "broken" if max(lows) > 0 else "not_significant"  # red is for what is proven
     assert f"{headline}</h2>" in html and f'<div class="verdict {state}">' in html
     assert ("evaluate on more data first" in html) == (min(lows) < 0)
     cells = [cell for table in runs_tables(group_runs(views)) for _, rows in table.bodies for cell in rows[0].cells]
@@ -349,7 +349,7 @@ def test_few_groups_leave_a_verdict_open(
 
 def test_a_loss_that_is_not_finite_is_broken_by_few_groups_too(summary: dict) -> None:
     known = OPEN | {"feasible": False, "violated": [4], "violations": [*summary["violations"][:3], None, 0, 0, 0]}
-    assert verdict(group_runs([RunView(parse_summary(summary | known))])).state == "broken"
+    assert verdict(group_runs([RunView(parse_summary(summary | known))])).status == "broken"
 
 
 @pytest.mark.parametrize(
