@@ -24,17 +24,18 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 class Verdict(Part):
     """Whether the constraints hold, as far as the samples can tell. Files of older versions may lack any entry.
 
-    A verdict has one of five statuses. The first two are called feasible.
+    A constraint is broken if its interval lies above 0, which proves it, or if it is missed by more than 1 % of its
+    bound. A verdict has one of five statuses, of which the first two are feasible:
 
     =================== ==============================================================================================
-    status              of the constraints in force
+    status              the constraints in force
     =================== ==============================================================================================
-    ``holds``           Every interval ends at or below 0: with 95 % confidence each constraint holds.
+    ``holds``           Every interval ends at or below 0: all constraints hold, with 95 % confidence.
     ``undecided``       None is broken, but an interval reaches above 0 or is unknown.
-    ``not_significant`` One is missed by more than 1 % of its bound, but no interval lies above 0: it may be chance.
-    ``broken``          One is proven broken: its interval lies above 0, or its violation is not finite.
-    ``open``            There are fewer than 12 groups of samples, hence no intervals, and none is proven broken; or
-                        nothing was judged.
+    ``not_significant`` Some are broken, but no interval lies above 0: the misses may be chance.
+    ``broken``          An interval lies above 0, or a violation is not finite.
+    ``open``            There are fewer than 12 groups of samples, hence no intervals: any miss may be chance. Or
+                        nothing was measured.
     =================== ==============================================================================================
 
     Attributes:
@@ -51,8 +52,7 @@ class Verdict(Part):
             NaN below 12 groups.
         feasible: No constraint is broken.
         certain: The status is ``holds``.
-        violated: Broken constraints, by layer; 0 stands for the cap. Their interval lies above 0, which proves it, or
-            they are missed by more than 1 % of their bound.
+        violated: The broken constraints, by layer; 0 stands for the cap.
         undecided: Constraints that are not broken, but whose interval is unknown or reaches above 0.
         groups: How many independent groups of samples the intervals rest on.
     """
