@@ -11,11 +11,10 @@ import argparse
 
 import numpy as np
 import torch
-from scipy.stats import t as student
 
 from descend.evaluation.layers import LayerLosses
 from descend.evaluation.risk_control import GroupTest
-from descend.evaluation.satisfaction import standard_errors
+from descend.evaluation.satisfaction import margin_of_error
 
 LAWS = {
     "normal": lambda rng, shape: rng.normal(size=shape),
@@ -32,8 +31,8 @@ def covered(law: str, count: int, sizes: list[int], share: float, draws: int) ->
     shared, own = LAWS[law](rng, (count, draws))[groups], LAWS[law](rng, (len(groups), draws))
     losses = share**0.5 * shared + (1 - share) ** 0.5 * own
     measured = LayerLosses(torch.from_numpy(losses), torch.from_numpy(groups), [])
-    errors, freedom = standard_errors(measured, torch.eye(draws, dtype=torch.float64))
-    return float((np.abs(losses.mean(0)) <= student.ppf(0.975, freedom) * errors.numpy()).mean())
+    margin = margin_of_error(measured, torch.eye(draws, dtype=torch.float64), tails=2)
+    return float((np.abs(losses.mean(0)) <= margin.numpy()).mean())
 
 
 def wrongly_rejected(count: int, size: int, correlation: float, risk: float, draws: int) -> tuple[float, float]:

@@ -15,8 +15,9 @@ from descend.core import GeometricTarget
 from descend.evaluation.evaluate import evaluate
 from descend.evaluation.evaluators import input_metrics, pictures
 from descend.evaluation.layers import LayerLosses
-from descend.evaluation.satisfaction import certified_falls, standard_errors, verdict
+from descend.evaluation.satisfaction import certified_falls, margin_of_error, verdict
 from descend.noise import GaussianNoise, UniformNoise
+from descend.results import certificate_sentence, verdict_sentence
 from descend.seeds import of_sample
 from descend.tasks.video import VideoDenoising, load_video, unpatchify
 from tests.support.subjects import measured, outcome, subject
@@ -127,9 +128,8 @@ def test_intervals_cover_the_mean_over_samples_of_few_unequal_groups(law, count,
     sizes = np.resize(np.array(sizes), count)
     groups, rng, draws = np.repeat(np.arange(count), sizes), np.random.default_rng(0), 2500
     losses = LAWS[law](rng, (count, draws))[groups] + LAWS[law](rng, (len(groups), draws))
-    errors, freedom = standard_errors(layers(losses, groups), torch.eye(draws, dtype=torch.float64))
-    covered = np.abs(losses.mean(0)) <= student.ppf(0.975, freedom) * errors.numpy()
-    assert covered.mean() >= 0.94
+    margin = margin_of_error(layers(losses, groups), torch.eye(draws, dtype=torch.float64), tails=2)
+    assert (np.abs(losses.mean(0)) <= margin.numpy()).mean() >= 0.94
 
 
 @pytest.mark.parametrize("mean", [[1, 1, 1, 1.0016], [1.0016, 1, 1.0016, 1]])
@@ -152,19 +152,18 @@ def test_below_twelve_groups_the_verdict_is_open():
         few, missed = (verdict(each, layers(losses, groups % count)) for each in (problem, broken))
         assert few.groups == count
         assert (few.feasible, few.certain, few.violated, few.undecided) == (True, False, [], [1, 2])
-        assert (missed.feasible, missed.certain, missed.violated, missed.by_chance) == (False, False, [1, 2], [1, 2])
-        assert few.open and missed.open and missed.unproven and not few.unproven
+        assert (missed.feasible, missed.certain, missed.violated) == (False, False, [1, 2])
+        assert few.status == missed.status == "open" and missed.not_significant == [1, 2]
         assert all(math.isnan(each) for each in (*few.violation_intervals[0], *few.certified))
         start = f"Open: {count} group{'s' * (count > 1)} of samples, at least 12 are needed"
-        assert few.sentence().startswith(start) and missed.sentence("the test data").startswith(start)
-        assert few.sentence().endswith("So far no constraint is missed by more than 1% on held-out data.")
-        assert missed.sentence("the test data").endswith(
-            "So far layers 1, 2 miss their bounds by more than 1% on the test data."
-        )
-        assert few.certainty() == ""
+        rest = "for a verdict, such as 12 clips or texts. So far"
+        no_miss = f"{start} {rest} no constraint is missed by more than 1% on held-out data."
+        misses = f"{start} {rest} layers 1, 2 miss their bounds by more than 1% on the test data."
+        assert (verdict_sentence(few), verdict_sentence(missed, "the test data")) == (no_miss, misses)
+        assert certificate_sentence(few) == ""
     enough, missed = (verdict(each, layers(losses, groups % 12)) for each in (problem, broken))
-    assert enough.certain and enough.sentence() == "Feasible: every constraint holds on held-out data."
-    assert missed.violated == [1, 2] and not missed.unproven
+    assert enough.certain and verdict_sentence(enough) == "Feasible: every constraint holds on held-out data."
+    assert missed.violated == [1, 2] and (enough.status, missed.status) == ("holds", "broken")
 
 
 @pytest.mark.parametrize("form", ["difference", "ratio"])
@@ -274,7 +273,7 @@ def test_a_loss_that_is_not_finite_meets_no_constraint(form, value, where):
     found = verdict(DescentProblem(2, alpha=0.1, form=form), layers(losses))
     assert not found.feasible and not found.certain
     assert 2 in found.violated
-    assert found.sentence().startswith("INFEASIBLE: layer")
+    assert found.status == "broken" and verdict_sentence(found).startswith("INFEASIBLE: layer")
 
 
 def test_the_cap_is_constraint_zero_and_what_is_not_in_force_is_not_judged():
@@ -311,43 +310,50 @@ def test_a_negative_mean_is_refused_and_a_sample_or_a_mean_of_zero_is_not(proble
     assert verdict(problem, layers([[2.0, -0.1, 0.0], [2.0, 0.5, 0.0], [2.0, 0.5, 0.0]])).feasible
 
 
-HOLDS = "Feasible as far as the data can tell: no constraint is broken on the data, but it can't be excluded for"
+START = {
+    "holds": "Feasible: every constraint holds on the data.",
+    "undecided": "Feasible as far as the data can tell: no constraint is broken on the data, but it can't be excluded",
+    "not_significant": "INFEASIBLE, but not proven:",
+    "broken": "INFEASIBLE:",
+}
 CHANCE = "by more than 1% on the data, which may be chance. Evaluate on more samples."
-TWO = "INFEASIBLE: layer 2 breaks its constraint on the data. Layer 1 misses its bound by more than 1%, which may be"
-SENTENCES = [
-    ([2.0, 1.5, 1.1], None, 400, [], [], "Feasible: every constraint holds on the data."),
-    ([2.0, 1.8, 1.1], None, 400, [], [1], f"{HOLDS} layer 1."),
-    ([2.0, 1.8, 1.62], None, 400, [], [1, 2], f"{HOLDS} layers 1, 2."),
-    ([2.0, 1.5, 1.1], 2.0, 400, [], [0], f"{HOLDS} the cap."),
-    ([2.0, 2.2, 1.1], None, 400, [1], [], "INFEASIBLE: layer 1 breaks its constraint on the data."),
-    ([2.0, 2.2, 1.98], None, 400, [1], [2], "INFEASIBLE: layer 1 breaks its constraint on the data."),
-    ([2.0, 2.2, 2.4], None, 400, [1, 2], [], "INFEASIBLE: layers 1, 2 break their constraints on the data."),
-    ([2.0, 1.5, 1.35], 1.0, 400, [0], [2], "INFEASIBLE: the cap breaks its constraint on the data."),
-    ([2.0, 2.2, 1.1], 1.0, 400, [0, 1], [], "INFEASIBLE: the cap and layer 1 break their constraints on the data."),
-    ([2.0, 1.9, 1.1], None, 12, [1], [], f"INFEASIBLE, but not proven: layer 1 misses its bound {CHANCE}"),
+BOTH = (
+    "layer 2 breaks its constraint on the data. Layer 1 misses its bound by more than 1%, which may be chance: evaluate"
+)
+VERDICTS = [  # the mean losses, the cap, the samples; violated, undecided, the status and the sentence after its start
+    ([2.0, 1.5, 1.1], None, 400, [], [], "holds", ""),
+    ([2.0, 1.8, 1.1], None, 400, [], [1], "undecided", " for layer 1."),
+    ([2.0, 1.8, 1.62], None, 400, [], [1, 2], "undecided", " for layers 1, 2."),
+    ([2.0, 1.5, 1.1], 2.0, 400, [], [0], "undecided", " for the cap."),
+    ([2.0, 2.2, 1.1], None, 400, [1], [], "broken", " layer 1 breaks its constraint on the data."),
+    ([2.0, 2.2, 1.98], None, 400, [1], [2], "broken", " layer 1 breaks its constraint on the data."),
+    ([2.0, 2.2, 2.4], None, 400, [1, 2], [], "broken", " layers 1, 2 break their constraints on the data."),
+    ([2.0, 1.5, 1.35], 1.0, 400, [0], [2], "broken", " the cap breaks its constraint on the data."),
+    ([2.0, 2.2, 1.1], 1.0, 400, [0, 1], [], "broken", " the cap and layer 1 break their constraints on the data."),
+    ([2.0, 1.9, 1.1], None, 12, [1], [], "not_significant", f" layer 1 misses its bound {CHANCE}"),
     (
         [2.0, 1.9, 1.8],
         1.9,
         12,
         [0, 1, 2],
         [],
-        f"INFEASIBLE, but not proven: the cap and layers 1, 2 miss their bounds {CHANCE}",
+        "not_significant",
+        f" the cap and layers 1, 2 miss their bounds {CHANCE}",
     ),
-    ([2.0, 1.9, 5.0], None, 12, [1, 2], [], f"{TWO} chance: evaluate on more samples."),
+    ([2.0, 1.9, 5.0], None, 12, [1, 2], [], "broken", f" {BOTH} on more samples."),
 ]
 
 
-@pytest.mark.parametrize(("mean", "cap", "count", "violated", "undecided", "sentence"), SENTENCES)
-def test_the_verdict_and_its_words_say_what_may_be_chance(mean, cap, count, violated, undecided, sentence):
+@pytest.mark.parametrize(("mean", "cap", "count", "violated", "undecided", "status", "words"), VERDICTS)
+def test_the_verdict_and_its_words_say_what_may_be_chance(mean, cap, count, violated, undecided, status, words):
     losses = samples(mean, count=count, spread=0.3 if count > 12 else 0.5)
     losses += torch.tensor(mean, dtype=torch.float64) - losses.mean(0)  # exactly this mean
     found = verdict(DescentProblem(2, alpha=0.1, cap=cap), layers(losses))
-    assert found.sentence("the data") == sentence
-    assert found.violated == violated and (count == 12 or found.undecided == undecided)
+    assert verdict_sentence(found, "the data") == START[status] + words
+    assert (found.violated, found.undecided, found.status) == (violated, undecided, status)
     assert (found.feasible, found.certain) == (not violated, not violated + found.undecided)
     ends = [found.cap_interval, *found.violation_intervals]
-    assert found.by_chance == [constraint for constraint in found.violated if ends[constraint][0] <= 0]
-    assert found.unproven == ("not proven" in sentence)
+    assert found.not_significant == [constraint for constraint in found.violated if ends[constraint][0] <= 0]
 
 
 # --- levels and pictures
@@ -369,7 +375,7 @@ def test_every_level_is_measured_and_the_verdict_taken_at_the_training_noise(mod
     found = verdict(problem, at[0.8])
     assert summary.items() >= {"violations": found.violations, "groups": found.groups, "samples": 21}.items()
     assert (summary["descending_share"], summary["undecided"]) == (at[0.8].descending_share, found.undecided)
-    assert summary["verdict"] == found.sentence("the test data")
+    assert summary["verdict"] == verdict_sentence(found, "the test data")
 
 
 @pytest.mark.parametrize("kind", [GaussianNoise, UniformNoise])
@@ -427,7 +433,7 @@ def test_the_geometric_target_is_judged_by_the_held_out_losses_alone():
 )
 def test_a_certificate_lists_no_fall_that_reads_as_none(falls, words):
     found = verdict(DescentProblem(2, alpha=0.1), layers(samples([2.0, 1.7, 1.4])))
-    assert found.model_copy(update={"certified": falls}).certainty() == words
+    assert certificate_sentence(found.model_copy(update={"certified": falls})) == words
 
 
 def test_certified_falls_of_one_layer_are_students_one_sided_bound():

@@ -45,7 +45,7 @@ def test_it_loads_without_complaint_or_network_and_has_its_title_and_verdict(vis
 
 def test_what_is_not_certain_has_a_colour_of_its_own(browser: Browser, tmp_path: Path) -> None:
     proven = {"feasible": False, "violation_intervals": [[0.1, 0.5]] * 7}
-    states = {"certain": {}, "tentative": {"certain": False}, "broken": proven, "open": {"groups": 3}}
+    states = {"certain": {}, "undecided": {"certain": False}, "broken": proven, "open": {"groups": 3}}
     looks = set()
     for name, entries in states.items():
         run = fake_run(tmp_path / name, "constrained", frames=False, **entries)

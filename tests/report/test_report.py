@@ -65,12 +65,12 @@ def test_a_model_that_is_worse_than_its_input_is_not_called_good(tmp_path: Path)
         return verdict(group_runs([RunView.read(run)]))
 
     good = shown(36.0)
-    assert (good.state, good.mark) == ("holds", "✓") and good.advice.startswith("Nothing: ")
+    assert (good.status, good.mark) == ("holds", "✓") and good.advice.startswith("Nothing: ")
     bad = shown(15.2)
     numbers = "RMSE of the output at the training noise 18.70, of the noisy input itself 15.20."
-    assert (bad.state, bad.headline) == ("open", good.headline) and bad.lines[-1] == numbers
+    assert (bad.status, bad.headline) == ("open", good.headline) and bad.lines[-1] == numbers
     broken = shown(15.2, feasible=False, violation_intervals=[[0.01, 0.5]] * 7)
-    assert broken.state == "broken" and broken.lines[-1] == numbers
+    assert broken.status == "broken" and broken.lines[-1] == numbers
     assert "best_feasible" in broken.advice
 
 
@@ -267,89 +267,89 @@ def test_what_is_certain_stands_below_the_verdict(runs: list[Path], summary: dic
     assert "<p>All 7 constraints hold; layers 2 and 5 bind.</p>" in html and "strength" not in html
 
 
+MISSED = {"feasible": False, "certain": False, "violated": [4]}
+FEW = {"groups": 3, "certain": False, "certified": [math.nan] * 7, "verdict": "Open: 3 groups of samples."}
+VERDICTS: dict[str, dict] = {
+    "holds": {"feasible": True, "certain": True},
+    "undecided": {"feasible": True, "certain": False},
+    "older": {"feasible": True, "certain": None},
+    "by chance": MISSED | {"violation_intervals": [[-0.1, 0.5]] * 7},
+    "cap by chance": MISSED | {"violated": [0], "cap_violation": 0.3, "cap_interval": [-0.1, 0.5]},
+    "broken": MISSED | {"violation_intervals": [[0.1, 0.5]] * 7},
+    "cap broken": MISSED | {"violated": [0], "cap_violation": 0.3, "cap_interval": [0.1, 0.5]},
+    "unnamed": {"feasible": False, "certain": False},
+    "few": FEW | {"violation_intervals": [[math.nan, math.nan]] * 7},
+    "few, missed": FEW | MISSED | {"violation_intervals": [[-0.1, 0.5]] * 7},
+    "few, older": FEW | MISSED | {"violation_intervals": [[0.1, 0.5]] * 7},  # few groups forbid its interval
+    "few, not finite": FEW | MISSED | {"violations": [0, 0, 0, None, 0, 0, 0]},
+    "not judged": {"feasible": None, "certain": None},
+}
+HOLDS, TOLD = "Feasible: every layer lowers the loss as asked", "Feasible as far as the data can tell"
+CHANCE, BROKEN = (
+    "Not feasible, but not proven: that a bound is missed may be chance",
+    "Not feasible: the constraints do not",
+)
+OPEN = "Open: these data are too few to tell whether the constraints hold"
+
+
 @pytest.mark.parametrize(
-    ("states", "state", "headline"),
+    ("runs_are", "status", "headline", "cell"),
     [
-        ([(True, True)], "holds", "Feasible: every layer lowers the loss as asked"),
-        ([(True, True), (True, True)], "holds", "Feasible: every layer lowers the loss as asked, in all 2 runs"),
-        ([(True, False)], "tentative", "Feasible as far as the data can tell"),
-        ([(True, None)], "tentative", "Feasible as far as the data can tell"),
+        (["holds"], "holds", HOLDS, ("yes", "")),
+        (["holds", "holds"], "holds", f"{HOLDS}, in all 2 runs", ("2 of 2", "")),
+        (["undecided"], "undecided", TOLD, ("yes", "as far as can be told")),
+        (["older"], "undecided", TOLD, ("yes", "as far as can be told")),
         (
-            [(True, True), (True, False)],
-            "tentative",
-            "Feasible as far as the data can tell, in all 2 runs; beyond doubt in 1",
+            ["holds", "undecided"],
+            "undecided",
+            f"{TOLD}, in all 2 runs; beyond doubt in 1",
+            ("2 of 2", "as far as can be told"),
         ),
-        ([(False, False)], "broken", "Not feasible: the constraints do not hold"),
-        ([(True, True), (None, None)], "open", "Open: these data are too few to tell whether the constraints hold"),
+        (["by chance"], "not_significant", CHANCE, ("no", "not proven")),
+        (["cap by chance"], "not_significant", CHANCE, ("no", "not proven")),
+        (
+            ["by chance", "cap by chance"],
+            "not_significant",
+            "Not feasible in 2 of 2 runs, proven in none",
+            ("0 of 2", "not proven"),
+        ),
+        (["by chance", "broken"], "broken", "Not feasible in 2 of 2 runs, proven in 1", ("0 of 2", "")),
+        (["broken"], "broken", f"{BROKEN} hold", ("no", "")),
+        (["cap broken"], "broken", f"{BROKEN} hold", ("no", "")),
+        (["unnamed"], "broken", f"{BROKEN} hold", ("no", "")),
+        (
+            ["broken", "cap broken"],
+            "broken",
+            "Not feasible in 2 of 2 runs: there the constraints do not hold",
+            ("0 of 2", ""),
+        ),
+        (["few"], "open", OPEN, ("open", "so far yes")),
+        (["few, missed"], "open", OPEN, ("open", "so far no")),
+        (["few, older"], "open", OPEN, ("open", "so far no")),
+        (["few, missed", "not judged"], "open", OPEN, ("open", "so far no")),
+        (["few, not finite"], "broken", f"{BROKEN} hold", ("no", "")),
+        (["holds", "not judged"], "open", OPEN, ("yes", "as far as can be told")),
     ],
 )
-def test_the_headline_claims_no_more_than_the_data(summary: dict, states: list, state: str, headline: str) -> None:
-    views = [
-        RunView(parse_summary(summary | {"feasible": feasible, "certain": certain, "seed": seed}))
-        for seed, (feasible, certain) in enumerate(states)
-    ]
-    html = shown_verdict(verdict(group_runs(views)))
-    assert html.startswith(f'<div class="verdict {state}">') and f"{headline}</h2>" in html
-
-
-@pytest.mark.parametrize(
-    ("lows", "headline"),
-    [
-        ([-0.1], "Not feasible, but not proven: that a bound is missed may be chance"),
-        ([0.1], "Not feasible: the constraints do not hold"),
-        ([0.1, 0.2], "Not feasible in 2 of 2 runs: there the constraints do not hold"),
-        ([-0.1, 0.1], "Not feasible in 2 of 2 runs, proven in 1"),
-        ([-0.1, -0.2], "Not feasible in 2 of 2 runs, proven in none"),
-    ],
-)
-@pytest.mark.parametrize("constraint", [0, 4])
-def test_what_may_be_chance_is_no_proof(summary: dict, lows: list[float], headline: str, constraint: int) -> None:
-    views = []
-    for seed, low in enumerate(lows):
-        intervals = [[-1.0, 1.0], *summary["violation_intervals"]]
-        intervals[constraint] = [low, 0.5]
-        known = {"cap_violation": 0.3, "cap_interval": intervals[0], "violation_intervals": intervals[1:]}
-        known |= {"feasible": False, "certain": False, "violated": [constraint], "seed": seed}
-        views.append(RunView(parse_summary(summary | known)))
-    html = shown_verdict(verdict(group_runs(views)))
-    state = "broken" if max(lows) > 0 else "unproven"  # red is for what is proven
-    assert f"{headline}</h2>" in html and f'<div class="verdict {state}">' in html
-    assert ("evaluate on more data first" in html) == (min(lows) < 0)
-    cells = [cell for table in runs_tables(group_runs(views)) for _, rows in table.bodies for cell in rows[0].cells]
-    assert any(cell.note == "not proven" for cell in cells) == (min(lows) < 0)
-
-
-OPEN = {"groups": 3, "certain": False, "certified": [math.nan] * 7, "verdict": "Open: 3 groups of samples."}
-
-
-@pytest.mark.parametrize(
-    ("feasible", "violated", "low", "state", "cell"),
-    [
-        (True, [], math.nan, "open", ("open", "so far yes")),
-        (False, [4], math.nan, "open", ("open", "so far no")),
-        (False, [4], 0.1, "open", ("open", "so far no")),  # an interval of an older version, which few groups forbid
-        (False, [4], -0.1, "open", ("open", "so far no")),
-    ],
-)
-def test_few_groups_leave_a_verdict_open(
-    summary: dict, feasible: bool, violated: list[int], low: float, state: str, cell: tuple[str, str]
+def test_the_page_claims_no_more_than_the_data(
+    summary: dict, runs_are: list[str], status: str, headline: str, cell: tuple[str, str]
 ) -> None:
-    known = OPEN | {"feasible": feasible, "violated": violated, "violation_intervals": [[low, 0.5]] * 7}
-    groups = group_runs([RunView(parse_summary(summary | known))])
+    views = [RunView(parse_summary(summary | VERDICTS[name] | {"seed": seed})) for seed, name in enumerate(runs_are)]
+    groups = group_runs(views)
     html = shown_verdict(verdict(groups))
-    assert f'<div class="verdict {state}">' in html and "easible" not in html
-    assert "Open: these data are too few to tell whether the constraints hold</h2>" in html
-    assert "<p>3 groups of samples.</p>" in html and "Evaluate on at least 12 groups of samples" in html
+    assert html.startswith(f'<div class="verdict {status}">') and f"{headline}</h2>" in html
+    assert ("evaluate on more data first" in html) == any("chance" in name for name in runs_are)
     assert cell in [(each.text, each.note) for each in runs_tables(groups)[0].bodies[0][1][0].cells]
-    (trace,) = figures.violations(groups[0]).data
-    assert {words for _, words in trace.customdata} == {""} and np.isnan(trace.error_y.array).all()
+    if all(name.startswith("few") for name in runs_are):  # no interval is shown
+        (trace,) = figures.violations(groups[0]).data
+        assert {words for _, words in trace.customdata} == {""} and np.isnan(trace.error_y.array).all()
+        words = "<p>3 groups of samples.</p><p><b>What to do.</b> Evaluate on at least 12 groups of samples"
+        assert status == "broken" or ("easible" not in html and words in html)
+
+
+def test_intervals_are_shown_from_twelve_groups_on(summary: dict) -> None:
     enough = group_runs([RunView(parse_summary(summary | {"groups": 12}))])
     assert all(words.startswith(" (from ") for _, words in figures.violations(enough[0]).data[0].customdata)
-
-
-def test_a_loss_that_is_not_finite_is_broken_by_few_groups_too(summary: dict) -> None:
-    known = OPEN | {"feasible": False, "violated": [4], "violations": [*summary["violations"][:3], None, 0, 0, 0]}
-    assert verdict(group_runs([RunView(parse_summary(summary | known))])).state == "broken"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from descend import DescentTrainer
 from descend.cli import main
 from descend.cli.settings import read_recipe
 from descend.noise import GaussianNoise
-from descend.results import RunConfig, parse_summary, read_config
+from descend.results import RunConfig, parse_summary, read_config, verdict_sentence
 from descend.results.card import CARD_FILE, Card, edited_card, write_card
 from descend.run import stored
 from descend.run.settings import train_command
@@ -222,7 +222,7 @@ def test_what_is_pushed_has_our_card(adapters, tmp_path, pushed):
     assert folder == str(tmp_path / "out") and loaded.data.license == "mit"
     assert loaded.data.tags == ["descend", "mine"] and loaded.data.model_name == "it"
     assert loaded.data.library_name == ("peft" if adapters else "transformers")
-    assert trainer.verdict.sentence("the evaluation data") in loaded.text
+    assert verdict_sentence(trainer.verdict, "the evaluation data") in loaded.text
     assert "noise γ = 0.15, where γσ_x is the variance, on the input embedding" in loaded.text
     descend.evaluate(trainer, rows())
     assert ModelCard.load(tmp_path / "out" / CARD_FILE).data.eval_results

@@ -182,11 +182,13 @@ def complete(words: Sequence[str]) -> None:
 
 def finish(trainer: Any) -> None:
     """Print how a run ended, with a warning if it is infeasible."""
+    from descend.results import verdict_sentence
+
     verdict, out = trainer.verdict, trainer.args.folder
     if not trainer.dual.problem.constrained:
         print(f"trained {out}")
         return
-    print(f"trained {out}: {verdict.sentence('the validation data')}")
+    print(f"trained {out}: {verdict_sentence(verdict, 'the validation data')}")
     if not verdict.feasible:
         best = out / "best_feasible"
         offer = f"The best model that met the constraints is kept: descend evaluate {out} --model best_feasible"
@@ -195,9 +197,12 @@ def finish(trainer: Any) -> None:
             "No evaluated model met the constraints: train longer, or for fewer steps if only deep layers break; or "
             f"lower {ask}."
         )
-        state = "INFEASIBLE, but not proven" if verdict.unproven else "INFEASIBLE"
-        state = "open, and misses a bound so far" if verdict.open else state
-        print(f"WARNING: {out} ends {state}. {offer if best.is_dir() else none}", file=sys.stderr)
+        ends = {
+            "broken": "INFEASIBLE",
+            "not_significant": "INFEASIBLE, but not proven",
+            "open": "open, and misses a bound so far",
+        }
+        print(f"WARNING: {out} ends {ends[verdict.status]}. {offer if best.is_dir() else none}", file=sys.stderr)
 
 
 def compare_runs(runs: Sequence[Path], out: Path) -> Path:

@@ -11,7 +11,7 @@ import torch
 
 from descend.core import DescentProblem
 from descend.evaluation.layers import LayerLosses
-from descend.evaluation.satisfaction import TOLERANCE
+from descend.evaluation.satisfaction import COST_TOLERANCE
 from descend.tasks import Task
 
 TEMPERATURES = torch.logspace(-1, 1.5, 101).tolist()
@@ -49,7 +49,7 @@ def temperature(layers: LayerLosses, task: Task, problem: DescentProblem) -> flo
     means = [at_temperature(layers, task, each).losses.mean(0) for each in TEMPERATURES]
     last = [mean[-1].item() for mean in means]
     broken = [problem.merit(mean).item() - mean[-1].item() for mean in means]
-    close = [place for place, loss in enumerate(last) if loss <= (1 + TOLERANCE) * min(last)]
+    close = [place for place, loss in enumerate(last) if loss <= (1 + COST_TOLERANCE) * min(last)]
     place = min(close, key=lambda place: (broken[place], last[place]))
     at_an_end = {0, len(TEMPERATURES) - 1} & {place, last.index(min(last))}
     return None if at_an_end else TEMPERATURES[place]

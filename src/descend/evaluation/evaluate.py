@@ -31,7 +31,9 @@ from descend.results import (
     SettledLayer,
     Summary,
     anytime_curves,
+    certificate_sentence,
     put,
+    verdict_sentence,
 )
 from descend.results.ownership import FRAMES_FILE
 from descend.tasks import Task
@@ -155,7 +157,7 @@ def _measured(subject: Subject, levels: Levels) -> dict[str, Any]:
     held = verdict(problem, trained)
     values = [levels[level].metrics[-1] for level in subject.curve]
     layer_metrics = {level: layers.metrics for level, layers in levels.items()}
-    words = held.sentence(f"the {'training' if subject.split == 'train' else subject.split} data")
+    words = verdict_sentence(held, f"the {'training' if subject.split == 'train' else subject.split} data")
     if not subject.asked:
         words = f"Held to {PLAIN_ALPHA:.0%} less loss at every layer, which its training did not ask: {words}"
     if binding := subject.provenance.binding:
@@ -177,7 +179,7 @@ def _measured(subject: Subject, levels: Levels) -> dict[str, Any]:
         "layer_metrics": layer_metrics,
         "anytime": anytime_curves(layer_metrics, task.higher_is_better),
         "verdict": words,
-        "certificate": held.certainty(),
+        "certificate": certificate_sentence(held),
         "descending_share": trained.descending_share,
         "ratios": ratios(trained),
         "samples": len(trained.losses),

@@ -11,7 +11,10 @@ from descend.core import DescentProblem, refuse_negative
 from descend.errors import InputError
 from descend.evaluation.layers import LayerLosses
 from descend.jackknife import degrees_of_freedom
-from descend.results import CONFIDENCE, ENOUGH_GROUPS, TOLERANCE, Verdict
+from descend.results import CONFIDENCE, ENOUGH_GROUPS, VIOLATION_TOLERANCE, Verdict
+
+COST_TOLERANCE = 0.01
+"""A model that meets its constraints is preferred to a cheaper one if it costs at most this share more."""
 
 
 def preferred(costs: Sequence[float], feasible: Sequence[bool]) -> int:
@@ -22,53 +25,48 @@ def preferred(costs: Sequence[float], feasible: Sequence[bool]) -> int:
         feasible: Whether each model meets its constraints; all False where that is not to count.
     """
     places = sorted(range(len(costs)), key=lambda place: costs[place])
-    limit = costs[places[0]] + TOLERANCE * abs(costs[places[0]])
+    limit = costs[places[0]] + COST_TOLERANCE * abs(costs[places[0]])
     return next((place for place in places if feasible[place] and costs[place] <= limit), places[0])
 
 
 def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
     """Hold a model's measured losses against the problem that it was trained on.
 
-    The violations are those of the mean losses, as in training. Their intervals come from `standard_errors` to first
-    order (the delta method, exact in the difference form), with Student's t at 95 % simultaneously over the constraints
-    (Bonferroni). A bound that is the lowest or highest of several has an interval for each, joined as the bounds are:
-    where they tie, the slope of the one that happens to be lower says too little. Below `ENOUGH_GROUPS` groups the
-    verdict is open.
+    The violations are those of the mean losses, as in training. Their intervals are to first order (the delta method,
+    exact in the difference form), with Student's t at 95 % simultaneously over the constraints. A bound that is the
+    lowest or highest of several has an interval for each, joined as the bounds are: where they tie, the slope of the
+    one that happens to be lower says too little. Below `ENOUGH_GROUPS` groups there are no intervals.
 
     Raises:
         InputError: If there are fewer than two samples, or a layer's mean loss is negative.
     """
-    losses = layers.losses
-    count = len(losses)
+    count = len(layers.losses)
     if count < 2:
         raise InputError(f"a verdict needs at least 2 samples to know its confidence interval; got {count}.")
-    mean = losses.mean(0)
+    mean, in_force = layers.losses.mean(0), problem.in_force
     refuse_negative(mean)
-    estimate = problem.violations(mean)
-    pieces, slopes = problem.pieces(mean), torch.func.jacrev(problem.pieces)(mean)
-    errors, freedom = standard_errors(layers, slopes)
-    number = max(1, int(problem.in_force.sum()))
-    width = errors * float(student.ppf(1 - (1 - CONFIDENCE) / (2 * number), freedom))
-    low, high = (problem.join(ends).where(problem.in_force, 0.0) for ends in (pieces - width, pieces + width))
+    violations, bounds, pieces = problem.violations(mean), problem.bounds(mean), problem.pieces(mean)
+    slopes = torch.func.jacrev(problem.pieces)(mean)
+    margin = margin_of_error(layers, slopes, tails=2 * max(1, int(in_force.sum())))
+    # The violation of a constraint that is not in force is 0, and so is its interval.
+    low, high = (problem.join(ends).where(in_force, 0.0) for ends in (pieces - margin, pieces + margin))
     # A loss that is not finite meets no constraint.
-    missed = (low > 0) | (estimate > TOLERANCE * problem.bounds(mean)) | ~estimate.isfinite()
-    violated = missed & problem.in_force
-    undecided = ~(high <= 0) & ~missed & problem.in_force  # an interval that is unknown decides nothing
+    broken = (low > 0) | (violations > VIOLATION_TOLERANCE * bounds) | ~violations.isfinite()
+    undecided = ~broken & ~(high <= 0)  # an interval that is unknown decides nothing
     intervals = list(zip(low.tolist(), high.tolist(), strict=True))
     return Verdict(
-        violations=estimate[1:].tolist(),
+        violations=violations[1:].tolist(),
         violation_intervals=intervals[1:],
         cap=problem.cap,
-        cap_violation=estimate[0].item(),
+        cap_violation=violations[0].item(),
         cap_interval=intervals[0],
-        violated=violated.nonzero().flatten().tolist(),
+        violated=broken.nonzero().flatten().tolist(),
         undecided=undecided.nonzero().flatten().tolist(),
-        feasible=not violated.any().item(),
-        certain=not (violated | undecided).any().item() and layers.group_count >= ENOUGH_GROUPS,
+        feasible=not broken.any().item(),
+        certain=not (broken | undecided).any().item() and layers.group_count >= ENOUGH_GROUPS,
         groups=layers.group_count,
         bounds=[
-            bound if on else None
-            for bound, on in zip(problem.bounds(mean)[1:].tolist(), problem.in_force[1:].tolist(), strict=True)
+            bound if asked else None for bound, asked in zip(bounds[1:].tolist(), in_force[1:].tolist(), strict=True)
         ],
         certified=certified_falls(layers),
     )
@@ -77,8 +75,7 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
 def certified_falls(layers: LayerLosses) -> list[float]:
     """The lower end of each layer's relative fall 1 − f_l / f_{l−1}, L numbers; NaN below `ENOUGH_GROUPS` groups.
 
-    One-sided, at 95 % simultaneously over the layers (Bonferroni), by the delta method, as in `verdict`. A layer after
-    a loss of 0 lowers nothing.
+    One-sided, at 95 % simultaneously over the layers, by the delta method. A layer after a loss of 0 lowers nothing.
     """
     mean = layers.losses.mean(0)
     before, after = mean[:-1], mean[1:]
@@ -88,12 +85,11 @@ def certified_falls(layers: LayerLosses) -> list[float]:
     slopes = mean.new_zeros(len(falls), len(mean))
     slopes.diagonal(1).copy_(1 / divisors)
     slopes.diagonal().copy_(-after / divisors**2)
-    errors, freedom = standard_errors(layers, slopes)
-    return (falls - errors * float(student.ppf(1 - (1 - CONFIDENCE) / len(falls), freedom))).tolist()
+    return (falls - margin_of_error(layers, slopes, tails=len(falls))).tolist()
 
 
-def standard_errors(layers: LayerLosses, slopes: Tensor) -> tuple[Tensor, float]:
-    r"""The standard errors of linear functions of the mean losses, and their degrees of freedom.
+def margin_of_error(layers: LayerLosses, slopes: Tensor, tails: int) -> Tensor:
+    r"""The margins of error of linear functions of the mean losses: standard errors times Student's quantile.
 
     The mean is over samples, the independent units are groups g of n_g of them: the windows of a clip are alike. The
     variance is the jackknife's, which leaves out one group at a time (CR3; MacKinnon and White, 1985):
@@ -107,14 +103,16 @@ def standard_errors(layers: LayerLosses, slopes: Tensor) -> tuple[Tensor, float]
     Args:
         layers: Losses of every sample.
         slopes: (…, L+1).
+        tails: How many tails share the 5 % (Bonferroni): 2 for each two-sided interval, 1 for each one-sided.
 
     Returns:
-        The errors (…), and the degrees of freedom; NaN below `ENOUGH_GROUPS` groups.
+        (…), NaN below `ENOUGH_GROUPS` groups.
     """
     groups, count = layers.group_count, len(layers.losses)
     if groups < ENOUGH_GROUPS:
-        return slopes.new_full(slopes.shape[:-1], math.nan), math.nan
+        return slopes.new_full(slopes.shape[:-1], math.nan)
     sizes = layers.by_group(layers.losses.new_ones(count))
     totals = layers.by_group(layers.losses - layers.losses.mean(0)) / (count - sizes)[:, None]
     errors = ((totals @ slopes.flatten(0, -2).T).square().sum(0) * (groups - 1) / groups).sqrt()
-    return errors.unflatten(0, slopes.shape[:-1]), degrees_of_freedom(sizes.numpy())
+    quantile = student.ppf(1 - (1 - CONFIDENCE) / tails, degrees_of_freedom(sizes.numpy()))
+    return errors.unflatten(0, slopes.shape[:-1]) * float(quantile)

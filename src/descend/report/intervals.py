@@ -52,7 +52,7 @@ class GroupScores:
 class Jackknife:
     """Means over seeds, at each of G noise levels or layers, with their values without each group of samples.
 
-    Its interval is a verdict's, see `descend.evaluation.satisfaction.standard_errors`. With one seed it is that of this
+    Its interval is a verdict's, see `descend.evaluation.satisfaction.margin_of_error`. With one seed it is that of this
     trained model. With several, the variance between seeds is added, with Satterthwaite's degrees of freedom for the
     sum.
 

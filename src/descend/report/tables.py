@@ -135,13 +135,12 @@ def _feasible(runs: Sequence[RunView]) -> Cell:
     if not known:
         return Cell("–")
     words = f"{sum(known)} of {len(known)}" if len(known) > 1 else "yes" if known[0] else "no"
-    if all(run.summary.open for run in runs):
+    statuses = {run.summary.status for run in runs}
+    if statuses == {"open"}:
         return Cell("open", f"so far {words}")
     if not all(known):
-        broken = [run.summary for run in runs if run.summary.feasible is False]
-        note = "not proven" if all(summary.unproven for summary in broken) else ""
-        return Cell(words, note, strong=runs[0].summary.constrained)
-    return Cell(words, "" if all(run.summary.certain for run in runs) else "as far as can be told")
+        return Cell(words, "" if "broken" in statuses else "not proven", strong=runs[0].summary.constrained)
+    return Cell(words, "" if statuses == {"holds"} else "as far as can be told")
 
 
 def _spread(values: Sequence[float | None]) -> str:

@@ -1,5 +1,6 @@
 """The verdict on the constraints in plain words, what to do about it, and further findings on a group's runs."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -7,24 +8,25 @@ from markupsafe import Markup
 
 from descend.report.runs import Arm, Group, RunView, mean
 from descend.report.tables import number
-from descend.results import ENOUGH_GROUPS
+from descend.results import ENOUGH_GROUPS, STATUSES, Status, Summary
 
-_MARKS = {"holds": "✓", "tentative": "≈", "unproven": "≈", "broken": "✕", "open": "–"}
+_MARKS = {"holds": "✓", "undecided": "≈", "not_significant": "≈", "broken": "✕", "open": "–"}
 
 
-class Verdict(NamedTuple):
+class VerdictBox(NamedTuple):
     """Whether the constraints hold, and what to do about it.
 
     Attributes:
-        state: ``holds``, ``tentative``, ``unproven``, ``broken`` or ``open``.
-        mark: The state's sign.
+        status: The worst status of the runs, see `descend.results.Verdict`; it sets the colour. It is ``open`` too
+            where constraints hold and the output is still worse than the noisy input.
+        mark: The status's sign.
         headline: The verdict in a sentence.
         lines: Further sentences.
         advice: What to do.
-        groups: On a page of several groups the state, mark, link and name of each.
+        groups: On a page of several groups the status, mark, link and name of each.
     """
 
-    state: str
+    status: str
     mark: str
     headline: str
     lines: Sequence[str] = ()
@@ -32,22 +34,22 @@ class Verdict(NamedTuple):
     groups: Sequence[tuple[str, str, str, str]] = ()
 
 
-def verdict(groups: Sequence[Group]) -> Verdict:
+def verdict(groups: Sequence[Group]) -> VerdictBox:
     """Whether the constraints hold in some groups of runs; for a single group with its arms' verdicts and advice."""
-    runs = [run for group in groups for run in group.runs if run.summary.constrained]
-    state = _state(runs)
-    headline, advice = _in_words(state, runs)
-    if state in ("holds", "tentative") and any(map(_worse_than_input, groups)):
-        state = "open"
+    summaries = [run.summary for group in groups for run in group.runs if run.summary.constrained]
+    status: Status = max((summary.status for summary in summaries), key=STATUSES.index, default="open")
+    headline, advice = _in_words(status, summaries)
+    if status in ("holds", "undecided") and any(map(_worse_than_input, groups)):
+        status = "open"
     if len(groups) > 1:
-        each = [verdict([group]) for group in groups]
-        links = [(one.state, one.mark, f"#group-{index}", groups[index].name) for index, one in enumerate(each)]
-        return Verdict(state, _MARKS[state], headline, groups=links)
+        boxes = [verdict([group]) for group in groups]
+        links = [(box.status, box.mark, f"#group-{index}", groups[index].name) for index, box in enumerate(boxes)]
+        return VerdictBox(status, _MARKS[status], headline, groups=links)
     (group,) = groups
     said = [(arm, run, _without_title(run.summary.verdict)) for arm in _judged(group) for run in arm.runs]
     notes = [(arm, run, run.summary.note) for arm in group.arms for run in arm.runs]
     lines = [*_by_run(group, said), *_by_run(group, notes), *_beside_input(group)]
-    return Verdict(state, _MARKS[state], headline, lines, advice)
+    return VerdictBox(status, _MARKS[status], headline, lines, advice)
 
 
 def findings(group: Group) -> list[str]:
@@ -69,69 +71,56 @@ def findings(group: Group) -> list[str]:
     return [*_by_run(group, certain), *measured, *_by_run(group, asked)]
 
 
-def _state(runs: Sequence[RunView]) -> str:
-    """``broken`` is what is proven to be; where all misses may be chance it is ``unproven``, or ``open``."""
-    if broken := _broken(runs):
-        return "unproven" if all(run.summary.unproven for run in broken) else "broken"
-    if not runs or any(run.summary.open or run.summary.feasible is None for run in runs):
-        return "open"
-    return "holds" if all(run.summary.certain for run in runs) else "tentative"
-
-
-def _broken(runs: Sequence[RunView]) -> list[RunView]:
-    """The runs that are judged not feasible; those whose verdict is open are not."""
-    return [run for run in runs if run.summary.feasible is False and not run.summary.open]
-
-
-def _in_words(state: str, runs: Sequence[RunView]) -> tuple[str, str]:
+def _in_words(status: Status, summaries: Sequence[Summary]) -> tuple[str, str]:
     """The headline of some constrained runs, and what to do."""
-    summaries, total, broken = [run.summary for run in runs], len(runs), _broken(runs)
+    if not summaries:
+        return (
+            "Trained without constraints: nothing is promised about the layers",
+            "For a promise about each layer, train with --method constrained.",
+        )
+    counts, total = Counter(summary.status for summary in summaries), len(summaries)
     scripts = any(summary.of_script for summary in summaries)
     asks = {"alpha" if summary.alpha and summary.target != "geometric" else "strength" for summary in summaries}
     flags = "" if scripts else "--"
     where = "the trainer’s arguments" if scripts else "descend train"
     less = f"ask for less by a lower {' or '.join(f'{flags}{name}' for name in sorted(asks))} of {where}"
     scope = f", in all {total} runs" if total > 1 else ""
-    if state == "holds":
-        return (
-            f"Feasible: every layer lowers the loss as asked{scope}",
-            "Nothing: each layer under a constraint lowers the loss as asked, and that is certain.",
-        )
-    if state == "tentative":
-        certain = sum(summary.certain for summary in summaries)
-        return (
-            f"Feasible as far as the data can tell{scope}" + (f"; beyond doubt in {certain}" if certain else ""),
-            "Nothing on these data speaks against this model’s constraints. To be certain, evaluate it on more "
-            f"data, or {less}.",
-        )
-    if state in ("broken", "unproven"):
-        unproven = sum(run.summary.unproven for run in broken)
-        headline = "Not feasible: the constraints do not hold"
-        if total > 1:
-            proven = f", proven in {len(broken) - unproven or 'none'}" if unproven else ""
-            headline = f"Not feasible in {len(broken)} of {total} runs{proven or ': there the constraints do not hold'}"
-        elif state == "unproven":
-            headline = "Not feasible, but not proven: that a bound is missed may be chance"
-        chance = any(summary.unproven for summary in summaries)
-        again = "load it and give it to descend.evaluate" if scripts else "evaluate it with --model best_feasible"
-        return headline, (
-            f"{'What is not proven may be chance: evaluate on more data first. ' if chance else ''}"
-            f"Train longer, or if only deep layers break for fewer steps: then the model overfits. Or {less}. If "
-            f"the run’s folder holds best_feasible, that model met the constraints: {again}."
-        )
-    if not runs:
-        return (
-            "Trained without constraints: nothing is promised about the layers",
-            "For a promise about each layer, train with --method constrained.",
-        )
-    if any(summary.violations for summary in summaries):
-        return (
-            "Open: these data are too few to tell whether the constraints hold",
-            f"Evaluate on at least {ENOUGH_GROUPS} groups of samples, such as clips or texts.",
-        )
-    return (
-        "Not judged: whether the constraints hold was not measured",
-        "Evaluate the runs again with `descend evaluate`.",
+    match status:
+        case "holds":
+            return (
+                f"Feasible: every layer lowers the loss as asked{scope}",
+                "Nothing: each layer under a constraint lowers the loss as asked, and that is certain.",
+            )
+        case "undecided":
+            certain = f"; beyond doubt in {counts['holds']}" if counts["holds"] else ""
+            return (
+                f"Feasible as far as the data can tell{scope}{certain}",
+                "Nothing on these data speaks against this model’s constraints. To be certain, evaluate it on more "
+                f"data, or {less}.",
+            )
+        case "open" if any(summary.violations for summary in summaries):
+            return (
+                "Open: these data are too few to tell whether the constraints hold",
+                f"Evaluate on at least {ENOUGH_GROUPS} groups of samples, such as clips or texts.",
+            )
+        case "open":
+            return (
+                "Not judged: whether the constraints hold was not measured",
+                "Evaluate the runs again with `descend evaluate`.",
+            )
+    headline = "Not feasible: the constraints do not hold"
+    if total > 1:
+        proven = f", proven in {counts['broken'] or 'none'}" if counts["not_significant"] else ""
+        broken = counts["broken"] + counts["not_significant"]
+        headline = f"Not feasible in {broken} of {total} runs{proven or ': there the constraints do not hold'}"
+    elif status == "not_significant":
+        headline = "Not feasible, but not proven: that a bound is missed may be chance"
+    chance = any(summary.violated and summary.status != "broken" for summary in summaries)
+    again = "load it and give it to descend.evaluate" if scripts else "evaluate it with --model best_feasible"
+    return headline, (
+        f"{'What is not proven may be chance: evaluate on more data first. ' if chance else ''}"
+        f"Train longer, or if only deep layers break for fewer steps: then the model overfits. Or {less}. If "
+        f"the run’s folder holds best_feasible, that model met the constraints: {again}."
     )
 
 

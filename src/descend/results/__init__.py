@@ -64,7 +64,8 @@ from descend.results.summary import (
 )
 from descend.results.tasks import Completion, TaskComparison, TaskCurve, TaskResults, TaskRun, read_completions
 from descend.results.trained import CERTIFIED_FILE, TRAINED_FILE, TRAINED_KEY, CertifiedExit, Trained, read_trained
-from descend.results.verdict import CONFIDENCE, ENOUGH_GROUPS, TOLERANCE, Verdict
+from descend.results.verdict import CONFIDENCE, ENOUGH_GROUPS, STATUSES, VIOLATION_TOLERANCE, Status, Verdict
+from descend.results.wording import certificate_sentence, verdict_sentence
 
 __all__ = [
     "CERTIFIED_FILE",
@@ -81,11 +82,12 @@ __all__ = [
     "RECORDS_FILE",
     "REQUIRED",
     "SCHEMA",
+    "STATUSES",
     "SUMMARY_FILE",
-    "TOLERANCE",
     "TRAINED_FILE",
     "TRAINED_KEY",
     "TRAIN_LOSSES_FILE",
+    "VIOLATION_TOLERANCE",
     "WITHIN",
     "AnytimeCurve",
     "ByLevel",
@@ -117,6 +119,7 @@ __all__ = [
     "RunConfig",
     "SettledLayer",
     "Speculation",
+    "Status",
     "Summary",
     "TaskComparison",
     "TaskCurve",
@@ -126,6 +129,7 @@ __all__ = [
     "Trained",
     "Verdict",
     "anytime_curves",
+    "certificate_sentence",
     "check_language_run",
     "check_model",
     "locked",
@@ -143,5 +147,6 @@ __all__ = [
     "read_summary",
     "read_train_losses",
     "read_trained",
+    "verdict_sentence",
     "write_json",
 ]

@@ -23,7 +23,7 @@ from transformers.utils import logging as transformers_logging
 from descend.errors import InputError, Interrupted, Unsaved, reason
 from descend.progress import is_quiet, progress
 from descend.recipes import Data, Recipe
-from descend.results import CONFIG_FILE, LOCK_FILE, MODELS, PART, RunConfig, locked, read_config
+from descend.results import CONFIG_FILE, LOCK_FILE, MODELS, PART, RunConfig, locked, read_config, verdict_sentence
 from descend.results.card import edited_card, put_card
 from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, atomic_folder, forget_results, refuse_foreign
 from descend.run.cards import run_card
@@ -178,7 +178,7 @@ def _train(
                 "neftune_alpha": trainer.neftune_noise_alpha,
             }
             config.model_copy(update=ended).write(out / CONFIG_FILE)
-            verdict = trainer.verdict.sentence("the validation data") if trainer.verdict else ""
+            verdict = verdict_sentence(trainer.verdict, "the validation data") if trainer.verdict else ""
             put_card(out / "model", run_card(out, trainer.users_model, verdict=verdict).text(), edited)
     return trainer
 

@@ -10,7 +10,7 @@ from descend.report.figures import Plot
 from descend.report.rendering import drawn, write_interactive
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES
 from descend.report.tables import Cell, Row, Table, number
-from descend.report.verdict import Verdict
+from descend.report.verdict import VerdictBox
 from descend.results.sweeps import SWEEP_FILE, SweepFile
 from descend.sweep import figures
 from descend.sweep.figures import Method
@@ -78,7 +78,7 @@ def _plots(methods: Sequence[Method], metric: str, higher: bool) -> list[Plot]:
     return plots
 
 
-def _verdict(methods: Sequence[Method], sweep: SweepFile) -> Verdict:
+def _verdict(methods: Sequence[Method], sweep: SweepFile) -> VerdictBox:
     equal = len({len(method.search.trials) for method in methods}) <= 1
     values = [(method.name, method.search.best.value if method.search.best else None) for method in methods]
     best = ", ".join(f"{name} {number(value)}" for name, value in values)
@@ -90,7 +90,7 @@ def _verdict(methods: Sequence[Method], sweep: SweepFile) -> Verdict:
             lines.append(f"{method.name}: {ends}: {', '.join(method.search.edges)}.")
     words = "The best of many trials is an optimistic estimate: evaluate the chosen settings on test data, with "
     headline = f"Best mean {sweep.metric} on validation data: {best}"
-    return Verdict("open" if equal else "tentative", "", headline, [*lines, sweep.rule, f"{words}other seeds."])
+    return VerdictBox("open" if equal else "undecided", "", headline, [*lines, sweep.rule, f"{words}other seeds."])
 
 
 def _methods_table(methods: Sequence[Method], metric: str) -> Table:

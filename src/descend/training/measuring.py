@@ -18,9 +18,9 @@ from transformers.utils import is_datasets_available
 from descend.errors import InputError
 from descend.evaluation.calibration import TEMPERATURES, at_temperature, temperature
 from descend.evaluation.layers import Batches, LayerLosses, WatchRows, embedding_std, measure
-from descend.evaluation.satisfaction import verdict
+from descend.evaluation.satisfaction import COST_TOLERANCE, verdict
 from descend.models import LayeredCausalLM, LayeredClassifier
-from descend.results import TOLERANCE, Verdict, put
+from descend.results import Verdict, put
 from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, atomic_folder
 from descend.tasks.text import Classification
 from descend.training.config import MEASURED
@@ -107,7 +107,7 @@ class Measuring(TrainerHooks):
         if not math.isfinite(value) or best is None:
             return math.isfinite(value)
         meets = self._meets(metrics)
-        allowance = TOLERANCE * abs(best) * (meets - self._best_meets)
+        allowance = COST_TOLERANCE * abs(best) * (meets - self._best_meets)
         return value > best - allowance if self.args.greater_is_better else value < best + allowance
 
     def _meets(self, metrics: dict[str, float]) -> bool:

@@ -17,7 +17,7 @@ from descend.core import LossSums, Outlook, PrimalDual
 from descend.errors import InputError
 from descend.models.modules import save_module
 from descend.objective import Objective
-from descend.results import CERTIFIED_FILE, RECORDS_FILE, TRAINED_KEY, Summary, Trained
+from descend.results import CERTIFIED_FILE, RECORDS_FILE, TRAINED_KEY, Summary, Trained, verdict_sentence
 from descend.results.card import Card, edited_card, noise_note, put_card, trained_note, without_adapters, write_card
 from descend.results.ownership import FEASIBLE_FOLDER, refuse_foreign, remove
 from descend.results.records import Records
@@ -213,7 +213,7 @@ class Saving(Trainer):
             network,
             name or args.folder.absolute().name,
             [about],
-            verdict="" if verdict is None else verdict.sentence("the evaluation data"),
+            verdict="" if verdict is None else verdict_sentence(verdict, "the evaluation data"),
             summary=self.summary,
             base_model=base_model or source,
             metadata=metadata,
