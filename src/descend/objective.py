@@ -51,18 +51,8 @@ class BatchLosses(NamedTuple):
 
     @property
     def sums(self) -> list[float]:
-        """S_first … S_L, once they have arrived from the device."""
-        return self.losses.values[self.first :].tolist()
-
-    @property
-    def first(self) -> int:
-        """The first exit that was read: 0, or L where only the last was."""
-        return self.losses.first
-
-    @property
-    def targets(self) -> int:
-        """The number of targets."""
-        return self.losses.targets
+        """The sums of the exits that were read, once they have arrived from the device."""
+        return self.losses.values[self.losses.first :].tolist()
 
 
 class Objective(nn.Module):
@@ -131,7 +121,8 @@ class Objective(nn.Module):
         noisy = noise.on(self.model, mask=self.task.mask(batch)) if noise else nullcontext()
         if self._compiled is not None and not (isinstance(inputs, Mapping) and inputs.get("inputs_embeds") is not None):
             with noisy:
-                inputs = self._embedded(inputs)
+                words = isinstance(self.model, LayeredClassifier)
+                inputs = (self.model.embedded if words else self.model.get_input_embeddings())(inputs)
             run, self._warm = self._compiled if self._warm else self._exits, True
             learned = [any(weights[:-1])] * self.model.depth + [True]
             given = uploaded(weights, target.new_zeros((), dtype=torch.float32))
@@ -164,8 +155,7 @@ class Objective(nn.Module):
         a weight, such as a warm-up, one for all others, and another of each for a batch of another shape. The first
         pass is eager: Transformers attaches hooks to a model that gives its hidden states for the first time.
 
-        A model that makes no graph, because it is read through hooks or by tiles of logits, stays as it is, with a
-        warning.
+        A model that is read through hooks or by tiles of logits stays as it is, with a warning.
 
         Args:
             **options: Of `torch.compile`, such as ``backend`` and ``mode``.
@@ -177,10 +167,6 @@ class Objective(nn.Module):
             f"torch_compile has no effect on {type(self.model.saved).__name__}: only UT, DUST, ViT and text "
             "classifiers are compiled. Training goes on without it."
         )
-
-    def _embedded(self, inputs: Any) -> Any:
-        model = self.model
-        return model.embedded(inputs) if isinstance(model, LayeredClassifier) else model.get_input_embeddings()(inputs)
 
     def _exits(
         self, inputs: Any, target: Tensor, weights: Sequence[float] | Tensor, learned: list[bool]

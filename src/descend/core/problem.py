@@ -19,27 +19,24 @@ class DescentProblem:
 
     where :math:`f_0 \dots f_L` are expected losses, one per layer output, :math:`f_0` that of the embedded
     input. They should be positive: a share of a negative loss lies above it, so such a bound does not ask for descent.
-    With a ``target`` the right-hand sides :math:`(1-\alpha_l) f_{l-1}` are its bounds instead.
+    With a ``target`` the right-hand sides are its bounds instead. ERM, eq. (3), is the same problem with
+    ``alpha=None``: no constraint is in force. So is deep supervision, with weights c for the inner layers too.
 
     Losses, weights, multipliers, slack, violations and bounds are vectors of shape (L+1,), all aligned: entry l belongs
     to layer l. Layer 0 has no descent constraint; entry 0 of multipliers, slack, violations and bounds is the cap's.
 
-    The objective is :math:`f_L`, c = (0, …, 0, 1), unless other weights are given. ERM, eq. (3), is the same problem
-    with ``alpha=None``: no constraint is in force. So is deep supervision, with weights for the inner layers too.
-
     Args:
         depth: L, the number of layers.
         alpha: The step α in (0, 1), one for all constraints or one per layer (L numbers); None for ERM.
-        cap: The bound on the loss of exit ``cap_layer``, in units of the loss; None for no bound. It keeps
-            the constraints from being met by raising the first loss.
+        cap: The bound on the loss of exit ``cap_layer``; None for none. It keeps the constraints from being met by
+            raising the first loss.
         first: The exit where the chain starts: 0 the embedded input, 1 the first block's output, and so on. By default
             0, or that of the target. Constraints up to ``first`` are not in force.
-        form: ``"difference"``: f_l − (1−α_l) f_{l−1} ≤ 0, the paper's. ``"ratio"``: f_l / f_{l−1} − (1−α_l)
-            ≤ 0, the same feasible set for positive losses, with violations that do not shrink with the
-            losses. Negative losses are refused.
+        form: ``"difference"``: f_l − (1−α_l) f_{l−1} ≤ 0, the paper's. ``"ratio"``: f_l / f_{l−1} − (1−α_l) ≤ 0, the
+            same feasible set for positive losses, with violations that do not shrink with them.
         stop_gradient: Treat the right-hand side as a constant for the primal step. Then no weight is
             negative: no layer is rewarded for a higher loss. The paper differentiates through both sides (False).
-        objective: c_0 … c_L ≥ 0, L+1 weights of the losses in the objective; by default the last loss only.
+        objective: c_0 … c_L ≥ 0; by default the last loss alone.
         target: Other bounds than those of α, such as `GeometricTarget`; leave out ``alpha`` then.
         cap_layer: The exit that the cap bounds; by default ``first``. The paper does not say which exit it is.
 
@@ -87,9 +84,7 @@ class DescentProblem:
             steps, form_of_steps = self.alpha or [0.0] * depth, form if self.alpha else "difference"
             target = StepTarget(steps, first, form_of_steps, stop_gradient, self.cap or 0.0, cap_layer)
         self.target = target
-        self.first = first
-        self.form: Form = form
-        self.stop_gradient = stop_gradient
+        self.first, self.form, self.stop_gradient = first, form, stop_gradient
         self.objective = _objective(objective, depth)
         self.in_force = torch.zeros(depth + 1, dtype=torch.bool, device="cpu")
         self.in_force[first + 1 :] = bool(self.alpha) or not isinstance(target, StepTarget)
@@ -111,17 +106,15 @@ class DescentProblem:
         return _weighted(self.objective, losses)
 
     def violations(self, losses: Tensor, reference: Tensor | None = None) -> Tensor:
-        """The violation of each constraint: f_l − (1−α_l) f_{l−1} or its ratio form, and f_first − cap at entry 0.
-
-        It is positive if violated, 0 if a constraint is not in force.
+        """The violation of each constraint, positive if violated, 0 if not in force.
 
         Args:
             losses: f_0 … f_L.
             reference: The losses from which the target computes its coefficients; by default ``losses``.
 
         Raises:
-            InputError: If ``losses`` has another shape, or the target can't bound a negative loss: only α in the
-                difference form can.
+            InputError: If ``losses`` has another shape, or the target can't bound a negative loss. Only α in the
+                difference form can; training and verdicts refuse negative losses in any form.
         """
         self._check(losses)
         if self.constrained:
@@ -137,7 +130,7 @@ class DescentProblem:
         return torch.where(self.in_force.to(values.device), values, 0.0)
 
     def pieces(self, losses: Tensor) -> Tensor:
-        """The smooth functions of the losses that `join` makes the violations of, (K, L+1), see `Target.pieces`."""
+        """The smooth functions that `join` makes the violations of, (K, L+1), see `Target.pieces`."""
         self._check(losses)
         return torch.stack([self._if_in_force(piece) for piece in self.target.pieces(losses)])
 
@@ -147,10 +140,7 @@ class DescentProblem:
         return pieces[0] if len(pieces) == 1 else torch.maximum(pieces[0], pieces[1:].amin(0))
 
     def bounds(self, losses: Tensor) -> Tensor:
-        """The right-hand side of each constraint: the cap at entry 0, (1−α_l) f_{l−1} at entry l.
-
-        In the ratio form it is 1−α_l. Entries of constraints that are not in force are 0.
-        """
+        """The right-hand side of each constraint, see `Target.bounds`; 0 if not in force."""
         self._check(losses)
         return self._if_in_force(self.target.bounds(losses, losses))
 
@@ -166,9 +156,8 @@ class DescentProblem:
 
         .. math:: f_L + \sum_l [f_l - (1-\alpha_l) f_{l-1}]_+ + [f_{\text{first}} - \text{cap}]_+
 
-        With another target the terms of the sum are its `Target.penalties`. Without constraints, whatever the
-        objective, it is the last layer's loss. Selecting a constrained model by that loss would prefer one from early
-        in training, before the constraints took effect.
+        The terms of the sum are `Target.penalties`. Selecting a constrained model by the last loss alone would prefer
+        one from early in training, before the constraints took effect.
         """
         self._check(losses)
         return losses[-1] + self._if_in_force(self.target.penalties(losses)).sum()
@@ -201,14 +190,12 @@ class DescentProblem:
     def weights(self, multipliers: Tensor, losses: Tensor | None = None) -> Tensor:
         """The weight of each layer's loss in the primal step: the gradient of the Lagrangian in the losses.
 
-        With α in the difference form w_l = c_l + λ_l, independent of the losses, and λ_0 is added at the capped exit.
-        Without ``stop_gradient`` (1−α_{l+1}) λ_{l+1} is subtracted, and w may be negative. For other targets see
-        `Target.slopes`.
+        With α in the difference form w_l = c_l + λ_l, and λ_0 is added at the capped exit. Without ``stop_gradient``
+        (1−α_{l+1}) λ_{l+1} is subtracted, and w may be negative. See `Target.slopes`.
 
         Args:
             multipliers: λ; entry 0 is the cap's.
-            losses: f_0 … f_L. The ratio form, which is not linear, is differentiated there, and a `GeometricTarget`
-                computes its coefficients from them. The difference form does not use them.
+            losses: f_0 … f_L, where the gradient is taken. The difference form does not need them.
 
         Raises:
             InputError: If losses are needed and not given.

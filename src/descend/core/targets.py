@@ -27,9 +27,9 @@ ROUNDING = 1e-6
 class Target(ABC):
     """The bounds of the constraints of a model of L layers.
 
-    Every vector has the shape (L+1,). Entry l belongs to layer l's constraint, and entry 0 to the cap; callers ignore
-    entries whose constraint is not in force. ``losses`` are f_0 … f_L. ``reference`` are the losses from which a target
-    computes its coefficients: a running mean in training, the losses themselves in a verdict.
+    Every vector is (L+1,): entry l is that of layer l's constraint, entry 0 the cap's. Callers ignore entries whose
+    constraint is not in force. ``losses`` are f_0 … f_L. ``reference`` are the losses from which a target computes its
+    coefficients: a running mean in training, the losses themselves in a verdict.
 
     Attributes:
         first: The exit where the chain starts; the constraints of layers up to it are not in force.
@@ -164,22 +164,21 @@ class GeometricTarget(Target):
         r = \frac{\delta \bar f_L}{\max(\bar f_F - (1-\delta)\bar f_L,\ 2\delta \bar f_L)}, \qquad
         b = \tfrac s2 (1 - r^{1/L'})
 
-    f* is a floor just below the last loss, and r is the distance of the last layer to it, relative to that of exit F.
-    A geometric line between the two ends lowers the distance by the factor :math:`r^{1/L'}` at each layer. Layer l must
-    reach the lower of two bounds:
+    f* is a floor just below the last loss, and r the distance of the last layer to it, relative to that of exit F. A
+    geometric line between the two ends lowers the distance by the factor :math:`r^{1/L'}` a layer. Layer l must reach
+    the lower of two bounds:
 
     .. math::
         \text{step}_l &= f^* + (1-b)(f_{l-1} - f^*) \\
         \text{line}_l &= f^* + \max\big( r^{s (l-F)/L'} (f_F - f^*),\ (1-b)^{l-L} (f_L - f^*) \big)
 
     The step requires the share s/2 of the geometric rate relative to the layer before; the line requires early layers
-    to contribute. At the strength s = 0 the only requirement is that no layer raises the loss. Both bounds are linear
-    in the losses; r, b and the choice of the lower bound are fixed at the reference. Scaling the losses scales the
-    bounds. This target is not in the paper, which uses `StepTarget`.
+    to contribute. Both bounds are linear in the losses; r, b and the choice of the lower bound are fixed at the
+    reference. Scaling the losses scales the bounds. This target is not in the paper.
 
-    The primal step takes no gradient through a bound, but for f_{l−1} in step_l. The weight of a layer that results is
-    at least 0: no layer is rewarded for a higher loss. A multiplier is a price in units of the last
-    loss: constraint l enters the Lagrangian as :math:`\lambda_l \bar f_L (f_l - \text{bound}_l) / \bar f_{l-1}`.
+    The primal step takes no gradient through a bound, but for f_{l−1} in step_l, and no layer's weight falls below 0:
+    none is rewarded for a higher loss. A multiplier is a price in units of the last loss: constraint l enters the
+    Lagrangian as :math:`\lambda_l \bar f_L (f_l - \text{bound}_l) / \bar f_{l-1}`.
 
     Args:
         strength: s in [0, 1]: 0 only requires that no layer raises the loss; 1 requires the geometric line itself.

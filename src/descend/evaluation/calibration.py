@@ -5,17 +5,32 @@ does not. Dividing all logits by one temperature τ mends this, and the most lik
 ICML 2017). Every layer is read by the same head, so one τ serves them all, and the head's last weights can take it up.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
 from descend.core import DescentProblem
 from descend.evaluation.layers import LayerLosses
-from descend.evaluation.satisfaction import COST_TOLERANCE
 from descend.tasks import Task
 
 TEMPERATURES = torch.logspace(-1, 1.5, 101).tolist()
 """The candidates, 6 % apart: near its lowest point the loss hardly changes with τ."""
+
+COST_TOLERANCE = 0.01
+"""What meets its constraints is preferred to what is cheaper if it costs at most this share more."""
+
+
+def preferred(costs: Sequence[float], feasible: Sequence[bool]) -> int:
+    """The place of the model to keep: the cheapest, or the cheapest feasible one if it costs at most 1 % more.
+
+    Args:
+        costs: What to make small, finite and at least one; of equal ones the first counts.
+        feasible: Whether each model meets its constraints; all False where that is not to count.
+    """
+    places = sorted(range(len(costs)), key=lambda place: costs[place])
+    limit = costs[places[0]] + COST_TOLERANCE * abs(costs[places[0]])
+    return next((place for place in places if feasible[place] and costs[place] <= limit), places[0])
 
 
 def at_temperature(layers: LayerLosses, task: Task, temperature: float) -> LayerLosses:

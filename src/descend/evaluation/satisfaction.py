@@ -1,7 +1,6 @@
 """The verdict: do the constraints hold on data that training did not see?"""
 
 import math
-from collections.abc import Sequence
 
 import torch
 from scipy.stats import t as student
@@ -12,21 +11,6 @@ from descend.errors import InputError
 from descend.evaluation.layers import LayerLosses
 from descend.jackknife import degrees_of_freedom
 from descend.results import CONFIDENCE, ENOUGH_GROUPS, VIOLATION_TOLERANCE, Verdict
-
-COST_TOLERANCE = 0.01
-"""A model that meets its constraints is preferred to a cheaper one if it costs at most this share more."""
-
-
-def preferred(costs: Sequence[float], feasible: Sequence[bool]) -> int:
-    """The place of the model to keep: the cheapest, or the cheapest feasible one if it costs at most 1 % more.
-
-    Args:
-        costs: What to make small, finite and at least one; of equal ones the first counts.
-        feasible: Whether each model meets its constraints; all False where that is not to count.
-    """
-    places = sorted(range(len(costs)), key=lambda place: costs[place])
-    limit = costs[places[0]] + COST_TOLERANCE * abs(costs[places[0]])
-    return next((place for place in places if feasible[place] and costs[place] <= limit), places[0])
 
 
 def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
@@ -40,8 +24,7 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
     Raises:
         InputError: If there are fewer than two samples, or a layer's mean loss is negative.
     """
-    count = len(layers.losses)
-    if count < 2:
+    if (count := len(layers.losses)) < 2:
         raise InputError(f"a verdict needs at least 2 samples to know its confidence interval; got {count}.")
     mean, in_force = layers.losses.mean(0), problem.in_force
     refuse_negative(mean)

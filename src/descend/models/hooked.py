@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from descend.errors import InputError
-from descend.models.layered import PLACES, WrappedModel
-from descend.models.modules import close, cuda_devices
+from descend.models.layered import PLACES
+from descend.models.modules import WrappedModel, close, cuda_devices
 from descend.models.recorded import PAGE, Calls, refuse_no_prediction, refuse_other_output
 
 logger = logging.getLogger(__name__)

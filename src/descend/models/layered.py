@@ -35,7 +35,7 @@ class LayeredModel(nn.Module, ABC):
     """Where the default chain of constraints starts; 1 for a model whose exit 0 is the noisy input itself, else 0."""
 
     if TYPE_CHECKING:
-        # Not defined at run time, so that `self.depth = 6` and `self.readout = nn.Linear(…)` fulfil the contract.
+        # Not at run time, where `self.depth = 6` and `self.readout = nn.Linear(…)` do.
         @property
         def depth(self) -> int:
             """L, the number of layers."""
@@ -78,11 +78,7 @@ class LayeredModel(nn.Module, ABC):
         """The module whose output is x, to which noise is added: a word embedding, or an identity on the input."""
 
     def forward(self, *args: Any, **inputs: Any) -> Any:
-        """The model's own output; by default the last of `predictions`, of one argument or of fields by name.
-
-        The trainer drops fields of a sample that neither ``forward`` nor the task names, and none if a ``forward``
-        names none, as this one.
-        """
+        """The model's own output; by default the last of `predictions`, of one argument or of fields by name."""
         *_, last = self.predictions(args[0] if args else inputs)
         return last
 
@@ -110,21 +106,3 @@ CONTRACT = frozenset(
     {"depth", "readout", *(name for name in vars(LayeredModel) if not name.startswith("_"))},
 )
 """The attributes and methods that the contract defines; submodules can't have these names."""
-
-
-class WrappedModel(LayeredModel):
-    """A layered model around another module, `network`, which is the one that is trained and saved."""
-
-    def __init__(self, network: nn.Module):
-        super().__init__()
-        self.network = network
-        self.training = network.training  # a loaded model is in eval mode
-
-    @property
-    def saved(self) -> Any:
-        """The module inside."""
-        return self.network
-
-    def forward(self, *args: Any, **inputs: Any) -> Any:
-        """The forward pass of the module inside."""
-        return self.network(*args, **inputs)

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
-from descend.models.layered import PLACES, WrappedModel
-from descend.models.modules import close, cuda_devices, evaluating
+from descend.models.layered import PLACES
+from descend.models.modules import WrappedModel, close, cuda_devices, evaluating
 
 TRUSTED = ("transformers", "descend", "peft", "torch")
 """Packages whose models are known to compute backbone, then head, then cross-entropy."""

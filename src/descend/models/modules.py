@@ -1,4 +1,4 @@
-"""Functions for any torch module: saving as safetensors, tied weights, eval mode."""
+"""Functions for any torch module: saving as safetensors, tied weights, eval mode; and a layered model around one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
+from descend.models.layered import LayeredModel
 
 WEIGHTS_FILE = "model.safetensors"
 
@@ -103,3 +104,21 @@ def close(first: Tensor, second: Tensor) -> bool:
 def cuda_devices(module: nn.Module) -> list[int]:
     """The indices of the CUDA devices that hold a module's parameters, for `torch.random.fork_rng`."""
     return sorted({each.device.index or 0 for each in module.parameters() if each.device.type == "cuda"})
+
+
+class WrappedModel(LayeredModel):
+    """A layered model around another module, `network`, which is the one that is trained and saved."""
+
+    def __init__(self, network: nn.Module):
+        super().__init__()
+        self.network = network
+        self.training = network.training  # a loaded model is in eval mode
+
+    @property
+    def saved(self) -> Any:
+        """The module inside."""
+        return self.network
+
+    def forward(self, *args: Any, **inputs: Any) -> Any:
+        """The forward pass of the module inside."""
+        return self.network(*args, **inputs)

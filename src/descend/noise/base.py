@@ -109,8 +109,7 @@ class Noise:
             x̃, of x's shape.
 
         Raises:
-            InputError: If ``indices`` are given and σ_x is not known: measured in the batch, it would depend on it. Or
-                if there are more or fewer of them than rows of x.
+            InputError: If ``indices`` are given and σ_x is not known, or they are not as many as rows of x.
         """
         if self.level == 0:
             return clean
@@ -169,11 +168,6 @@ class Noise:
 
 class GaussianNoise(Noise):
     """x̃ = x + ε, ε ~ N(0, s² I) with the standard deviation s of `std`: γσ_x, or √(γσ_x)."""
-
-    @property
-    def draws_by_level(self) -> bool:
-        """Whether draws depend on the level or on x: the class defines `corrupt` itself."""
-        return type(self).corrupt is not Noise.corrupt
 
     def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
         """ε of standard deviation 1."""

@@ -44,7 +44,7 @@ class Task(ABC):
 
     separable: bool = False
     """Whether the loss of a target depends on its own prediction alone, not on others in the batch. Then `losses` is
-    called once for several layers, with their predictions one after the other, which is faster on a GPU."""
+    called once for several layers, which is faster on a GPU."""
 
     fields: tuple[str, ...] = ()
     """Fields of a sample that this task reads beside the model's inputs, ``labels`` and ``group``; the trainer drops
@@ -54,9 +54,8 @@ class Task(ABC):
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The loss f of every target, shape (N,), from one layer's prediction. Do not reduce it to a mean.
 
-        Losses must be positive, because what a layer must reach is a share of a loss; a single one may be 0. If they
-        can be negative, add a constant. Training under constraints and evaluation refuse a layer whose mean loss is
-        negative.
+        They must be positive, because a layer's bound is a share of a loss; a single one may be 0. Training under
+        constraints and evaluation refuse a negative mean. If losses can be negative, add a constant.
         """
 
     def inputs(self, batch: dict[str, Any]) -> Any:

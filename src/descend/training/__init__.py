@@ -1,6 +1,6 @@
 """The training loop: Transformers' Trainer with the Lagrangian as its loss and a dual step after each primal step."""
 
-from descend.evaluation.satisfaction import preferred
+from descend.evaluation.calibration import preferred
 from descend.training.config import DescentConfig
 from descend.training.measuring import DUAL_FILE, FEASIBLE_FOLDER
 from descend.training.step import steps_of_epoch

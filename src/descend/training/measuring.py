@@ -16,9 +16,9 @@ from transformers.trainer_utils import IntervalStrategy, has_length, speed_metri
 from transformers.utils import is_datasets_available
 
 from descend.errors import InputError
-from descend.evaluation.calibration import TEMPERATURES, at_temperature, temperature
+from descend.evaluation.calibration import COST_TOLERANCE, TEMPERATURES, at_temperature, temperature
 from descend.evaluation.layers import Batches, LayerLosses, WatchRows, embedding_std, measure
-from descend.evaluation.satisfaction import COST_TOLERANCE, verdict
+from descend.evaluation.satisfaction import verdict
 from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.results import Verdict, put
 from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, atomic_folder

@@ -40,7 +40,7 @@ class Method:
         self.settings = settings
 
     @staticmethod
-    def objective(depth: int) -> list[float]:
+    def objective_weights(depth: int) -> list[float]:
         """The weights of f_0 … f_L in the problem's objective, L+1 numbers."""
         return [0.0] * depth + [1.0]
 
@@ -100,7 +100,7 @@ class Uniform(Method):
     """
 
     @staticmethod
-    def objective(depth: int) -> list[float]:
+    def objective_weights(depth: int) -> list[float]:
         """1 / (L+1) each."""
         return [1 / (depth + 1)] * (depth + 1)
 
@@ -109,7 +109,7 @@ class Linear(Method):
     """Deep supervision with a weight in proportion to l, so that exit 0 has none."""
 
     @staticmethod
-    def objective(depth: int) -> list[float]:
+    def objective_weights(depth: int) -> list[float]:
         """l / Σ l."""
         return [layer / (depth * (depth + 1) / 2) for layer in range(depth + 1)]
 

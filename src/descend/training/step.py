@@ -110,9 +110,7 @@ class DualStep(TrainerCallback):
             forget_results(args.folder)
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Do the end-of-epoch work of the epoch before."""
-        # End-of-epoch work is done at the start of the next epoch, so that a run resumed from the last step's
-        # checkpoint does it too. The slack after the last epoch stays for the record.
+        """End the epoch before: so a run that is resumed from its last step's checkpoint does it too."""
         if state.global_step and state.global_step % self.steps == 0:
             self.trainer.ascend(self.trainer.dual.end_epoch)
 

@@ -93,12 +93,11 @@ class DescentMixin(Resumable):
         self.sums.add(batch.losses, idle=idle)
         # An idle rank computes too, because every rank must take part in the collectives.
         lagrangian = batch.lagrangian * 0 if idle else batch.lagrangian
-        total = batch.targets if num_items_in_batch is None else num_items_in_batch
+        total = batch.losses.targets if num_items_in_batch is None else num_items_in_batch
         # Parallel training averages gradients over ranks; multiply by their number to get the sum.
         ranks = self.accelerator.num_processes
         share = ranks / total.clamp(min=1) if isinstance(total, Tensor) else ranks / max(total, 1)
-        loss = lagrangian * share
-        return (loss, batch.sums) if return_outputs else loss
+        return (lagrangian * share, batch.sums) if return_outputs else lagrangian * share
 
     @property
     def _weights(self) -> list[float]:
@@ -117,10 +116,7 @@ class DescentMixin(Resumable):
             self.logged.add(sums)
             first, losses = sums.first, sums.means
             logs |= self._other_logs(sums)
-            rows: dict[str, tuple[int, list[float]]] = {
-                "loss": (first, losses.tolist()),
-                "weight": (0, self._weights),
-            }
+            rows: dict[str, tuple[int, list[float]]] = {"loss": (first, losses.tolist()), "weight": (0, self._weights)}
             if self.dual.problem.constrained:
                 rows["multiplier"] = 0, self.dual.multipliers.tolist()
                 rows["slack"] = 1, self.dual.slack[1:].tolist()
