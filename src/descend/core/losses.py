@@ -8,8 +8,7 @@ class LossSums:
     """Σ f_l of each exit and the number of targets in it, in double precision on the host.
 
     Sums that are still on their way from a device count as added; the first look at a number waits for them. This is
-    no tensor and no tuple, because FSDP2 in mixed precision casts the tensors that a forward pass returns to half
-    precision.
+    no tensor, because FSDP2 in mixed precision casts the tensors that a forward pass returns.
 
     Args:
         depth: L, the number of layers.
@@ -51,9 +50,9 @@ class LossSums:
             self._numbers[2 * self._exits :] += numbers[exits:]
 
     def add(self, other: "LossSums", *, idle: bool = False) -> None:
-        """Add other sums, without waiting for those on their way; further ones are left out where these have none.
+        """Add other sums, unless ``idle``: then another rank counts their samples. Nothing is waited for.
 
-        If ``idle``, they count nothing, because another rank counts their samples.
+        Further sums are left out where these have none.
         """
         if not idle:
             self._numbers += other._numbers[: len(self._numbers)]

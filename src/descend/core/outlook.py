@@ -21,20 +21,16 @@ class Outlook:
     """
 
     def __init__(self, problem: DescentProblem, patience: int = 10):
-        self.problem = problem
-        self.patience = patience
+        self.problem, self.patience = problem, patience
         self._warned: set[int] = set()  # layers; 0 for all constraints together
         self._history: list[tuple[list[float], list[float]]] = []  # multipliers and gaps of the last reports
 
     def report(self, losses: Tensor, multipliers: Tensor) -> list[str]:
-        """Return new warnings. Call it at regular intervals after warm-up.
+        """New warnings, each once in a run. Call it at regular intervals after warm-up.
 
         Args:
             losses: f_0 … f_L, shape (L+1,).
             multipliers: λ, shape (L+1,); entry 0 is the cap's.
-
-        Returns:
-            Sentences; each occurs once in a run.
         """
         if self.problem.alpha is None:
             return []

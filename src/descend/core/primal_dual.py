@@ -91,7 +91,7 @@ class PrimalDual:
             )
         self.problem, self.warmup, self.every, self.resilience = problem, warmup, every, resilience
         self.steps = 0
-        self._moved = False  # whether a dual step was taken, in this run or in the one that it resumes
+        self.moved = False  # whether a dual step was taken, in this run or in the one that it resumes
         lr = LEARNING_RATES.get(optimizer, 0.0) if lr is None else lr  # `rule` names an unknown optimizer
         self._multipliers = torch.zeros(problem.depth + 1, dtype=torch.float64, device="cpu")
         self._ascent = rule(self._multipliers, optimizer, lr, options or {}, maximize=True)
@@ -228,7 +228,7 @@ class PrimalDual:
     def state_dict(self) -> dict[str, Any]:
         """The full state: a run that resumes from it, or from its JSON, is bit-identical."""
         state: dict[str, Any] = {"kind": self._kind, "in_force": self.problem.in_force.clone()}
-        state |= {"steps": self.steps, "warmup": self.warmup, "referred": self._moved}
+        state |= {"steps": self.steps, "warmup": self.warmup, "referred": self.moved}
         state |= {name: vector.clone() for name, vector in self._vectors.items()}
         for name, (vector, optimizer) in self._optimizers.items():
             state[name] = {key: value.to(torch.float64, copy=True) for key, value in optimizer.state[vector].items()}
@@ -261,7 +261,7 @@ class PrimalDual:
                 f"the saved multipliers are those of {_names(in_force)}; this problem constrains "
                 f"{_names(self.problem.in_force)}. Use the first layer and the cap of the run that saved them."
             )
-        self.steps, self.warmup, self._moved = state["steps"], state["warmup"], state["referred"]
+        self.steps, self.warmup, self.moved = state["steps"], state["warmup"], state["referred"]
         for name, vector in self._vectors.items():
             vector.copy_(_double(state[name]))
         for name, (vector, optimizer) in self._optimizers.items():
@@ -336,14 +336,14 @@ class PrimalDual:
         if not losses.isfinite().all():
             layers = (~losses.isfinite()).nonzero().flatten().tolist()
             raise NonFiniteLossError(f"the loss of layer {layers} is not finite: {losses.tolist()}.")
-        memory = self.problem.target.memory if self._moved else 0.0
+        memory = self.problem.target.memory if self.moved else 0.0
         reference = memory * self._reference + (1 - memory) * losses
         gap = self.problem.violations(losses, reference) / self.problem.target.units(reference)
         if not gap.isfinite().all():
             if self.problem.form == "ratio":
                 raise InputError(f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'.")
             raise NonFiniteLossError(f"a violation is not finite: {gap.tolist()}, at the losses {losses.tolist()}.")
-        self._reference, self._moved = reference, True
+        self._reference, self.moved = reference, True
         before = self._multipliers.clone()
         self._move(self._multipliers, self._ascent, gap - self.slack)
         if not self._multipliers.isfinite().all():

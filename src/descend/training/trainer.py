@@ -127,8 +127,8 @@ class DescentMixin(Resumable):
                             logger.warning(f"step {self.state.global_step}: {sentence}")
             for name, (start, values) in rows.items():
                 if self.is_world_process_zero():
-                    place: dict[str, Any] = {"step": self.state.global_step, "split": "train", "noise": self._level}
-                    self.records.rows({name: values}, first=start, **place)
+                    step, level = self.state.global_step, self._level
+                    self.records.rows({name: values}, first=start, step=step, split="train", noise=level)
                 logs |= {f"{name}/{layer}": value for layer, value in enumerate(values, start=start)}
         super().log(logs, start_time)
 
