@@ -29,7 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "noise_scale": set(),
     "noise": {"noise_scale", "seeds"},
     "privacy": {"noise_scale"},
-    "tiles": {"seeds"},
+    "tiles": {"models", "seeds", "tasks", "transfer"},
     "trial": {"models", "tasks"},
     "contract": {"models", "tasks", "noise", "trial"},
     "transfer": set(),
