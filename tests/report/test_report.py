@@ -313,6 +313,12 @@ OPEN = "Open: these data are too few to tell whether the constraints hold"
             "Not feasible in 2 of 2 runs, proven in none",
             ("0 of 2", "not proven"),
         ),
+        (
+            ["by chance", "not judged"],
+            "not_significant",
+            "Not feasible in 1 of 2 runs, proven in none",
+            ("no", "not proven"),
+        ),
         (["by chance", "broken"], "broken", "Not feasible in 2 of 2 runs, proven in 1", ("0 of 2", "")),
         (["broken"], "broken", f"{BROKEN} hold", ("no", "")),
         (["cap broken"], "broken", f"{BROKEN} hold", ("no", "")),
