@@ -86,7 +86,7 @@ Options = Annotated[
 
 
 class FlagError(InputError, ArgumentTypeError):
-    """A text that is not the value of a setting; `argparse` shows the message of its own kind alone."""
+    """A text that is not the value of a setting; `argparse` shows the message of an `ArgumentTypeError` alone."""
 
 
 def read_alpha(text: str) -> float | list[float]:

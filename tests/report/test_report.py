@@ -108,7 +108,7 @@ def test_figures_stand_alone(runs: list[Path]) -> None:
     assert [layer for layer, symbol in enumerate(symbols, start=1) if symbol == "x-open"] == [2]
 
 
-def test_limits_are_those_that_the_run_was_judged_by(runs: list[Path], summary: dict, tmp_path: Path) -> None:
+def test_limits_are_those_that_the_run_was_evaluated_by(runs: list[Path], summary: dict, tmp_path: Path) -> None:
     def bars(**entries):
         (run,) = group_runs([RunView(parse_summary(summary | entries))])[0].runs
         traces = figures.layer_losses(*group_runs([run])).data
@@ -195,7 +195,7 @@ def test_bounds_without_alpha_are_bars_at_the_training_noise(runs: list[Path], t
         fake_run(tmp_path / str(seed), "constrained", seed=seed, frames=False, **each)
         for seed, each in enumerate(entries)
     ]
-    unconstrained = fake_run(tmp_path / "erm", "erm", frames=False, **geometric())  # judged, but never held to them
+    unconstrained = fake_run(tmp_path / "erm", "erm", frames=False, **geometric())  # evaluated, but never held to them
     (group,) = group_runs([RunView.read(folder) for folder in (unconstrained, *folders)])
     figure = figures.layer_losses(group)
     first, second = [trace for trace in figure.data if trace.name == "had to reach"]
@@ -381,19 +381,19 @@ def test_each_verdict_is_said_once_and_by_whom(runs: list[Path], summary: dict, 
     assert page.count("All 7 constraints hold; layers 2 and 5 bind.") == page.count("2 and 5") == 1
 
 
-def test_runs_judged_on_other_data_or_models_are_kept_apart(tmp_path: Path) -> None:
-    judged = {
+def test_runs_evaluated_on_other_data_or_models_are_kept_apart(tmp_path: Path) -> None:
+    evaluated = {
         "": {},
-        ", judged on the validation split": {"split": "validation"},
+        ", evaluated on the validation split": {"split": "validation"},
         ", best feasible checkpoint": {"checkpoint": "best_feasible"},
-        ", judged on the tr<i>n split, best feasible checkpoint": {"split": "tr<i>n", "checkpoint": "best_feasible"},
+        ", evaluated on the tr<i>n split, best feasible checkpoint": {"split": "tr<i>n", "checkpoint": "best_feasible"},
         ", under laplace noise": {"shift": "laplace"},
     }
     folders = [
         fake_run(tmp_path / str(place), "constrained", frames=False, **entries)
-        for place, entries in enumerate(judged.values())
+        for place, entries in enumerate(evaluated.values())
     ]
-    names = [f"UT-7 on ped2<b>, trained at γ = 0.15{words}" for words in judged]
+    names = [f"UT-7 on ped2<b>, trained at γ = 0.15{words}" for words in evaluated]
     assert [group.name for group in group_runs([RunView.read(folder) for folder in folders])] == names
     page = page_of(folders, tmp_path)
     assert all(f"<h2>{escape(name)}</h2>" in page for name in names)

@@ -1,4 +1,4 @@
-"""Runs through the command line: what a folder holds, repeating it, going on with it, judging it."""
+"""Runs through the command line: what a folder holds, repeating it, going on with it, evaluating it."""
 
 import json
 import os
@@ -291,7 +291,7 @@ def test_a_longer_run_may_go_on(finished, tmp_path):
     assert json.loads((tmp_path / "run" / "config.json").read_text())["training"]["max_steps"] == 10
 
 
-# --- judging
+# --- evaluating
 
 
 def test_other_data_are_judged_with_the_sigma_and_noise_of_the_run(finished, tmp_path, monkeypatch):
@@ -443,7 +443,7 @@ def test_usual_levels_are_eight_up_to_three_and_a_half_times_the_training_noise(
     )
 
 
-# --- folders that can't be judged
+# --- folders that can't be evaluated
 
 
 def test_an_edited_depth_is_refused(finished, tmp_path):

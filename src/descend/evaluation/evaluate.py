@@ -98,7 +98,7 @@ class Subject:
 
 
 Evaluator = Callable[[Subject, Levels], Iterable[tuple[str, Any]]]
-"""Yields results by name: entries of `Summary`, or those that have a file of their own. None that does not apply."""
+"""Yields results by name: entries of `Summary`, or those with a file beside it. Nothing where it does not apply."""
 
 
 def usual_curve(level: float) -> list[float]:
@@ -197,7 +197,7 @@ def _measured(subject: Subject, levels: Levels) -> dict[str, Any]:
 def by_group(subject: Subject, levels: Levels) -> Groups:
     """The last layer's scores by group, and all layers' losses and scores by blocks of groups: ``groups.json``.
 
-    Where all samples are of one group, which ``single`` then says, each counts as a group of its own.
+    Where all samples are of one group, which ``single`` then says, each sample counts as a group.
 
     All are sums, at every level; those by blocks at the training level too, whether or not it is among the others.
 

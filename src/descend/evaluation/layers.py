@@ -51,7 +51,7 @@ class Batches:
 
     def loader(self, dataset: Any) -> DataLoader:
         """The batches of a data set in its order, on the host."""
-        # A generator of its own: a loader draws a seed from the global one, which is the training's.
+        # A loader without a generator draws its seed from the global one, which would change the training's draws.
         return DataLoader(dataset, batch_size=self.size, generator=torch.Generator(), collate_fn=self.collate)
 
     def of(self, dataset: Any) -> Iterator[dict[str, Any]]:
@@ -152,7 +152,7 @@ class LayerLosses:
         return rule.layers(self.decisions[:, 1:], self.confidences[:, 1:])
 
     def scores_at(self, layers: Tensor) -> Tensor:
-        """Each sample's score at a layer (S,) of its own, (S,)."""
+        """Each sample's score at one layer, (S,); ``layers`` (S,) says at which."""
         assert self.scores is not None
         return self.scores.gather(1, layers[:, None])[:, 0]
 

@@ -273,12 +273,12 @@ class Group:
 
     @property
     def name(self) -> str:
-        """The group in words, with what was judged where that is not the final model on test data."""
+        """The group in words, with what was evaluated where that is not the final model on test data."""
         first, plain = self.summary, all(run.summary.method == "plain" for run in self.runs)
         words = f"{first.model} on {first.dataset}, " + (
             "as given" if plain else f"trained at γ = {first.train_noise:g}"
         )
-        words += f", judged on the {first.split} split" if first.split != "test" else ""
+        words += f", evaluated on the {first.split} split" if first.split != "test" else ""
         words += f", under {first.shift} noise" if first.shift != "gaussian" else ""
         words += f", {first.checkpoint.replace('_', ' ')} checkpoint" if first.checkpoint != "model" else ""
         words += f", where the noisy input has {self.metric} {self.other_data:.3g}" if self.other_data else ""
@@ -295,8 +295,8 @@ def groups_differ(groups: Sequence[Group]) -> str:
 def group_runs(runs: Sequence[RunView]) -> list[Group]:
     """Gather runs by what makes them comparable (see `Group`), then by method, ERM before the others, and setting.
 
-    Two data sets may have one name. Every run is judged under the same draws of noise, so where the noisy input's own
-    metric differs, the data do.
+    Two data sets may have one name. Every run is evaluated under the same draws of noise, so where the metric of the
+    noisy input differs, the data do.
     """
     groups: dict[tuple[Any, ...], dict[float | None, list[RunView]]] = {}
     for run in runs:

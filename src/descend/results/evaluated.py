@@ -45,7 +45,7 @@ class LayerGroups(Part):
 class Groups(File):
     """The metric by group of samples: sums of the last layer's scores over N groups at each of G levels.
 
-    Runs judged on the same data have the same groups in the same order, and the same draws of noise.
+    Runs evaluated on the same data have the same groups in the same order, and the same draws of noise.
 
     Attributes:
         noise: Levels γ, G numbers.

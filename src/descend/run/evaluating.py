@@ -38,7 +38,7 @@ def results_folder(folder: Path, data: str | None = None, task: str | None = Non
     """Where an evaluation writes: the run's folder, or for other data than its own a folder in it.
 
     Args:
-        folder: The run; or with ``task`` a model of Transformers, which has no data of its own.
+        folder: The run; or with ``task`` a model of Transformers, which names no data.
         data: Other data, as `descend.run.evaluate` takes them.
         task: As `descend.run.evaluate` takes it.
     """

@@ -1,4 +1,4 @@
-"""Export the first K layers of a run's model as a checkpoint of its own."""
+"""Export the first K layers of a run's model as a smaller checkpoint."""
 
 import json
 import shlex

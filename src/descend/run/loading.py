@@ -118,7 +118,7 @@ def of_transformers(folder: Path, task: str, dataset: str | None, data: str | No
     if task != "classification":
         raise InputError(f"task must be classification; got {task!r}.")
     if data is None:
-        raise InputError("a model that is not a run has no data of its own; give some by --data.")
+        raise InputError("a model that is not a run names no data; give them by --data.")
     from descend.recipes import PlainClassifier  # needs the extra text
 
     recipe, trained = PlainClassifier.of(folder, data, dataset), read_trained(folder)

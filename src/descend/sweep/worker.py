@@ -224,7 +224,7 @@ class _Worker:
                 folder = self.out / TRIALS / (name if first else f"{name}-seed{seed}")
                 settings = chosen if first else {**chosen, "seed": seed}
                 callbacks = [_Pruning(trial, glance)] if first else []
-                summaries.append(self._judged(search.method, settings, folder, callbacks))
+                summaries.append(self._evaluated(search.method, settings, folder, callbacks))
         except NonFiniteLossError as error:
             trial.set_user_attr("diverged", str(error))
             return worst
@@ -240,7 +240,7 @@ class _Worker:
         mean = sum(values) / len(values)
         return mean if math.isfinite(mean) else worst
 
-    def _judged(
+    def _evaluated(
         self, method: str, chosen: Mapping[str, Any], folder: Path, callbacks: Sequence[TrainerCallback]
     ) -> Summary:
         """Train and evaluate a trial with one seed, or finish what an earlier worker began."""
