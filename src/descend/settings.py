@@ -532,7 +532,7 @@ class Setting(NamedTuple):
         if self.package not in LIBRARIES:  # Transformers and TRL check types and choices of their own arguments
             if choices and value not in choices and self.allowed is None:
                 return f"be one of {', '.join(choices)}"
-            if self.kind is bool and value not in (True, False):
+            if self.kind is bool and not isinstance(value, bool):
                 return "be True or False"
             if number and (isinstance(value, bool) or not hasattr(value, _AS[self.kind])):
                 return "be a whole number" if self.kind is int else "be a number"

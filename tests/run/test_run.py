@@ -455,6 +455,25 @@ def test_an_edited_depth_is_refused(finished, tmp_path):
         run.evaluate(tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    ("part", "changed", "fault"),
+    [
+        ("settings", {"tied": 1}, "tied must be True or False; got 1"),
+        ("settings", {"window": True}, "window must be a whole number; got True"),
+        ("settings", {"l1": None}, "unexpected keyword argument 'l1'"),
+        ("training", {"stop_gradient": 0}, "stop_gradient must be True or False; got 0"),
+        ("training", {"seed": "1"}, "seed must be a number; got the text '1'"),
+    ],
+)
+def test_a_setting_of_another_type_is_refused_with_the_file_that_has_it(tmp_path, finished, part, changed, fault):
+    config = json.loads((finished / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {part: config[part] | changed}))
+    with pytest.raises(InputError) as error:
+        run.evaluate(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path / 'config.json'} holds settings that this version of descend can't")
+    assert fault in str(error.value) and str(error.value).endswith(". Train the run again.")
+
+
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 

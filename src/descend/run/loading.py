@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from safetensors.torch import load_file
 
 from descend.core import DescentProblem
-from descend.errors import InputError, reason
+from descend.errors import InputError, MissingPackageError, reason
 from descend.evaluation.evaluate import PLAIN_ALPHA
 from descend.evaluation.layers import Batches
 from descend.models import LayeredModel
-from descend.recipes import RECIPES, SHIFTS, Recipe, Restored, Workload
+from descend.recipes import RECIPES, SHIFTS, Restored, Workload
 from descend.results import (
     CONFIG_FILE,
     LAST_TRAINED,
@@ -68,15 +68,16 @@ def of_run(folder: Path, model: str) -> LoadedModel:
     path = folder / CONFIG_FILE
     config = _config(folder)
     try:
-        recipe = _recipe(config)
+        recipe = RECIPES[config.recipe](**config.settings)  # type: ignore[arg-type]
         kind: Any = recipe.arguments()
         training = {name: value for name, value in config.training.items() if not name.startswith(EXECUTION)}
         args = kind(output_dir=str(folder), **training, bf16=False, fp16=False)
-    except InputError:
+    except MissingPackageError:
         raise
     except Exception as error:  # a wrong value shows wherever the libraries first use it
+        fault = reason(error).rstrip(".")
         raise InputError(
-            f"{path} holds settings that this version of descend can't use: {reason(error)}. Train the run again."
+            f"{path} holds settings that this version of descend can't use: {fault}. Train the run again."
         ) from None
     check_model(folder, model)
     restored = _restored(recipe, folder / model)
@@ -178,18 +179,6 @@ def _restored(recipe: Workload, folder: Path) -> Restored:
         raise
     except Exception as error:  # of a config.json whose values no model has
         raise InputError(f"{folder} can't be loaded: {reason(error)}. Train the run again.") from None
-
-
-def _recipe(config: RunConfig) -> Recipe:
-    """The recipe of a run; each setting must have its declared type."""
-    kind = RECIPES[config.recipe]
-    types = get_type_hints(kind)
-    for name, value in config.settings.items():
-        # An int is accepted as a float, but a bool is not accepted as a number.
-        allowed = float | int if types[name] is float else types[name]
-        if not isinstance(value, allowed) or (isinstance(value, bool) and types[name] is not bool):
-            raise TypeError(f"{name} is {str(value)[:60]}")
-    return kind(**config.settings)  # type: ignore[arg-type]
 
 
 def read_dual(path: Path, depth: int) -> tuple[float, dict[str, Any]]:

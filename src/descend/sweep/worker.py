@@ -114,8 +114,7 @@ class _Worker:
         spaces = {method: space(base.arguments, self.given, ranges) for method, base in self._bases.items()}
         for method, (_, recipe, args) in self._bases.items():
             self.recipe = recipe.completed()
-            args.primal_dual(self.recipe.depth)
-            run.check_method(self.recipe, method)
+            self.recipe.check_arguments(args)
             if not spaces[method]:
                 raise InputError(f"nothing is left to search for {method}: flags set every searched setting.")
         for name in ranges.keys() - set().union(*spaces.values()):
