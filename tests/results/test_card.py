@@ -20,7 +20,7 @@ from descend.noise import GaussianNoise
 from descend.results import RunConfig, parse_summary, read_config
 from descend.results.card import CARD_FILE, Card, edited_card, write_card
 from descend.run import stored
-from descend.run.settings import train_command
+from descend.run.describing import train_command
 from tests.support.networks import QUIET, network
 from tests.support.runs import train
 

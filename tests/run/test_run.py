@@ -22,7 +22,7 @@ from descend.evaluation.layers import evenly
 from descend.recipes import RECIPES
 from descend.results import read_summary
 from descend.results.ownership import RESULTS
-from descend.run.settings import stored
+from descend.run.describing import stored
 from descend.settings import DescentSettings
 from descend.tasks.video import VideoDenoising, load_test, load_video
 from descend.training.sft import DescentSFTConfig

@@ -37,7 +37,7 @@ from descend.results.ownership import FRAMES_FILE
 from descend.tasks import Task
 
 PLAIN_ALPHA = 0.01
-"""The α by which a model without constraints is evaluated: does every layer lower the loss at all?"""
+"""The α for a model that was trained for no constraints: does every layer lower the loss at all?"""
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Of the samples' ratios at a layer."""
@@ -64,12 +64,11 @@ class Subject:
         model: The model; its training mode is left as it was.
         task: Its loss and metric.
         data: Held-out samples.
-        problem: The constraints that the verdict is about.
+        problem: The constraints that the model was trained for; None for a verdict on `PLAIN_ALPHA`.
         noise: The training noise, at its level and with a seed that is the same for all models to be compared.
         levels: Levels γ of the robustness curve, in any order; its plain mean is the summary's ``mean``. The training
             level is measured too, but not in the mean unless listed.
         provenance: Where the model comes from.
-        asked: Whether the model was trained for these constraints.
         name: The data set's name.
         split: ``test``, ``validation`` or ``train``.
         shift: The kind of noise.
@@ -80,11 +79,10 @@ class Subject:
     model: LayeredModel
     task: Task
     data: Dataset
-    problem: DescentProblem
+    problem: DescentProblem | None
     noise: Noise
     levels: Sequence[float]
     provenance: Provenance
-    asked: bool = True
     name: str = "held-out data"
     split: str = "test"
     shift: str = "gaussian"
@@ -151,12 +149,13 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
 
 def _measured(subject: Subject, levels: Levels) -> dict[str, Any]:
     """The entries of ``summary.json`` that every evaluation has."""
-    task, problem, trained = subject.task, subject.problem, levels[subject.noise.level]
+    task, trained = subject.task, levels[subject.noise.level]
+    problem = subject.problem or DescentProblem(subject.model.depth, PLAIN_ALPHA)
     held = verdict(problem, trained)
     values = [levels[level].metrics[-1] for level in subject.curve]
     layer_metrics = {level: layers.metrics for level, layers in levels.items()}
     words = held.sentence(f"the {'training' if subject.split == 'train' else subject.split} data")
-    if not subject.asked:
+    if subject.problem is None:
         words = f"Held to {PLAIN_ALPHA:.0%} less loss at every layer, which its training did not ask: {words}"
     if binding := subject.provenance.binding:
         names = ", ".join("the cap" if layer == 0 else f"layer {layer}" for layer in binding)

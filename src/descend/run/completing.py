@@ -15,8 +15,8 @@ from descend.progress import progress
 from descend.reading import json_objects, parse_json, plain_text, read_text
 from descend.results import CONFIG_FILE, check_language_run, write_json
 from descend.results.folder import new_file
+from descend.run.describing import differences
 from descend.run.loading import of_run
-from descend.run.settings import differences
 from descend.seeds import Stream, derived
 from descend.tasks.text import encode_prompt, prompt
 

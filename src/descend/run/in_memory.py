@@ -33,8 +33,8 @@ from descend.results import (
 )
 from descend.results.card import CARD_FILE
 from descend.results.ownership import RESULTS, refuse_foreign
-from descend.run.loading import dual_entries, held_to, provenance_of, settings_of
-from descend.run.settings import stored
+from descend.run.describing import stored
+from descend.run.loading import dual_entries, provenance_of, settings_of, trained_problem
 from descend.tasks import Task
 from descend.training import DescentMixin
 
@@ -157,9 +157,10 @@ def _subject(
     sigma = trainer.sigma if trainer is not None else None
     if sigma is None and noisy:
         sigma = embedding_std(network, objective.task, dataset, batches)
-    problem, asked = held_to(known, network)
-    if trainer is not None:
-        problem, asked = trainer.args.problem(network.depth, network.first_layer), True
+    if trainer is None:
+        problem = trained_problem(known, network)
+    else:
+        problem = trainer.args.problem(network.depth, network.first_layer)
     label = f"{type(network.saved).__name__}-{network.depth}"
     more = {} if trainer is None else _of_trainer(trainer)
     return Subject(
@@ -170,7 +171,6 @@ def _subject(
         trained.at(trained.level, seed=seed, sigma=sigma),
         levels,
         provenance_of(known, recipe=type(objective.task).__name__, model=label, **more),
-        asked=asked,
         shift=trained.kind,
         batches=batches,
     )

@@ -8,7 +8,6 @@ from safetensors.torch import load_file
 
 from descend.core import DescentProblem
 from descend.errors import InputError, MissingPackageError, reason
-from descend.evaluation.evaluate import PLAIN_ALPHA
 from descend.evaluation.layers import Batches
 from descend.models import LayeredModel
 from descend.recipes import RECIPES, SHIFTS, Restored, Workload
@@ -43,19 +42,17 @@ class LoadedModel:
         recipe: Its data and task.
         restored: The model, with its tokenizer.
         args: The training arguments.
-        problem: The constraints that the model is held to.
+        problem: The constraints that the model was trained for; None if that is unknown.
         sigma: σ_x of its training; None to measure it on the training split of the data it is evaluated on.
         provenance: Where the model comes from.
-        asked: Whether its training asked for that problem.
     """
 
     recipe: Workload
     restored: Restored
     args: DescentConfig
-    problem: DescentProblem
+    problem: DescentProblem | None
     sigma: float | None
     provenance: Provenance
-    asked: bool = True
 
     @property
     def batches(self) -> Batches:
@@ -129,12 +126,11 @@ def of_transformers(folder: Path, task: str, dataset: str | None, data: str | No
     args = DescentConfig(output_dir=str(folder), report_to="none")
     note = {"note": _UNTRAINED} if trained is None else {}
     provenance = provenance_of(trained, recipe=task, model=recipe.name_of(restored.model), **note)
-    problem, asked = held_to(trained, restored.model)
-    return LoadedModel(recipe, restored, args, problem, None, provenance, asked)
+    return LoadedModel(recipe, restored, args, trained_problem(trained, restored.model), None, provenance)
 
 
-def held_to(trained: Trained | None, network: LayeredModel) -> tuple[DescentProblem, bool]:
-    """The constraints that a model without its run is held to, and whether its training asked for them.
+def trained_problem(trained: Trained | None, network: LayeredModel) -> DescentProblem | None:
+    """The constraints that a model without its run was trained for; None if that is unknown, or layers are missing.
 
     Args:
         trained: What it was last trained with; None for a model that Descend did not train.
@@ -144,9 +140,9 @@ def held_to(trained: Trained | None, network: LayeredModel) -> tuple[DescentProb
         InputError: If what was saved with the model describes no problem.
     """
     if trained is None or not trained.is_whole:
-        return DescentProblem(network.depth, PLAIN_ALPHA), False
+        return None
     try:
-        return problem_of(trained.problem, network.depth, network.first_layer), True
+        return problem_of(trained.problem, network.depth, network.first_layer)
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"the constraints saved with the model describe no problem: {reason(error)}.") from None
 

@@ -26,8 +26,7 @@ from descend.recipes import Data, Recipe
 from descend.results import CONFIG_FILE, LOCK_FILE, MODELS, PART, RunConfig, locked, read_config
 from descend.results.card import edited_card, put_card
 from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, atomic_folder, forget_results, refuse_foreign
-from descend.run.cards import run_card
-from descend.run.settings import differences, stored
+from descend.run.describing import differences, run_card, stored
 from descend.training import DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
 from descend.training.config import MEASURED, DescentConfig
