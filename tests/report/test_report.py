@@ -19,7 +19,7 @@ from descend.report.rendering import environment
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES
 from descend.report.tables import depth_table, runs_tables
 from descend.report.verdict import verdict
-from descend.results import REQUIRED, parse_summary
+from descend.results import REQUIRED, Summary
 from tests.support.pages import NOISE, classifier, fake_run, geometric
 
 
@@ -110,7 +110,7 @@ def test_figures_stand_alone(runs: list[Path]) -> None:
 
 def test_limits_are_those_that_the_run_was_evaluated_by(runs: list[Path], summary: dict, tmp_path: Path) -> None:
     def bars(**entries):
-        (run,) = group_runs([RunView(parse_summary(summary | entries))])[0].runs
+        (run,) = group_runs([RunView(Summary.model_validate(summary | entries))])[0].runs
         traces = figures.layer_losses(*group_runs([run])).data
         return run.summary.layer_losses[0.15], [trace for trace in traces if trace.name == "had to reach"]
 
@@ -123,8 +123,8 @@ def test_limits_are_those_that_the_run_was_evaluated_by(runs: list[Path], summar
     words, others = "must land on or below its short bar", "Without α the bars are shown at the training noise alone."
     page = page_of(runs, tmp_path)
     assert words in page and others not in page
-    assert words not in page_of([RunView(parse_summary(summary))], tmp_path)
-    page = page_of([RunView(parse_summary(summary | geometric()))], tmp_path)
+    assert words not in page_of([RunView(Summary.model_validate(summary))], tmp_path)
+    page = page_of([RunView(Summary.model_validate(summary | geometric()))], tmp_path)
     assert words in page and others in page
 
 
@@ -229,7 +229,7 @@ def test_a_table_has_what_each_layer_had_to_reach_and_what_is_certain(
 ) -> None:
     losses = dict(summary["layer_losses"], **{"0.15": [9.0, 6.5, 5.4, 4.7, 3.9, 3.3, 2.8, 2.4]})
     entries = geometric(layer_losses=losses, violations=[0, -0.1, 0.1, 0, 0, 0, 0], violated=[3])
-    view = RunView(parse_summary(summary | entries))
+    view = RunView(Summary.model_validate(summary | entries))
     page = page_of([view], tmp_path)
     assert "<details open><summary>Layer by layer</summary>" in page
     for head in ("Loss", "Had to reach", "Violation", "Lowers the loss by at least"):
@@ -244,10 +244,10 @@ def test_a_table_has_what_each_layer_had_to_reach_and_what_is_certain(
     # An older summary, and one in the ratio form, whose bounds are shares of the loss before.
     page = page_of([runs[1]], tmp_path)
     assert [row[-1] for row in cells(page)] == ["–"] * 7
-    ratio = RunView(parse_summary(summary | {"layer_losses": losses, "bounds": [0.9] * 7}))
+    ratio = RunView(Summary.model_validate(summary | {"layer_losses": losses, "bounds": [0.9] * 7}))
     page = page_of([ratio], tmp_path)
     assert cells(page)[1][2] == "5.85"
-    other = RunView(parse_summary(summary | entries | {"alpha": [0.2]}))
+    other = RunView(Summary.model_validate(summary | entries | {"alpha": [0.2]}))
     both = page_of([runs[0], view, other], tmp_path)
     assert both.count("<summary>Layer by layer (Constrained, α = ") == both.count("<details>") == 2
 
@@ -257,13 +257,13 @@ def shown_verdict(view) -> str:
 
 
 def test_what_is_certain_stands_below_the_verdict(runs: list[Path], summary: dict, tmp_path: Path) -> None:
-    view = RunView(parse_summary(summary | geometric(certificate="Layer 1 by 54.7% & more.")))
+    view = RunView(Summary.model_validate(summary | geometric(certificate="Layer 1 by 54.7% & more.")))
     html = shown_verdict(verdict(group_runs([view])))
     assert "<p>All 7 constraints hold; layers 2 and 5 bind.</p>" in html
     page = page_of([view], tmp_path)
     assert "<li>Layer 1 by 54.7% &amp; more.</li>" in page
     assert "<li>What each layer had to reach follows from the losses, at a strength of 0.7.</li>" in page
-    html = shown_verdict(verdict(group_runs([RunView(parse_summary(summary))])))
+    html = shown_verdict(verdict(group_runs([RunView(Summary.model_validate(summary))])))
     assert "<p>All 7 constraints hold; layers 2 and 5 bind.</p>" in html and "strength" not in html
 
 
@@ -285,7 +285,7 @@ def test_what_is_certain_stands_below_the_verdict(runs: list[Path], summary: dic
 )
 def test_the_headline_claims_no_more_than_the_data(summary: dict, states: list, state: str, headline: str) -> None:
     views = [
-        RunView(parse_summary(summary | {"feasible": feasible, "certain": certain, "seed": seed}))
+        RunView(Summary.model_validate(summary | {"feasible": feasible, "certain": certain, "seed": seed}))
         for seed, (feasible, certain) in enumerate(states)
     ]
     html = shown_verdict(verdict(group_runs(views)))
@@ -310,7 +310,7 @@ def test_what_may_be_chance_is_no_proof(summary: dict, lows: list[float], headli
         intervals[constraint] = [low, 0.5]
         known = {"cap_violation": 0.3, "cap_interval": intervals[0], "violation_intervals": intervals[1:]}
         known |= {"feasible": False, "certain": False, "violated": [constraint], "seed": seed}
-        views.append(RunView(parse_summary(summary | known)))
+        views.append(RunView(Summary.model_validate(summary | known)))
     html = shown_verdict(verdict(group_runs(views)))
     state = "broken" if max(lows) > 0 else "unproven"  # red is for what is proven
     assert f"{headline}</h2>" in html and f'<div class="verdict {state}">' in html
@@ -335,7 +335,7 @@ def test_few_groups_leave_a_verdict_open(
     summary: dict, feasible: bool, violated: list[int], low: float, state: str, cell: tuple[str, str]
 ) -> None:
     known = OPEN | {"feasible": feasible, "violated": violated, "violation_intervals": [[low, 0.5]] * 7}
-    groups = group_runs([RunView(parse_summary(summary | known))])
+    groups = group_runs([RunView(Summary.model_validate(summary | known))])
     html = shown_verdict(verdict(groups))
     assert f'<div class="verdict {state}">' in html and "easible" not in html
     assert "Open: these data are too few to tell whether the constraints hold</h2>" in html
@@ -343,13 +343,13 @@ def test_few_groups_leave_a_verdict_open(
     assert cell in [(each.text, each.note) for each in runs_tables(groups)[0].bodies[0][1][0].cells]
     (trace,) = figures.violations(groups[0]).data
     assert {words for _, words in trace.customdata} == {""} and np.isnan(trace.error_y.array).all()
-    enough = group_runs([RunView(parse_summary(summary | {"groups": 12}))])
+    enough = group_runs([RunView(Summary.model_validate(summary | {"groups": 12}))])
     assert all(words.startswith(" (from ") for _, words in figures.violations(enough[0]).data[0].customdata)
 
 
 def test_a_loss_that_is_not_finite_is_broken_by_few_groups_too(summary: dict) -> None:
     known = OPEN | {"feasible": False, "violated": [4], "violations": [*summary["violations"][:3], None, 0, 0, 0]}
-    assert verdict(group_runs([RunView(parse_summary(summary | known))])).state == "broken"
+    assert verdict(group_runs([RunView(Summary.model_validate(summary | known))])).state == "broken"
 
 
 @pytest.mark.parametrize(
@@ -361,14 +361,14 @@ def test_a_loss_that_is_not_finite_is_broken_by_few_groups_too(summary: dict) ->
 )
 def test_a_script_is_advised_in_python(summary: dict, recipe: str, words: list[str], others: str) -> None:
     known = {"feasible": False, "certain": False, "recipe": recipe}
-    html = shown_verdict(verdict(group_runs([RunView(parse_summary(summary | known))])))
+    html = shown_verdict(verdict(group_runs([RunView(Summary.model_validate(summary | known))])))
     assert all(each in html for each in words) and others not in html
 
 
 def test_each_verdict_is_said_once_and_by_whom(runs: list[Path], summary: dict, tmp_path: Path) -> None:
     words = {(0.1, 0): "One & all hold.", (0.1, 1): "Layer 3 fails.", (0.2, 0): "Layer 3 fails."}
     views = [
-        RunView(parse_summary(summary | {"alpha": alpha, "seed": seed, "verdict": said}))
+        RunView(Summary.model_validate(summary | {"alpha": alpha, "seed": seed, "verdict": said}))
         for (alpha, seed), said in words.items()
     ]
     page = page_of(views, tmp_path)

@@ -20,7 +20,6 @@ from descend.results import (
     Record,
     Summary,
     read_config,
-    read_decisions,
     read_groups,
     read_records,
     read_summary,
@@ -126,7 +125,7 @@ class RunView:
             name=run_name(folder.absolute()),
             history=multiplier_history(read_records(records), summary.depth) if records.is_file() else {},
             frames=Frames.load(frames) if frames.is_file() else None,
-            decisions=read_decisions(decisions) if decisions.is_file() else None,
+            decisions=Decisions.read(decisions) if decisions.is_file() else None,
             groups=read_groups(folder),
             calibrated=read_config(folder).temperature not in (None, 1) if trained else None,
         )
