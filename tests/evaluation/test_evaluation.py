@@ -41,7 +41,7 @@ def model() -> UT:
 def layers(losses, groups=None) -> LayerLosses:
     """Losses as measured; every sample a group of its own unless told otherwise."""
     losses = torch.as_tensor(losses, dtype=torch.float64)
-    return LayerLosses(losses, torch.arange(len(losses)) if groups is None else torch.as_tensor(groups), [])
+    return LayerLosses(losses, torch.arange(len(losses)) if groups is None else torch.as_tensor(groups), [], losses)
 
 
 def samples(mean, count=400, spread=0.3, seed=0) -> torch.Tensor:

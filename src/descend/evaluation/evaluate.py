@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from descend.core import DescentProblem
 from descend.evaluation.layers import Batches, LayerLosses, measure
@@ -78,7 +77,7 @@ class Subject:
 
     model: LayeredModel
     task: Task
-    data: Dataset
+    data: Any
     problem: DescentProblem | None
     noise: Noise
     levels: Sequence[float]
@@ -117,7 +116,7 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
     """
     model = subject.model if subject.probed is None else subject.probed
     noises = {level: subject.noise.at(level) for level in sorted({*subject.curve, float(subject.noise.level)})}
-    with progress(len(noises) * len(subject.data), "evaluating", "sample") as bar:  # type: ignore[arg-type]
+    with progress(len(noises) * len(subject.data), "evaluating", "sample") as bar:
         batches = subject.batches.of(subject.data)
         each_level = measure(model, subject.task, batches, list(noises.values()), progress=bar)
     measured = dict(zip(noises, each_level, strict=True))
@@ -208,17 +207,16 @@ def by_group(subject: Subject, levels: Levels) -> Groups:
     sums = (lambda values: values) if single else trained.by_group
     counts = sums(torch.ones(len(trained.losses), dtype=torch.int64))
 
-    def by_block(values: Iterable[Tensor | None]) -> list[list[list[float]]]:
+    def by_block(values: Iterable[Tensor]) -> list[list[list[float]]]:
         """Sums of each level's values (S, L+1) over blocks of groups, (L+1, B)."""
-        return [[_short(layer) for layer in _blocks(sums(each)).T] for each in values if each is not None]
+        return [[_short(layer) for layer in _blocks(sums(each)).T] for each in values]
 
-    scores = [levels[level].scores for level in subject.curve]
     return Groups(
         noise=subject.curve,
         root=subject.task.root,
         single=single,
         counts=counts.tolist(),
-        scores=[_short(sums(each[:, -1])) for each in scores if each is not None],
+        scores=[_short(sums(levels[level].scores[:, -1])) for level in subject.curve],
         layers=LayerGroups(
             noise=list(levels),
             counts=_blocks(counts).tolist(),

@@ -78,7 +78,7 @@ class LayerLosses:
     losses: Tensor
     groups: Tensor
     metrics: list[float]
-    scores: Tensor | None = None
+    scores: Tensor
     decisions: Tensor | None = None
     confidences: Tensor | None = None
     logits: tuple[Tensor, Tensor] | None = None
@@ -115,7 +115,7 @@ class LayerLosses:
             self.losses[:, exits].contiguous(),
             self.groups,
             self.metrics[exits],
-            part(self.scores),
+            self.scores[:, exits].contiguous(),
             part(self.decisions),
             part(self.confidences),
         )
@@ -153,7 +153,6 @@ class LayerLosses:
 
     def scores_at(self, layers: Tensor) -> Tensor:
         """Each sample's score at one layer, (S,); ``layers`` (S,) says at which."""
-        assert self.scores is not None
         return self.scores.gather(1, layers[:, None])[:, 0]
 
     @property
