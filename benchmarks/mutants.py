@@ -180,7 +180,7 @@ def verdict(tree: Path, tests: list[str], limit: float) -> str:
 
 
 def run(work: Path, count: int, seed: int, rooms: tuple[str, ...], workers: int) -> None:
-    """Judge the faults that are not judged yet, and keep each in ``results.jsonl``."""
+    """Run the tests on the faults that have no result yet, and keep each in ``results.jsonl``."""
     lines, seconds = tests_by_line(work)
     results = work / f"results-{seed}.jsonl"
     known = (
@@ -199,7 +199,7 @@ def run(work: Path, count: int, seed: int, rooms: tuple[str, ...], workers: int)
         shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".venv", ".tools", ".git", "build", "gallery"))
         trees.append(tree)
 
-    def judge(each: tuple[str, int]) -> None:
+    def test(each: tuple[str, int]) -> None:
         file, place = each
         text = (ROOT / "src" / "descend" / file).read_text()
         fault, line, kind = mutated(text, place)
@@ -222,7 +222,7 @@ def run(work: Path, count: int, seed: int, rooms: tuple[str, ...], workers: int)
         print(f"{file}:{line} {kind}: {end}", flush=True)
 
     with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(judge, left))
+        list(pool.map(test, left))
     show(work)
 
 

@@ -89,7 +89,7 @@ def chunked(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> Dataset:
 
 
 def fine_tune(method: str, data: Path, out: Path) -> dict[str, Any]:
-    """Fine-tune at every rate, choose a run on validation data and judge it on test data."""
+    """Fine-tune at every rate, choose a run on validation data and evaluate it on test data."""
     torch.set_num_threads(1)
     folders = [out / "runs" / f"{method}_{rate:g}" for rate in RATES]
     for rate, folder in zip(RATES, folders, strict=True):
@@ -98,15 +98,15 @@ def fine_tune(method: str, data: Path, out: Path) -> dict[str, Any]:
             words += ["--max-length", str(LENGTH), "--method", method, "--learning-rate", f"{rate:g}"]
             name, recipe, args, _ = read_recipe([*words, "--out", str(folder)])
             run.train(name, recipe, args)
-    trials = [judge(folder, "validation") for folder in folders]
+    trials = [evaluate_silently(folder, "validation") for folder in folders]
     feasible = [method == "constrained" and trial.feasible for trial in trials]
     best = preferred([-trial.mean for trial in trials], feasible)  # the accuracy, so higher is better
-    test = judge(folders[best], "test").content()
+    test = evaluate_silently(folders[best], "test").content()
     kept = ("feasible", "violated", "train_noise", "layer_losses", "layer_metrics", "mean")
     return {"method": method, "learning_rate": RATES[best], **{name: test[name] for name in kept}}
 
 
-def judge(folder: Path, split: str) -> Summary:
+def evaluate_silently(folder: Path, split: str) -> Summary:
     """Evaluate a run at all noise levels, silently."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         return evaluated([str(folder), "--split", split, "--noise", LEVELS])[1]

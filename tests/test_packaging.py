@@ -258,7 +258,7 @@ print("trained")
     assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
-def test_a_model_is_judged_without_any_extra(tmp_path, without):
+def test_a_model_is_evaluated_without_any_extra(tmp_path, without):
     """The verdict and its file; one line says how to get the page."""
     script = """
 import torch

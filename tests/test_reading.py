@@ -25,7 +25,7 @@ from descend.reading import FOLLOW_LINKS, json_lines, parse_json, read_json, rea
 from descend.report import write_completions
 from descend.report.frames import Frames
 from descend.report.runs import multiplier_history
-from descend.results import Record, parse, parse_summary
+from descend.results import Record, Summary, parse
 from descend.run.completing import _prompts
 from descend.run.loading import read_dual
 from descend.tasks.text import read_imdb, read_instructions, read_mnli
@@ -176,8 +176,8 @@ SUMMARY = {
 @quick
 @given(st.dictionaries(st.sampled_from([*SUMMARY, "ratios", "probe", "settled_layer"]), trees))
 def test_no_summary_gets_past(damage):
-    assert parse_summary(SUMMARY).depth == 2
-    refused_or(parse_summary, SUMMARY | damage)
+    assert Summary.model_validate(SUMMARY).depth == 2
+    refused_or(parse, Summary, SUMMARY | damage, "summary.json", "Remove it.")
 
 
 def frames_file(**arrays) -> bytes:

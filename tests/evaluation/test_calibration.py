@@ -26,7 +26,7 @@ def sure(scales: list[float], wrong: float = 0.3) -> LayerLosses:
     logits = torch.stack([torch.stack([scale * right, -scale * right], 1) for scale in scales], 1)
     targets = torch.zeros(1000, dtype=torch.long)
     losses = torch.stack([F.cross_entropy(layer, targets, reduction="none") for layer in logits.unbind(1)], 1)
-    return LayerLosses(losses.double(), torch.arange(1000), [], logits=(logits, targets))
+    return LayerLosses(losses.double(), torch.arange(1000), [], losses, logits=(logits, targets))
 
 
 def test_without_constraints_it_is_that_of_the_lowest_last_loss():

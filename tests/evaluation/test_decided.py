@@ -9,7 +9,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from descend.cli import main
 from descend.errors import InputError
 from descend.evaluation.evaluators import MOST_CHARACTERS
-from descend.results import read_decisions
+from descend.results import Decisions
 from tests.support.texts import review_folder
 
 SMALL = "--depth 3 --hidden-size 16 --max-length 30 --use-cpu --max-steps 4 --eval-strategy no --save-strategy no"
@@ -20,7 +20,7 @@ def test_evaluate_keeps_what_the_saved_model_decides(tmp_path):
     data = ["--data", str(review_folder(tmp_path)), "--out", str(run)]
     assert main(["train", "text-distilbert", *flags, *data]) == 0
     assert main(["evaluate", str(run), "--noise", "0", "--frames", "3"]) == 0
-    kept = read_decisions(run / "decisions.json")
+    kept = Decisions.read(run / "decisions.json")
     model = AutoModelForSequenceClassification.from_pretrained(run / "model").eval()
     tokenizer = AutoTokenizer.from_pretrained(run / "model")
     assert len(kept.texts) == 3 and kept.noise == 0
@@ -41,8 +41,8 @@ def test_a_damaged_file_is_one_line(tmp_path):
     for content in ([], {"noise": 0}, {"noise": 0, "texts": [{"text": "a", "decisions": [answer]}]}):
         file.write_text(json.dumps(content))
         with pytest.raises(InputError, match=r"decisions\.json"):
-            read_decisions(file)
+            Decisions.read(file)
     uneven = [{"text": "a", "decisions": [answer] * 2}, {"text": "b", "decisions": [answer] * 3}]
     file.write_text(json.dumps({"noise": 0, "texts": uneven}))
     with pytest.raises(InputError, match="each layer"):
-        read_decisions(file)
+        Decisions.read(file)

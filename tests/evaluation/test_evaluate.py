@@ -1,4 +1,4 @@
-"""`descend.evaluate`: any model judged from Python, with the files of ``descend evaluate``."""
+"""`descend.evaluate`: any model evaluated from Python, with the files of ``descend evaluate``."""
 
 import json
 
@@ -167,7 +167,7 @@ def test_texts_of_different_lengths_need_a_collator(reviews):
         ({"dataset": [{"y": torch.rand(4), "labels": 1}] * 4}, "ResidualMLP.*'x'"),
     ],
 )
-def test_what_can_not_be_judged(tmp_path, change, names):
+def test_what_can_not_be_evaluated(tmp_path, change, names):
     given = {"model": layers(), "dataset": samples(8), "task": Classes()} | change
     with pytest.raises(InputError, match=names):
         descend.evaluate(given.pop("model"), given.pop("dataset"), out=tmp_path, **given)

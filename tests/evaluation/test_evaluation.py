@@ -42,7 +42,7 @@ def model() -> UT:
 def layers(losses, groups=None) -> LayerLosses:
     """Losses as measured; every sample a group of its own unless told otherwise."""
     losses = torch.as_tensor(losses, dtype=torch.float64)
-    return LayerLosses(losses, torch.arange(len(losses)) if groups is None else torch.as_tensor(groups), [])
+    return LayerLosses(losses, torch.arange(len(losses)) if groups is None else torch.as_tensor(groups), [], losses)
 
 
 def samples(mean, count=400, spread=0.3, seed=0) -> torch.Tensor:
@@ -276,7 +276,7 @@ def test_a_loss_that_is_not_finite_meets_no_constraint(form, value, where):
     assert found.status == "broken" and verdict_sentence(found).startswith("INFEASIBLE: layer")
 
 
-def test_the_cap_is_constraint_zero_and_what_is_not_in_force_is_not_judged():
+def test_the_cap_is_constraint_zero_and_what_is_not_in_force_has_no_verdict():
     losses = samples([9.0, 3.0, 1.0])
     found = verdict(DescentProblem(2, alpha=0.1, cap=2.0, first=1), layers(losses))
     assert found.violated == [0]
@@ -411,7 +411,7 @@ def test_pictures_are_of_samples_taken_evenly_at_every_level_and_layer(model, wi
 # --- the geometric target's verdict, and what is certain of each layer
 
 
-def test_the_geometric_target_is_judged_by_the_held_out_losses_alone():
+def test_the_geometric_target_is_evaluated_by_the_held_out_losses_alone():
     mean = [4.0, 2.0, 1.5, 1.0]
     problem = DescentProblem(3, target=GeometricTarget(0.0))
     found = verdict(problem, layers(samples(mean, spread=0.05)))

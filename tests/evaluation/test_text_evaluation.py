@@ -137,15 +137,15 @@ def test_an_exit_may_cost_half_a_point_and_no_more(monkeypatch, wrong, leaves, h
     first = [miss] * wrong + [score] * (1000 - wrong)
     correct = [[score, one, score, score] for one in first]
     sure = [[0.0, 0.6 if one == miss else 1.0, 0.6, 1.0] for one in first]
-    judged = layers_of([[0] * 4] * 1000, sure, correct)
-    judged = replace(judged, metrics=[metric_value(TASK, total, 1000) for total in judged.scores.sum(0).tolist()])
+    layers = layers_of([[0] * 4] * 1000, sure, correct)
+    layers = replace(layers, metrics=[metric_value(TASK, total, 1000) for total in layers.scores.sum(0).tolist()])
     task = SimpleNamespace(root=False, higher_is_better=higher_is_better)
     monkeypatch.setattr("descend.evaluation.exits._time_ratio", lambda *args, **settings: 0.5)
-    monkeypatch.setattr("descend.evaluation.exits.measure", lambda *args, **settings: [judged])
+    monkeypatch.setattr("descend.evaluation.exits.measure", lambda *args, **settings: [layers])
     seen = subject(SimpleNamespace(depth=3), task, [])
-    chosen = outcome(exits, seen, {0.0: judged}, validation=[]).chosen
+    chosen = outcome(exits, seen, {0.0: layers}, validation=[]).chosen
     assert chosen.layers == pytest.approx(leaves)
-    assert abs(chosen.value - judged.metrics[-1]) <= 0.005 + 1e-12
+    assert abs(chosen.value - layers.metrics[-1]) <= 0.005 + 1e-12
 
 
 # --- σ_x
@@ -209,7 +209,7 @@ def plain(tmp_path, tokenizer):
     return folder, tmp_path / "reviews"
 
 
-def test_a_plain_classifier_is_judged_probed_and_left_early(plain):
+def test_a_plain_classifier_is_evaluated_probed_and_left_early(plain):
     folder, data = plain
     summary = run.evaluate(folder, task="classification", data=str(data), noise=[0.0, 1.0], probe=True, exit=True)
     assert summary == read_summary(folder)

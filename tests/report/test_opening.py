@@ -9,7 +9,7 @@ from scipy.stats import t as student
 
 from descend.report import RunView, figures, group_runs
 from descend.report.frames import Frames, embed
-from descend.report.headline import headline, judged_apart
+from descend.report.headline import evaluated_differently, headline
 from descend.report.intervals import GroupScores, Jackknife
 from descend.report.opening import strip
 from tests.support.pages import NOISE, classifier, fake_run
@@ -26,7 +26,7 @@ def means(seed: int, better: float = 0.0) -> np.ndarray:
     return BASE + better + 0.01 * np.random.default_rng(seed).normal(size=(8, GROUPS))
 
 
-def judged(
+def evaluated(
     folder: Path, method: str, scores: np.ndarray | None, *, size: int | list[int] = 5, root: bool = False, **entries
 ) -> Path:
     """A run of which each group has ``size`` samples with these mean scores, or the sizes in turn."""
@@ -65,7 +65,7 @@ def students(values: np.ndarray) -> list[float]:
 
 def test_every_method_has_its_numbers_and_differences_are_paired(tmp_path: Path) -> None:
     scores = {"erm": means(1), "constrained": means(2, 0.02), "linear": means(3), "layerskip": means(4, -0.02)}
-    table, cells, words = shown(*(judged(tmp_path / method, method, each) for method, each in scores.items()))
+    table, cells, words = shown(*(evaluated(tmp_path / method, method, each) for method, each in scores.items()))
     assert table.heads == ["Accuracy", "Layer 1", "Half depth, layer 3", "Full depth, layer 7"]
     names = {"erm": "ERM", "constrained": "Constrained", "linear": "Linear weights", "layerskip": "LayerSkip"}
     minus = "Minus ERM, on the same samples"
@@ -93,7 +93,7 @@ def test_every_method_has_its_numbers_and_differences_are_paired(tmp_path: Path)
 def test_groups_of_unequal_sizes_widen_the_intervals_and_blocks_are_named(tmp_path: Path) -> None:
     sizes, scores = np.resize([10, 1, 1, 1], GROUPS), {"erm": means(1), "constrained": means(2, 0.02)}
     folders = [
-        judged(tmp_path / method, method, each, size=sizes.tolist(), samples=500, groups=500)
+        evaluated(tmp_path / method, method, each, size=sizes.tolist(), samples=500, groups=500)
         for method, each in scores.items()
     ]
     _, cells, words = shown(*folders)
@@ -111,7 +111,7 @@ def test_groups_of_unequal_sizes_widen_the_intervals_and_blocks_are_named(tmp_pa
         assert [low, high] == pytest.approx(mean + student.ppf(0.975, freedom) * error * np.array([-1, 1]), rel=1e-2)
     assert freedom < 8 and "In small print: 95\u00a0% intervals over 500 groups of samples, in 24 blocks" in words
     assert "too narrow" not in words
-    few = judged(tmp_path / "few", "erm", means(1), groups=11)
+    few = evaluated(tmp_path / "few", "erm", means(1), groups=11)
     assert "With so few groups they may be too narrow." in shown(few)[2]
 
 
@@ -128,7 +128,9 @@ def test_intervals_cover_the_mean_over_samples(count: int, sizes: list[int]) -> 
 
 def test_a_root_is_taken_of_the_mean_over_groups(tmp_path: Path) -> None:
     scores = [np.abs(means(seed)) + 3 for seed in (1, 2)]
-    folders = [judged(tmp_path / str(place), "erm", each, root=True, seed=place) for place, each in enumerate(scores)]
+    folders = [
+        evaluated(tmp_path / str(place), "erm", each, root=True, seed=place) for place, each in enumerate(scores)
+    ]
     _, cells, words = shown(folders[0])
     value, note = cells["", "ERM"][-1]
     assert value == pytest.approx(np.sqrt(scores[0][7].mean()), abs=6e-3)
@@ -145,17 +147,17 @@ def test_a_root_is_taken_of_the_mean_over_groups(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("theirs", "reason"),
     [
-        ({"scores": means(2)[:, 1:]}, "they were judged on different samples"),
-        ({"scores": means(2), "size": 6}, "they were judged on different samples"),
+        ({"scores": means(2)[:, 1:]}, "they were evaluated on different samples"),
+        ({"scores": means(2), "size": 6}, "they were evaluated on different samples"),
         ({"scores": None}, "not both have the layers’ scores by group of samples; evaluate them again"),
     ],
 )
 def test_what_can_not_be_paired_has_no_difference_and_says_why(tmp_path: Path, theirs: dict, reason: str) -> None:
-    other = judged(tmp_path / "constrained", "constrained", **theirs)
-    _, cells, words = shown(judged(tmp_path / "erm", "erm", means(1)), other)
+    other = evaluated(tmp_path / "constrained", "constrained", **theirs)
+    _, cells, words = shown(evaluated(tmp_path / "erm", "erm", means(1)), other)
     assert {name for name, _ in cells} == {""} and reason in words
-    three = (judged(tmp_path / f"{seed}", "erm", means(seed), seed=seed) for seed in (1, 2))
-    _, cells, words = shown(*three, judged(tmp_path / "late", "linear", means(5), seed=5))
+    three = (evaluated(tmp_path / f"{seed}", "erm", means(seed), seed=seed) for seed in (1, 2))
+    _, cells, words = shown(*three, evaluated(tmp_path / "late", "linear", means(5), seed=5))
     assert "they have no seeds in common" in words
 
 
@@ -171,18 +173,18 @@ def test_what_can_not_be_paired_has_no_difference_and_says_why(tmp_path: Path, t
         ({}, None),
     ],
 )
-def test_runs_that_were_not_judged_alike_are_not_compared_silently(tmp_path: Path, entries: dict, words: str) -> None:
+def test_runs_that_are_not_evaluated_alike_are_not_compared_silently(tmp_path: Path, entries: dict, words: str) -> None:
     alike = {"strength": 0.2, "samples": 60}
     folders = []
     for method, own in (("erm", {}), ("constrained", entries)):
         known = alike | own
         temperature = 1.3 if known.pop("calibrated", False) else None
-        folders.append(judged(tmp_path / method, method, means(1), **known))
+        folders.append(evaluated(tmp_path / method, method, means(1), **known))
         summary = json.loads((folders[-1] / "summary.json").read_text())
         (folders[-1] / "summary.json").write_text(json.dumps(summary | {"alpha": None}))
         config = {"recipe": "text-distilbert", "method": method, "seed": 0, "model": "m", "settings": {}}
         (folders[-1] / "config.json").write_text(json.dumps(config | {"training": {}, "temperature": temperature}))
-    lines = judged_apart(group_runs([RunView.read(folder) for folder in folders])[0])
+    lines = evaluated_differently(group_runs([RunView.read(folder) for folder in folders])[0])
     assert (len(lines) == 1 and words in lines[0]) if words else lines == []
 
 

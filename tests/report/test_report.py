@@ -19,7 +19,7 @@ from descend.report.rendering import environment
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES
 from descend.report.tables import depth_table, runs_tables
 from descend.report.verdict import verdict
-from descend.results import REQUIRED, parse_summary
+from descend.results import REQUIRED, Summary
 from tests.support.pages import NOISE, classifier, fake_run, geometric
 
 
@@ -108,9 +108,9 @@ def test_figures_stand_alone(runs: list[Path]) -> None:
     assert [layer for layer, symbol in enumerate(symbols, start=1) if symbol == "x-open"] == [2]
 
 
-def test_limits_are_those_that_the_run_was_judged_by(runs: list[Path], summary: dict, tmp_path: Path) -> None:
+def test_limits_are_those_that_the_run_was_evaluated_by(runs: list[Path], summary: dict, tmp_path: Path) -> None:
     def bars(**entries):
-        (run,) = group_runs([RunView(parse_summary(summary | entries))])[0].runs
+        (run,) = group_runs([RunView(Summary.model_validate(summary | entries))])[0].runs
         traces = figures.layer_losses(*group_runs([run])).data
         return run.summary.layer_losses[0.15], [trace for trace in traces if trace.name == "had to reach"]
 
@@ -123,8 +123,8 @@ def test_limits_are_those_that_the_run_was_judged_by(runs: list[Path], summary: 
     words, others = "must land on or below its short bar", "Without α the bars are shown at the training noise alone."
     page = page_of(runs, tmp_path)
     assert words in page and others not in page
-    assert words not in page_of([RunView(parse_summary(summary))], tmp_path)
-    page = page_of([RunView(parse_summary(summary | geometric()))], tmp_path)
+    assert words not in page_of([RunView(Summary.model_validate(summary))], tmp_path)
+    page = page_of([RunView(Summary.model_validate(summary | geometric()))], tmp_path)
     assert words in page and others in page
 
 
@@ -195,7 +195,7 @@ def test_bounds_without_alpha_are_bars_at_the_training_noise(runs: list[Path], t
         fake_run(tmp_path / str(seed), "constrained", seed=seed, frames=False, **each)
         for seed, each in enumerate(entries)
     ]
-    unconstrained = fake_run(tmp_path / "erm", "erm", frames=False, **geometric())  # judged, but never held to them
+    unconstrained = fake_run(tmp_path / "erm", "erm", frames=False, **geometric())  # evaluated, but never held to them
     (group,) = group_runs([RunView.read(folder) for folder in (unconstrained, *folders)])
     figure = figures.layer_losses(group)
     first, second = [trace for trace in figure.data if trace.name == "had to reach"]
@@ -229,7 +229,7 @@ def test_a_table_has_what_each_layer_had_to_reach_and_what_is_certain(
 ) -> None:
     losses = dict(summary["layer_losses"], **{"0.15": [9.0, 6.5, 5.4, 4.7, 3.9, 3.3, 2.8, 2.4]})
     entries = geometric(layer_losses=losses, violations=[0, -0.1, 0.1, 0, 0, 0, 0], violated=[3])
-    view = RunView(parse_summary(summary | entries))
+    view = RunView(Summary.model_validate(summary | entries))
     page = page_of([view], tmp_path)
     assert "<details open><summary>Layer by layer</summary>" in page
     for head in ("Loss", "Had to reach", "Violation", "Lowers the loss by at least"):
@@ -244,10 +244,10 @@ def test_a_table_has_what_each_layer_had_to_reach_and_what_is_certain(
     # An older summary, and one in the ratio form, whose bounds are shares of the loss before.
     page = page_of([runs[1]], tmp_path)
     assert [row[-1] for row in cells(page)] == ["–"] * 7
-    ratio = RunView(parse_summary(summary | {"layer_losses": losses, "bounds": [0.9] * 7}))
+    ratio = RunView(Summary.model_validate(summary | {"layer_losses": losses, "bounds": [0.9] * 7}))
     page = page_of([ratio], tmp_path)
     assert cells(page)[1][2] == "5.85"
-    other = RunView(parse_summary(summary | entries | {"alpha": [0.2]}))
+    other = RunView(Summary.model_validate(summary | entries | {"alpha": [0.2]}))
     both = page_of([runs[0], view, other], tmp_path)
     assert both.count("<summary>Layer by layer (Constrained, α = ") == both.count("<details>") == 2
 
@@ -257,13 +257,13 @@ def shown_verdict(view) -> str:
 
 
 def test_what_is_certain_stands_below_the_verdict(runs: list[Path], summary: dict, tmp_path: Path) -> None:
-    view = RunView(parse_summary(summary | geometric(certificate="Layer 1 by 54.7% & more.")))
+    view = RunView(Summary.model_validate(summary | geometric(certificate="Layer 1 by 54.7% & more.")))
     html = shown_verdict(verdict(group_runs([view])))
     assert "<p>All 7 constraints hold; layers 2 and 5 bind.</p>" in html
     page = page_of([view], tmp_path)
     assert "<li>Layer 1 by 54.7% &amp; more.</li>" in page
     assert "<li>What each layer had to reach follows from the losses, at a strength of 0.7.</li>" in page
-    html = shown_verdict(verdict(group_runs([RunView(parse_summary(summary))])))
+    html = shown_verdict(verdict(group_runs([RunView(Summary.model_validate(summary))])))
     assert "<p>All 7 constraints hold; layers 2 and 5 bind.</p>" in html and "strength" not in html
 
 
@@ -340,7 +340,8 @@ OPEN = "Open: these data are too few to tell whether the constraints hold"
 def test_the_page_claims_no_more_than_the_data(
     summary: dict, runs_are: list[str], status: str, headline: str, cell: tuple[str, str]
 ) -> None:
-    views = [RunView(parse_summary(summary | VERDICTS[name] | {"seed": seed})) for seed, name in enumerate(runs_are)]
+    summaries = [summary | VERDICTS[name] | {"seed": seed} for seed, name in enumerate(runs_are)]
+    views = [RunView(Summary.model_validate(each)) for each in summaries]
     groups = group_runs(views)
     html = shown_verdict(verdict(groups))
     assert html.startswith(f'<div class="verdict {status}">') and f"{headline}</h2>" in html
@@ -354,7 +355,7 @@ def test_the_page_claims_no_more_than_the_data(
 
 
 def test_intervals_are_shown_from_twelve_groups_on(summary: dict) -> None:
-    enough = group_runs([RunView(parse_summary(summary | {"groups": 12}))])
+    enough = group_runs([RunView(Summary.model_validate(summary | {"groups": 12}))])
     assert all(words.startswith(" (from ") for _, words in figures.violations(enough[0]).data[0].customdata)
 
 
@@ -367,14 +368,14 @@ def test_intervals_are_shown_from_twelve_groups_on(summary: dict) -> None:
 )
 def test_a_script_is_advised_in_python(summary: dict, recipe: str, words: list[str], others: str) -> None:
     known = {"feasible": False, "certain": False, "recipe": recipe}
-    html = shown_verdict(verdict(group_runs([RunView(parse_summary(summary | known))])))
+    html = shown_verdict(verdict(group_runs([RunView(Summary.model_validate(summary | known))])))
     assert all(each in html for each in words) and others not in html
 
 
 def test_each_verdict_is_said_once_and_by_whom(runs: list[Path], summary: dict, tmp_path: Path) -> None:
     words = {(0.1, 0): "One & all hold.", (0.1, 1): "Layer 3 fails.", (0.2, 0): "Layer 3 fails."}
     views = [
-        RunView(parse_summary(summary | {"alpha": alpha, "seed": seed, "verdict": said}))
+        RunView(Summary.model_validate(summary | {"alpha": alpha, "seed": seed, "verdict": said}))
         for (alpha, seed), said in words.items()
     ]
     page = page_of(views, tmp_path)
@@ -387,19 +388,19 @@ def test_each_verdict_is_said_once_and_by_whom(runs: list[Path], summary: dict, 
     assert page.count("All 7 constraints hold; layers 2 and 5 bind.") == page.count("2 and 5") == 1
 
 
-def test_runs_judged_on_other_data_or_models_are_kept_apart(tmp_path: Path) -> None:
-    judged = {
+def test_runs_evaluated_on_other_data_or_models_are_kept_apart(tmp_path: Path) -> None:
+    evaluated = {
         "": {},
-        ", judged on the validation split": {"split": "validation"},
+        ", evaluated on the validation split": {"split": "validation"},
         ", best feasible checkpoint": {"checkpoint": "best_feasible"},
-        ", judged on the tr<i>n split, best feasible checkpoint": {"split": "tr<i>n", "checkpoint": "best_feasible"},
+        ", evaluated on the tr<i>n split, best feasible checkpoint": {"split": "tr<i>n", "checkpoint": "best_feasible"},
         ", under laplace noise": {"shift": "laplace"},
     }
     folders = [
         fake_run(tmp_path / str(place), "constrained", frames=False, **entries)
-        for place, entries in enumerate(judged.values())
+        for place, entries in enumerate(evaluated.values())
     ]
-    names = [f"UT-7 on ped2<b>, trained at γ = 0.15{words}" for words in judged]
+    names = [f"UT-7 on ped2<b>, trained at γ = 0.15{words}" for words in evaluated]
     assert [group.name for group in group_runs([RunView.read(folder) for folder in folders])] == names
     page = page_of(folders, tmp_path)
     assert all(f"<h2>{escape(name)}</h2>" in page for name in names)

@@ -17,10 +17,10 @@ from descend import DescentTrainer
 from descend.cli import main
 from descend.cli.settings import read_recipe
 from descend.noise import GaussianNoise
-from descend.results import RunConfig, parse_summary, read_config, verdict_sentence
+from descend.results import RunConfig, Summary, read_config, verdict_sentence
 from descend.results.card import CARD_FILE, Card, edited_card, write_card
 from descend.run import stored
-from descend.run.settings import train_command
+from descend.run.describing import train_command
 from tests.support.networks import QUIET, network
 from tests.support.runs import train
 
@@ -61,7 +61,7 @@ def test_a_card_before_the_evaluation(tmp_path):
 
 
 def test_the_tables_and_results_of_an_evaluation():
-    text = card(summary=parse_summary(SUMMARY)).text()
+    text = card(summary=Summary.model_validate(SUMMARY)).text()
     data = ModelCard(text).data
     (result,) = data.eval_results  # the metric at γ = 1 is not a number
     assert (result.metric_value, result.dataset_name, result.dataset_type) == (0.9, "a|b c", "a-b-c")
@@ -77,23 +77,23 @@ def test_the_tables_and_results_of_an_evaluation():
     ):
         assert row in text
     assert "the input itself" not in text
-    beside = card(summary=parse_summary(SUMMARY | {"input_metrics": {"0": 0.95, "1.0": 0.3}})).text()
+    beside = card(summary=Summary.model_validate(SUMMARY | {"input_metrics": {"0": 0.95, "1.0": 0.3}})).text()
     assert "| the input itself | 0.95 | 0.3 |\n| 0 | 0.5 | 0.4 |" in beside
     diverged = SUMMARY | {"layer_metrics": {"0": [0.5, 0.7, None], "1.0": [None] * 3}}
-    assert not ModelCard(card(summary=parse_summary(diverged)).text()).data.eval_results
+    assert not ModelCard(card(summary=Summary.model_validate(diverged)).text()).data.eval_results
     cells = [line.count("|") for line in text.splitlines() if line.startswith("|")]
     assert set(cells) == {4, 5, 6}  # no name has broken a table
 
 
 def test_an_open_verdict_has_no_intervals():
     words = {"groups": 3, "verdict": "Open: 3 groups of samples.", "certificate": "", "certified": [None, None]}
-    text = card(summary=parse_summary(SUMMARY | words | {"violation_intervals": [[None, None]] * 2})).text()
+    text = card(summary=Summary.model_validate(SUMMARY | words | {"violation_intervals": [[None, None]] * 2})).text()
     assert "Open: 3 groups of samples.\n" in text and "| layer | loss | violation |\n" in text
     assert "| 2 | 2 | 0.2 |\n" in text and "interval" not in text
 
 
 def test_an_export_is_read_at_its_last_layer():
-    text = card(summary=parse_summary(SUMMARY), layer=1).text()
+    text = card(summary=Summary.model_validate(SUMMARY), layer=1).text()
     values = {each.metric_args["noise"]: each.metric_value for each in ModelCard(text).data.eval_results}
     assert values == {0.0: 0.7, 1.0: 0.6} and "ends with layer 1 of 2" in text and "| 1 | 0.6 | 3 |" in text
 

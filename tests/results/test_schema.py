@@ -16,7 +16,6 @@ from descend.results import (
     Record,
     RunConfig,
     Summary,
-    parse_summary,
     read_comparison,
     read_completions,
     read_config,
@@ -54,15 +53,15 @@ GROUPS = {
 def test_a_summary_keeps_every_key_and_value_when_it_is_written_again(tmp_path: Path) -> None:
     later = {"new": {"a": [1]}, "ratios": {"mean": 0.5, "newer": 1}}  # keys of a later version
     for content in (SUMMARY, SUMMARY | later):
-        parse_summary(content).write(tmp_path / "summary.json")
+        Summary.model_validate(content).write(tmp_path / "summary.json")
         assert json.loads((tmp_path / "summary.json").read_text()) == content | {"schema": SCHEMA}
     exits = read_summary(tmp_path).exit
     assert exits.chosen.value == exits.confidence[0].value == 0.8 and "1.20 of 2 layers" in exits.sentence("accuracy")
-    assert parse_summary({key: SUMMARY[key] for key in REQUIRED}).status == "open"
+    assert Summary.model_validate({key: SUMMARY[key] for key in REQUIRED}).status == "open"
 
 
 def test_null_is_a_number_that_is_not_finite() -> None:
-    summary = parse_summary(SUMMARY)
+    summary = Summary.model_validate(SUMMARY)
     assert math.isnan(summary.mean) and math.isnan(summary.values[1]) and math.isnan(summary.layer_losses[1e-05][1])
     assert (summary.auc, summary.bounds, summary.depth) == (None, [None, 1.5], 2)
 
@@ -91,9 +90,9 @@ def test_the_anytime_curve(metric, higher, first, area) -> None:
 
 
 def test_an_older_summary_gets_its_anytime_curves_from_its_metrics(tmp_path: Path) -> None:
-    assert parse_summary(SUMMARY).anytime == []
+    assert Summary.model_validate(SUMMARY).anytime == []
     metrics = {"1e-05": [0.1, None, 0.9], "0.0": [0.5, 0.9, 0.9]}
-    older = parse_summary(SUMMARY | {"layer_metrics": metrics})
+    older = Summary.model_validate(SUMMARY | {"layer_metrics": metrics})
     assert [(curve.noise, curve.first_within) for curve in older.anytime] == [
         (0.0, {1: 1, 2: 1, 5: 1}),
         (1e-05, {1: 2, 2: 2, 5: 2}),
@@ -132,16 +131,19 @@ def test_an_older_summary_gets_its_anytime_curves_from_its_metrics(tmp_path: Pat
         ({"schema": 0}, "schema"),
     ],
 )
-def test_an_entry_that_does_not_fit_is_named(change: dict, named: str) -> None:
+def test_an_entry_that_does_not_fit_is_named(tmp_path: Path, change: dict, named: str) -> None:
+    path = tmp_path / "summary.json"
+    path.write_text(json.dumps(SUMMARY | change))
     with pytest.raises(InputError) as error:
-        parse_summary(SUMMARY | change, "runs/a/summary.json")
-    assert str(error.value).startswith("runs/a/summary.json") and named in str(error.value)
+        read_summary(tmp_path)
+    assert str(error.value).startswith(str(path)) and named in str(error.value)
 
 
 @pytest.mark.parametrize("content", [[], 3, None, "text", {}, {"runs": [], "folders": []}])
-def test_a_foreign_file_is_one_error(content: object) -> None:
+def test_a_foreign_file_is_one_error(tmp_path: Path, content: object) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps(content))
     with pytest.raises(InputError):
-        parse_summary(content)
+        read_summary(tmp_path)
 
 
 def test_a_folder_that_was_not_evaluated_says_how_to(tmp_path: Path) -> None:
@@ -177,11 +179,12 @@ def test_groups_have_a_sum_for_every_group_and_level(tmp_path: Path) -> None:
 
 
 def test_a_comparison_holds_whole_summaries(tmp_path: Path) -> None:
-    Comparison(runs=[parse_summary(SUMMARY)], folders=["../a"]).write(tmp_path / "summary.json")
+    summary = Summary.model_validate(SUMMARY)
+    Comparison(runs=[summary], folders=["../a"]).write(tmp_path / "summary.json")
     comparison = read_comparison(tmp_path)
     assert comparison is not None and comparison.folders == ["../a"] and isinstance(comparison.runs[0], Summary)
-    assert comparison.runs[0].content() == parse_summary(SUMMARY).content() or math.isnan(comparison.runs[0].mean)
-    parse_summary(SUMMARY).write(tmp_path / "summary.json")
+    assert comparison.runs[0].content() == summary.content() or math.isnan(comparison.runs[0].mean)
+    summary.write(tmp_path / "summary.json")
     assert read_comparison(tmp_path) is None
 
 

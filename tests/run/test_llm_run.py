@@ -1,4 +1,4 @@
-"""A language model from the command line: trained, judged, asked, on generated and on real data."""
+"""A language model from the command line: trained, evaluated, asked, on generated and on real data."""
 
 import hashlib
 import json
@@ -48,7 +48,7 @@ def prompts(tmp_path_factory):
     return file
 
 
-def test_a_run_is_judged_with_all_that_a_classifier_is(run, capsys):
+def test_a_run_is_evaluated_with_all_that_a_classifier_is(run, capsys):
     out, err = words(capsys, "evaluate", run, "--noise", "0,0.5,1", "--exit")
     assert re.search(r"Llama-3 constrained on generated instructions: mean token_accuracy", out) and not err
     assert "Drafting by the first" in out
@@ -179,15 +179,15 @@ def test_wrong_settings_are_refused(tmp_path, capsys, flags, said):
     assert said in err and not out.exists()
 
 
-def test_adapters_are_trained_saved_and_judged(tmp_path, run, capsys):
+def test_adapters_are_trained_saved_and_evaluated(tmp_path, run, capsys):
     flags = ["--model", run / "model", "--lora", "q_proj,lm_head", "--noise", "0.5", "--packing"]
     flags += ["--learning-rate", "0.05", "--method", "erm"]
     words(capsys, "train", "llm-sft", "--out", tmp_path / "run", *SMALL, *flags)
     assert (tmp_path / "run" / "model" / "adapter_config.json").is_file()
     losses = []
-    for judged in (run, tmp_path / "run"):
-        words(capsys, "evaluate", judged, "--noise", "0")
-        losses.append(read_json(judged / "summary.json")["layer_losses"]["0.0"][-1])
+    for folder in (run, tmp_path / "run"):
+        words(capsys, "evaluate", folder, "--noise", "0")
+        losses.append(read_json(folder / "summary.json")["layer_losses"]["0.0"][-1])
     assert losses[1] < losses[0] - 0.1  # it has learned more, and what it learned was loaded again
     flags = [*flags[:2], "--lora", "no"]
     _, err = words(capsys, "train", "llm-sft", "--out", tmp_path / "no", *SMALL, *flags, status=2)

@@ -1,4 +1,4 @@
-"""Runs through the command line: what a folder holds, repeating it, going on with it, judging it."""
+"""Runs through the command line: what a folder holds, repeating it, going on with it, evaluating it."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from descend.evaluation.layers import evenly
 from descend.recipes import RECIPES
 from descend.results import read_summary
 from descend.results.ownership import RESULTS
-from descend.run.settings import stored
+from descend.run.describing import stored
 from descend.settings import DescentSettings
 from descend.tasks.video import VideoDenoising, load_test, load_video
 from descend.training.sft import DescentSFTConfig
@@ -291,7 +291,7 @@ def test_a_longer_run_may_go_on(finished, tmp_path):
     assert json.loads((tmp_path / "run" / "config.json").read_text())["training"]["max_steps"] == 10
 
 
-# --- judging
+# --- evaluating
 
 
 def test_other_data_are_judged_with_the_sigma_and_noise_of_the_run(finished, tmp_path, monkeypatch):
@@ -443,7 +443,7 @@ def test_usual_levels_are_eight_up_to_three_and_a_half_times_the_training_noise(
     )
 
 
-# --- folders that can't be judged
+# --- folders that can't be evaluated
 
 
 def test_an_edited_depth_is_refused(finished, tmp_path):
@@ -453,6 +453,25 @@ def test_an_edited_depth_is_refused(finished, tmp_path):
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match=r"2 layers.*config.json.*depth 5"):
         run.evaluate(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("part", "changed", "fault"),
+    [
+        ("settings", {"tied": 1}, "tied must be True or False; got 1"),
+        ("settings", {"window": True}, "window must be a whole number; got True"),
+        ("settings", {"l1": None}, "unexpected keyword argument 'l1'"),
+        ("training", {"stop_gradient": 0}, "stop_gradient must be True or False; got 0"),
+        ("training", {"seed": "1"}, "seed must be a number; got the text '1'"),
+    ],
+)
+def test_a_setting_of_another_type_is_refused_with_the_file_that_has_it(tmp_path, finished, part, changed, fault):
+    config = json.loads((finished / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {part: config[part] | changed}))
+    with pytest.raises(InputError) as error:
+        run.evaluate(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path / 'config.json'} holds settings that this version of descend can't")
+    assert fault in str(error.value) and str(error.value).endswith(". Train the run again.")
 
 
 def cut(path: Path) -> None:

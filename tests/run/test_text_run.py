@@ -1,4 +1,4 @@
-"""A text recipe carried out in a folder: what is stored, taken up again, judged elsewhere and refused."""
+"""A text recipe carried out in a folder: what is stored, taken up again, evaluated elsewhere and refused."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What a model was trained with is saved with it, and read by whoever judges or cuts it later."""
+"""What a model was trained with is saved with it, and read by whoever evaluates or cuts it later."""
 
 import json
 from importlib.metadata import version

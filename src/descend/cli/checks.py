@@ -57,7 +57,7 @@ def check_run(folder: Path, model: str | None = None) -> str | None:
         page = f" Its page: descend report {folder}." if (folder / "summary.json").is_file() else ""
         raise InputError(
             f"{folder} was written by a script, and is no run of descend train, which names its data and model. In "
-            f"Python descend.evaluate judges the model, and descend.run.export_model writes its first layers.{page}"
+            f"Python descend.evaluate evaluates the model, and descend.run.export_model writes its first layers.{page}"
         )
     config = read_json(folder / "config.json")
     entries = config if isinstance(config, dict) else {}
@@ -75,7 +75,7 @@ def check_run(folder: Path, model: str | None = None) -> str | None:
     if _is_export(entries):
         use = ""
         if classifier:
-            use = f" It is judged by descend evaluate {folder} --task classification --data PATH."
+            use = f" It is evaluated by descend evaluate {folder} --task classification --data PATH."
         elif entries.get("model_type") in DENOISERS:
             use = f" Its frames are written by descend denoise {folder} --data PATH --out FOLDER."
         raise InputError(f"{folder} is an export, and no run; give the run that it was exported from.{use}")

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from descend.core import DescentProblem
 from descend.evaluation.layers import Batches, LayerLosses, measure
@@ -39,7 +38,7 @@ from descend.results.ownership import FRAMES_FILE
 from descend.tasks import Task
 
 PLAIN_ALPHA = 0.01
-"""The α by which a model without constraints is evaluated: does every layer lower the loss at all?"""
+"""The α for a model that was trained for no constraints: does every layer lower the loss at all?"""
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Of the samples' ratios at a layer."""
@@ -66,12 +65,11 @@ class Subject:
         model: The model; its training mode is left as it was.
         task: Its loss and metric.
         data: Held-out samples.
-        problem: The constraints that the verdict is about.
+        problem: The constraints that the model was trained for; None for a verdict on `PLAIN_ALPHA`.
         noise: The training noise, at its level and with a seed that is the same for all models to be compared.
         levels: Levels γ of the robustness curve, in any order; its plain mean is the summary's ``mean``. The training
             level is measured too, but not in the mean unless listed.
         provenance: Where the model comes from.
-        asked: Whether the model was trained for these constraints.
         name: The data set's name.
         split: ``test``, ``validation`` or ``train``.
         shift: The kind of noise.
@@ -81,12 +79,11 @@ class Subject:
 
     model: LayeredModel
     task: Task
-    data: Dataset
-    problem: DescentProblem
+    data: Any
+    problem: DescentProblem | None
     noise: Noise
     levels: Sequence[float]
     provenance: Provenance
-    asked: bool = True
     name: str = "held-out data"
     split: str = "test"
     shift: str = "gaussian"
@@ -100,7 +97,7 @@ class Subject:
 
 
 Evaluator = Callable[[Subject, Levels], Iterable[tuple[str, Any]]]
-"""Yields results by name: entries of `Summary`, or those that have a file of their own. None that does not apply."""
+"""Yields results by name: entries of `Summary`, or those with a file beside it. Nothing where it does not apply."""
 
 
 def usual_curve(level: float) -> list[float]:
@@ -121,7 +118,7 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
     """
     model = subject.model if subject.probed is None else subject.probed
     noises = {level: subject.noise.at(level) for level in sorted({*subject.curve, float(subject.noise.level)})}
-    with progress(len(noises) * len(subject.data), "evaluating", "sample") as bar:  # type: ignore[arg-type]
+    with progress(len(noises) * len(subject.data), "evaluating", "sample") as bar:
         batches = subject.batches.of(subject.data)
         each_level = measure(model, subject.task, batches, list(noises.values()), progress=bar)
     measured = dict(zip(noises, each_level, strict=True))
@@ -153,12 +150,13 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
 
 def _measured(subject: Subject, levels: Levels) -> dict[str, Any]:
     """The entries of ``summary.json`` that every evaluation has."""
-    task, problem, trained = subject.task, subject.problem, levels[subject.noise.level]
+    task, trained = subject.task, levels[subject.noise.level]
+    problem = subject.problem or DescentProblem(subject.model.depth, PLAIN_ALPHA)
     held = verdict(problem, trained)
     values = [levels[level].metrics[-1] for level in subject.curve]
     layer_metrics = {level: layers.metrics for level, layers in levels.items()}
     words = verdict_sentence(held, f"the {'training' if subject.split == 'train' else subject.split} data")
-    if not subject.asked:
+    if subject.problem is None:
         words = f"Held to {PLAIN_ALPHA:.0%} less loss at every layer, which its training did not ask: {words}"
     if binding := subject.provenance.binding:
         names = ", ".join("the cap" if layer == 0 else f"layer {layer}" for layer in binding)
@@ -199,7 +197,7 @@ def _measured(subject: Subject, levels: Levels) -> dict[str, Any]:
 def by_group(subject: Subject, levels: Levels) -> Groups:
     """The last layer's scores by group, and all layers' losses and scores by blocks of groups: ``groups.json``.
 
-    Where all samples are of one group, which ``single`` then says, each counts as a group of its own.
+    Where all samples are of one group, which ``single`` then says, each sample counts as a group.
 
     All are sums, at every level; those by blocks at the training level too, whether or not it is among the others.
 
@@ -211,17 +209,16 @@ def by_group(subject: Subject, levels: Levels) -> Groups:
     sums = (lambda values: values) if single else trained.by_group
     counts = sums(torch.ones(len(trained.losses), dtype=torch.int64))
 
-    def by_block(values: Iterable[Tensor | None]) -> list[list[list[float]]]:
+    def by_block(values: Iterable[Tensor]) -> list[list[list[float]]]:
         """Sums of each level's values (S, L+1) over blocks of groups, (L+1, B)."""
-        return [[_short(layer) for layer in _blocks(sums(each)).T] for each in values if each is not None]
+        return [[_short(layer) for layer in _blocks(sums(each)).T] for each in values]
 
-    scores = [levels[level].scores for level in subject.curve]
     return Groups(
         noise=subject.curve,
         root=subject.task.root,
         single=single,
         counts=counts.tolist(),
-        scores=[_short(sums(each[:, -1])) for each in scores if each is not None],
+        scores=[_short(sums(levels[level].scores[:, -1])) for level in subject.curve],
         layers=LayerGroups(
             noise=list(levels),
             counts=_blocks(counts).tolist(),

@@ -33,7 +33,7 @@ def input_metrics(subject: Subject, levels: Levels) -> Iterator[tuple[str, dict[
     task, data = subject.task, subject.data
     if not hasattr(task, "picture"):
         return
-    size = len(data)  # type: ignore[arg-type]
+    size = len(data)
     totals = dict.fromkeys(levels, 0.0)
     for start in range(0, size, subject.batches.size):
         places = list(range(start, min(start + subject.batches.size, size)))
@@ -50,7 +50,7 @@ def energies(subject: Subject, levels: Levels) -> Iterator[tuple[str, ByLevel]]:
     model = subject.model
     if not isinstance(model, UnrolledModel):
         return
-    chosen = evenly(len(subject.data), MOST_SAMPLES)  # type: ignore[arg-type]
+    chosen = evenly(len(subject.data), MOST_SAMPLES)
     model.eval()
     by_level: ByLevel = {}
     for level in levels:
@@ -83,7 +83,7 @@ def pictures(subject: Subject, levels: Levels, *, count: int = 2) -> Iterator[tu
     task: Any = subject.task
     if not hasattr(task, "picture"):
         return
-    chosen = evenly(len(subject.data), count)  # type: ignore[arg-type]
+    chosen = evenly(len(subject.data), count)
     clean = task.inputs(default_collate([subject.data[place] for place in chosen]))
     subject.model.eval()
     noisy, reconstruction = [], []
@@ -117,10 +117,10 @@ def decided_texts(
     model, data, measured = subject.model, subject.data, levels[subject.noise.level]
     if not isinstance(model, LayeredClassifier) or tokenizer is None or "input_ids" not in data[0]:
         return
-    assert measured.decisions is not None and measured.confidences is not None and measured.scores is not None
+    assert measured.decisions is not None and measured.confidences is not None
     names: Mapping[Any, str] = model.saved.config.id2label or {}
     texts = []
-    for place in evenly(len(data), count):  # type: ignore[arg-type]
+    for place in evenly(len(data), count):
         text = " ".join(str(tokenizer.decode(data[place]["input_ids"], skip_special_tokens=True)).split())
         layers = zip(measured.decisions[place], measured.confidences[place], measured.scores[place], strict=True)
         decisions = [

@@ -37,7 +37,7 @@ def latency(subject: Subject, levels: Levels) -> Iterator[tuple[str, Latency]]:
     blocks = list(dict.fromkeys(model.layer_modules))
     if not blocks and not isinstance(model, UnrolledModel):
         return
-    chosen = evenly(len(subject.data), subject.batches.size)  # type: ignore[arg-type]
+    chosen = evenly(len(subject.data), subject.batches.size)
     inputs = subject.task.inputs(next(subject.batches.of(Subset(subject.data, chosen))))
     timed = _by_blocks if blocks else _by_predictions
     with evaluating(model):

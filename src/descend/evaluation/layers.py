@@ -51,7 +51,7 @@ class Batches:
 
     def loader(self, dataset: Any) -> DataLoader:
         """The batches of a data set in its order, on the host."""
-        # A generator of its own: a loader draws a seed from the global one, which is the training's.
+        # A loader without a generator draws its seed from the global one, which would change the training's draws.
         return DataLoader(dataset, batch_size=self.size, generator=torch.Generator(), collate_fn=self.collate)
 
     def of(self, dataset: Any) -> Iterator[dict[str, Any]]:
@@ -78,7 +78,7 @@ class LayerLosses:
     losses: Tensor
     groups: Tensor
     metrics: list[float]
-    scores: Tensor | None = None
+    scores: Tensor
     decisions: Tensor | None = None
     confidences: Tensor | None = None
     logits: tuple[Tensor, Tensor] | None = None
@@ -115,7 +115,7 @@ class LayerLosses:
             self.losses[:, exits].contiguous(),
             self.groups,
             self.metrics[exits],
-            part(self.scores),
+            self.scores[:, exits].contiguous(),
             part(self.decisions),
             part(self.confidences),
         )
@@ -152,8 +152,7 @@ class LayerLosses:
         return rule.layers(self.decisions[:, 1:], self.confidences[:, 1:])
 
     def scores_at(self, layers: Tensor) -> Tensor:
-        """Each sample's score at a layer (S,) of its own, (S,)."""
-        assert self.scores is not None
+        """Each sample's score at one layer, (S,); ``layers`` (S,) says at which."""
         return self.scores.gather(1, layers[:, None])[:, 0]
 
     @property

@@ -121,7 +121,6 @@ def answers_lost(measured: LayerLosses, threshold: float) -> Tensor:
         measured: Scores, decisions and confidences of every layer; a score is 1 for a right answer and 0 for a wrong.
         threshold: See `ExitRule`.
     """
-    assert measured.scores is not None
     return measured.scores_at(measured.exit_layers(ExitRule(threshold))) < measured.scores[:, -1]
 
 

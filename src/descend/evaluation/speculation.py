@@ -43,7 +43,7 @@ def speculation(
     model, dataset = subject.model, subject.data
     if not isinstance(model, LayeredCausalLM) or model.depth < 2:
         return
-    chosen = [dataset[place] for place in evenly(len(dataset), prompts)]  # type: ignore[arg-type]
+    chosen = [dataset[place] for place in evenly(len(dataset), prompts)]
     asked = [_prompt(sample, ignored, subject.batches.device) for sample in chosen]
     model.saved.eval()
     verbosity = logging.get_verbosity()

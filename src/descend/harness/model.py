@@ -100,7 +100,7 @@ class DescendLM(HFLM):
     def _loglikelihood_tokens(
         self, requests: list[Any], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
-        # `loglikelihood_rolling` fixes the batch size, calls this for each batch, and has a bar of its own.
+        # `loglikelihood_rolling` fixes the batch size, calls this for each batch, and shows its own progress bar.
         return super()._loglikelihood_tokens(requests, disable_tqdm or override_bs is not None, override_bs)
 
     def _model_call(self, inps: Tensor, attn_mask: Tensor | None = None, labels: Tensor | None = None) -> Tensor:

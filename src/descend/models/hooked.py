@@ -124,7 +124,7 @@ class HookedModel(WrappedModel):
         if self._embeddings is None:
             raise InputError(
                 f"noise is added to the output of a submodule of {type(self.network).__name__}, and none was named. "
-                "Give descend.layered its dotted name as embeddings, or train and judge without noise."
+                "Give descend.layered its dotted name as embeddings, or train and evaluate without noise."
             )
         return self.network.get_submodule(self._embeddings)
 

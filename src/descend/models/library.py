@@ -231,14 +231,14 @@ class LibraryModel(WrappedModel):
         logits, model_loss = logits_of(outputs), outputs.get("loss") if isinstance(outputs, Mapping) else None
         if logits is None or not close(logits, read):
             raise InputError(
-                f"{name} computes logits of its own: they differ from those that its head reads from the last layer's "
-                "output, which is how every layer is read. Move the change into the head, or use "
+                f"{name} computes logits in another way: they differ from those that its head reads from the last "
+                "layer's output, which is how every layer is read. Move the change into the head, or use "
                 "descend.layered(model, ...) with a readout that does the same."
             )
         expected = self.cross_entropy(read, labels)
         if loss and model_loss is not None and not close(model_loss, expected):
             raise InputError(
-                f"{name} computes a loss of its own: {model_loss.item():.4g} on a probe where the cross-entropy is "
+                f"{name} computes another loss: {model_loss.item():.4g} on a probe where the cross-entropy is "
                 f"{expected.item():.4g}. Training uses the task's loss at every layer, so give yours as task=...: "
                 "derive it from descend.Task and return one loss per sample."
             )

@@ -18,6 +18,7 @@ from descend.settings import GENERATED, SMALL, RecipeSettings, TrainingDefaults,
 from descend.tasks import Task
 from descend.training import DescentMixin, DescentTrainer
 from descend.training.config import DescentArguments, DescentConfig
+from descend.training.methods import CLASSES
 
 SHIFTS: dict[str, type[Noise]] = {
     "gaussian": GaussianNoise,
@@ -178,6 +179,16 @@ class Recipe(RecipeSettings, Workload):
     def blocks(self) -> int:
         """How many layers are modules with weights of their own."""
         return self.depth
+
+    def check_arguments(self, arguments: DescentArguments) -> None:
+        """Refuse training arguments that the completed recipe's model can't be trained with, before any data are read.
+
+        Raises:
+            InputError: If a setting is out of range, or the method can't train the model.
+        """
+        arguments.primal_dual(self.depth)
+        method = CLASSES[arguments.method]
+        method.check(self.task(), self.label, self.depth, self.blocks, has_words=self.has_words)
 
     def about(self, data: Data) -> tuple[list[str], list[str]]:
         """What a run says before it trains: lines about its data, and warnings."""

@@ -1,4 +1,4 @@
-"""The figures, each a plotly `Figure` of its own, made from runs as `descend.report.runs` groups them.
+"""The figures, each a plotly `Figure`, made from runs as `descend.report.runs` groups them.
 
 Two entries are for the page alone: a trace's ``meta`` is its colour on a light and on a dark ground, and
 ``figure.frames`` are the noise levels, named by γ, that a slider steps through.
@@ -283,7 +283,7 @@ def multipliers(run: RunView) -> go.Figure:
 def violations(group: Group) -> go.Figure:
     """How far each layer's constraint is violated, with its interval where there is one.
 
-    A cross marks a constraint that the run was judged to break.
+    A cross marks a constraint that is broken by the run's verdict.
     """
     figure = go.Figure(layout=plain_layout("layer", "violation (above 0: broken)"))
     figure.update_layout(hovermode="closest")

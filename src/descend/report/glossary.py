@@ -105,7 +105,7 @@ _TERMS = (
     ),
     (
         "Feasible, infeasible, open",
-        "Feasible: no constraint is broken on the data judged on. “As far as the data can tell”: some confidence"
+        "Feasible: no constraint is broken on the evaluated data. “As far as the data can tell”: some confidence"
         " interval reaches above 0, so more data could show otherwise. Infeasible: at least one constraint is broken:"
         " its interval lies above 0, which proves it, or it is missed by more than 1\u00a0% of its bound."
         f" Open: the samples are of fewer than {ENOUGH_GROUPS} groups, such as clips or texts, which prove nothing.",

@@ -62,7 +62,7 @@ def headline(group: Group) -> tuple[Table, list[str]]:
     if given is not None and measure.entry == "layer_metrics":
         notes.insert(0, f"The noisy input itself: {measure.name} {number(given)}.")
     table = Table([measure.name, *(names[layer] for layer in layers)], bodies)
-    return table, [_words(group, [known for _, known in estimates if known]), *notes, *judged_apart(group)]
+    return table, [_words(group, [known for _, known in estimates if known]), *notes, *evaluated_differently(group)]
 
 
 def _tables(runs: Sequence[RunView], group: Group) -> list[GroupScores]:
@@ -98,7 +98,7 @@ def _not_paired(ours: Sequence[RunView], theirs: Sequence[RunView], group: Group
         return "not both have the layers’ scores by group of samples; evaluate them again"
     if len({len(table.scores) for (table,) in tables}) > 1:
         return "their depths differ"
-    return "" if _tables([*ours, *theirs], group) else "they were judged on different samples"
+    return "" if _tables([*ours, *theirs], group) else "they were evaluated on different samples"
 
 
 def _words(group: Group, intervals: Sequence[Jackknife]) -> str:
@@ -125,7 +125,7 @@ def _words(group: Group, intervals: Sequence[Jackknife]) -> str:
 
 
 _APART = {
-    "bounds": "The constraints were judged by different bounds, so violations do not compare: {}.",
+    "bounds": "The constraints have different bounds, so violations do not compare: {}.",
     "noise": "γ stands for different noise: {}.",
     "levels": "The mean over noise is over different levels, so it does not compare: {}.",
     "samples": "The number of samples differs: {}.",
@@ -133,8 +133,8 @@ _APART = {
 }
 
 
-def judged_apart(group: Group) -> list[str]:
-    """A line for each way in which the group's arms were not judged alike."""
+def evaluated_differently(group: Group) -> list[str]:
+    """A line for each way in which the group's arms were not evaluated alike."""
     # Models of text learn their embedding, so its σ_x differs a little between any two.
     sigmas = [sigma for arm in group.arms if (sigma := arm.summary.sigma)]
     apart = bool(sigmas) and max(sigmas) > SAME_SIGMA * min(sigmas)
@@ -150,7 +150,7 @@ def judged_apart(group: Group) -> list[str]:
 
 
 def _facts(arm: Arm, *, sigma: bool) -> dict[str, str]:
-    """How an arm was judged, by what that concerns; empty words where a file does not say.
+    """How an arm was evaluated, by what that concerns; empty words where a file does not say.
 
     Args:
         arm: The arm.

@@ -44,7 +44,7 @@ class GroupScores:
             return np.sqrt(means) if self.root else means
 
     def like(self, other: "GroupScores") -> bool:
-        """Whether two runs were judged at the same levels on the same groups."""
+        """Whether two runs were evaluated at the same levels on the same groups."""
         return np.array_equal(self.noise, other.noise) and np.array_equal(self.counts, other.counts)
 
 

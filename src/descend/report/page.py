@@ -118,9 +118,9 @@ a layer lowers the loss by more than asked; a cross marks a constraint that coun
 def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str = "") -> Path:
     """Write the report of some runs as one self-contained HTML file.
 
-    Runs of the same data set, model and training noise, judged by one metric on the same split at the same checkpoint,
-    share a section; among these, runs of one method and setting count as seeds. Frames are those of the first seed of
-    each method.
+    Runs of the same data set, model and training noise, evaluated by one metric on the same split at the same
+    checkpoint, share a section; among these, runs of one method and setting count as seeds. Frames are those of the
+    first seed of each method.
 
     Args:
         runs: Run folders, or runs already read.
@@ -169,10 +169,10 @@ def _section(index: int, group: Group, several: bool, budget: int) -> tuple[dict
     words = f"{measure.name} on {group.summary.split} data if the network is left after each layer, {level}."
     opening = Plot("opening", figures.opening(group), f"{measure.name} along the layers", words, wide=True)
     plots = _plots(index, group)
-    judged = [arm for arm in group.arms if _judged_by_layer(arm.summary)]
+    with_verdict = [arm for arm in group.arms if _has_verdict_by_layer(arm.summary)]
     tables = [
-        layers_table(arm.runs[0], f"Layer by layer{_of(arm.runs[0], arm, judged)}", opened=len(judged) == 1)
-        for arm in judged
+        layers_table(arm.runs[0], f"Layer by layer{_of(arm.runs[0], arm, with_verdict)}", opened=len(with_verdict) == 1)
+        for arm in with_verdict
     ]
     tables += [depth_table(group)] if any(run.summary.layer_metrics for run in group.runs) else []
     numbers, notes = headline(group)
@@ -192,7 +192,7 @@ def _section(index: int, group: Group, several: bool, budget: int) -> tuple[dict
     return section, {"train": noise, "state": state, "plots": drawn([*plots, opening]), "frames": frames}
 
 
-def _judged_by_layer(summary: Summary) -> bool:
+def _has_verdict_by_layer(summary: Summary) -> bool:
     """Whether a run has something to show layer by layer: constraints, bounds or what is certain of a layer."""
     return bool(summary.constrained and summary.violations) or bool(summary.bounds or summary.certified)
 

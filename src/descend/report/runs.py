@@ -20,7 +20,6 @@ from descend.results import (
     Record,
     Summary,
     read_config,
-    read_decisions,
     read_groups,
     read_records,
     read_summary,
@@ -126,7 +125,7 @@ class RunView:
             name=run_name(folder.absolute()),
             history=multiplier_history(read_records(records), summary.depth) if records.is_file() else {},
             frames=Frames.load(frames) if frames.is_file() else None,
-            decisions=read_decisions(decisions) if decisions.is_file() else None,
+            decisions=Decisions.read(decisions) if decisions.is_file() else None,
             groups=read_groups(folder),
             calibrated=read_config(folder).temperature not in (None, 1) if trained else None,
         )
@@ -273,12 +272,12 @@ class Group:
 
     @property
     def name(self) -> str:
-        """The group in words, with what was judged where that is not the final model on test data."""
+        """The group in words, with what was evaluated where that is not the final model on test data."""
         first, plain = self.summary, all(run.summary.method == "plain" for run in self.runs)
         words = f"{first.model} on {first.dataset}, " + (
             "as given" if plain else f"trained at γ = {first.train_noise:g}"
         )
-        words += f", judged on the {first.split} split" if first.split != "test" else ""
+        words += f", evaluated on the {first.split} split" if first.split != "test" else ""
         words += f", under {first.shift} noise" if first.shift != "gaussian" else ""
         words += f", {first.checkpoint.replace('_', ' ')} checkpoint" if first.checkpoint != "model" else ""
         words += f", where the noisy input has {self.metric} {self.other_data:.3g}" if self.other_data else ""
@@ -295,8 +294,8 @@ def groups_differ(groups: Sequence[Group]) -> str:
 def group_runs(runs: Sequence[RunView]) -> list[Group]:
     """Gather runs by what makes them comparable (see `Group`), then by method, ERM before the others, and setting.
 
-    Two data sets may have one name. Every run is judged under the same draws of noise, so where the noisy input's own
-    metric differs, the data do.
+    Two data sets may have one name. Every run is evaluated under the same draws of noise, so where the metric of the
+    noisy input differs, the data do.
     """
     groups: dict[tuple[Any, ...], dict[float | None, list[RunView]]] = {}
     for run in runs:

@@ -46,7 +46,7 @@ def verdict(groups: Sequence[Group]) -> VerdictBox:
         links = [(box.status, box.mark, f"#group-{index}", groups[index].name) for index, box in enumerate(boxes)]
         return VerdictBox(status, _MARKS[status], headline, groups=links)
     (group,) = groups
-    said = [(arm, run, _without_title(run.summary.verdict)) for arm in _judged(group) for run in arm.runs]
+    said = [(arm, run, _without_title(run.summary.verdict)) for arm in _constrained(group) for run in arm.runs]
     notes = [(arm, run, run.summary.note) for arm in group.arms for run in arm.runs]
     lines = [*_by_run(group, said), *_by_run(group, notes), *_beside_input(group)]
     return VerdictBox(status, _MARKS[status], headline, lines, advice)
@@ -54,10 +54,10 @@ def verdict(groups: Sequence[Group]) -> VerdictBox:
 
 def findings(group: Group) -> list[str]:
     """What else is known of a group's runs: what is certain of the layers, what was asked, what was measured."""
-    runs = [(arm, run) for arm in _judged(group) for run in arm.runs]
+    runs = [(arm, run) for arm in _constrained(group) for run in arm.runs]
     certain = [(arm, run, "" if run.summary.few_groups else run.summary.certificate) for arm, run in runs]
     measured: list[str] = []
-    for arm in _judged(group):
+    for arm in _constrained(group):
         summary, who = arm.summary, f"{arm.label}: " if len(group.arms) > 1 else ""
         if summary.ratios.median is not None:
             falls = (
@@ -105,7 +105,7 @@ def _in_words(status: Status, summaries: Sequence[Summary]) -> tuple[str, str]:
             )
         case "open":
             return (
-                "Not judged: whether the constraints hold was not measured",
+                "No verdict: whether the constraints hold was not measured",
                 "Evaluate the runs again with `descend evaluate`.",
             )
     headline = "Not feasible: the constraints do not hold"
@@ -143,7 +143,7 @@ def _beside_input(group: Group) -> list[str]:
     return lines
 
 
-def _judged(group: Group) -> list[Arm]:
+def _constrained(group: Group) -> list[Arm]:
     """The arms under constraints; all of them where there is none."""
     return [arm for arm in group.arms if arm.summary.constrained] or group.arms
 

@@ -30,7 +30,6 @@ from descend.results.evaluated import (
     Groups,
     LayerGroups,
     TrainLosses,
-    read_decisions,
     read_groups,
     read_train_losses,
 )
@@ -58,7 +57,6 @@ from descend.results.summary import (
     Provenance,
     Summary,
     anytime_curves,
-    parse_summary,
     read_comparison,
     read_summary,
 )
@@ -135,12 +133,10 @@ __all__ = [
     "locked",
     "of_disk",
     "parse",
-    "parse_summary",
     "put",
     "read_comparison",
     "read_completions",
     "read_config",
-    "read_decisions",
     "read_groups",
     "read_json",
     "read_records",

@@ -5,8 +5,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from descend.results.base import GROUPS_FILE, F, File, Number, Part, parse
-from descend.results.folder import read_json
+from descend.results.base import GROUPS_FILE, File, Number, Part
 
 DECISIONS_FILE = "decisions.json"
 TRAIN_LOSSES_FILE = "train_losses.json"
@@ -45,7 +44,7 @@ class LayerGroups(Part):
 class Groups(File):
     """The metric by group of samples: sums of the last layer's scores over N groups at each of G levels.
 
-    Runs judged on the same data have the same groups in the same order, and the same draws of noise.
+    Runs evaluated on the same data have the same groups in the same order, and the same draws of noise.
 
     Attributes:
         noise: Levels γ, G numbers.
@@ -142,16 +141,7 @@ def read_groups(folder: Path) -> Groups | None:
         InputError: If it is damaged.
     """
     path = folder / GROUPS_FILE
-    return _read(Groups, path) if path.exists() else None
-
-
-def read_decisions(path: Path) -> Decisions:
-    """Read ``decisions.json``.
-
-    Raises:
-        InputError: If the file is damaged.
-    """
-    return _read(Decisions, path)
+    return Groups.read(path) if path.exists() else None
 
 
 def read_train_losses(folder: Path) -> TrainLosses | None:
@@ -161,8 +151,4 @@ def read_train_losses(folder: Path) -> TrainLosses | None:
         InputError: If it is damaged.
     """
     path = folder / TRAIN_LOSSES_FILE
-    return _read(TrainLosses, path) if path.exists() else None
-
-
-def _read(kind: type[F], path: Path) -> F:
-    return parse(kind, read_json(path), str(path), "Remove it, and evaluate again.")
+    return TrainLosses.read(path) if path.exists() else None

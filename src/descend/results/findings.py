@@ -175,8 +175,8 @@ class Guarantee(Part):
         )
         if groups < self.validation:
             words += f", in {groups} independent groups"
-        judged = "" if self.test_risk is None else f", and {self.test_risk:.2%} of the {self.test} that are judged here"
-        return f"{words}{judged}."
+        tested = "" if self.test_risk is None else f", and {self.test_risk:.2%} of the {self.test} evaluated here"
+        return f"{words}{tested}."
 
 
 class Exits(Part):

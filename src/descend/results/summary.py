@@ -292,20 +292,7 @@ def read_summary(folder: Path) -> Summary:
         if not (folder / CONFIG_FILE).is_file():
             todo = "give a run after `descend evaluate`, or one that a script evaluated by descend.evaluate"
         raise InputError(f"{folder} has no {SUMMARY_FILE}; {todo}.")
-    return parse_summary(read_json(path), str(path))
-
-
-def parse_summary(content: Any, source: str = "summary") -> Summary:
-    """Check the content of a ``summary.json``.
-
-    Args:
-        content: What the file holds.
-        source: Where it is from, for an error.
-
-    Raises:
-        InputError: If it is not the summary of one evaluated run.
-    """
-    return parse(Summary, content, source, "Remove it, and evaluate again.")
+    return Summary.read(path)
 
 
 class Comparison(File):

@@ -35,7 +35,7 @@ class Trained(Part):
         noise: The training noise γ.
         shift: The kind of noise.
         noise_is: What γσ_x is of the noise: its ``std`` or its ``variance``.
-        problem: The constraints that the model is judged by: ``strength``, or ``alpha`` and what belongs to it.
+        problem: The constraints that the model is evaluated by: ``strength``, or ``alpha`` and what belongs to it.
         temperature: What a classifier's logits were divided by; 1 if they were not.
         exported_layers: K, for an export of the first K layers.
     """
@@ -60,7 +60,7 @@ class Trained(Part):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the model has all the layers that it was trained with, so that its constraints can be judged."""
+        """Whether the model has all the layers that it was trained with, so that its constraints have a verdict."""
         return self.exported_layers is None and bool(self.problem)
 
     def content(self) -> dict[str, Any]:

@@ -1,13 +1,12 @@
 """A run: a recipe carried out in a folder, so that it can be repeated, resumed and evaluated."""
 
 from descend.run.completing import complete
+from descend.run.describing import differences, stored
 from descend.run.evaluating import evaluate, mean_metric, results_folder, usual_levels
 from descend.run.exporting import export, export_model
-from descend.run.settings import differences, stored
-from descend.run.training import check_method, finished, train
+from descend.run.training import finished, train
 
 __all__ = [
-    "check_method",
     "complete",
     "differences",
     "evaluate",

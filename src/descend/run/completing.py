@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.progress import progress
 from descend.reading import json_objects, parse_json, plain_text, read_text
 from descend.results import CONFIG_FILE, check_language_run, write_json
 from descend.results.folder import new_file
+from descend.run.describing import differences
 from descend.run.loading import of_run
-from descend.run.settings import differences
 from descend.seeds import Stream, derived
 from descend.tasks.text import encode_prompt, prompt
 
@@ -62,12 +62,17 @@ def complete(
     Raises:
         InputError: If the run has no language model, a prompt can't be read, or ``out`` is that of other settings.
     """
-    if max_new_tokens < 1 or batch_size < 1 or (limit is not None and limit < 1):
-        raise InputError("max_new_tokens, batch_size and limit must be at least 1.")
-    if not 0 <= seed < 2**32:
-        raise InputError(f"seed must be from 0 to 2^32 - 1; got {seed}.")
-    if noise is not None and not 0 <= noise < float("inf"):
-        raise InputError(f"noise must be a level γ of at least 0, in std of the clean embedding; got {noise}.")
+    refuse(
+        (
+            max_new_tokens < 1 or batch_size < 1 or (limit is not None and limit < 1),
+            "max_new_tokens, batch_size and limit must be at least 1.",
+        ),
+        (not 0 <= seed < 2**32, f"seed must be from 0 to 2^32 - 1; got {seed}."),
+        (
+            noise is not None and not 0 <= noise < float("inf"),
+            f"noise must be a level γ of at least 0, in std of the clean embedding; got {noise}.",
+        ),
+    )
     rows = list(_prompts(prompts))[:limit]
     check_language_run(folder, model)
     with new_file(out):

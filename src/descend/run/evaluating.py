@@ -27,8 +27,8 @@ from descend.recipes import GENERATED, SHIFTS, Data, Recipe, Restored, Workload
 from descend.results import CERTIFIED_FILE, CONFIDENCE, ELSEWHERE, CertifiedExit, Summary
 from descend.results.card import write_card
 from descend.results.ownership import RESULTS, refuse_foreign
-from descend.run.cards import run_card
-from descend.run.loading import LoadedModel, of_run, of_transformers
+from descend.run.describing import run_card
+from descend.run.loading import of_run, of_transformers
 from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED
 from descend.training.config import DescentConfig
@@ -38,7 +38,7 @@ def results_folder(folder: Path, data: str | None = None, task: str | None = Non
     """Where an evaluation writes: the run's folder, or for other data than its own a folder in it.
 
     Args:
-        folder: The run; or with ``task`` a model of Transformers, which has no data of its own.
+        folder: The run; or with ``task`` a model of Transformers, which names no data.
         data: Other data, as `descend.run.evaluate` takes them.
         task: As `descend.run.evaluate` takes it.
     """
@@ -171,7 +171,6 @@ def evaluate(
         recipe.corruption(sigma, seed, shift),
         noise or usual_levels(recipe, shift),
         saved.provenance,
-        asked=saved.asked,
         name=name,
         split=split,
         shift=shift,
@@ -194,7 +193,7 @@ def evaluate(
     if summary.exit is not None and (bound := summary.exit.guarantee) is not None:
         keys = {name: getattr(bound, name) for name in CertifiedExit.model_fields}
         CertifiedExit(**keys).write(carrier)
-    if task is None and place == folder and (folder / model).is_dir():
+    if task is None and place == folder:
         write_card(folder / model, run_card(folder, network.saved, checkpoint=model).text())
     return summary
 
@@ -226,20 +225,6 @@ def mean_metric(
     noise = recipe.corruption(sigma, seed=0)
     measured = measure(network, task, batches.of(samples), [noise.at(level) for level in levels])
     return float(np.mean([layers.metrics[-1] for layers in measured]))
-
-
-def layer_metrics(saved: LoadedModel, split: str) -> list[float]:
-    """The metric of the layers 0 … L at the training noise, as `evaluate` measures it; nothing is written.
-
-    Args:
-        saved: A run's model.
-        split: ``test``, ``validation`` or ``train``, of the run's own data.
-    """
-    network, task = saved.restored.model.to(saved.args.device), saved.recipe.task()
-    samples = getattr(saved.recipe.load(saved.restored), split)
-    task.check(samples, network.limits)
-    noise = saved.recipe.corruption(saved.sigma, seed=0)
-    return measure(network, task, saved.batches.of(samples), [noise])[0].metrics
 
 
 def _few(samples: Any, most: int) -> Any:

@@ -1,4 +1,4 @@
-"""Export the first K layers of a run's model as a checkpoint of its own."""
+"""Export the first K layers of a run's model as a smaller checkpoint."""
 
 import json
 import shlex
@@ -12,6 +12,7 @@ from torch import nn
 
 from descend.contract import resolve
 from descend.errors import InputError
+from descend.evaluation.layers import measure
 from descend.models import LayeredCausalLM, LayeredModel
 from descend.models.denoiser import Denoiser
 from descend.models.first_layers import keep_first, merged, plain_output
@@ -22,8 +23,7 @@ from descend.results import TRAINED_KEY, Trained, read_config, read_trained
 from descend.results.card import Card, trained_note, write_card
 from descend.results.folder import refuse_full
 from descend.results.ownership import atomic_folder
-from descend.run.cards import run_card
-from descend.run.evaluating import layer_metrics
+from descend.run.describing import run_card
 from descend.run.loading import of_run
 
 _EXPECTED = "config.json and model.safetensors, as export wrote them"
@@ -55,7 +55,11 @@ def choose(folder: Path, tolerance: float = TOLERANCE, model: str = "model") -> 
     if not 0 <= tolerance <= 100:
         raise InputError(f"tolerance must lie between 0 and 100, in percent; got {tolerance:g}.")
     subject = of_run(folder, model)
-    task, values = subject.recipe.task(), layer_metrics(subject, "validation")
+    network, task = subject.restored.model.to(subject.args.device), subject.recipe.task()
+    samples = subject.recipe.load(subject.restored).validation
+    task.check(samples, network.limits)
+    noise = subject.recipe.corruption(subject.sigma, seed=0)
+    values = measure(network, task, subject.batches.of(samples), [noise])[0].metrics
     layer = first_within(values, task.higher_is_better, tolerance)
     digits, unit = (4, "percentage points") if task.higher_is_better else (2, "percent")
     rows = [f"layer {place}: {task.metric} {value:.{digits}f}" for place, value in enumerate(values)]

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import Trainer, default_data_collator
 from transformers.trainer_utils import RemoveColumnsCollator
 
-from descend.errors import InputError, reason
+from descend.errors import InputError, reason, refuse
 from descend.evaluation.evaluate import Subject, usual_curve
 from descend.evaluation.evaluate import evaluate as evaluate_subject
 from descend.evaluation.evaluators import input_metrics
@@ -33,8 +33,8 @@ from descend.results import (
 )
 from descend.results.card import CARD_FILE
 from descend.results.ownership import RESULTS, refuse_foreign
-from descend.run.loading import dual_entries, held_to, provenance_of, settings_of
-from descend.run.settings import stored
+from descend.run.describing import stored
+from descend.run.loading import dual_entries, provenance_of, settings_of, trained_problem
 from descend.tasks import Task
 from descend.training import DescentMixin
 
@@ -87,16 +87,22 @@ def evaluate(
         InputError: If the model, the task, the data and the noise do not fit together, there are fewer than two
             samples, or a layer's mean loss is negative.
     """
-    if split not in ("test", "validation", "train"):
-        raise InputError(f"split must be test, validation or train; got {split!r}.")
     trainer = model if isinstance(model, DescentMixin) else None
+    refuse(
+        (split not in ("test", "validation", "train"), f"split must be test, validation or train; got {split!r}."),
+        (
+            not isinstance(model, Trainer | nn.Module),
+            f"expected a trainer or a model; got {type(model).__name__}.",
+        ),
+        (
+            trainer is not None and task is not None,
+            "expected no task: the trainer has one. Leave it out, or give the model without the trainer.",
+        ),
+    )
+    if isinstance(model, Trainer):
+        batch_size = batch_size or model.args.eval_batch_size
     if trainer is None and isinstance(model, Trainer):
-        batch_size, collate = batch_size or model.args.eval_batch_size, collate or model.data_collator
-        model = model.model  # type: ignore[assignment]
-    if trainer is None and not isinstance(model, nn.Module):
-        raise InputError(f"expected a trainer or a model; got {type(model).__name__}.")
-    if trainer is not None and task is not None:
-        raise InputError("expected no task: the trainer has one. Leave it out, or give the model without the trainer.")
+        collate, model = collate or model.data_collator, model.model  # type: ignore[assignment]
     objective: Objective = Objective(model, task) if trainer is None else trainer.objective  # type: ignore[arg-type]
     folder = Path(out) if out is not None else trainer.args.folder if trainer is not None else None
     copies = trainer is not None and folder is not None and trainer.args.folder.absolute() != folder.absolute()
@@ -105,7 +111,6 @@ def evaluate(
         names = [*RESULTS, *([RECORDS_FILE] if copies else [])]
         refuse_foreign([folder / name for name in names], "another folder: out=…")
     if trainer is not None:
-        batch_size = batch_size or trainer.args.eval_batch_size
         collate = collate or trainer.evaluation_collator()
         dataset = trainer.evaluation_columns(dataset) if hasattr(dataset, "column_names") else dataset
     collate = collate or _stacked
@@ -157,9 +162,10 @@ def _subject(
     sigma = trainer.sigma if trainer is not None else None
     if sigma is None and noisy:
         sigma = embedding_std(network, objective.task, dataset, batches)
-    problem, asked = held_to(known, network)
-    if trainer is not None:
-        problem, asked = trainer.args.problem(network.depth, network.first_layer), True
+    if trainer is None:
+        problem = trained_problem(known, network)
+    else:
+        problem = trainer.args.problem(network.depth, network.first_layer)
     label = f"{type(network.saved).__name__}-{network.depth}"
     more = {} if trainer is None else _of_trainer(trainer)
     return Subject(
@@ -170,7 +176,6 @@ def _subject(
         trained.at(trained.level, seed=seed, sigma=sigma),
         levels,
         provenance_of(known, recipe=type(objective.task).__name__, model=label, **more),
-        asked=asked,
         shift=trained.kind,
         batches=batches,
     )

@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from safetensors.torch import load_file
 
 from descend.core import DescentProblem
-from descend.errors import InputError, reason
-from descend.evaluation.evaluate import PLAIN_ALPHA
+from descend.errors import InputError, MissingPackageError, reason
 from descend.evaluation.layers import Batches
 from descend.models import LayeredModel
-from descend.recipes import RECIPES, SHIFTS, Recipe, Restored, Workload
+from descend.recipes import RECIPES, SHIFTS, Restored, Workload
 from descend.results import (
     CONFIG_FILE,
     LAST_TRAINED,
@@ -43,19 +42,17 @@ class LoadedModel:
         recipe: Its data and task.
         restored: The model, with its tokenizer.
         args: The training arguments.
-        problem: The constraints that the model is held to.
+        problem: The constraints that the model was trained for; None if that is unknown.
         sigma: σ_x of its training; None to measure it on the training split of the data it is evaluated on.
         provenance: Where the model comes from.
-        asked: Whether its training asked for that problem.
     """
 
     recipe: Workload
     restored: Restored
     args: DescentConfig
-    problem: DescentProblem
+    problem: DescentProblem | None
     sigma: float | None
     provenance: Provenance
-    asked: bool = True
 
     @property
     def batches(self) -> Batches:
@@ -68,15 +65,16 @@ def of_run(folder: Path, model: str) -> LoadedModel:
     path = folder / CONFIG_FILE
     config = _config(folder)
     try:
-        recipe = _recipe(config)
+        recipe = RECIPES[config.recipe](**config.settings)  # type: ignore[arg-type]
         kind: Any = recipe.arguments()
         training = {name: value for name, value in config.training.items() if not name.startswith(EXECUTION)}
         args = kind(output_dir=str(folder), **training, bf16=False, fp16=False)
-    except InputError:
+    except MissingPackageError:
         raise
     except Exception as error:  # a wrong value shows wherever the libraries first use it
+        fault = reason(error).rstrip(".")
         raise InputError(
-            f"{path} holds settings that this version of descend can't use: {reason(error)}. Train the run again."
+            f"{path} holds settings that this version of descend can't use: {fault}. Train the run again."
         ) from None
     check_model(folder, model)
     restored = _restored(recipe, folder / model)
@@ -118,7 +116,7 @@ def of_transformers(folder: Path, task: str, dataset: str | None, data: str | No
     if task != "classification":
         raise InputError(f"task must be classification; got {task!r}.")
     if data is None:
-        raise InputError("a model that is not a run has no data of its own; give some by --data.")
+        raise InputError("a model that is not a run names no data; give them by --data.")
     from descend.recipes import PlainClassifier  # needs the extra text
 
     recipe, trained = PlainClassifier.of(folder, data, dataset), read_trained(folder)
@@ -128,12 +126,11 @@ def of_transformers(folder: Path, task: str, dataset: str | None, data: str | No
     args = DescentConfig(output_dir=str(folder), report_to="none")
     note = {"note": _UNTRAINED} if trained is None else {}
     provenance = provenance_of(trained, recipe=task, model=recipe.name_of(restored.model), **note)
-    problem, asked = held_to(trained, restored.model)
-    return LoadedModel(recipe, restored, args, problem, None, provenance, asked)
+    return LoadedModel(recipe, restored, args, trained_problem(trained, restored.model), None, provenance)
 
 
-def held_to(trained: Trained | None, network: LayeredModel) -> tuple[DescentProblem, bool]:
-    """The constraints that a model without its run is held to, and whether its training asked for them.
+def trained_problem(trained: Trained | None, network: LayeredModel) -> DescentProblem | None:
+    """The constraints that a model without its run was trained for; None if that is unknown, or layers are missing.
 
     Args:
         trained: What it was last trained with; None for a model that Descend did not train.
@@ -143,9 +140,9 @@ def held_to(trained: Trained | None, network: LayeredModel) -> tuple[DescentProb
         InputError: If what was saved with the model describes no problem.
     """
     if trained is None or not trained.is_whole:
-        return DescentProblem(network.depth, PLAIN_ALPHA), False
+        return None
     try:
-        return problem_of(trained.problem, network.depth, network.first_layer), True
+        return problem_of(trained.problem, network.depth, network.first_layer)
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"the constraints saved with the model describe no problem: {reason(error)}.") from None
 
@@ -178,18 +175,6 @@ def _restored(recipe: Workload, folder: Path) -> Restored:
         raise
     except Exception as error:  # of a config.json whose values no model has
         raise InputError(f"{folder} can't be loaded: {reason(error)}. Train the run again.") from None
-
-
-def _recipe(config: RunConfig) -> Recipe:
-    """The recipe of a run; each setting must have its declared type."""
-    kind = RECIPES[config.recipe]
-    types = get_type_hints(kind)
-    for name, value in config.settings.items():
-        # An int is accepted as a float, but a bool is not accepted as a number.
-        allowed = float | int if types[name] is float else types[name]
-        if not isinstance(value, allowed) or (isinstance(value, bool) and types[name] is not bool):
-            raise TypeError(f"{name} is {str(value)[:60]}")
-    return kind(**config.settings)  # type: ignore[arg-type]
 
 
 def read_dual(path: Path, depth: int) -> tuple[float, dict[str, Any]]:

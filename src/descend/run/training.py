@@ -26,12 +26,10 @@ from descend.recipes import Data, Recipe
 from descend.results import CONFIG_FILE, LOCK_FILE, MODELS, PART, RunConfig, locked, read_config, verdict_sentence
 from descend.results.card import edited_card, put_card
 from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, atomic_folder, forget_results, refuse_foreign
-from descend.run.cards import run_card
-from descend.run.settings import differences, stored
+from descend.run.describing import differences, run_card, stored
 from descend.training import DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
 from descend.training.config import MEASURED, DescentConfig
-from descend.training.methods import CLASSES
 from descend.training.preset import Preset, paper
 
 # Loading and saving need no progress bar; training and evaluation show their own progress.
@@ -90,8 +88,7 @@ def _train(
     recipe = recipe.completed()
     if args.resume_from_checkpoint:
         raise InputError("resume_from_checkpoint must be left out; --resume resumes from the newest whole checkpoint.")
-    args.primal_dual(recipe.depth)  # a wrong setting shows here, before any data are read
-    check_method(recipe, args.method)
+    recipe.check_arguments(args)
     _claim(out, resume)
     args.check_best_metric({*MEASURED, recipe.task().metric})
     # One process of each machine decodes or tokenizes the data; the others read its cache.
@@ -181,15 +178,6 @@ def _train(
             verdict = verdict_sentence(trainer.verdict, "the validation data") if trainer.verdict else ""
             put_card(out / "model", run_card(out, trainer.users_model, verdict=verdict).text(), edited)
     return trainer
-
-
-def check_method(recipe: Recipe, method: str) -> None:
-    """Check that a method can train a recipe's model.
-
-    Raises:
-        InputError: If it can't.
-    """
-    CLASSES[method].check(recipe.task(), recipe.label, recipe.depth, recipe.blocks, has_words=recipe.has_words)
 
 
 def finished(folder: Path) -> bool:

@@ -114,8 +114,7 @@ class _Worker:
         spaces = {method: space(base.arguments, self.given, ranges) for method, base in self._bases.items()}
         for method, (_, recipe, args) in self._bases.items():
             self.recipe = recipe.completed()
-            args.primal_dual(self.recipe.depth)
-            run.check_method(self.recipe, method)
+            self.recipe.check_arguments(args)
             if not spaces[method]:
                 raise InputError(f"nothing is left to search for {method}: flags set every searched setting.")
         for name in ranges.keys() - set().union(*spaces.values()):
@@ -224,7 +223,7 @@ class _Worker:
                 folder = self.out / TRIALS / (name if first else f"{name}-seed{seed}")
                 settings = chosen if first else {**chosen, "seed": seed}
                 callbacks = [_Pruning(trial, glance)] if first else []
-                summaries.append(self._judged(search.method, settings, folder, callbacks))
+                summaries.append(self._evaluated(search.method, settings, folder, callbacks))
         except NonFiniteLossError as error:
             trial.set_user_attr("diverged", str(error))
             return worst
@@ -240,7 +239,7 @@ class _Worker:
         mean = sum(values) / len(values)
         return mean if math.isfinite(mean) else worst
 
-    def _judged(
+    def _evaluated(
         self, method: str, chosen: Mapping[str, Any], folder: Path, callbacks: Sequence[TrainerCallback]
     ) -> Summary:
         """Train and evaluate a trial with one seed, or finish what an earlier worker began."""

@@ -56,7 +56,7 @@ MEASURED = ("feasible", "loss", "merit", "violation")
 """What every evaluation measures beside the task's metric, see `metric_for_best_model`."""
 
 PROBLEM = ("strength", "alpha", "alpha_decay", "cap", "cap_layer", "first_layer", "form")
-"""The settings that say which constraints a model is judged by."""
+"""The settings that say which constraints a model is evaluated by."""
 
 FILLED = ("strength", "dual_optim_args")
 """Settings for which recipes have their own defaults, see `DescentArguments.fill`."""
@@ -156,7 +156,7 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         if self.dual_warmup_epochs is not None and self.dual_warmup_steps is not None:
             raise InputError("dual_warmup_steps and dual_warmup_epochs are the same in two units; give one of them.")
         # The core checks its own ranges. The model's depth is not known yet: a list of α gives it, else no model is
-        # deeper than this. Every method is checked, because all are judged by the same constraints.
+        # deeper than this. Every method is checked, because all are evaluated by the same constraints.
         depth = max(1, len(self.alpha)) if isinstance(self.alpha, list) else MOST_LAYERS
         self._dual(self.problem(depth))
 
@@ -258,7 +258,7 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         Raises:
             InputError: If a setting is outside its range.
         """
-        problem = self.problem(depth, first)  # for every method: all are judged by the same constraints
+        problem = self.problem(depth, first)  # for every method: all are evaluated by the same constraints
         method = CLASSES[self.method]
         if method.constrained:
             return self._dual(problem)

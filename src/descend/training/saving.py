@@ -133,7 +133,7 @@ class Saving(Trainer):
         if self.checkpoint_parent is not None and isinstance(saved, PreTrainedModel):
             # A checkpoint uses the names of weights in the model, for resuming; other folders use those of the Hub.
             names = {"save_original_format": False}
-        edited = edited_card(Path(folder))  # PEFT writes a README.md of its own
+        edited = edited_card(Path(folder))  # PEFT replaces README.md
         save_module(saved, folder, state_dict, **names)
         if not isinstance(saved, PreTrainedModel):
             self.trained.write(Path(folder))

@@ -234,7 +234,7 @@ def _pages(image: Image.Image, file: Path) -> list[int]:
         return [page for page in pages if not copies[page]] or pages[:1]
     # A JPEG with others behind it: previews and gain maps are smaller, what another lens saw is not.
     if sizes.count(sizes[0]) > 1:
-        raise InputError(f"{file} holds {len(pages)} pictures; expected one. Save each as a file of its own.")
+        raise InputError(f"{file} holds {len(pages)} pictures; expected one. Save each as a separate file.")
     return pages[:1]
 
 
