@@ -1,4 +1,4 @@
-"""The layer losses of a batch: noise ∘ model ∘ readout ∘ loss."""
+"""The layer losses of a batch: loss ∘ readout ∘ model ∘ noise."""
 
 import inspect
 import logging
@@ -101,7 +101,7 @@ class Objective(nn.Module):
         """Whether a language model's losses come with 4 further sums: the last exit's correct tokens, entropy and
         targets, and the input tokens."""
         self._compiled: Callable[..., Any] | None = None
-        self._warm = False  # whether the first pass is done, which is eager
+        self._passed = False  # whether the first pass is done, which is eager
 
     def forward(self, weights: Sequence[float] | None = None, inner: bool = True, **batch: Any) -> BatchLosses:
         """The layer losses of a batch of training data.
@@ -128,7 +128,7 @@ class Objective(nn.Module):
             with noisy:
                 words = isinstance(self.model, LayeredClassifier)
                 inputs = (self.model.embedded if words else self.model.get_input_embeddings())(inputs)
-            run, self._warm = self._compiled if self._warm else self._exits, True
+            run, self._passed = self._compiled if self._passed else self._exits, True
             learned = [any(weights[:-1])] * self.model.depth + [True]
             given = uploaded(weights, target.new_zeros((), dtype=torch.float32))
             lagrangian, sums, prediction = run(inputs, target, given, learned)
@@ -193,7 +193,8 @@ class Objective(nn.Module):
                     weighted.append(torch.dot(uploaded([weights[exit] for exit in exits], sums), sums))
             if exits[-1] == len(learned) - 1:
                 last = predictions[-1]
-        sums = sums if len(exits) == len(learned) else torch.stack([parts[exit] for exit in range(len(learned))])
+        if len(exits) < len(learned):  # not all in one batch
+            sums = torch.stack([parts[exit] for exit in range(len(learned))])
         return sum(weighted[1:], weighted[0]) if weighted else sums.new_zeros(()), sums.detach(), last
 
     def _predictions(self, inputs: Any, learned: list[bool]) -> Iterator[tuple[list[int], Tensor | list[Tensor]]]:
@@ -211,13 +212,13 @@ class Objective(nn.Module):
                 return model.read_together([states[exit] for exit in exits], inputs)
         else:
             one_by_one = iter(model.predictions(inputs))
-            first = next(one_by_one)
-            most = TOGETHER_ON_CPU if first.device.type == "cpu" else TOGETHER
-            if first.nbytes * len(learned) > most or not self.task.separable or torch.compiler.is_compiling():
-                for exit, prediction in enumerate(chain([first], one_by_one)):
+            of_input = next(one_by_one)
+            most = TOGETHER_ON_CPU if of_input.device.type == "cpu" else TOGETHER
+            if of_input.nbytes * len(learned) > most or not self.task.separable or torch.compiler.is_compiling():
+                for exit, prediction in enumerate(chain([of_input], one_by_one)):
                     yield [exit], [prediction if learned[exit] else prediction.detach()]
                 return
-            held = [first, *one_by_one]
+            held = [of_input, *one_by_one]
 
             def read(exits: list[int]) -> Tensor:
                 return torch.stack([held[exit] for exit in exits])

@@ -12,7 +12,7 @@ class LossSums:
 
     Args:
         depth: L, the number of layers.
-        others: K, the number of further sums.
+        others: K, the number of further sums, such as the correct tokens of a language model.
     """
 
     def __init__(self, depth: int, others: int = 0):
@@ -52,7 +52,7 @@ class LossSums:
     def add(self, other: "LossSums", *, idle: bool = False) -> None:
         """Add other sums, unless ``idle``: then another rank counts their samples. Nothing is waited for.
 
-        Further sums are left out where these have none.
+        Further sums are left out if this object has none.
         """
         if not idle:
             self._numbers += other._numbers[: len(self._numbers)]

@@ -35,7 +35,7 @@ class Outlook:
         if self.problem.alpha is None:
             return []
         gaps = self.problem.violations(losses).tolist()
-        gaps[0] = (losses[-1] / self.problem.floor(losses)).item() - 1
+        gaps[0] = (losses[-1] / self.problem.floor(losses)).item() - 1  # of all together, in place of the cap's
         self._history = [*self._history[-self.patience :], (multipliers.tolist(), gaps)]
         if len(self._history) <= self.patience:
             return []
@@ -57,14 +57,14 @@ class Outlook:
 
     def _stays(self, layer: int) -> bool:
         """Whether a gap stays: the mean of its later half is not a tenth below that of the earlier half."""
-        weights, gaps = self._series(layer)
+        multipliers, gaps = self._series(layer)
         half = len(gaps) // 2
         if sum(gaps[-half:]) < 0.9 * sum(gaps[:half]):
             return False
         if not layer:  # a gap below a tenth is normal: violations shrink slowly near feasibility
             return min(gaps) >= 0.1
         # Below 1 a multiplier does not outweigh the objective yet, and progress may only be slow.
-        return min(gaps) > 0 and weights[-1] >= 1 and all(later > earlier for earlier, later in pairwise(weights))
+        return min(gaps) > 0 and multipliers[-1] >= 1 and all(later > now for now, later in pairwise(multipliers))
 
     def _of_all(self, losses: Tensor) -> str:
         bound, first = self.problem.floor(losses).item(), losses[self.problem.first].item()
@@ -76,11 +76,11 @@ class Outlook:
         )
 
     def _of_constraint(self, layer: int, losses: Tensor) -> str:
-        weights, gaps = self._series(layer)
+        multipliers, gaps = self._series(layer)
         asked = "loss" if self.problem.form == "difference" else "ratio to the loss before"
         return (
             f"constraint {layer} is violated by {gaps[-1]:.3g}, and does not come closer though its multiplier has "
-            f"grown from {weights[0]:.3g} to {weights[-1]:.3g}: it asks layer {layer} for a {asked} of at most "
+            f"grown from {multipliers[0]:.3g} to {multipliers[-1]:.3g}: it asks layer {layer} for a {asked} of at most "
             f"{self.problem.bounds(losses)[layer].item():.4g}, and seems out of reach. Lower its alpha, or allow more "
             "slack by resilience."
         )

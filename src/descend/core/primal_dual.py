@@ -31,7 +31,8 @@ class PrimalDual:
     Implicit slack is an L2 term inside the dual gradient, not decoupled weight decay: with Adam the two differ.
     Explicit slack restarts at 0 after every epoch, as in the paper.
 
-    It calls neither backward nor zero_grad, so that any trainer fits around it. One training step is::
+    It calls neither backward nor zero_grad, so that any trainer fits around it. `DescentTrainer` differentiates
+    Σ w_l f_l with the `weights`, known before the forward pass. In a loop of your own one training step is::
 
         dual.lagrangian(losses).backward()
         optimizer.step(); optimizer.zero_grad()
@@ -46,7 +47,7 @@ class PrimalDual:
         problem: The constrained problem.
         lr: η_λ, the dual learning rate; by default 0.03, or 500 per run for ``"price"``.
         optimizer: ``"sgd"``, ``"adam"`` (the paper's), ``"nupi"`` or ``"price"`` (for a `GeometricTarget`).
-        resilience: ρ, the price of slack; 0 for hard constraints.
+        resilience: ρ: the larger, the cheaper is slack; 0 for hard constraints.
         slack: ``"implicit"``, eq. (38), or ``"explicit"``, eq. (36).
         slack_lr: Learning rate of explicit slack; by default ρ ``lr``, so that u follows its optimum ρλ, or 0.03 ρ for
             the price rule. With SGD a rate above 2ρ diverges.
@@ -228,7 +229,7 @@ class PrimalDual:
     def state_dict(self) -> dict[str, Any]:
         """The full state: a run that resumes from it, or from its JSON, is bit-identical."""
         state: dict[str, Any] = {"kind": self._kind, "in_force": self.problem.in_force.clone()}
-        state |= {"steps": self.steps, "warmup": self.warmup, "referred": self.moved}
+        state |= {"steps": self.steps, "warmup": self.warmup, "moved": self.moved}
         state |= {name: vector.clone() for name, vector in self._vectors.items()}
         for name, (vector, optimizer) in self._optimizers.items():
             state[name] = {key: value.to(torch.float64, copy=True) for key, value in optimizer.state[vector].items()}
@@ -261,7 +262,7 @@ class PrimalDual:
                 f"the saved multipliers are those of {_names(in_force)}; this problem constrains "
                 f"{_names(self.problem.in_force)}. Use the first layer and the cap of the run that saved them."
             )
-        self.steps, self.warmup, self.moved = state["steps"], state["warmup"], state["referred"]
+        self.steps, self.warmup, self.moved = state["steps"], state["warmup"], state["moved"]
         for name, vector in self._vectors.items():
             vector.copy_(_double(state[name]))
         for name, (vector, optimizer) in self._optimizers.items():

@@ -28,8 +28,8 @@ class DescentProblem:
     Args:
         depth: L, the number of layers.
         alpha: The step α in (0, 1), one for all constraints or one per layer (L numbers); None for ERM.
-        cap: The bound on the loss of exit ``cap_layer``; None for none. It keeps the constraints from being met by
-            raising the first loss.
+        cap: The bound on the loss of exit ``cap_layer``; None for none. It keeps the constraints of α from being met
+            by raising the first loss, and is ignored without them.
         first: The exit where the chain starts: 0 the embedded input, 1 the first block's output, and so on. By default
             0, or that of the target. Constraints up to ``first`` are not in force.
         form: ``"difference"``: f_l − (1−α_l) f_{l−1} ≤ 0, the paper's. ``"ratio"``: f_l / f_{l−1} − (1−α_l) ≤ 0, the
@@ -70,8 +70,10 @@ class DescentProblem:
             raise InputError(f"form must be 'difference' or 'ratio'; got {form!r}.")
         if cap is not None and not 0 < cap < math.inf:
             raise InputError(f"cap must be a positive bound on the first loss, or None for none; got {cap}.")
-        if target is not None and (alpha is not None or cap is not None):
-            raise InputError("a target has bounds of its own: leave out alpha and cap.")
+        if target is not None and (alpha is not None or cap is not None or form != "difference"):
+            raise InputError("a target has bounds of its own: leave out alpha and cap, and form='ratio'.")
+        if isinstance(target, StepTarget):
+            raise InputError("expected alpha for the bounds of a StepTarget; got the target. Give alpha and cap.")
         if target is not None and target.first != first:
             raise InputError(f"first must be that of the target, {target.first}; got {first}.")
         if cap_layer is not None and not 0 <= cap_layer <= depth:
@@ -145,7 +147,7 @@ class DescentProblem:
         return self._if_in_force(self.target.bounds(losses, losses))
 
     def floor(self, losses: Tensor) -> Tensor:
-        """The upper bound on the last loss from all constraints of α together: f_first Π_l (1−α_l), a scalar."""
+        """The last loss that all constraints of α together allow at most: f_first Π_l (1−α_l), a scalar."""
         self._check(losses)
         if not isinstance(self.target, StepTarget):
             raise InputError("floor needs constraints with alpha; this problem has none.")
@@ -154,7 +156,7 @@ class DescentProblem:
     def merit(self, losses: Tensor) -> Tensor:
         r"""The exact penalty function that ranks models of the same problem, a scalar; lower is better.
 
-        .. math:: f_L + \sum_l [f_l - (1-\alpha_l) f_{l-1}]_+ + [f_{\text{first}} - \text{cap}]_+
+        .. math:: f_L + \sum_l [f_l - (1-\alpha_l) f_{l-1}]_+ + [f_{\text{cap}} - \text{cap}]_+
 
         The terms of the sum are `Target.penalties`. Selecting a constrained model by the last loss alone would prefer
         one from early in training, before the constraints took effect.
@@ -177,8 +179,7 @@ class DescentProblem:
             losses: f_0 … f_L.
             multipliers: λ; entry 0 is the cap's.
             reference: The losses from which the target computes its coefficients; by default the detached losses. For
-                a target whose bounds are constants of the primal step the result is Σ_l w_l f_l, with `weights` at
-                the reference.
+                any target but α's the result is Σ_l w_l f_l, with `weights` at the reference.
         """
         self._check(losses)
         self._check(multipliers, "multipliers")
@@ -211,7 +212,7 @@ class DescentProblem:
             losses = torch.ones_like(multipliers)
         self._check(losses)
         weights += self.target.slopes(self._if_in_force(multipliers), losses)
-        return weights / weights.sum() if self.target.normalized else weights
+        return weights / weights.sum() * self.objective.sum() if self.target.normalized else weights
 
     def _check(self, values: Tensor, name: str = "losses") -> None:
         """Raise an error unless ``values`` are one tensor with an entry for each layer output."""

@@ -73,14 +73,14 @@ class NuPI(Rule):
 
 
 class PriceAscent(Rule):
-    r"""Projected gradient ascent below a price, which starts at the price.
+    r"""Projected gradient ascent of a multiplier that starts at a price and never exceeds it.
 
     .. math::
         \lambda \leftarrow \mathrm{clip}\big(\lambda + \tfrac{\eta}{T}\, g,\ 0,\ p\big), \qquad \lambda_0 = p
 
     The price p is an L1 penalty on the violation: where λ stays below p its constraint holds exactly, and where a
     constraint can't be met λ stays at p instead of growing without bound. Training starts with all constraints active.
-    The step is divided by T, the number of dual steps, so that short and long runs behave alike.
+    The step is divided by T, the dual steps that a run without warm-up has, so that short and long runs behave alike.
 
     Args:
         params: Tensors to update; their ``grad`` is g.

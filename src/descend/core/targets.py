@@ -34,8 +34,8 @@ class Target(ABC):
     Attributes:
         first: The exit where the chain starts; the constraints of layers up to it are not in force.
         memory: The decay of the moving average of the losses that is the reference, in [0, 1); 0 for the last losses.
-        normalized: Whether the layers' weights in the primal step are divided by their sum. The size of the gradient
-            then does not change with the multipliers, which matters for Adam's second moments.
+        normalized: Whether the layers' weights in the primal step are scaled to the objective's sum. The size of the
+            gradient then does not change with the multipliers, which matters for Adam's second moments.
     """
 
     first: int
@@ -52,11 +52,10 @@ class Target(ABC):
 
     @abstractmethod
     def pieces(self, losses: Tensor) -> list[Tensor]:
-        """The smooth functions of the losses whose largest or smallest is the violation, each of shape (L+1,).
+        """Smooth functions of the losses, each (L+1,): the violation is max(pieces[0], min(pieces[1:])).
 
-        A bound that is the lower or the higher of several has a kink where these tie, and one slope does not tell how
-        the violation varies there. The violation is the larger of the first piece and the lowest of the others. Pieces
-        are differentiated in the losses of both sides, whatever the primal step does.
+        Verdicts alone use them: where two bounds tie, the violation has a kink, and one slope does not tell how it
+        varies. They are differentiated in the losses of both sides, whatever the primal step does.
         """
 
     def units(self, reference: Tensor) -> Tensor:
@@ -173,12 +172,14 @@ class GeometricTarget(Target):
         \text{line}_l &= f^* + \max\big( r^{s (l-F)/L'} (f_F - f^*),\ (1-b)^{l-L} (f_L - f^*) \big)
 
     The step requires the share s/2 of the geometric rate relative to the layer before; the line requires early layers
-    to contribute. Both bounds are linear in the losses; r, b and the choice of the lower bound are fixed at the
-    reference. Scaling the losses scales the bounds. This target is not in the paper.
+    to contribute. Its second form, back from layer L, and the maximum in r keep bounds in reach where f_F is hardly
+    above f_L. Both bounds are linear in the losses; r, b and the choice of the lower bound are fixed at the reference.
+    Scaling the losses scales the bounds. This target is not in the paper.
 
-    The primal step takes no gradient through a bound, but for f_{l−1} in step_l, and no layer's weight falls below 0:
-    none is rewarded for a higher loss. A multiplier is a price in units of the last loss: constraint l enters the
-    Lagrangian as :math:`\lambda_l \bar f_L (f_l - \text{bound}_l) / \bar f_{l-1}`.
+    The primal step takes no gradient through f_F and f_L in a bound, which would loosen it by a higher loss, but does
+    through f_{l−1} in step_l; no layer's weight falls below 0. A multiplier is a price in units of the last loss:
+    constraint l enters the Lagrangian as :math:`\lambda_l \bar f_L (f_l - \text{bound}_l) / \bar f_{l-1}`. Training
+    moves it by `PriceAscent`.
 
     Args:
         strength: s in [0, 1]: 0 only requires that no layer raises the loss; 1 requires the geometric line itself.

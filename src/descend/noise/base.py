@@ -97,16 +97,13 @@ class Noise:
     def __call__(
         self, clean: Tensor, keep: Tensor | None = None, indices: Sequence[int] | SampleDraws | None = None
     ) -> Tensor:
-        """Add the noise to a batch.
+        """Add the noise to a batch: x̃, of x's shape.
 
         Args:
             clean: x, shape (B, …, H).
             keep: Where to add noise, bool (B, T) over the first dimensions of x; False is padding.
             indices: The samples' numbers in the data set, for noise that depends on the sample only, or their draws, to
                 reuse at every level; new draws by default.
-
-        Returns:
-            x̃, of x's shape.
 
         Raises:
             InputError: If ``indices`` are given and σ_x is not known, or they are not as many as rows of x.

@@ -25,17 +25,16 @@ class Verdict(Part):
     """Whether the constraints hold, as far as the samples can tell. Files of older versions may lack any entry.
 
     A constraint is broken if its interval lies above 0, which proves it, or if it is missed by more than 1 % of its
-    bound. A verdict has one of five statuses, of which the first two are feasible:
+    bound. A verdict has one of five statuses:
 
     =================== ==============================================================================================
     status              the constraints in force
     =================== ==============================================================================================
     ``holds``           Every interval ends at or below 0: all constraints hold, with 95 % confidence.
     ``undecided``       None is broken, but an interval reaches above 0 or is unknown.
+    ``open``            There are fewer than 12 groups of samples, hence no intervals, or nothing was measured.
     ``not_significant`` Some are broken, but no interval lies above 0: the misses may be chance.
     ``broken``          An interval lies above 0, or a violation is not finite.
-    ``open``            There are fewer than 12 groups of samples, hence no intervals: any miss may be chance. Or
-                        nothing was measured.
     =================== ==============================================================================================
 
     Attributes:

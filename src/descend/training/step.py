@@ -55,6 +55,7 @@ class Stepping(Stopping):
         if failed:
             if size is not None and not math.isfinite(size):
                 of_gradient = f"the gradient is not finite (its norm is {float(size)})"
+            # A loss below 0 on one rank is no fault yet: the mean over all ranks may be above.
             self.stop_step(model, of_loss or of_gradient, of_loss is not None)
 
     def _dual_step(self) -> None:
@@ -110,7 +111,7 @@ class DualStep(TrainerCallback):
             forget_results(args.folder)
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """End the epoch before: so a run that is resumed from its last step's checkpoint does it too."""
+        """End the epoch before, if there was one: so a run resumed from an epoch's last checkpoint ends it too."""
         if state.global_step and state.global_step % self.steps == 0:
             self.trainer.ascend(self.trainer.dual.end_epoch)
 

@@ -101,7 +101,7 @@ class DescentMixin(Resumable):
 
     @property
     def _weights(self) -> list[float]:
-        """w_0 … w_L of the next primal step."""
+        """w_0 … w_L of the next primal step; by default `PrimalDual.weights`."""
         return self.method.weights(self.state.global_step, self.state.max_steps)
 
     def _other_logs(self, sums: LossSums) -> dict[str, float]:
@@ -148,8 +148,7 @@ class DescentTrainer(DescentMixin):
         *others: Further positional arguments of `Trainer`.
         task: The loss and metric; by default that of the Transformers model.
         noise: Noise on the inputs; a number is the level γ of Gaussian noise. None for no noise.
-        **kwargs: Further arguments of `Trainer`: ``train_dataset``, ``eval_dataset``, ``processing_class``,
-            ``compute_metrics``, ``callbacks``, ``optimizers`` …
+        **kwargs: Further arguments of `Trainer`, such as ``train_dataset``, ``eval_dataset`` and ``callbacks``.
 
     Raises:
         InputError: If the model, the arguments or a sample can't be used, or one process has several GPUs. During
