@@ -220,7 +220,7 @@ def test_inner_exits_are_left_out_where_nobody_asks():
     called = []
     objective.model.library.get_output_embeddings().register_forward_hook(lambda *call: called.append(call[2].shape[0]))
     found = objective([0.0, 0.0, 1.0], inner=False, **texts())
-    assert found.losses.first == 2 and len(found.sums) == 1 and called == [found.losses.targets]
+    assert found.first == 2 and len(found.sums) == 1 and called == [found.targets]
 
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.5, float("nan")])

@@ -39,12 +39,7 @@ LOSS_IS_OURS = (
 
 
 class BatchLosses(NamedTuple):
-    """What a batch's forward pass gives.
-
-    Attributes:
-        lagrangian: Σ_l w_l S_l and the method's further term, a scalar to differentiate.
-        losses: S_0 … S_L, each exit's losses summed over the targets.
-    """
+    """Σ_l w_l S_l with the method's further term, a scalar to differentiate, and each exit's sum S_l of losses."""
 
     lagrangian: Tensor
     losses: LossSums
@@ -58,6 +53,11 @@ class BatchLosses(NamedTuple):
     def first(self) -> int:
         """The first exit that was read: 0, or L where only the last was."""
         return self.losses.first
+
+    @property
+    def targets(self) -> int:
+        """The number of targets in each sum."""
+        return self.losses.targets
 
 
 class Objective(nn.Module):

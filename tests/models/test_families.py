@@ -99,9 +99,9 @@ def test_the_last_exit_has_the_models_own_loss_and_gradient(head, family, padded
     own.zero_grad()
     objective = Objective(own).eval()
     exits = objective([0.0, 0.0, 0.0, 1.0], **inputs, **labels)
-    loss = exits.lagrangian / exits.losses.targets
+    loss = exits.lagrangian / exits.targets
     torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
-    assert exits.sums[-1] / exits.losses.targets == pytest.approx(expected.item(), rel=1e-5)
+    assert exits.sums[-1] / exits.targets == pytest.approx(expected.item(), rel=1e-5)
     loss.backward()
     ours = {name: value.grad for name, value in own.named_parameters() if value.grad is not None}
     scale = max(value.abs().max() for value in gradients.values()).item()

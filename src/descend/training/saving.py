@@ -58,6 +58,11 @@ class Saving(Trainer):
         """
         return self.objective.model.saved
 
+    @property
+    def layer_skip(self) -> Method:
+        """The method, by the name that it has in scripts which read LayerSkip's weights."""
+        return self.method
+
     # --- ranks
 
     def _from_main(self, look: Callable[[], Any]) -> Any:

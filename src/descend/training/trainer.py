@@ -93,7 +93,7 @@ class DescentMixin(Resumable):
         self.sums.add(batch.losses, idle=idle)
         # An idle rank computes too, because every rank must take part in the collectives.
         lagrangian = batch.lagrangian * 0 if idle else batch.lagrangian
-        total = batch.losses.targets if num_items_in_batch is None else num_items_in_batch
+        total = batch.targets if num_items_in_batch is None else num_items_in_batch
         # Parallel training averages gradients over ranks; multiply by their number to get the sum.
         ranks = self.accelerator.num_processes
         share = ranks / total.clamp(min=1) if isinstance(total, Tensor) else ranks / max(total, 1)
