@@ -73,6 +73,7 @@ Dropout = Annotated[float, Allowed("lie in [0, 1)", lambda value: 0 <= value < 1
 Factor = Annotated[float, Allowed("lie in (0, 1]", lambda value: 0 < value <= 1)]
 NotNegative = Annotated[float, Allowed("be at least 0", lambda value: 0 <= value < math.inf)]
 Positive = Annotated[float, Allowed("be a number above 0, or left out", lambda value: 0 < value < math.inf)]
+Scale = Annotated[str, Allowed("be 'std' or 'variance'", lambda value: value in ("std", "variance"))]
 NoiseLevel = Annotated[float, Allowed("be a level γ of at least 0, and finite", lambda value: 0 <= value < math.inf)]
 TextLength = Annotated[int, Allowed("be at least 3, for a word between two marks", lambda value: value >= 3)]
 PromptLength = Annotated[int, Allowed("be at least 8, a prompt and an answer", lambda value: value >= 8)]
@@ -315,7 +316,7 @@ class WorkloadSettings:
 
     data: str = field(kw_only=True, metadata={"help": "folder or file of the data, or: generated"})
     noise: NoiseLevel = setting(0.8, "training noise γ, in std of the clean data")
-    noise_is: str = setting("std", "what γσ_x is of the noise", ("std", "variance"))
+    noise_is: Scale = setting("std", "what γσ_x is of the noise", ("std", "variance"))
 
     def __post_init__(self) -> None:
         check(self)
@@ -529,7 +530,7 @@ class Setting(NamedTuple):
         if number and isinstance(value, str):
             return "be a number"
         if self.package not in LIBRARIES:  # Transformers and TRL check types and choices of their own arguments
-            if choices and value not in choices:
+            if choices and value not in choices and self.allowed is None:
                 return f"be one of {', '.join(choices)}"
             if self.kind is bool and not isinstance(value, bool):
                 return "be True or False"

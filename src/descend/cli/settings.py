@@ -21,6 +21,7 @@ from descend.cli.parsing import (
     talk,
 )
 from descend.errors import InputError
+from descend.methods import check_method
 from descend.recipes import RECIPES
 from descend.settings import LIBRARIES, NAMED, DescentSettings, Setting, SFTSettings, flag_of, settings_of
 
@@ -68,6 +69,7 @@ def read_recipe(words: Sequence[str]) -> tuple[str, "Recipe", Any, bool]:
         raise SystemExit(0)
     given = given_settings(words)
     name, resume = given.pop("recipe"), given.pop("resume", False)
+    check_method(given)  # before PyTorch is imported
 
     from descend.recipes import configure
 
