@@ -30,7 +30,7 @@ def covered(law: str, count: int, sizes: list[int], share: float, draws: int) ->
     groups = np.repeat(np.arange(count), of_group)
     shared, own = LAWS[law](rng, (count, draws))[groups], LAWS[law](rng, (len(groups), draws))
     losses = share**0.5 * shared + (1 - share) ** 0.5 * own
-    measured = LayerLosses(torch.from_numpy(losses), torch.from_numpy(groups), [])
+    measured = LayerLosses(torch.from_numpy(losses), torch.from_numpy(groups), [], torch.from_numpy(losses))
     margin = margin_of_error(measured, torch.eye(draws, dtype=torch.float64), tails=2)
     return float((np.abs(losses.mean(0)) <= margin.numpy()).mean())
 

@@ -229,7 +229,7 @@ class PrimalDual:
     def state_dict(self) -> dict[str, Any]:
         """The full state: a run that resumes from it, or from its JSON, is bit-identical."""
         state: dict[str, Any] = {"kind": self._kind, "in_force": self.problem.in_force.clone()}
-        state |= {"steps": self.steps, "warmup": self.warmup, "moved": self.moved}
+        state |= {"steps": self.steps, "warmup": self.warmup, "referred": self.moved}
         state |= {name: vector.clone() for name, vector in self._vectors.items()}
         for name, (vector, optimizer) in self._optimizers.items():
             state[name] = {key: value.to(torch.float64, copy=True) for key, value in optimizer.state[vector].items()}
@@ -262,7 +262,7 @@ class PrimalDual:
                 f"the saved multipliers are those of {_names(in_force)}; this problem constrains "
                 f"{_names(self.problem.in_force)}. Use the first layer and the cap of the run that saved them."
             )
-        self.steps, self.warmup, self.moved = state["steps"], state["warmup"], state["moved"]
+        self.steps, self.warmup, self.moved = state["steps"], state["warmup"], state["referred"]
         for name, vector in self._vectors.items():
             vector.copy_(_double(state[name]))
         for name, (vector, optimizer) in self._optimizers.items():
@@ -339,7 +339,8 @@ class PrimalDual:
             raise NonFiniteLossError(f"the loss of layer {layers} is not finite: {losses.tolist()}.")
         memory = self.problem.target.memory if self.moved else 0.0
         reference = memory * self._reference + (1 - memory) * losses
-        gap = self.problem.violations(losses, reference) / self.problem.target.units(reference)
+        units = self.problem.target.units(reference).where(self.problem.in_force, 1.0)
+        gap = self.problem.violations(losses, reference) / units
         if not gap.isfinite().all():
             if self.problem.form == "ratio":
                 raise InputError(f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'.")

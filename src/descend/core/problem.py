@@ -133,7 +133,6 @@ class DescentProblem:
 
     def pieces(self, losses: Tensor) -> Tensor:
         """The smooth functions that `join` makes the violations of, (K, L+1), see `Target.pieces`."""
-        self._check(losses)
         return torch.stack([self._if_in_force(piece) for piece in self.target.pieces(losses)])
 
     @staticmethod

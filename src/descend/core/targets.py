@@ -211,7 +211,7 @@ class GeometricTarget(Target):
 
     def units(self, reference: Tensor) -> Tensor:
         """f_{l−1}, so that violations are relative."""
-        return torch.cat([torch.ones_like(reference[:1]), _positive(reference[:-1])])
+        return _positive(_before(reference))
 
     def slopes(self, multipliers: Tensor, reference: Tensor) -> Tensor:
         """λ_l f_L / f_{l−1}, less (1−b) λ_{l+1} f_L / f_l where the next bound is its step, but at least 0."""
@@ -235,6 +235,10 @@ class GeometricTarget(Target):
 
     def _candidates(self, losses: Tensor, reference: Tensor) -> Tensor:
         """step_l, and the lines from exit F and from layer L, for l = F+1 … L, (3, L−F)."""
+        return (1 - self.margin) * losses[-1] + self._distances(losses, reference)
+
+    def _distances(self, losses: Tensor, reference: Tensor) -> Tensor:
+        """The candidates' distances above f*."""
         r, b = self._rates(reference)
         count = len(losses) - 1 - self.first
         layers = torch.arange(1, count + 1, dtype=losses.dtype, device=losses.device)
@@ -242,13 +246,14 @@ class GeometricTarget(Target):
         step = (1 - b) * (losses[self.first : -1] - floor)
         from_first = r ** (self.strength * layers / count) * (losses[self.first] - floor)
         from_last = (1 - b) ** (layers - count) * (losses[-1] - floor)
-        return floor + torch.stack([step, from_first, from_last])
+        return torch.stack([step, from_first, from_last])
 
     def _chosen(self, reference: Tensor) -> Tensor:
         """Which of the candidates is min(step_l, line_l) at the reference: its number, (L−F,)."""
-        step, from_first, from_last = self._candidates(reference, reference)
+        _, from_first, from_last = self._distances(reference, reference)  # tie at s = 1
         line = torch.where(from_first >= from_last, 1, 2)
-        return torch.where(step <= torch.maximum(from_first, from_last), 0, line)
+        candidates = self._candidates(reference, reference)
+        return torch.where(candidates[0] <= candidates.gather(0, line[None])[0], 0, line)
 
 
 def _before(losses: Tensor) -> Tensor:

@@ -110,13 +110,14 @@ class Noise:
         """
         if self.level == 0:
             return clean
+        places = None if keep is None else keep.reshape(*keep.shape, *(1 for _ in range(clean.dim() - keep.dim())))
         if indices is None:
-            std = self.std(_std(clean.detach(), keep)) if self.sigma is None else self.std(self.sigma)
+            std = self.std(_std(clean.detach(), places)) if self.sigma is None else self.std(self.sigma)
             noisy = self.corrupt(clean, std, self._draws.generator(clean.device))
         else:
             draws = indices if isinstance(indices, SampleDraws) else SampleDraws(indices)
             noisy = draws.corrupted(self, clean, keep)
-        return noisy if keep is None else torch.where(keep[..., None], noisy, clean)
+        return noisy if places is None else torch.where(places, noisy, clean)
 
     @contextmanager
     def on(
@@ -171,12 +172,12 @@ class GaussianNoise(Noise):
         return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
 
 
-def _std(clean: Tensor, keep: Tensor | None) -> Tensor:
+def _std(clean: Tensor, places: Tensor | None) -> Tensor:
     """The standard deviation of x (B, T, …) without padding, computed without a transfer to the host."""
     wide = clean.float()
-    if keep is None:
+    if places is None:
         return wide.std(correction=0)
-    data = keep[..., None].expand_as(wide)
+    data = places.expand_as(wide)
     count = data.sum()
     mean = torch.where(data, wide, 0).sum() / count
     return (torch.where(data, wide - mean, 0).square().sum() / count).sqrt()

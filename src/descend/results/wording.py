@@ -11,6 +11,8 @@ LEAST_FALL = 0.001
 def verdict_sentence(verdict: Verdict, data: str = "held-out data") -> str:
     """The verdict in words; ``data`` are what it was measured on."""
     chance = verdict.not_significant
+    if verdict.feasible is None:
+        return f"Whether the constraints hold on {data} was not measured."
     match verdict.status:
         case "open":
             missed = _misses(chance) if chance else f"no constraint is missed by more than {VIOLATION_TOLERANCE:.0%}"
@@ -21,14 +23,15 @@ def verdict_sentence(verdict: Verdict, data: str = "held-out data") -> str:
         case "holds":
             return f"Feasible: every constraint holds on {data}."
         case "undecided":
-            known = f"no constraint is broken on {data}, but it can't be excluded for {_listed(verdict.undecided)}"
+            some = _listed(verdict.undecided) or "some"
+            known = f"no constraint is broken on {data}, but it can't be excluded for {some}"
             return f"Feasible as far as the data can tell: {known}."
         case "not_significant":
             missed = f"{_misses(chance)} on {data}, which may be chance"
             return f"INFEASIBLE, but not proven: {missed}. Evaluate on more samples."
     proven = [layer for layer in verdict.violated if layer not in chance]
     breaks = "breaks its constraint" if len(proven) == 1 else "break their constraints"
-    words = f"INFEASIBLE: {_listed(proven)} {breaks} on {data}."
+    words = f"INFEASIBLE: {_listed(proven) or 'some layers'} {breaks} on {data}."
     if chance:
         missed = _misses(chance)
         words += f" {missed[0].upper()}{missed[1:]}, which may be chance: evaluate on more samples."

@@ -83,7 +83,7 @@ def of_run(folder: Path, model: str) -> LoadedModel:
         raise InputError(f"{folder / model} has {network.depth} layers, but {path} says depth {recipe.depth}.")
     try:
         problem = args.problem(network.depth, network.first_layer)
-    except (TypeError, OverflowError) as error:
+    except (InputError, TypeError, OverflowError) as error:
         raise InputError(f"{path} describes no problem: {reason(error)}. Train the run again.") from None
     trained = read_trained(folder / model)
     sigma, dual = read_dual((folder if model == "model" else folder / model) / DUAL_FILE, network.depth)

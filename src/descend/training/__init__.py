@@ -3,7 +3,7 @@
 from descend.evaluation.calibration import preferred
 from descend.training.config import DescentConfig
 from descend.training.measuring import DUAL_FILE, FEASIBLE_FOLDER
-from descend.training.step import steps_of_epoch
+from descend.training.order import steps_of_epoch
 from descend.training.trainer import DescentMixin, DescentTrainer
 
 __all__ = [

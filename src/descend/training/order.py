@@ -10,7 +10,7 @@ import torch
 from accelerate.data_loader import BatchSamplerShard
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Sampler
-from transformers import TrainingArguments
+from transformers import TrainerState, TrainingArguments
 from transformers.trainer_utils import has_length
 
 from descend.errors import InputError
@@ -19,6 +19,12 @@ from descend.training.measuring import Measuring
 
 IDLE = "idle"
 """Marks a micro-batch that counts nothing, because another rank counts its samples."""
+
+
+def steps_of_epoch(args: TrainingArguments, state: TrainerState, loader: Any) -> int:
+    """The number of optimizer steps in an epoch; for a stream, which has no epochs, in the run."""
+    batches = len(loader) if has_length(loader) else state.max_steps * args.gradient_accumulation_steps
+    return math.ceil(batches / args.gradient_accumulation_steps)
 
 
 class Share(BatchSampler):
@@ -118,7 +124,7 @@ class Ordered(Measuring):
         if batches is None or not has_length(loader):
             return []
         size = self.args.gradient_accumulation_steps
-        epoch, step = divmod(self.state.global_step, math.ceil(len(loader) / size))
+        epoch, step = divmod(self.state.global_step, steps_of_epoch(self.args, self.state, loader))
         sampler: Any = getattr(batches, "sampler", None)
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)

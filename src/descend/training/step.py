@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import IntervalStrategy, has_length
+from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_utils import IntervalStrategy
 
 from descend.core import LossSums, Outlook
 from descend.errors import InputError, NonFiniteLossError
 from descend.objective import LOSS_IS_OURS
 from descend.results.ownership import FEASIBLE_FOLDER, forget_results, remove
 from descend.training.divergence import Stopping
+from descend.training.order import steps_of_epoch
 
 
 class Stepping(Stopping):
@@ -131,9 +131,3 @@ class DualStep(TrainerCallback):
         """Do the postponed save."""
         if self.postponed:
             control.should_save, self.postponed = True, False
-
-
-def steps_of_epoch(args: TrainingArguments, state: TrainerState, loader: DataLoader) -> int:
-    """The number of optimizer steps in an epoch; for a stream, which has no epochs, in the run."""
-    batches = len(loader) if has_length(loader) else state.max_steps * args.gradient_accumulation_steps
-    return math.ceil(batches / args.gradient_accumulation_steps)
