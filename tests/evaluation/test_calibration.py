@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from descend import DescentConfig, DescentTrainer
 from descend.cli import main
 from descend.core import DescentProblem, GeometricTarget
-from descend.evaluation.calibration import TEMPERATURES, at_temperature, temperature
+from descend.evaluation.calibration import TEMPERATURES, at_temperature, preferred, temperature
 from descend.evaluation.layers import LayerLosses
 from descend.models import LayeredClassifier
 from descend.tasks.text import Classification
@@ -27,6 +27,12 @@ def sure(scales: list[float], wrong: float = 0.3) -> LayerLosses:
     targets = torch.zeros(1000, dtype=torch.long)
     losses = torch.stack([F.cross_entropy(layer, targets, reduction="none") for layer in logits.unbind(1)], 1)
     return LayerLosses(losses.double(), torch.arange(1000), [], losses, logits=(logits, targets))
+
+
+def test_what_meets_its_constraints_is_preferred_if_it_costs_at_most_one_percent_more():
+    assert preferred([1.0, 1.009], [False, True]) == 1 and preferred([1.0, 1.011], [False, True]) == 0
+    assert preferred([-1.0, -0.991], [False, True]) == 1 and preferred([-1.0, -0.989], [False, True]) == 0
+    assert preferred([2.0, 1.0, 1.0], [True, False, False]) == 1, "the first of equal ones"
 
 
 def test_without_constraints_it_is_that_of_the_lowest_last_loss():

@@ -172,6 +172,7 @@ def test_sigma_is_that_of_all_tokens_of_the_samples_however_they_are_batched(tok
     expected = words[np.concatenate(used)].std()
     collate = DataCollatorWithPadding(tokenizer)
     assert embedding_std(model, Unknown(), rows, batches(batch_size, collate)) == pytest.approx(expected)
+    assert not model.get_input_embeddings()._forward_hooks, "nothing is left on the model"
 
 
 # --- probes

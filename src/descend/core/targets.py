@@ -93,11 +93,11 @@ class StepTarget(Target):
     def __init__(
         self,
         alpha: Sequence[float],
-        first: int = 0,
-        form: Form = "difference",
-        stop_gradient: bool = True,
-        cap: float = 0.0,
-        cap_layer: int = 0,
+        first: int,
+        form: Form,
+        stop_gradient: bool,
+        cap: float,
+        cap_layer: int,
     ):
         self.rates = 1 - torch.tensor([0.0, *alpha], dtype=torch.float64, device="cpu")  # 1 − α is computed only here
         self.first, self.form, self.stop_gradient = first, form, stop_gradient
