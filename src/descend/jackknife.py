@@ -1,6 +1,25 @@
-"""The degrees of freedom of the jackknife's variance over groups of unequal sizes."""
+"""The jackknife over groups of unequal sizes: the standard error of a mean, and its degrees of freedom."""
 
 import numpy as np
+
+
+def standard_error(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    r"""The jackknife's standard error of a mean over samples that are independent between groups only.
+
+    .. math:: \sqrt{\frac{G-1}{G} \sum_g \Big(\frac{s_g - n_g \bar x}{N - n_g}\Big)^2}
+
+    Args:
+        sums: Σ x over the samples of each group, (G, …).
+        sizes: n_g, the samples in each group, (G,).
+
+    Returns:
+        The error of the mean x̄, (…).
+    """
+    shape = (-1, *(1 for _ in sums.shape[1:]))
+    sizes = sizes.reshape(shape)
+    mean = sums.sum(0) / sizes.sum()
+    parts = (sums - sizes * mean) / (sizes.sum() - sizes)
+    return np.sqrt((len(sums) - 1) / len(sums) * (parts**2).sum(0))
 
 
 def degrees_of_freedom(sizes: np.ndarray) -> float:

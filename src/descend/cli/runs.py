@@ -35,9 +35,12 @@ def train(words: Sequence[str]) -> None:
 def evaluate(words: Sequence[str]) -> None:
     """Evaluate a trained run."""
     folder, summary = evaluated(words)
+    from descend.results.wording import needed_sentence
     from descend.run.in_memory import draw_page
 
     print(line_of(summary))
+    if words := needed_sentence(summary):
+        print(words)
     if summary.exit is not None:
         print(summary.exit.sentence(summary.metric))
     if summary.speculation is not None:
@@ -66,6 +69,7 @@ def evaluated(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
     model.add_argument("--model", metavar="NAME", default="model", help="model or best_feasible of the run [model]")
     model.add_argument("--task", choices=("classification",), help="evaluate a classifier of Transformers")
     model.add_argument("--dataset", choices=("imdb", "mnli"), help="with --task: kind of texts [by the files]")
+    model.add_argument("--baseline", type=Path, metavar="RUN", help="evaluated run to be compared with [full depth]")
     noise = parser.add_argument_group("noise")
     noise.add_argument("--noise", metavar="LEVELS", help="γ: 0,0.1,0.2 or 0:2:0.25 [8, to 3.5 × training]")
     kinds = ("gaussian", "uniform", "laplace", "dropout")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from descend.core import DescentProblem
 from descend.evaluation.layers import Batches, LayerLosses, measure
+from descend.evaluation.needed import Baseline, layers_needed
 from descend.evaluation.probes import Probed
 from descend.evaluation.satisfaction import verdict
 from descend.models.layered import LayeredModel
@@ -75,6 +76,7 @@ class Subject:
         shift: The kind of noise.
         batches: How samples become batches, and the device.
         probed: The model with linear probes, to be measured in the same forward passes; None without probes.
+        baseline: To whose full depth layers are held, evaluated on the same data; None for the model's own.
     """
 
     model: LayeredModel
@@ -89,6 +91,7 @@ class Subject:
     shift: str = "gaussian"
     batches: Batches = field(default_factory=Batches)
     probed: Probed | None = None
+    baseline: Baseline | None = None
 
     @property
     def curve(self) -> list[float]:
@@ -135,6 +138,13 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
         )
     for evaluator in evaluators:
         results |= evaluator(subject, levels)
+    results["layers_needed"], results["kept"] = layers_needed(
+        results["by_group"],
+        subject.baseline,
+        noise=float(subject.noise.level),
+        higher_is_better=subject.task.higher_is_better,
+        seconds=results["latency"].milliseconds if "latency" in results else None,
+    )
     entries = {name: result for name, result in results.items() if name in Summary.model_fields}
     summary = Summary(**content | entries)
     if folder is not None:

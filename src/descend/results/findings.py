@@ -3,14 +3,20 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
 from descend.results.base import ByLevel, Number, Part, Text
 
 WITHIN = (1, 2, 5)
-"""How far from full depth, in percent, `AnytimeCurve.first_within` looks."""
+"""How far from full depth, in percent, `AnytimeCurve.first_within` and `LayersNeeded` look."""
+
+KEPT_WITHIN = 2
+"""By how many percent a last layer may be worse than the baseline's and still keep its quality."""
+
+Kept = Literal["proven", "open", "broken"]
+"""Whether a last layer is within `KEPT_WITHIN` percent of a baseline's: certain, not known, or excluded."""
 
 
 class Histogram(Part):
@@ -87,6 +93,23 @@ class AnytimeCurve(Part):
             return max((layer + 1 for layer, loss in enumerate(losses) if not loss <= allowed), default=0)
 
         return cls(noise=noise, metric=list(metric), first_within={each: first(each) for each in WITHIN}, area=area)
+
+
+class LayersNeeded(Part):
+    """How many layers suffice at one noise level, with 95 % confidence.
+
+    Attributes:
+        baseline: To whose full depth layers are held, a run's folder; None for the model's own.
+        noise: The level γ.
+        within: For 1, 2 and 5 the smallest layer K such that K and all deeper layers are certain to be within that
+            percent of full depth, see `AnytimeCurve.of`; None where not even the last one is.
+        time: For 1, 2 and 5 the time to that layer as a share of the time to the last one; None where there is none.
+    """
+
+    baseline: str | None = None
+    noise: float
+    within: dict[int, int | None]
+    time: dict[int, float | None] = {}
 
 
 class Latency(Part):

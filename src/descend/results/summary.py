@@ -24,7 +24,17 @@ from descend.results.base import (
     nan_for_null,
     parse,
 )
-from descend.results.findings import AnytimeCurve, Exits, Latency, Probes, Ratios, SettledLayer, Speculation
+from descend.results.findings import (
+    AnytimeCurve,
+    Exits,
+    Kept,
+    Latency,
+    LayersNeeded,
+    Probes,
+    Ratios,
+    SettledLayer,
+    Speculation,
+)
 from descend.results.folder import read_json
 from descend.results.verdict import Verdict
 
@@ -115,6 +125,8 @@ class Summary(Verdict, Provenance, File):
         limits: For each layer 0 … L the share of the loss before that it may keep; None where nothing is asked.
         first_layer: The exit where the chain starts; the first constraint is on the layer after it.
         sigma: σ_x of the noise.
+        layers_needed: How many layers suffice at the training noise; None in files of older versions.
+        kept: γ → whether the last layer is within 2 % of the baseline's; empty without a baseline.
         latency: Measured time to each layer; None where it was not measured.
         probe: Linear probes.
         exit: Early exits.
@@ -152,6 +164,8 @@ class Summary(Verdict, Provenance, File):
     limits: OptionalNumbers = []
     first_layer: int | None = None
     sigma: float | None = None
+    layers_needed: LayersNeeded | None = None
+    kept: dict[float, Kept] = {}
     latency: Latency | None = None
     probe: Probes = Probes()
     exit: Exits | None = None

@@ -19,12 +19,22 @@ from descend.evaluation.evaluators import decided_texts, energies, input_metrics
 from descend.evaluation.exits import exits
 from descend.evaluation.latency import latency
 from descend.evaluation.layers import Batches, embedding_std, evenly, measure
+from descend.evaluation.needed import Baseline
 from descend.evaluation.probes import fit_probes
 from descend.evaluation.risk_control import check_risk
 from descend.evaluation.speculation import speculation
 from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.recipes import GENERATED, SHIFTS, Data, Recipe, Restored, Workload
-from descend.results import CERTIFIED_FILE, CONFIDENCE, ELSEWHERE, CertifiedExit, Summary
+from descend.results import (
+    CERTIFIED_FILE,
+    CONFIDENCE,
+    ELSEWHERE,
+    GROUPS_FILE,
+    CertifiedExit,
+    Summary,
+    read_groups,
+    read_summary,
+)
 from descend.results.card import write_card
 from descend.results.ownership import RESULTS, refuse_foreign
 from descend.run.describing import run_card
@@ -66,6 +76,7 @@ def evaluate(
     frames: int = 2,
     most: int | None = None,
     train_samples: int | None = None,
+    baseline: Path | None = None,
     loaded: Data | None = None,
 ) -> Summary:
     """Evaluate a run, or a classifier of Transformers, at every layer and noise level.
@@ -94,10 +105,13 @@ def evaluate(
         most: Evaluate on so many samples, taken evenly; by default on all.
         train_samples: Also measure the layers' losses on so many training samples, at the training noise, for
             ``train_losses.json``; by default on none.
+        baseline: The run to whose full depth layers are held, evaluated on the same data: the best plain training; by
+            default the model's own full depth.
         loaded: The run's own data, if they are loaded already.
 
     Raises:
-        InputError: If the folder holds no finished run and no classifier, or the data can't be what it is evaluated on.
+        InputError: If the folder holds no finished run and no classifier, or the data can't be what it is evaluated on,
+            or the baseline was evaluated on others.
     """
     refuse(
         (frames < 1, f"frames must be at least 1; got {frames}."),
@@ -130,6 +144,7 @@ def evaluate(
     carrier = folder / model if task is None else folder
     written = [place / name for name in RESULTS] + ([carrier / CERTIFIED_FILE] if risk is not None else [])
     refuse_foreign(written, "other data" if data is not None and task is None else "another folder")
+    known = None if baseline is None else read_baseline(baseline if place == folder else baseline / place.name)
     saved = of_run(folder, model) if task is None else of_transformers(folder, task, dataset, data)
     recipe, restored, network = saved.recipe, saved.restored, saved.restored.model
     classifies = isinstance(network, LayeredClassifier)
@@ -175,6 +190,7 @@ def evaluate(
         split=split,
         shift=shift,
         batches=saved.batches,
+        baseline=None if known is None else known.of((name, split, shift)),
     )
     evaluators: list[Evaluator] = [input_metrics, latency, energies, partial(pictures, count=frames)]
     evaluators.append(partial(decided_texts, tokenizer=restored.tokenizer, count=frames))
@@ -196,6 +212,18 @@ def evaluate(
     if task is None and place == folder:
         write_card(folder / model, run_card(folder, network.saved, checkpoint=model).text())
     return summary
+
+
+def read_baseline(folder: Path) -> Baseline:
+    """An evaluated run, or the folder in it of an evaluation on other data, as a baseline.
+
+    Raises:
+        InputError: If it was not evaluated.
+    """
+    summary, groups = read_summary(folder), read_groups(folder)
+    if groups is None:
+        raise InputError(f"the baseline {folder} has no {GROUPS_FILE}: evaluate it again.")
+    return Baseline(str(folder), (summary.dataset, summary.split, summary.shift), groups)
 
 
 def mean_metric(

@@ -1,0 +1,167 @@
+"""How many layers suffice, and whether the last one is as good as a baseline's, with confidence."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from scipy.stats import t as student
+
+from descend.errors import InputError
+from descend.jackknife import degrees_of_freedom, standard_error
+from descend.results import CONFIDENCE, ENOUGH_GROUPS, Groups, Kept, LayerGroups, LayersNeeded
+from descend.results.findings import KEPT_WITHIN, WITHIN
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """An evaluated model to whose full depth others are held: the best plain training of the same model.
+
+    Attributes:
+        name: Its folder.
+        data: The data set's name, its split, and the kind of noise.
+        groups: Its ``groups.json``.
+    """
+
+    name: str
+    data: tuple[str, str, str]
+    groups: Groups
+
+    def of(self, data: tuple[str, str, str]) -> Self:
+        """The baseline, for a model that is evaluated on these data.
+
+        Raises:
+            InputError: If the baseline was evaluated on others.
+        """
+        for ours, theirs, what in zip(data, self.data, ("data", "split", "noise"), strict=True):
+            if ours != theirs:
+                raise InputError(
+                    f"the baseline {self.name} was evaluated on the {what} {theirs}; this model on {ours}. Evaluate "
+                    "both on the same."
+                )
+        return self
+
+
+@dataclass(frozen=True)
+class Against:
+    """A model's layers against a full depth, at one noise level, by blocks of independent samples.
+
+    Attributes:
+        counts: Samples in each block, (B,).
+        scores: Sums of the metric's scores of each layer, (B, L+1).
+        full: Those of the full depth that they are held to, (B,).
+        root: Whether the metric is the root of the mean score.
+        higher_is_better: Whether more of it is better.
+    """
+
+    counts: np.ndarray
+    scores: np.ndarray
+    full: np.ndarray
+    root: bool
+    higher_is_better: bool
+
+    def excess(self, percent: float, confidence: float) -> tuple[np.ndarray, np.ndarray]:
+        r"""The ends of one-sided intervals of how far each layer is beyond a tolerance, both (L+1,).
+
+        With the mean score m_l of layer l and M of the full depth it is, for x = ``percent`` / 100,
+
+        .. math:: M - m_l - x \quad\text{or, where less is better,}\quad m_l - (1+x)\,M
+
+        with (1+x)² where the metric is the root of the mean score. It is linear in the scores, so samples are paired.
+        Below 0 the layer is within the tolerance. Intervals are the jackknife's over blocks, with Student's t.
+
+        Args:
+            percent: The tolerance: points of a metric that is better when higher, else relative to the full depth.
+            confidence: Of each end.
+
+        Returns:
+            The lower and the upper ends; NaN below `ENOUGH_GROUPS` blocks.
+        """
+        x = percent / 100
+        if self.higher_is_better:
+            sums = self.full[:, None] - self.scores - x * self.counts[:, None]
+        else:
+            sums = self.scores - (1 + x) ** (2 if self.root else 1) * self.full[:, None]
+        mean = sums.sum(0) / self.counts.sum()
+        if len(self.counts) < ENOUGH_GROUPS:
+            return np.full_like(mean, np.nan), np.full_like(mean, np.nan)
+        width = standard_error(sums, self.counts) * student.ppf(confidence, degrees_of_freedom(self.counts))
+        return mean - width, mean + width
+
+    def needed(self) -> dict[int, int | None]:
+        """For 1, 2 and 5 percent the smallest K from which on all layers are within it; None if none is.
+
+        The layers are tested one after the other from the last one on, until one is not within the tolerance: a fixed
+        sequence of tests, each at the full confidence (Maurer, Hothorn and Lehmacher, 1995). The confidence of 95 % is
+        that of the three percents together (Bonferroni).
+        """
+        smallest: dict[int, int | None] = {}
+        for percent in WITHIN:
+            _, high = self.excess(percent, 1 - (1 - CONFIDENCE) / len(WITHIN))
+            layer = len(high)
+            while layer and high[layer - 1] <= 0:
+                layer -= 1
+            smallest[percent] = layer if layer < len(high) else None
+        return smallest
+
+    def kept(self) -> Kept:
+        """Whether the last layer is within 2 percent of the full depth: proven, open, or broken if that is excluded."""
+        low, high = self.excess(KEPT_WITHIN, CONFIDENCE)
+        return "proven" if high[-1] <= 0 else "broken" if low[-1] > 0 else "open"
+
+
+def layers_needed(
+    groups: Groups, baseline: Baseline | None, *, noise: float, higher_is_better: bool, seconds: list[float] | None
+) -> tuple[LayersNeeded, dict[float, Kept]]:
+    """How many layers suffice, and at which noise levels the last one keeps the baseline's quality.
+
+    Args:
+        groups: Scores of every layer by blocks of samples.
+        baseline: To whose full depth layers are held; None for their own model's.
+        noise: The level γ at which layers are counted.
+        higher_is_better: Whether more of the metric is better.
+        seconds: The time to each layer; None where it was not measured.
+
+    Returns:
+        Both; without a baseline there is nothing to keep.
+
+    Raises:
+        InputError: If the baseline was evaluated on other samples or other noise.
+    """
+    ours = groups.layers
+    assert ours is not None
+    theirs = ours if baseline is None else _of_the_same(groups, baseline)
+    kept: dict[float, Kept] = {}
+    smallest: dict[int, int | None] = {}
+    for place, level in enumerate(ours.noise):
+        full = np.array(theirs.scores[theirs.noise.index(level)][-1])
+        against = Against(np.array(ours.counts), np.array(ours.scores[place]).T, full, groups.root, higher_is_better)
+        if baseline is not None:
+            kept[level] = against.kept()
+        if level == noise:
+            smallest = against.needed()
+    time = {
+        percent: None if layer is None or seconds is None else seconds[layer] / seconds[-1]
+        for percent, layer in smallest.items()
+    }
+    name = None if baseline is None else baseline.name
+    return LayersNeeded(baseline=name, noise=noise, within=smallest, time=time), kept
+
+
+def _of_the_same(groups: Groups, baseline: Baseline) -> LayerGroups:
+    """The layers of a baseline that was evaluated on the same samples."""
+    ours, theirs = groups.layers, baseline.groups.layers
+    if theirs is None or not theirs.scores:
+        raise InputError(f"the baseline {baseline.name} is from an older version: evaluate it again.")
+    assert ours is not None
+    if (ours.counts, groups.counts) != (theirs.counts, baseline.groups.counts):
+        raise InputError(
+            f"the baseline {baseline.name} was evaluated on {sum(theirs.counts)} samples in "
+            f"{len(baseline.groups.counts)} groups; this model on {sum(ours.counts)} in {len(groups.counts)}. Evaluate "
+            "both on the same data."
+        )
+    if missing := [f"{level:g}" for level in ours.noise if level not in theirs.noise]:
+        raise InputError(
+            f"the baseline {baseline.name} was not evaluated at the noise {', '.join(missing)}; evaluate both at the "
+            "same levels, by --noise."
+        )
+    return theirs
