@@ -134,6 +134,8 @@ def test_how_many_layers_suffice_in_words():
         "Layers that suffice, with 95% confidence, for the accuracy of the full depth of plain at γ = 1: 5 of 6 within "
         "2 % (84 % of the time), 4 of 6 within 5 %. Last layer within 2 % of it: certain at γ = 0, open at γ = 1."
     )
+    same = needed.model_copy(update={"within": {1: 3, 2: 3, 5: 3}, "time": {}})
+    assert "at γ = 1: 3 of 6 within 1 %. Last" in needed_sentence(Summary(**SUMMARY | known | {"layers_needed": same}))
     none = LayersNeeded(noise=1.0, within={1: None, 2: None, 5: None})
     assert needed_sentence(Summary(**SUMMARY | {"layers_needed": none})) == (
         "Layers that suffice: none is certain to have the accuracy of its own full depth within 5 %."

@@ -1,6 +1,7 @@
 """How many layers suffice, and whether the last one is as good as a baseline's, with confidence."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -8,7 +9,17 @@ from scipy.stats import t as student
 
 from descend.errors import InputError
 from descend.jackknife import degrees_of_freedom, standard_error
-from descend.results import CONFIDENCE, ENOUGH_GROUPS, Groups, Kept, LayerGroups, LayersNeeded
+from descend.results import (
+    CONFIDENCE,
+    ENOUGH_GROUPS,
+    GROUPS_FILE,
+    Groups,
+    Kept,
+    LayerGroups,
+    LayersNeeded,
+    read_groups,
+    read_summary,
+)
 from descend.results.findings import KEPT_WITHIN, WITHIN
 
 
@@ -25,6 +36,21 @@ class Baseline:
     name: str
     data: tuple[str, str, str]
     groups: Groups
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The files of an evaluation.
+
+        Args:
+            folder: An evaluated run, or the folder in it of an evaluation on other data.
+
+        Raises:
+            InputError: If there was none, or a file is damaged.
+        """
+        summary, groups = read_summary(folder), read_groups(folder)
+        if groups is None:
+            raise InputError(f"the baseline {folder} has no {GROUPS_FILE}: evaluate it again.")
+        return cls(str(folder), (summary.dataset, summary.split, summary.shift), groups)
 
     def of(self, data: tuple[str, str, str]) -> Self:
         """The baseline, for a model that is evaluated on these data.

@@ -61,9 +61,11 @@ def needed_sentence(summary: Summary) -> str:
         return (
             f"How many layers suffice is open: {summary.groups} groups of samples, at least {ENOUGH_GROUPS} are needed."
         )
-    parts = []
+    parts: list[str] = []
+    fewest = summary.depth + 1
     for percent, layer in needed.within.items():
-        if layer is not None:
+        if layer is not None and layer < fewest:
+            fewest = layer
             time = needed.time.get(percent)
             saved = "" if time is None else f" ({100 * time:.0f} % of the time)"
             parts.append(f"{layer} of {summary.depth} within {percent} %{saved}")

@@ -25,16 +25,7 @@ from descend.evaluation.risk_control import check_risk
 from descend.evaluation.speculation import speculation
 from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.recipes import GENERATED, SHIFTS, Data, Recipe, Restored, Workload
-from descend.results import (
-    CERTIFIED_FILE,
-    CONFIDENCE,
-    ELSEWHERE,
-    GROUPS_FILE,
-    CertifiedExit,
-    Summary,
-    read_groups,
-    read_summary,
-)
+from descend.results import CERTIFIED_FILE, CONFIDENCE, ELSEWHERE, CertifiedExit, Summary
 from descend.results.card import write_card
 from descend.results.ownership import RESULTS, refuse_foreign
 from descend.run.describing import run_card
@@ -144,7 +135,7 @@ def evaluate(
     carrier = folder / model if task is None else folder
     written = [place / name for name in RESULTS] + ([carrier / CERTIFIED_FILE] if risk is not None else [])
     refuse_foreign(written, "other data" if data is not None and task is None else "another folder")
-    known = None if baseline is None else read_baseline(baseline if place == folder else baseline / place.name)
+    known = None if baseline is None else Baseline.read(baseline if place == folder else baseline / place.name)
     saved = of_run(folder, model) if task is None else of_transformers(folder, task, dataset, data)
     recipe, restored, network = saved.recipe, saved.restored, saved.restored.model
     classifies = isinstance(network, LayeredClassifier)
@@ -212,18 +203,6 @@ def evaluate(
     if task is None and place == folder:
         write_card(folder / model, run_card(folder, network.saved, checkpoint=model).text())
     return summary
-
-
-def read_baseline(folder: Path) -> Baseline:
-    """An evaluated run, or the folder in it of an evaluation on other data, as a baseline.
-
-    Raises:
-        InputError: If it was not evaluated.
-    """
-    summary, groups = read_summary(folder), read_groups(folder)
-    if groups is None:
-        raise InputError(f"the baseline {folder} has no {GROUPS_FILE}: evaluate it again.")
-    return Baseline(str(folder), (summary.dataset, summary.split, summary.shift), groups)
 
 
 def mean_metric(

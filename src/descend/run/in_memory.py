@@ -19,6 +19,7 @@ from descend.evaluation.evaluate import evaluate as evaluate_subject
 from descend.evaluation.evaluators import input_metrics
 from descend.evaluation.latency import latency
 from descend.evaluation.layers import Batches, embedding_std
+from descend.evaluation.needed import Baseline
 from descend.extras import missing
 from descend.models.library import LibraryModel
 from descend.noise import GaussianNoise
@@ -56,6 +57,7 @@ def evaluate(
     seed: int = 0,
     batch_size: int | None = None,
     collate: Callable[[list[Any]], dict[str, Any]] | None = None,
+    baseline: str | Path | None = None,
 ) -> Summary:
     """Evaluate a model at every layer and noise level: is the loss lower at each layer, and how sure is that?
 
@@ -79,6 +81,8 @@ def evaluate(
         batch_size: Samples at a time; by default the trainer's, or 16.
         collate: Makes a batch of samples; by default the trainer's, or Transformers' ``default_data_collator``, which
             does not pad: for texts give ``DataCollatorWithPadding(tokenizer)``.
+        baseline: The folder of a model that was evaluated on the same samples, to whose full depth layers are held in
+            ``layers_needed`` and ``kept``: the best plain training; by default the model's own full depth.
 
     Returns:
         The summary, as in ``summary.json``: ``feasible``, ``verdict``, ``layer_losses``, ``values`` …
@@ -99,6 +103,7 @@ def evaluate(
             "expected no task: the trainer has one. Leave it out, or give the model without the trainer.",
         ),
     )
+    held_to = None if baseline is None else Baseline.read(Path(baseline))
     if isinstance(model, Trainer):
         batch_size = batch_size or model.args.eval_batch_size
     if trainer is None and isinstance(model, Trainer):
@@ -121,6 +126,8 @@ def evaluate(
         collate = RemoveColumnsCollator(collate, [*reads, PACKED])
     subject = _subject(trainer, objective, dataset, noise, seed, batch_size or 16, collate)
     subject = replace(subject, name=name, split=split)
+    if held_to is not None:
+        subject = replace(subject, baseline=held_to.of((name, split, subject.shift)))
     writes = trainer is None or trainer.is_world_process_zero()
     summary = evaluate_subject(subject, (input_metrics, latency), folder=folder if writes else None)
     if folder is not None and writes:
