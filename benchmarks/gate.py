@@ -1,0 +1,617 @@
+"""Which recipe makes inner layers useful and leaves the last one unharmed? The runs of docs/results/layers_plan.md.
+
+    python benchmarks/gate.py run --work FOLDER --models FOLDER --data FOLDER [--settings minilm …] [--part 0/2]
+    python benchmarks/gate.py show --work FOLDER
+
+A cell is one training run: setting, recipe, learning rate, seed. `run` does the cells that FOLDER does not hold yet:
+first the search of learning rates, then the seeds at the rates that it chose. Each cell is one file with the losses
+and scores of every test sample at every exit. Models are those of Transformers in FOLDER/minilm, FOLDER/dinov2 and
+FOLDER/smollm2, in single precision; data are aclImdb, MNIST's IDX files, Alpaca's JSON and UCSD Ped1.
+"""
+
+import argparse
+import copy
+import gzip
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+
+from descend import GaussianNoise, GeometricTarget, PrimalDual
+from descend.core import DescentProblem
+from descend.models import UT, UTConfig
+from descend.tasks.text import read_imdb, read_instructions
+from descend.tasks.text.instructions import prompt
+from descend.tasks.video import VideoDenoising, load_video
+
+SEARCH_SEED = 1000
+"""The seed of the search of learning rates, which no other run has."""
+
+RECIPES = ("plain", "two-stage", "linear-1", "linear-.05", "descent-.2", "descent-.8", "keep-last")
+"""Recipes that train the whole model. `plain` also gives both kinds of probes, which train beside it on detached layers."""
+
+
+@dataclass
+class Plan:
+    """A setting's numbers.
+
+    Attributes:
+        exits: The layers that are read, the last of them L.
+        steps: T of each run.
+        batch: Samples in a step.
+        rates: Learning rates of the search, for the model; heads have `HEADS` times that.
+        seeds: The seeds of the comparison.
+        cuts: K of the models that are cut and trained.
+        gamma: γ of the noisy evaluation; UT is trained with it too.
+        new: Whether the model is new, so that multipliers and keep-last start where they do for new models.
+    """
+
+    exits: tuple[int, ...]
+    steps: int
+    batch: int
+    rates: tuple[float, ...]
+    seeds: int
+    cuts: tuple[int, ...]
+    gamma: float = 1.0
+    new: bool = False
+
+
+PLANS = {
+    "minilm": Plan((0, 1, 2, 3, 4, 5, 6), 150, 16, (5e-5, 1e-4, 2e-4), 5, (2, 3, 4)),
+    "dinov2": Plan(tuple(range(13)), 200, 32, (2e-5, 5e-5, 1e-4), 5, (4, 6, 8)),
+    "smollm2": Plan((6, 12, 18, 24, 30), 60, 4, (2e-5, 5e-5), 3, (18, 24)),
+    "ut": Plan((1, 2, 3, 4, 5, 6, 7), 400, 4, (3e-4, 1e-3, 3e-3), 5, (2, 3, 4), 0.8, new=True),
+}
+HEADS = 10.0
+
+
+class Exits(nn.Module):
+    """A trunk and an own head for each exit; a setting says how states are made and losses taken.
+
+    Attributes:
+        trunk: The model.
+        heads: One for each of E exits.
+        probes: A second set, which is trained on detached states to say what the last exit says.
+    """
+
+    def __init__(self, trunk: nn.Module, heads: list[nn.Module]):
+        super().__init__()
+        self.trunk, self.heads = trunk, nn.ModuleList(heads)
+        self.probes = nn.ModuleList([copy.deepcopy(head) for head in heads[:-1]])
+
+
+class Setting:
+    """Data and model of a comparison."""
+
+    plan: Plan
+
+    def network(self, depth: int | None, seed: int) -> Exits:
+        """A model to train, cut to ``depth`` blocks if given."""
+        raise NotImplementedError
+
+    def batch(self, part: str, numbers: list[int]) -> dict[str, Tensor]:
+        """Inputs and ``target`` of samples of ``train``, ``validation`` or ``test``."""
+        raise NotImplementedError
+
+    def size(self, part: str) -> int:
+        """The number of samples of a part."""
+        raise NotImplementedError
+
+    def states(self, network: Exits, batch: dict[str, Tensor]) -> list[Tensor]:
+        """The states of the exits."""
+        raise NotImplementedError
+
+    def losses(self, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        """The losses of the samples of an exit's output, (N,); a language model's are of targets."""
+        return F.cross_entropy(logits, batch["target"], reduction="none")
+
+    def scores(self, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        """The metric of the samples, (N,): by default whether the class is right."""
+        return (logits.argmax(-1) == batch["target"]).float()
+
+    def per_sample(self, values: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        """Means over the targets of each sample, (B,)."""
+        return values
+
+    def read(self, head: nn.Module, state: Tensor, last: bool, detached: bool) -> Tensor:
+        """An exit's output."""
+        return head(state)
+
+    def embedding(self, network: Exits) -> Any:
+        """What noise is put on."""
+        return network.trunk
+
+
+class MiniLM(Setting):
+    """MiniLM on IMDb: mean pooling and a linear head for each exit."""
+
+    plan, length = PLANS["minilm"], 96
+
+    def __init__(self, models: Path, data: Path):
+        self.folder = models / "minilm"
+        tokenizer = AutoTokenizer.from_pretrained(self.folder)
+        parts = read_imdb(data / "imdb")
+        order = np.random.default_rng(0).permutation(len(parts["train"]))
+        rows = {"train": (parts["train"], order[:3200]), "validation": (parts["train"], order[3200:])}
+        rows["test"] = (parts["test"], np.random.default_rng(0).permutation(len(parts["test"]))[:1000])
+        self.parts = {}
+        for name, (texts, chosen) in rows.items():
+            texts = texts.select([int(number) for number in chosen])
+            coded = tokenizer(
+                list(texts["text"]), truncation=True, max_length=self.length, padding="max_length", return_tensors="pt"
+            )
+            self.parts[name] = coded["input_ids"], coded["attention_mask"], torch.tensor(list(texts["label"]))
+
+    def size(self, part: str) -> int:
+        return len(self.parts[part][0])
+
+    def batch(self, part: str, numbers: list[int]) -> dict[str, Tensor]:
+        ids, mask, target = (values[numbers] for values in self.parts[part])
+        longest = int(mask.sum(1).max())
+        return {"ids": ids[:, :longest], "mask": mask[:, :longest], "target": target}
+
+    def network(self, depth: int | None, seed: int) -> Exits:
+        trunk = AutoModel.from_pretrained(self.folder, dtype=torch.float32, add_pooling_layer=False)
+        if depth is not None:
+            trunk.encoder.layer = trunk.encoder.layer[:depth]
+        count = len(self.plan.exits) if depth is None else 1
+        torch.manual_seed(seed)
+        return Exits(trunk, [nn.Sequential(nn.Dropout(0.1), nn.Linear(384, 2)) for _ in range(count)])
+
+    def states(self, network: Exits, batch: dict[str, Tensor]) -> list[Tensor]:
+        output = network.trunk(input_ids=batch["ids"], attention_mask=batch["mask"], output_hidden_states=True)
+        mask = batch["mask"][..., None].float()
+        return [(hidden * mask).sum(1) / mask.sum(1) for hidden in output.hidden_states][-len(network.heads) :]
+
+
+class DINOv2(Setting):
+    """DINOv2-S on MNIST at 28×28 pixels, four patches: norm and a linear head on [CLS] and the mean patch."""
+
+    plan = PLANS["dinov2"]
+
+    def __init__(self, models: Path, data: Path):
+        self.folder = models / "dinov2"
+        sides = {side: _idx(data / "mnist" / f"{side}-images-idx3-ubyte.gz") for side in ("train", "t10k")}
+        labels = {side: _idx(data / "mnist" / f"{side}-labels-idx1-ubyte.gz") for side in ("train", "t10k")}
+        order = np.random.default_rng(0).permutation(len(labels["train"]))
+        chosen = {"train": ("train", order[:6000]), "validation": ("train", order[6000:])}
+        chosen["test"] = ("t10k", np.arange(len(labels["t10k"])))
+        self.parts = {
+            name: (torch.tensor(sides[side][rows]), torch.tensor(labels[side][rows].astype(np.int64)))
+            for name, (side, rows) in chosen.items()
+        }
+
+    def size(self, part: str) -> int:
+        return len(self.parts[part][1])
+
+    def batch(self, part: str, numbers: list[int]) -> dict[str, Tensor]:
+        images, target = (values[numbers] for values in self.parts[part])
+        pixels = (images.float() / 255 - 0.45) / 0.225
+        return {"pixels": pixels[:, None].expand(-1, 3, -1, -1), "target": target}
+
+    def network(self, depth: int | None, seed: int) -> Exits:
+        trunk = AutoModel.from_pretrained(self.folder, dtype=torch.float32)
+        if depth is not None:
+            trunk.encoder.layer = trunk.encoder.layer[:depth]
+        count = len(self.plan.exits) if depth is None else 1
+        torch.manual_seed(seed)
+        return Exits(trunk, [_PatchHead(trunk.layernorm, 10) for _ in range(count)])
+
+    def states(self, network: Exits, batch: dict[str, Tensor]) -> list[Tensor]:
+        output = network.trunk(pixel_values=batch["pixels"], output_hidden_states=True)
+        return list(output.hidden_states)[-len(network.heads) :]
+
+
+class _PatchHead(nn.Module):
+    def __init__(self, norm: nn.LayerNorm, classes: int):
+        super().__init__()
+        self.norm, self.linear = copy.deepcopy(norm), nn.Linear(2 * norm.normalized_shape[0], classes)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        hidden = self.norm(hidden)
+        return self.linear(torch.cat([hidden[:, 0], hidden[:, 1:].mean(1)], -1))
+
+
+class SmolLM2(Setting):
+    """SmolLM2-135M on Alpaca: a norm and a translator for each inner exit, and the one wide head of the model."""
+
+    plan, length, sampled = PLANS["smollm2"], 48, 64
+
+    def __init__(self, models: Path, data: Path):
+        self.folder = models / "smollm2"
+        tokenizer = AutoTokenizer.from_pretrained(self.folder)
+        rows = read_instructions(data / "alpaca" / "alpaca_data.json").rows
+        coded = []
+        for row in rows:
+            asked = tokenizer(prompt(tokenizer, row["instruction"], row["input"]))["input_ids"]
+            answer = tokenizer(row["output"])["input_ids"]
+            if len(asked) + 8 <= self.length:
+                tokens = (asked + answer)[: self.length]
+                coded.append((tokens, len(asked)))
+        order = np.random.default_rng(0).permutation(len(coded))
+        cuts = {"train": order[:600], "validation": order[600:700], "test": order[700:900]}
+        self.parts = {name: [coded[number] for number in chosen] for name, chosen in cuts.items()}
+
+    def size(self, part: str) -> int:
+        return len(self.parts[part])
+
+    def batch(self, part: str, numbers: list[int]) -> dict[str, Tensor]:
+        rows = [self.parts[part][number] for number in numbers]
+        longest = max(len(tokens) for tokens, _ in rows)
+        ids = torch.zeros(len(rows), longest, dtype=torch.long)
+        wanted, mask = torch.full_like(ids, -100), torch.zeros_like(ids)
+        for row, (tokens, asked) in enumerate(rows):
+            ids[row, : len(tokens)], mask[row, : len(tokens)] = torch.tensor(tokens), 1
+            wanted[row, asked - 1 : len(tokens) - 1] = torch.tensor(tokens[asked:])
+        places = (wanted != -100).flatten().nonzero().flatten()
+        owners = (places // longest).long()
+        return {"ids": ids, "mask": mask, "places": places, "target": wanted.flatten()[places], "owners": owners}
+
+    def network(self, depth: int | None, seed: int) -> Exits:
+        trunk = AutoModelForCausalLM.from_pretrained(self.folder, dtype=torch.float32)
+        width = trunk.config.hidden_size
+        if depth is not None:
+            trunk.model.layers = trunk.model.layers[:depth]
+            return Exits(trunk, [_Translator(trunk.model.norm, None)])
+        inner: list[nn.Module] = [_Translator(trunk.model.norm, width) for _ in self.plan.exits[:-1]]
+        return Exits(trunk, [*inner, _Translator(trunk.model.norm, None)])
+
+    def states(self, network: Exits, batch: dict[str, Tensor]) -> list[Tensor]:
+        base, kept = network.trunk.model, []
+        wanted = self.plan.exits if len(network.heads) > 1 else (len(base.layers),)
+        hooks = [
+            base.layers[exit - 1].register_forward_hook(
+                lambda module, args, output: kept.append(output if isinstance(output, Tensor) else output[0])
+            )
+            for exit in wanted
+        ]
+        base(input_ids=batch["ids"], attention_mask=batch["mask"], use_cache=False)
+        for hook in hooks:
+            hook.remove()
+        return [hidden.flatten(0, 1)[batch["places"]] for hidden in kept]
+
+    def read(self, head: nn.Module, state: Tensor, last: bool, detached: bool) -> Tensor:
+        weight = self.wide.detach() if detached else self.wide
+        return F.linear(head(state), weight)
+
+    def per_sample(self, values: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        count = int(batch["owners"].max()) + 1
+        sums = torch.zeros(count).index_add(0, batch["owners"], values.float())
+        return sums / torch.zeros(count).index_add(0, batch["owners"], torch.ones(len(values)))
+
+
+class _Translator(nn.Module):
+    def __init__(self, norm: nn.Module, width: int | None):
+        super().__init__()
+        self.norm = copy.deepcopy(norm)
+        self.translate = nn.Identity() if width is None else nn.Linear(width, width, bias=False)
+        if width is not None:
+            nn.init.eye_(self.translate.weight)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.norm(self.translate(hidden))
+
+
+class Video(Setting):
+    """UT on Ped1, trained with noise; inner exits have a linear readout that starts as the identity."""
+
+    plan, task = PLANS["ut"], VideoDenoising()
+
+    def __init__(self, models: Path, data: Path):
+        folder = data / "video" / "UCSD_Anomaly_Dataset.v1p2" / "UCSDped1" / "Test"
+        video = load_video(str(folder), 5, stride=5, validation_share=0.25)
+        self.parts = {"train": video.train, "validation": video.validation, "test": video.test}
+        self.sigma = video.sigma
+
+    def size(self, part: str) -> int:
+        return len(self.parts[part])
+
+    def batch(self, part: str, numbers: list[int]) -> dict[str, Tensor]:
+        patches = torch.stack([torch.as_tensor(self.parts[part][number]["patches"]) for number in numbers])
+        return {"patches": patches, "target": patches}
+
+    def network(self, depth: int | None, seed: int) -> Exits:
+        torch.manual_seed(seed)
+        trunk = UT(UTConfig(depth=depth or len(self.plan.exits)))
+        inner: list[nn.Module] = [_identity(256) for _ in self.plan.exits[:-1]] if depth is None else []
+        return Exits(trunk, [*inner, nn.Identity()])
+
+    def states(self, network: Exits, batch: dict[str, Tensor]) -> list[Tensor]:
+        return list(network.trunk.predictions(batch["patches"]))[-len(network.heads) :]
+
+    def losses(self, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        return self.task.losses(logits, batch["target"])
+
+    def scores(self, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        return self.task.score(logits, batch["target"])
+
+
+def _identity(width: int) -> nn.Linear:
+    layer = nn.Linear(width, width)
+    nn.init.eye_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _idx(path: Path) -> np.ndarray:
+    content = gzip.decompress(path.read_bytes())
+    dimensions = content[3]
+    shape = [int.from_bytes(content[4 + 4 * place : 8 + 4 * place], "big") for place in range(dimensions)]
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
+
+
+SETTINGS: dict[str, Callable[[Path, Path], Setting]] = {
+    "minilm": MiniLM, "dinov2": DINOv2, "smollm2": SmolLM2, "ut": Video,
+}  # fmt: skip
+
+
+class KeepLast:
+    """The weight c of inner layers by which the last loss stays within ε of a reference's, see the plan."""
+
+    def __init__(self, steps: int, start: float, reference: list[float], epsilon: float = 0.02):
+        self.steps, self.log_c, self.reference, self.epsilon = steps, math.log(start), reference, epsilon
+        self.harm = self.scale = 0.0
+        self.seen, self.excess = 0, 0.5
+
+    def weight(self) -> float:
+        return min(1.0, math.exp(self.log_c - min(3.0, max(-1.0, self.excess - 0.5))))
+
+    def observe(self, last: float) -> None:
+        decay = min(0.95, self.seen / (self.seen + 1))
+        expected = self.reference[self.seen]
+        self.seen += 1
+        self.harm = decay * self.harm + (1 - decay) * (last - expected)
+        self.scale = decay * self.scale + (1 - decay) * expected
+        self.excess = self.harm / self.scale / (self.epsilon * self.steps / self.seen)
+        moved = self.log_c + 8 / self.steps * min(0.5, max(-2.0, 0.5 - self.excess))
+        self.log_c = min(0.0, max(math.log(0.008), moved))
+
+
+def train(setting: Setting, recipe: str, rate: float, seed: int) -> tuple[Exits, dict[str, Any]]:
+    """Train one cell; returns the model, and what it cost."""
+    plan, began = setting.plan, time.monotonic()
+    cut = int(recipe.removeprefix("cut-")) if recipe.startswith("cut-") else None
+    network = setting.network(cut, seed)
+    steps = plan.steps // 2 if recipe == "keep-last" else plan.steps
+    reference: list[float] = []
+    if recipe == "keep-last":  # its reference takes the other half of the cost
+        stage(setting, setting.network(None, seed), "plain", rate, seed, steps, reference)
+        stage(setting, network, recipe, rate, seed, steps, reference)
+    elif recipe == "two-stage":
+        first = 2 * steps // 3
+        stage(setting, network, "plain", rate, seed, first, [])
+        stage(setting, network, "linear-.1", rate, seed + 1, steps - first, [])
+    else:
+        stage(setting, network, recipe, rate, seed, steps, reference)
+    return network, {"seconds": round(time.monotonic() - began, 1)}
+
+
+def stage(setting: Setting, network: Exits, recipe: str, rate: float, seed: int, steps: int, last: list[float]) -> None:
+    """Train for some steps, with one schedule of the learning rate; `last` gets, or for keep-last holds, f_L by step."""
+    plan, exits = setting.plan, setting.plan.exits
+    count = len(network.heads)
+    if isinstance(setting, SmolLM2):
+        setting.wide = network.trunk.lm_head.weight
+    heads = [*network.heads.parameters(), *network.probes.parameters()]
+    groups = [{"params": list(network.trunk.parameters()), "lr": rate}, {"params": heads, "lr": HEADS * rate}]
+    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / max(1, steps // 10)) * (1 - step / steps)
+    )
+    dual, keep = None, None
+    if recipe.startswith("descent-"):
+        target = GeometricTarget(float(recipe.removeprefix("descent-")))
+        options = {} if plan.new else {"start": 0.0}
+        problem = DescentProblem(count - 1, target=target)
+        dual = PrimalDual(problem, optimizer="price", horizon=steps, options=options)
+    if recipe == "keep-last":
+        keep = KeepLast(steps, 1.0 if plan.new else 0.025, last)
+    scale = float(recipe.removeprefix("linear-")) if recipe.startswith("linear-") else 1.0
+    noise = GaussianNoise(plan.gamma, setting.sigma, seed) if isinstance(setting, Video) else None
+    network.train()
+    torch.manual_seed(seed)
+    for step, numbers in enumerate(batches(setting.size("train"), plan.batch, seed, steps)):
+        batch = setting.batch("train", numbers)
+        if noise is not None:
+            noise.begin(step)
+        states = noisy_states(setting, network, batch, noise, None)
+        plain = recipe in ("plain",) or recipe.startswith("cut-")
+        outputs, values = [], []
+        for place, (head, state) in enumerate(zip(network.heads, states, strict=True)):
+            final = place == count - 1
+            detached = plain and not final
+            chosen, batch_here = (state, batch) if final else sampled(setting, state, batch)
+            output = setting.read(head, chosen.detach() if detached else chosen, final, detached)
+            outputs.append(output)
+            values.append(setting.losses(output, batch_here).mean())
+        losses = torch.stack(values)
+        if dual is not None:
+            weights = dual.weights.to(losses)
+        elif plain:
+            weights = torch.ones(count)
+        else:
+            c = keep.weight() if keep is not None else scale
+            weights = torch.tensor([c * exit / exits[-1] for exit in exits])
+            weights[-1] = 1.0
+        loss = torch.dot(weights, losses)
+        if plain and count > 1 and not isinstance(setting, SmolLM2 | Video):
+            said = outputs[-1].detach().softmax(-1)
+            for probe, state in zip(network.probes, states[:-1], strict=True):
+                loss = loss + F.cross_entropy(setting.read(probe, state.detach(), False, True), said)
+        loss.backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        if dual is not None:
+            dual.observe(losses.detach())
+            dual.step()
+        if keep is not None:
+            keep.observe(losses[-1].item())
+        elif recipe == "plain":
+            last.append(losses[-1].item())
+
+
+def sampled(setting: Setting, state: Tensor, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Inner exits of a language model see a sample of the targets."""
+    if not isinstance(setting, SmolLM2) or len(state) <= setting.sampled:
+        return state, batch
+    rows = torch.randperm(len(state))[: setting.sampled]
+    return state[rows], batch | {"target": batch["target"][rows]}
+
+
+def noisy_states(
+    setting: Setting, network: Exits, batch: dict[str, Tensor], noise: GaussianNoise | None, numbers: list[int] | None
+) -> list[Tensor]:
+    """The states of a batch with noise on the embedding."""
+    if noise is None:
+        return setting.states(network, batch)
+    with noise.on(setting.embedding(network), indices=numbers):
+        return setting.states(network, batch)
+
+
+def batches(size: int, batch: int, seed: int, steps: int) -> Iterator[list[int]]:
+    """The samples of each step: a new order every epoch, the same for all recipes."""
+    order: list[int] = []
+    rng = np.random.default_rng(seed)
+    for _ in range(steps):
+        while len(order) < batch:
+            order += rng.permutation(size).tolist()
+        yield order[:batch]
+        order = order[batch:]
+
+
+@torch.no_grad()
+def measure(setting: Setting, network: Exits, part: str, gamma: float) -> dict[str, np.ndarray]:
+    """Losses and scores of every sample at every exit, (N, E), and at the distilled probes."""
+    network.eval()
+    if isinstance(setting, SmolLM2):
+        setting.wide = network.trunk.lm_head.weight
+    noise = GaussianNoise(gamma, spread(setting, network), seed=7) if gamma else None
+    numbers, rows = list(range(setting.size(part))), {"losses": [], "scores": [], "distilled": []}
+    if gamma and not isinstance(setting, Video):
+        numbers = numbers[: len(numbers) // 2]
+    for start in range(0, len(numbers), 50):
+        chosen = numbers[start : start + 50]
+        batch = setting.batch(part, chosen)
+        states = noisy_states(setting, network, batch, noise, chosen)
+        outputs = [
+            setting.read(head, state, place == len(states) - 1, False)
+            for place, (head, state) in enumerate(zip(network.heads, states, strict=True))
+        ]
+        rows["losses"].append(torch.stack([setting.per_sample(setting.losses(o, batch), batch) for o in outputs], 1))
+        rows["scores"].append(torch.stack([setting.per_sample(setting.scores(o, batch), batch) for o in outputs], 1))
+        if len(outputs) > 1 and not isinstance(setting, SmolLM2 | Video):
+            outputs = [setting.read(head, state, False, False) for head, state in zip(network.probes, states, strict=False)]
+            rows["distilled"].append(torch.stack([setting.losses(output, batch) for output in outputs], 1))
+    return {name: torch.cat(values).numpy().astype(np.float32) for name, values in rows.items() if values}
+
+
+@torch.no_grad()
+def spread(setting: Setting, network: Exits) -> float:
+    """σ_x, the standard deviation of the input embedding on 64 training samples."""
+    if isinstance(setting, Video):
+        return setting.sigma
+    seen: list[Tensor] = []
+    hook = network.trunk.get_input_embeddings().register_forward_hook(lambda module, args, output: seen.append(output))
+    setting.states(network, setting.batch("train", list(range(64))))
+    hook.remove()
+    return seen[0].float().std().item()
+
+
+def cell_file(work: Path, name: str, recipe: str, rate: float, seed: int) -> Path:
+    return work / f"{name}_{recipe}_{rate:g}_{seed}.npz"
+
+
+def do(setting: Setting, work: Path, name: str, recipe: str, rate: float, seed: int) -> None:
+    """Carry out a cell, unless its file is there."""
+    file = cell_file(work, name, recipe, rate, seed)
+    if file.is_file():
+        return
+    network, cost = train(setting, recipe, rate, seed)
+    found: dict[str, Any] = {"cost": json.dumps(cost)}
+    found["validation"] = measure(setting, network, "validation", 0.8 if name == "ut" else 0.0)["losses"].mean(0)
+    if seed != SEARCH_SEED:
+        for level in (0.0, setting.plan.gamma):
+            for key, values in measure(setting, network, "test", level).items():
+                found[f"{key}_{level:g}"] = values
+    part = file.with_suffix(".part.npz")
+    np.savez_compressed(part, **found)
+    part.rename(file)
+    shown = " ".join(f"{value:.4g}" for value in found["validation"])
+    print(f"{name} {recipe} {rate:g} seed {seed}: {cost['seconds']} s, validation losses {shown}", flush=True)
+
+
+def chosen_rate(work: Path, name: str, recipe: str) -> float | None:
+    """The learning rate of a recipe: the last loss within 2 % of plain training's best, then the least mean; None if unknown."""
+    plan, losses = PLANS[name], {}
+    for each in (recipe, "plain"):
+        for rate in plan.rates:
+            file = cell_file(work, name, each, rate, SEARCH_SEED)
+            if not file.is_file():
+                return None
+            losses[each, rate] = np.load(file)["validation"]
+    best = min(losses["plain", rate][-1] for rate in plan.rates)
+    if recipe == "plain":
+        return min(plan.rates, key=lambda rate: losses["plain", rate][-1])
+    kept = [rate for rate in plan.rates if losses[recipe, rate][-1] <= 1.02 * best]
+    if kept:
+        return min(kept, key=lambda rate: losses[recipe, rate].mean())
+    return min(plan.rates, key=lambda rate: losses[recipe, rate][-1])
+
+
+def run(args: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    args.work.mkdir(parents=True, exist_ok=True)
+    part, parts = map(int, args.part.split("/"))
+    for name in args.settings:
+        setting, plan = SETTINGS[name](args.models, args.data), PLANS[name]
+        cells = [(recipe, rate, SEARCH_SEED) for rate in plan.rates for recipe in RECIPES]
+        for place, cell in enumerate(cells):
+            if place % parts == part:
+                do(setting, args.work, name, *cell)
+        later = [(recipe, seed) for seed in range(plan.seeds) for recipe in (*RECIPES, *(f"cut-{k}" for k in plan.cuts))]
+        for place, (recipe, seed) in enumerate(later):
+            if place % parts != part:
+                continue
+            while (rate := chosen_rate(args.work, name, "plain" if recipe.startswith("cut-") else recipe)) is None:
+                time.sleep(20)  # another part still searches
+            do(setting, args.work, name, recipe, rate, seed)
+
+
+def show(args: argparse.Namespace) -> None:
+    for name, plan in PLANS.items():
+        for level in (0.0, plan.gamma):
+            print(f"\n{name}, γ = {level:g}: mean test loss at exits {plan.exits}, over seeds")
+            for recipe in (*RECIPES, *(f"cut-{k}" for k in plan.cuts)):
+                rate = chosen_rate(args.work, name, "plain" if recipe.startswith("cut-") else recipe)
+                files = [cell_file(args.work, name, recipe, rate or 0.0, seed) for seed in range(plan.seeds)]
+                rows = [np.load(file)[f"losses_{level:g}"].mean(0) for file in files if file.is_file()]
+                if rows:
+                    mean = np.mean(rows, 0)
+                    print(f"  {recipe:11s} {rate:g} ({len(rows)}) " + " ".join(f"{value:.4f}" for value in mean))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("command", choices=["run", "show"])
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--models", type=Path, default=Path("models"))
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--settings", nargs="+", choices=list(PLANS), default=list(PLANS))
+    parser.add_argument("--part", default="0/1", help="which share of the cells, such as 0/2 [%(default)s]")
+    args = parser.parse_args()
+    {"run": run, "show": show}[args.command](args)
+
+
+if __name__ == "__main__":
+    main()
