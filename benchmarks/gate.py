@@ -37,7 +37,7 @@ SEARCH_SEED = 1000
 """The seed of the search of learning rates, which no other run has."""
 
 RECIPES = ("plain", "two-stage", "linear-1", "linear-.05", "descent-.2", "descent-.8", "keep-last")
-"""Recipes that train the whole model. `plain` also gives both kinds of probes, which train beside it on detached layers."""
+"""Recipes that train the whole model. `plain` also gives both kinds of probes, trained on its detached layers."""
 
 
 @dataclass
@@ -396,7 +396,7 @@ def train(setting: Setting, recipe: str, rate: float, seed: int) -> tuple[Exits,
 
 
 def stage(setting: Setting, network: Exits, recipe: str, rate: float, seed: int, steps: int, last: list[float]) -> None:
-    """Train for some steps, with one schedule of the learning rate; `last` gets, or for keep-last holds, f_L by step."""
+    """Train for some steps with one schedule of the rate; `last` gets, or for keep-last holds, f_L by step."""
     plan, exits = setting.plan, setting.plan.exits
     count = len(network.heads)
     if isinstance(setting, SmolLM2):
@@ -511,7 +511,9 @@ def measure(setting: Setting, network: Exits, part: str, gamma: float) -> dict[s
         rows["losses"].append(torch.stack([setting.per_sample(setting.losses(o, batch), batch) for o in outputs], 1))
         rows["scores"].append(torch.stack([setting.per_sample(setting.scores(o, batch), batch) for o in outputs], 1))
         if len(outputs) > 1 and not isinstance(setting, SmolLM2 | Video):
-            outputs = [setting.read(head, state, False, False) for head, state in zip(network.probes, states, strict=False)]
+            outputs = [
+                setting.read(head, state, False, False) for head, state in zip(network.probes, states, strict=False)
+            ]
             rows["distilled"].append(torch.stack([setting.losses(output, batch) for output in outputs], 1))
     return {name: torch.cat(values).numpy().astype(np.float32) for name, values in rows.items() if values}
 
@@ -552,7 +554,7 @@ def do(setting: Setting, work: Path, name: str, recipe: str, rate: float, seed: 
 
 
 def chosen_rate(work: Path, name: str, recipe: str) -> float | None:
-    """The learning rate of a recipe: the last loss within 2 % of plain training's best, then the least mean; None if unknown."""
+    """The rate with the last loss within 2 % of plain training's best and the least mean; None if not all are done."""
     plan, losses = PLANS[name], {}
     for each in (recipe, "plain"):
         for rate in plan.rates:
@@ -579,7 +581,9 @@ def run(args: argparse.Namespace) -> None:
         for place, cell in enumerate(cells):
             if place % parts == part:
                 do(setting, args.work, name, *cell)
-        later = [(recipe, seed) for seed in range(plan.seeds) for recipe in (*RECIPES, *(f"cut-{k}" for k in plan.cuts))]
+        later = [
+            (recipe, seed) for seed in range(plan.seeds) for recipe in (*RECIPES, *(f"cut-{k}" for k in plan.cuts))
+        ]
         for place, (recipe, seed) in enumerate(later):
             if place % parts != part:
                 continue

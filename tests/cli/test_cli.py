@@ -152,7 +152,8 @@ def test_a_single_level_is_told_once(pair):
 def test_compare_and_report_write_one_page(capsys, tmp_path, pair):
     out, _ = words(capsys, "compare", *map(str, pair), "--out", str(tmp_path / "both"))
     page = tmp_path / "both" / "report.html"
-    assert out == f"{page}\n"
+    assert out.splitlines()[-1] == str(page)
+    assert [line.split(". ")[0] for line in out.splitlines()[:-1]] == [f"{pair[0]} (erm)", f"{pair[1]} (constrained)"]
     runs = json.loads((tmp_path / "both" / "summary.json").read_text())["runs"]
     assert runs == [json.loads((run / "summary.json").read_text()) for run in pair]
     assert [run["method"] for run in runs] == ["erm", "constrained"]

@@ -111,7 +111,14 @@ def compare(words: Sequence[str]) -> None:
             "--out": dict(type=Path, required=True, help="folder for summary.json and report.html"),
         },
     )
-    print(compare_runs(options.runs, options.out))
+    page = compare_runs(options.runs, options.out)
+    from descend.evaluation.needed import held_to_plain
+    from descend.results.wording import needed_sentence
+
+    for run, summary in zip(options.runs, held_to_plain(options.runs), strict=True):
+        if words := needed_sentence(summary):
+            print(f"{run} ({summary.method}). {words}")
+    print(page)
 
 
 def report(words: Sequence[str]) -> None:

@@ -1,5 +1,7 @@
 """How many layers suffice, and whether the last one is as good as a baseline's, with confidence."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -17,6 +19,7 @@ from descend.results import (
     Kept,
     LayerGroups,
     LayersNeeded,
+    Summary,
     read_groups,
     read_summary,
 )
@@ -171,6 +174,33 @@ def layers_needed(
     }
     name = None if baseline is None else baseline.name
     return LayersNeeded(baseline=name, noise=noise, within=smallest, time=time), kept
+
+
+def held_to_plain(folders: Sequence[Path]) -> list[Summary]:
+    """The summaries of evaluated runs, with layers held to the full depth of the plain training among them.
+
+    That is the run of ``erm`` with the same seed, or the first of them. It is held to its own full depth itself, and so
+    are runs without one, or evaluated otherwise than it.
+    """
+    summaries = [read_summary(folder) for folder in folders]
+    plain = {
+        summary.seed: folder for folder, summary in zip(folders, summaries, strict=True) if summary.method == "erm"
+    }
+    held = []
+    for folder, summary in zip(folders, summaries, strict=True):
+        baseline, groups = plain.get(summary.seed, next(iter(plain.values()), folder)), read_groups(folder)
+        if baseline != folder and groups is not None and groups.layers is not None and groups.layers.scores:
+            with suppress(InputError):  # of other data: its own full depth stays
+                needed, kept = layers_needed(
+                    groups,
+                    Baseline.read(baseline).of((summary.dataset, summary.split, summary.shift)),
+                    noise=summary.train_noise,
+                    higher_is_better=summary.higher_is_better,
+                    seconds=summary.latency.milliseconds if summary.latency else None,
+                )
+                summary = summary.model_copy(update={"layers_needed": needed, "kept": kept})
+        held.append(summary)
+    return held
 
 
 def _of_the_same(groups: Groups, baseline: Baseline) -> LayerGroups:
