@@ -403,7 +403,7 @@ def make_seeds(home: Path) -> None:
     ):
         if main(command):
             raise SystemExit(f"could not make an undamaged input: descend {' '.join(command)}")
-    if reproduce(["figure-11", "figure-12", "figure-16", "--scale", "smoke", "--out", str(home / "study")]):
+    if reproduce(["figure-11", "--scale", "smoke", "--out", str(home / "study")]):
         raise SystemExit("could not make an undamaged input: a study")
     (home / "checkpoint").mkdir()
     shutil.copytree(home / "run" / "checkpoint-3", home / "checkpoint" / "checkpoint-3")
