@@ -48,9 +48,10 @@ class Plan:
         exits: The layers that are read, the last of them L.
         steps: T of each run.
         batch: Samples in a step.
-        rates: Learning rates of the search, for the model; heads have `HEADS` times that.
+        rates: Learning rates of the search, for the model.
         seeds: The seeds of the comparison.
         cuts: K of the models that are cut and trained.
+        heads: The rate of heads is so many times the model's.
         gamma: γ of the noisy evaluation; UT is trained with it too.
         new: Whether the model is new, so that multipliers and keep-last start where they do for new models.
     """
@@ -61,6 +62,7 @@ class Plan:
     rates: tuple[float, ...]
     seeds: int
     cuts: tuple[int, ...]
+    heads: float = 10.0
     gamma: float = 1.0
     new: bool = False
 
@@ -68,10 +70,9 @@ class Plan:
 PLANS = {
     "minilm": Plan((0, 1, 2, 3, 4, 5, 6), 150, 16, (5e-5, 1e-4, 2e-4), 5, (2, 3, 4)),
     "dinov2": Plan(tuple(range(13)), 200, 32, (2e-5, 5e-5, 1e-4), 5, (4, 6, 8)),
-    "smollm2": Plan((6, 12, 18, 24, 30), 60, 4, (2e-5, 5e-5), 3, (18, 24)),
-    "ut": Plan((1, 2, 3, 4, 5, 6, 7), 400, 4, (3e-4, 1e-3, 3e-3), 5, (2, 3, 4), 0.8, new=True),
+    "smollm2": Plan((6, 12, 18, 24, 30), 60, 4, (2e-5, 5e-5), 3, (18, 24), 5.0),
+    "ut": Plan((1, 2, 3, 4, 5, 6, 7), 400, 4, (3e-4, 1e-3, 3e-3), 5, (2, 3, 4), 1.0, 0.8, new=True),
 }
-HEADS = 10.0
 
 
 class Exits(nn.Module):
@@ -402,7 +403,7 @@ def stage(setting: Setting, network: Exits, recipe: str, rate: float, seed: int,
     if isinstance(setting, SmolLM2):
         setting.wide = network.trunk.lm_head.weight
     heads = [*network.heads.parameters(), *network.probes.parameters()]
-    groups = [{"params": list(network.trunk.parameters()), "lr": rate}, {"params": heads, "lr": HEADS * rate}]
+    groups = [{"params": list(network.trunk.parameters()), "lr": rate}, {"params": heads, "lr": plan.heads * rate}]
     optimizer = torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / max(1, steps // 10)) * (1 - step / steps)
