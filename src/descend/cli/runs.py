@@ -38,9 +38,7 @@ def evaluate(words: Sequence[str]) -> None:
     from descend.results.wording import needed_sentence
     from descend.run.in_memory import draw_page
 
-    print(line_of(summary))
-    if words := needed_sentence(summary):
-        print(words)
+    print(f"{line_of(summary)} {needed_sentence(summary)}".rstrip())
     if summary.exit is not None:
         print(summary.exit.sentence(summary.metric))
     if summary.speculation is not None:
