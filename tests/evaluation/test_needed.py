@@ -12,7 +12,7 @@ from descend.results.wording import needed_sentence
 
 def against(scores: np.ndarray, full: np.ndarray, **more: bool) -> Against:
     """Scores (B, L+1) and those of full depth (B,), ten samples in each block."""
-    settings = {"root": False, "higher_is_better": False} | more
+    settings = {"root": False, "higher_is_better": False, "groups": 10**6} | more
     return Against(np.full(len(full), 10), 10 * scores, 10 * full, **settings)
 
 
@@ -32,7 +32,7 @@ def test_intervals_by_hand():
 
 def test_unequal_blocks_weigh_by_their_samples():
     counts, scores = np.array([1, 3, 6] * 5), np.arange(15.0)[:, None] * np.array([[1], [3], [6]] * 5)
-    one = Against(counts, scores, np.zeros(15), False, False)
+    one = Against(counts, scores, np.zeros(15), False, False, 15)
     low, high = one.excess(1, 0.9)
     assert (low + high)[0] / 2 == pytest.approx(scores.sum() / counts.sum())
 
@@ -76,7 +76,27 @@ def test_a_layer_beyond_the_tolerance_is_seldom_said_to_suffice():
     assert wrong / draws < 0.05 + 3 * (0.05 * 0.95 / draws) ** 0.5
 
 
-DATA = ("imdb", "test", "gaussian")
+DATA = ("imdb", "test", "gaussian", "accuracy")
+
+
+def test_answers_that_seldom_differ_prove_little():
+    """A layer that loses 2 % of what full depth answers rightly mostly loses none of a few texts."""
+    rng, wrong = np.random.default_rng(4), {30: 0, 300: 0}
+    for count in wrong:
+        for _ in range(1000):
+            right = (rng.random((count, 1)) > 0.0201).astype(float)
+            blocks = np.arange(count) % 30
+            sums, counts = np.zeros((30, 1)), np.bincount(blocks).astype(float)
+            np.add.at(sums, blocks, right)
+            one = Against(counts, np.concatenate([sums, counts[:, None]], 1), counts, False, True, count)
+            wrong[count] += one.needed()[2] == 0
+    assert max(wrong.values()) <= 1000 * 0.05, wrong
+
+
+def test_samples_of_one_group_prove_nothing():
+    one = groups(np.ones((3, 20)), single=True)
+    needed, kept = layers_needed(one, Baseline("plain", DATA, one), noise=0.0, higher_is_better=True, seconds=None)
+    assert needed.within == {1: None, 2: None, 5: None} and set(kept.values()) == {"open"}
 
 
 def groups(scores: np.ndarray, **changes: object) -> Groups:
@@ -108,9 +128,10 @@ def test_a_baseline_must_be_of_the_same_samples_and_noise():
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (("mnli", "test", "gaussian"), "data imdb; this model on mnli"),
-        (("imdb", "validation", "gaussian"), "split test; this model on validation"),
-        (("imdb", "test", "uniform"), "noise gaussian; this model on uniform"),
+        (("mnli", *DATA[1:]), "data imdb; this model on mnli"),
+        (("imdb", "validation", "gaussian", "accuracy"), "split test; this model on validation"),
+        (("imdb", "test", "uniform", "accuracy"), "noise gaussian; this model on uniform"),
+        ((*DATA[:3], "rmse"), "metric accuracy; this model on rmse"),
     ],
 )
 def test_a_baseline_of_other_data_is_refused(data, words):
@@ -137,6 +158,8 @@ def test_how_many_layers_suffice_in_words():
     same = needed.model_copy(update={"within": {1: 3, 2: 3, 5: 3}, "time": {}})
     assert "at γ = 1: 3 of 6 within 1 %. Last" in needed_sentence(Summary(**SUMMARY | known | {"layers_needed": same}))
     none = LayersNeeded(noise=1.0, within={1: None, 2: None, 5: None})
+    broken = {"layers_needed": none, "kept": {0.0: "broken"}}
+    assert needed_sentence(Summary(**SUMMARY | broken)).endswith("Last layer within 2 % of it: excluded at γ = 0.")
     assert needed_sentence(Summary(**SUMMARY | {"layers_needed": none})) == (
         "Layers that suffice: none is certain to have the accuracy of its own full depth within 5 %."
     )

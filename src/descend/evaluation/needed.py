@@ -32,12 +32,12 @@ class Baseline:
 
     Attributes:
         name: Its folder.
-        data: The data set's name, its split, and the kind of noise.
+        data: The data set's name, its split, the kind of noise, and the metric.
         groups: Its ``groups.json``.
     """
 
     name: str
-    data: tuple[str, str, str]
+    data: tuple[str, str, str, str]
     groups: Groups
 
     @classmethod
@@ -53,15 +53,15 @@ class Baseline:
         summary, groups = read_summary(folder), read_groups(folder)
         if groups is None:
             raise InputError(f"the baseline {folder} has no {GROUPS_FILE}: evaluate it again.")
-        return cls(str(folder), (summary.dataset, summary.split, summary.shift), groups)
+        return cls(str(folder), _data(summary), groups)
 
-    def of(self, data: tuple[str, str, str]) -> Self:
+    def of(self, data: tuple[str, str, str, str]) -> Self:
         """The baseline, for a model that is evaluated on these data.
 
         Raises:
             InputError: If the baseline was evaluated on others.
         """
-        for ours, theirs, what in zip(data, self.data, ("data", "split", "noise"), strict=True):
+        for ours, theirs, what in zip(data, self.data, ("data", "split", "noise", "metric"), strict=True):
             if ours != theirs:
                 raise InputError(
                     f"the baseline {self.name} was evaluated on the {what} {theirs}; this model on {ours}. Evaluate "
@@ -80,6 +80,8 @@ class Against:
         full: Those of the full depth that they are held to, (B,).
         root: Whether the metric is the root of the mean score.
         higher_is_better: Whether more of it is better.
+        groups: How many independent groups the blocks hold; 1 where nothing is known of other groups.
+        own: Whether the full depth is the model's own.
     """
 
     counts: np.ndarray
@@ -87,6 +89,8 @@ class Against:
     full: np.ndarray
     root: bool
     higher_is_better: bool
+    groups: int
+    own: bool = False
 
     def excess(self, percent: float, confidence: float) -> tuple[np.ndarray, np.ndarray]:
         r"""The ends of one-sided intervals of how far each layer is beyond a tolerance, both (L+1,).
@@ -96,7 +100,9 @@ class Against:
         .. math:: M - m_l - x \quad\text{or, where less is better,}\quad m_l - (1+x)\,M
 
         with (1+x)² where the metric is the root of the mean score. It is linear in the scores, so samples are paired.
-        Below 0 the layer is within the tolerance. Intervals are the jackknife's over blocks, with Student's t.
+        Below 0 the layer is within the tolerance. Intervals are the jackknife's over blocks, with Student's t. Answers
+        that are right or wrong hardly differ between two layers, and their error may be 0 by chance: of G groups it
+        counts at least √(x(1−x)/G), that of a share x of changed answers.
 
         Args:
             percent: The tolerance: points of a metric that is better when higher, else relative to the full depth.
@@ -111,9 +117,15 @@ class Against:
         else:
             sums = self.scores - (1 + x) ** (2 if self.root else 1) * self.full[:, None]
         mean = sums.sum(0) / self.counts.sum()
-        if len(self.counts) < ENOUGH_GROUPS:
+        if min(len(self.counts), self.groups) < ENOUGH_GROUPS:
             return np.full_like(mean, np.nan), np.full_like(mean, np.nan)
-        width = standard_error(sums, self.counts) * student.ppf(confidence, degrees_of_freedom(self.counts))
+        with np.errstate(invalid="ignore"):  # of what has diverged
+            error = standard_error(sums, self.counts)
+        if self.higher_is_better:
+            error = np.maximum(error, np.sqrt(x * (1 - x) / self.groups))
+        if self.own:
+            error[-1] = 0.0  # the last layer is its own full depth
+        width = error * student.ppf(confidence, degrees_of_freedom(self.counts))
         return mean - width, mean + width
 
     def needed(self) -> dict[int, int | None]:
@@ -163,7 +175,15 @@ def layers_needed(
     smallest: dict[int, int | None] = {}
     for place, level in enumerate(ours.noise):
         full = np.array(theirs.scores[theirs.noise.index(level)][-1])
-        against = Against(np.array(ours.counts), np.array(ours.scores[place]).T, full, groups.root, higher_is_better)
+        against = Against(
+            np.array(ours.counts),
+            np.array(ours.scores[place]).T,
+            full,
+            groups.root,
+            higher_is_better,
+            groups=1 if groups.single else len(groups.counts),
+            own=baseline is None,
+        )
         if baseline is not None:
             kept[level] = against.kept()
         if level == noise:
@@ -179,21 +199,21 @@ def layers_needed(
 def held_to_plain(folders: Sequence[Path]) -> list[Summary]:
     """The summaries of evaluated runs, with layers held to the full depth of the plain training among them.
 
-    That is the run of ``erm`` with the same seed, or the first of them. It is held to its own full depth itself, and so
-    are runs without one, or evaluated otherwise than it.
+    That is the first run of ``erm`` on the same data with the same seed, or with any. Runs of ``erm``, and those
+    without such a baseline, stay as they were evaluated.
     """
     summaries = [read_summary(folder) for folder in folders]
-    plain = {
-        summary.seed: folder for folder, summary in zip(folders, summaries, strict=True) if summary.method == "erm"
-    }
+    plain = [pair for pair in zip(folders, summaries, strict=True) if pair[1].method == "erm"]
     held = []
     for folder, summary in zip(folders, summaries, strict=True):
-        baseline, groups = plain.get(summary.seed, next(iter(plain.values()), folder)), read_groups(folder)
-        if baseline != folder and groups is not None and groups.layers is not None and groups.layers.scores:
-            with suppress(InputError):  # of other data: its own full depth stays
+        same = [pair for pair in plain if _data(pair[1]) == _data(summary)]
+        same.sort(key=lambda pair: pair[1].seed != summary.seed)  # in their order otherwise
+        groups = read_groups(folder)
+        if summary.method != "erm" and same and groups is not None and groups.layers is not None:
+            with suppress(InputError):  # other samples or levels: its own full depth stays
                 needed, kept = layers_needed(
                     groups,
-                    Baseline.read(baseline).of((summary.dataset, summary.split, summary.shift)),
+                    Baseline.read(same[0][0]),
                     noise=summary.train_noise,
                     higher_is_better=summary.higher_is_better,
                     seconds=summary.latency.milliseconds if summary.latency else None,
@@ -203,12 +223,18 @@ def held_to_plain(folders: Sequence[Path]) -> list[Summary]:
     return held
 
 
+def _data(summary: Summary) -> tuple[str, str, str, str]:
+    return summary.dataset, summary.split, summary.shift, summary.metric
+
+
 def _of_the_same(groups: Groups, baseline: Baseline) -> LayerGroups:
     """The layers of a baseline that was evaluated on the same samples."""
     ours, theirs = groups.layers, baseline.groups.layers
     if theirs is None or not theirs.scores:
         raise InputError(f"the baseline {baseline.name} is from an older version: evaluate it again.")
     assert ours is not None
+    if not ours.scores:
+        raise InputError("the layers' scores are unknown: an older version evaluated this model. Evaluate it again.")
     if (ours.counts, groups.counts) != (theirs.counts, baseline.groups.counts):
         raise InputError(
             f"the baseline {baseline.name} was evaluated on {sum(theirs.counts)} samples in "

@@ -69,12 +69,12 @@ def needed_sentence(summary: Summary) -> str:
             time = needed.time.get(percent)
             saved = "" if time is None else f" ({100 * time:.0f} % of the time)"
             parts.append(f"{layer} of {summary.depth} within {percent} %{saved}")
-    if not parts:
-        return f"Layers that suffice: none is certain to have the {summary.metric} of {of} within {max(WITHIN)} %."
-    words = (
-        f"Layers that suffice, with {CONFIDENCE:.0%} confidence, for the {summary.metric} of {of} at γ = "
-        f"{needed.noise:g}: {', '.join(parts)}."
-    )
+    words = f"Layers that suffice: none is certain to have the {summary.metric} of {of} within {max(WITHIN)} %."
+    if parts:
+        words = (
+            f"Layers that suffice, with {CONFIDENCE:.0%} confidence, for the {summary.metric} of {of} at γ = "
+            f"{needed.noise:g}: {', '.join(parts)}."
+        )
     states = {"proven": "certain", "open": "open", "broken": "excluded"}
     levels = [level for level in sorted({0.0, needed.noise}) if level in summary.kept]
     kept = [f"{states[summary.kept[level]]} at γ = {level:g}" for level in levels]

@@ -181,7 +181,7 @@ def evaluate(
         split=split,
         shift=shift,
         batches=saved.batches,
-        baseline=None if known is None else known.of((name, split, shift)),
+        baseline=None if known is None else known.of((name, split, shift, recipe.task().metric)),
     )
     evaluators: list[Evaluator] = [input_metrics, latency, energies, partial(pictures, count=frames)]
     evaluators.append(partial(decided_texts, tokenizer=restored.tokenizer, count=frames))

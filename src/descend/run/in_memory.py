@@ -127,7 +127,7 @@ def evaluate(
     subject = _subject(trainer, objective, dataset, noise, seed, batch_size or 16, collate)
     subject = replace(subject, name=name, split=split)
     if held_to is not None:
-        subject = replace(subject, baseline=held_to.of((name, split, subject.shift)))
+        subject = replace(subject, baseline=held_to.of((name, split, subject.shift, subject.task.metric)))
     writes = trainer is None or trainer.is_world_process_zero()
     summary = evaluate_subject(subject, (input_metrics, latency), folder=folder if writes else None)
     if folder is not None and writes:
