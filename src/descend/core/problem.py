@@ -71,7 +71,7 @@ class DescentProblem:
         if cap is not None and not 0 < cap < math.inf:
             raise InputError(f"cap must be a positive bound on the first loss, or None for none; got {cap}.")
         if target is not None and (alpha is not None or cap is not None or form != "difference"):
-            raise InputError("a target has bounds of its own: leave out alpha and cap, and form='ratio'.")
+            raise InputError("a target sets the bounds: leave out alpha and cap, and form='ratio'.")
         if isinstance(target, StepTarget):
             raise InputError("expected alpha for the bounds of a StepTarget; got the target. Give alpha and cap.")
         if target is not None and target.first != first:

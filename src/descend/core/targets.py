@@ -250,7 +250,7 @@ class GeometricTarget(Target):
 
     def _chosen(self, reference: Tensor) -> Tensor:
         """Which of the candidates is min(step_l, line_l) at the reference: its number, (L−F,)."""
-        _, from_first, from_last = self._distances(reference, reference)  # tie at s = 1
+        _, from_first, from_last = self._distances(reference, reference)  # tie at s = 1; adding f* would round
         line = torch.where(from_first >= from_last, 1, 2)
         candidates = self._candidates(reference, reference)
         return torch.where(candidates[0] <= candidates.gather(0, line[None])[0], 0, line)

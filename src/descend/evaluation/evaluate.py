@@ -121,6 +121,8 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
     """
     model = subject.model if subject.probed is None else subject.probed
     noises = {level: subject.noise.at(level) for level in sorted({*subject.curve, float(subject.noise.level)})}
+    if subject.baseline is not None:
+        subject.baseline.check_levels(noises)  # before anything is measured
     with progress(len(noises) * len(subject.data), "evaluating", "sample") as bar:
         batches = subject.batches.of(subject.data)
         each_level = measure(model, subject.task, batches, list(noises.values()), progress=bar)

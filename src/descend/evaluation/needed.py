@@ -1,6 +1,6 @@
 """How many layers suffice, and whether the last one is as good as a baseline's, with confidence."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +68,17 @@ class Baseline:
                     "both on the same."
                 )
         return self
+
+    def check_levels(self, levels: Iterable[float]) -> None:
+        """Raise an `InputError` unless the baseline's layers were evaluated at these noise levels."""
+        layers = self.groups.layers
+        if layers is None or not layers.scores:
+            raise InputError(f"the baseline {self.name} is from an older version: evaluate it again.")
+        if missing := [f"{level:g}" for level in levels if level not in layers.noise]:
+            raise InputError(
+                f"the baseline {self.name} was not evaluated at the noise {', '.join(missing)}; evaluate both at the "
+                "same levels, by --noise."
+            )
 
 
 @dataclass(frozen=True)
@@ -230,9 +241,9 @@ def _data(summary: Summary) -> tuple[str, str, str, str]:
 def _of_the_same(groups: Groups, baseline: Baseline) -> LayerGroups:
     """The layers of a baseline that was evaluated on the same samples."""
     ours, theirs = groups.layers, baseline.groups.layers
-    if theirs is None or not theirs.scores:
-        raise InputError(f"the baseline {baseline.name} is from an older version: evaluate it again.")
     assert ours is not None
+    baseline.check_levels(ours.noise)
+    assert theirs is not None
     if not ours.scores:
         raise InputError("the layers' scores are unknown: an older version evaluated this model. Evaluate it again.")
     if (ours.counts, groups.counts) != (theirs.counts, baseline.groups.counts):
@@ -240,10 +251,5 @@ def _of_the_same(groups: Groups, baseline: Baseline) -> LayerGroups:
             f"the baseline {baseline.name} was evaluated on {sum(theirs.counts)} samples in "
             f"{len(baseline.groups.counts)} groups; this model on {sum(ours.counts)} in {len(groups.counts)}. Evaluate "
             "both on the same data."
-        )
-    if missing := [f"{level:g}" for level in ours.noise if level not in theirs.noise]:
-        raise InputError(
-            f"the baseline {baseline.name} was not evaluated at the noise {', '.join(missing)}; evaluate both at the "
-            "same levels, by --noise."
         )
     return theirs

@@ -35,7 +35,7 @@ class LayeredModel(nn.Module, ABC):
     """Where the default chain of constraints starts; 1 for a model whose exit 0 is the noisy input itself, else 0."""
 
     if TYPE_CHECKING:
-        # Not at run time, where `self.depth = 6` and `self.readout = nn.Linear(…)` do.
+        # Not defined at run time: there `self.depth = 6` and `self.readout = nn.Linear(…)` fulfil the contract.
         @property
         def depth(self) -> int:
             """L, the number of layers."""
