@@ -123,7 +123,7 @@ class Setting:
         """Means over the targets of each sample, (B,)."""
         return values
 
-    def read(self, head: nn.Module, state: Tensor, last: bool, detached: bool) -> Tensor:
+    def read(self, head: nn.Module, state: Tensor, last: bool) -> Tensor:
         """An exit's output."""
         return head(state)
 
@@ -280,9 +280,8 @@ class SmolLM2(Setting):
             hook.remove()
         return [hidden.flatten(0, 1)[batch["places"]] for hidden in kept]
 
-    def read(self, head: nn.Module, state: Tensor, last: bool, detached: bool) -> Tensor:
-        weight = self.wide.detach() if detached else self.wide
-        return F.linear(head(state), weight)
+    def read(self, head: nn.Module, state: Tensor, last: bool) -> Tensor:
+        return F.linear(head(state), self.wide if last else self.wide.detach())
 
     def per_sample(self, values: Tensor, batch: dict[str, Tensor]) -> Tensor:
         count = int(batch["owners"].max()) + 1
@@ -403,6 +402,7 @@ def stage(setting: Setting, network: Exits, recipe: str, rate: float, seed: int,
     if isinstance(setting, SmolLM2):
         setting.wide = network.trunk.lm_head.weight
     heads = [*network.heads.parameters(), *network.probes.parameters()]
+    inner = [*network.heads[:-1].parameters(), *network.probes.parameters()]
     groups = [{"params": list(network.trunk.parameters()), "lr": rate}, {"params": heads, "lr": plan.heads * rate}]
     optimizer = torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -425,31 +425,32 @@ def stage(setting: Setting, network: Exits, recipe: str, rate: float, seed: int,
         if noise is not None:
             noise.begin(step)
         states = noisy_states(setting, network, batch, noise, None)
-        plain = recipe in ("plain",) or recipe.startswith("cut-")
+        plain = recipe == "plain" or recipe.startswith("cut-")
+        if dual is not None:
+            weights = dual.weights.tolist()
+        elif plain:
+            weights = [0.0] * (count - 1) + [1.0]
+        else:
+            c = keep.weight() if keep is not None else scale
+            weights = [*(c * exit / exits[-1] for exit in exits[:-1]), 1.0]
         outputs, values = [], []
         for place, (head, state) in enumerate(zip(network.heads, states, strict=True)):
-            final = place == count - 1
-            detached = plain and not final
+            final, weight = place == count - 1, weights[place]
             chosen, batch_here = (state, batch) if final else sampled(setting, state, batch)
-            output = setting.read(head, chosen.detach() if detached else chosen, final, detached)
+            if not final:  # its head learns with weight 1, the model hears w_l
+                chosen = weight * chosen + (1 - weight) * chosen.detach()
+            output = setting.read(head, chosen, final)
             outputs.append(output)
             values.append(setting.losses(output, batch_here).mean())
         losses = torch.stack(values)
-        if dual is not None:
-            weights = dual.weights.to(losses)
-        elif plain:
-            weights = torch.ones(count)
-        else:
-            c = keep.weight() if keep is not None else scale
-            weights = torch.tensor([c * exit / exits[-1] for exit in exits])
-            weights[-1] = 1.0
-        loss = torch.dot(weights, losses)
+        loss = losses[:-1].sum() + weights[-1] * losses[-1]
         if plain and count > 1 and not isinstance(setting, SmolLM2 | Video):
             said = outputs[-1].detach().softmax(-1)
             for probe, state in zip(network.probes, states[:-1], strict=True):
-                loss = loss + F.cross_entropy(setting.read(probe, state.detach(), False, True), said)
+                loss = loss + F.cross_entropy(setting.read(probe, state.detach(), False), said)
         loss.backward()
-        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        for part in ([*network.trunk.parameters(), *network.heads[-1].parameters()], inner):
+            nn.utils.clip_grad_norm_(part, 1.0)  # apart, so that probes change no step of the model
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
@@ -506,15 +507,13 @@ def measure(setting: Setting, network: Exits, part: str, gamma: float) -> dict[s
         batch = setting.batch(part, chosen)
         states = noisy_states(setting, network, batch, noise, chosen)
         outputs = [
-            setting.read(head, state, place == len(states) - 1, False)
+            setting.read(head, state, place == len(states) - 1)
             for place, (head, state) in enumerate(zip(network.heads, states, strict=True))
         ]
         rows["losses"].append(torch.stack([setting.per_sample(setting.losses(o, batch), batch) for o in outputs], 1))
         rows["scores"].append(torch.stack([setting.per_sample(setting.scores(o, batch), batch) for o in outputs], 1))
         if len(outputs) > 1 and not isinstance(setting, SmolLM2 | Video):
-            outputs = [
-                setting.read(head, state, False, False) for head, state in zip(network.probes, states, strict=False)
-            ]
+            outputs = [setting.read(head, state, False) for head, state in zip(network.probes, states, strict=False)]
             rows["distilled"].append(torch.stack([setting.losses(output, batch) for output in outputs], 1))
     return {name: torch.cat(values).numpy().astype(np.float32) for name, values in rows.items() if values}
 
