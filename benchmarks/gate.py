@@ -298,7 +298,7 @@ class _Translator(nn.Module):
             nn.init.eye_(self.translate.weight)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.norm(self.translate(hidden))
+        return self.translate(self.norm(hidden))
 
 
 class Video(Setting):
