@@ -28,6 +28,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 from descend import GaussianNoise, GeometricTarget, PrimalDual
 from descend.core import DescentProblem
+from descend.evaluation.probes import RIDGES, _fit
 from descend.models import UT, UTConfig
 from descend.tasks.text import read_imdb, read_instructions
 from descend.tasks.text.instructions import prompt
@@ -127,12 +128,47 @@ class Setting:
         """An exit's output."""
         return head(state)
 
+    def refit(self, network: Exits) -> None:
+        """Fit the inner readouts once more, to the trained model's states of some training samples."""
+
     def embedding(self, network: Exits) -> Any:
         """What noise is put on."""
         return network.trunk
 
 
-class MiniLM(Setting):
+class Classifier(Setting):
+    """A setting whose inner readouts can be fitted: logistic regressions, whose ridge 200 validation samples choose."""
+
+    def features(self, head: nn.Module, state: Tensor) -> Tensor:
+        """What the linear layer of a head reads."""
+        return state
+
+    def linear(self, head: Any) -> nn.Linear:
+        """The linear layer of a head."""
+        return head[-1]
+
+    def refit(self, network: Exits) -> None:
+        network.eval()
+        sides: dict[str, tuple[list[Tensor], Tensor]] = {}
+        for part, count in (("train", 800), ("validation", 200)):
+            parts: list[list[Tensor]] = []
+            targets = []
+            for start in range(0, count, 50):
+                batch = self.batch(part, list(range(start, start + 50)))
+                with torch.no_grad():
+                    states = self.states(network, batch)
+                    parts.append([self.features(*pair) for pair in zip(network.heads, states, strict=True)])
+                targets.append(batch["target"])
+            sides[part] = [torch.cat(each).double() for each in zip(*parts, strict=True)], torch.cat(targets)
+        (fitted, target), (held, held_target) = sides["train"], sides["validation"]
+        for head, features, held_features in zip(network.heads[:-1], fitted, held, strict=False):
+            candidates = [_fit(features, target, self.linear(head).out_features, ridge) for ridge in RIDGES]
+            losses = [F.cross_entropy(probe(held_features), held_target).item() for probe in candidates]
+            best = candidates[losses.index(min(losses))].float()
+            self.linear(head).load_state_dict(best.state_dict())
+
+
+class MiniLM(Classifier):
     """MiniLM on IMDb: mean pooling and a linear head for each exit."""
 
     plan, length = PLANS["minilm"], 96
@@ -174,7 +210,7 @@ class MiniLM(Setting):
         return [(hidden * mask).sum(1) / mask.sum(1) for hidden in output.hidden_states][-len(network.heads) :]
 
 
-class DINOv2(Setting):
+class DINOv2(Classifier):
     """DINOv2-S on MNIST at 28×28 pixels, four patches: norm and a linear head on [CLS] and the mean patch."""
 
     plan = PLANS["dinov2"]
@@ -211,21 +247,32 @@ class DINOv2(Setting):
         output = network.trunk(pixel_values=batch["pixels"], output_hidden_states=True)
         return list(output.hidden_states)[-len(network.heads) :]
 
+    def features(self, head: Any, state: Tensor) -> Tensor:
+        return head.read(state)
+
+    def linear(self, head: Any) -> nn.Linear:
+        return head.linear
+
 
 class _PatchHead(nn.Module):
     def __init__(self, norm: nn.LayerNorm, classes: int):
         super().__init__()
         self.norm, self.linear = copy.deepcopy(norm), nn.Linear(2 * norm.normalized_shape[0], classes)
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def read(self, hidden: Tensor) -> Tensor:
         hidden = self.norm(hidden)
-        return self.linear(torch.cat([hidden[:, 0], hidden[:, 1:].mean(1)], -1))
+        return torch.cat([hidden[:, 0], hidden[:, 1:].mean(1)], -1)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.linear(self.read(hidden))
 
 
 class SmolLM2(Setting):
     """SmolLM2-135M on Alpaca: a norm and a translator for each inner exit, and the one wide head of the model."""
 
     plan, length, sampled = PLANS["smollm2"], 48, 64
+    fitting, refitting, ridge = 200, 100, 0.01
+    fitted: list[Tensor] | None = None
 
     def __init__(self, models: Path, data: Path):
         self.folder = models / "smollm2"
@@ -264,7 +311,35 @@ class SmolLM2(Setting):
             trunk.model.layers = trunk.model.layers[:depth]
             return Exits(trunk, [_Translator(trunk.model.norm, None)])
         inner: list[nn.Module] = [_Translator(trunk.model.norm, width) for _ in self.plan.exits[:-1]]
-        return Exits(trunk, [*inner, _Translator(trunk.model.norm, None)])
+        network = Exits(trunk, [*inner, _Translator(trunk.model.norm, None)])
+        if self.fitted is None:  # the same for all cells
+            self.fitted = self.translators(network, self.fitting)
+        for head, matrix in zip(network.heads, self.fitted, strict=False):
+            head.translate.weight.data.copy_(matrix)
+        network.probes = nn.ModuleList()
+        return network
+
+    @torch.no_grad()
+    def translators(self, network: Exits, rows: int) -> list[Tensor]:
+        """Square matrices that turn each inner exit's normed state into the last one's, by least squares on tokens."""
+        network.eval()
+        sums: list[list[Tensor]] = []
+        for start in range(0, rows, 10):
+            batch = self.batch("train", list(range(start, min(rows, start + 10))))
+            everywhere = batch | {"places": batch["mask"].flatten().nonzero().flatten()}
+            states = self.states(network, everywhere)
+            normed = [head.norm(state).double() for head, state in zip(network.heads, states, strict=True)]
+            sums.append([torch.stack([x.T @ x, x.T @ normed[-1]]) for x in normed[:-1]])
+        found = []
+        for grams in zip(*sums, strict=True):
+            gram, cross = sum(grams).unbind()
+            ridge = self.ridge * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
+            found.append(torch.linalg.solve(gram + ridge, cross).T.float())
+        return found
+
+    def refit(self, network: Exits) -> None:
+        for head, matrix in zip(network.heads, self.translators(network, self.refitting), strict=False):
+            head.translate.weight.data.copy_(matrix)
 
     def states(self, network: Exits, batch: dict[str, Tensor]) -> list[Tensor]:
         base, kept = network.trunk.model, []
@@ -546,6 +621,10 @@ def do(setting: Setting, work: Path, name: str, recipe: str, rate: float, seed: 
         for level in (0.0, setting.plan.gamma):
             for key, values in measure(setting, network, "test", level).items():
                 found[f"{key}_{level:g}"] = values
+        if not recipe.startswith("cut-") and name != "ut":
+            setting.refit(network)
+            for key, values in measure(setting, network, "test", 0.0).items():
+                found[f"refitted_{key}"] = values
     part = file.with_suffix(".part.npz")
     np.savez_compressed(part, **found)
     part.rename(file)
