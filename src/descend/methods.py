@@ -7,6 +7,7 @@ from descend.errors import InputError
 
 METHODS: dict[str, set[str]] = {
     "erm": set(),
+    "probe": set(),
     "constrained": set(),
     "uniform": set(),
     "linear": set(),

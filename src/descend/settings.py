@@ -153,7 +153,8 @@ class DescentSettings:
     The help texts are one line each, for ``descend train RECIPE --help``; the attributes below say more.
 
     Attributes:
-        method: ``constrained``: descent constraints, eq. (4). ``erm``: the same loop without, eq. (3). ``uniform`` and
+        method: ``constrained``: descent constraints, eq. (4). ``erm``: the same loop without, eq. (3). ``probe``:
+            ERM with own exits that learn beside the model and do not change it. ``uniform`` and
             ``linear``: deep supervision, a mean of all layers' losses without constraints, weighted equally or in
             proportion to l. ``r-drop``: ERM on two passes of every text, with a penalty where they differ. ``neftune``:
             ERM with NEFTune's noise on word embeddings. ``layerskip``: layer dropout and an early-exit loss.
@@ -191,6 +192,11 @@ class DescentSettings:
         exit_curriculum: Of ``layerskip``: whether inner exits take turns, or join one by one from the last to the
             first in the first half of the run.
         exit_rotation: Of ``layerskip``: R, each inner exit is on at every R-th step; None for L − 1.
+        exits: How inner layers of a model of Transformers are read: by the one readout of the last layer (``shared``),
+            or each by an ``own`` copy of it, for a causal language model its final norm and a square matrix before the
+            one wide head. Own exits always learn; a method's weights say what the model hears of them. None for own
+            where the model has them already or the method is ``probe``, otherwise shared.
+        head_lr_ratio: The learning rate of a classifier's head and of own exits, in units of ``learning_rate``.
         calibrate: For a classifier: whether to divide the logits, at the end of training, by the temperature that fits
             the evaluation data best, for every method. It needs one evaluation data set and evaluations in training.
             The most likely class at a layer stays the same. Recipes switch it on. It is left out, which a line says,
@@ -235,6 +241,8 @@ class DescentSettings:
     exit_scale: NotNegative = setting(1.0, "layerskip: scale of inner exits' losses")
     exit_curriculum: Literal["rotating", "gradual"] = setting("rotating", "layerskip")
     exit_rotation: Count | None = setting(None, "layerskip: steps to an exit's turn [L - 1]")
+    exits: Literal["shared", "own"] | None = setting(None, "readouts of inner layers [shared; probe: own]")
+    head_lr_ratio: Positive = setting(1.0, "rate of head and own exits, in learning rates")
     calibrate: bool = setting(False, "fit a classifier's temperature at the end")
     patience: Count | None = setting(None, "end after N evaluations not better [none]")
     dataloader_pin_memory: bool = field(

@@ -330,6 +330,6 @@ def _in_tiles(model: LayeredCausalLM, inputs: Any, target: Tensor) -> Iterator[I
     """For each exit of a language model its logits and their targets, a tile of rows at a time."""
     rows, size = inputs["places"], rows_per_tile(model.limits["vocabulary"])
     starts = range(0, max(len(rows), 1), size)  # a batch without a target has one empty tile
-    for state in model.layer_outputs(inputs):
+    for layer, state in enumerate(model.layer_outputs(inputs)):
         flat = state.flatten(0, -2)
-        yield ((model.readout(flat[rows[at : at + size]]), target[at : at + size]) for at in starts)
+        yield ((model.readout(flat[rows[at : at + size]], layer=layer), target[at : at + size]) for at in starts)

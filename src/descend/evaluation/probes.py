@@ -44,7 +44,7 @@ class Probed(nn.Module):
     def predictions(self, inputs: Any) -> Iterator[Tensor]:
         """Logits (B, C) of h_0 … h_L by the classifier's head, then by the probes, from one forward pass."""
         looks, states = self.classifier.looks(inputs), self.classifier.layer_outputs(inputs)
-        yield from (self.classifier.readout(hidden, looks) for hidden in states)
+        yield from self.classifier.read(states, inputs)
         for probe, hidden in zip(self.probes, states, strict=True):
             yield probe(self.classifier.pooled(hidden, looks))
 

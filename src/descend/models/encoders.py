@@ -12,6 +12,9 @@ from descend.errors import InputError
 from descend.models.library import LOOKS, LibraryModel
 from descend.models.linear_readout import DistilBertLinearConfig, RobertaLinearConfig, TextUTConfig, masked_mean
 
+Norm = Callable[[Tensor], Tensor]
+"""A final norm, or the identity."""
+
 
 def _mask(config: Any, inputs: Mapping[str, Tensor]) -> Tensor | None:
     return inputs.get("attention_mask")
@@ -26,22 +29,21 @@ def last_token(config: Any, inputs: Mapping[str, Tensor]) -> Tensor | None:
     return (places * (ids != config.pad_token_id)).argmax(-1)
 
 
-def _first(model: Any, hidden: Tensor, looks: Tensor | None) -> Tensor:
-    return hidden[:, 0]
+def _first(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
+    return norm(hidden[:, 0])
 
 
-def _mean(model: Any, hidden: Tensor, looks: Tensor | None) -> Tensor:
-    return masked_mean(hidden, looks)
+def _mean(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
+    return masked_mean(norm(hidden), looks)
 
 
-def _last(model: Any, hidden: Tensor, looks: Tensor | None) -> Tensor:
+def _last(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
     rows = torch.arange(len(hidden), device=hidden.device)
-    return model.base_model.norm(hidden[:, -1] if looks is None else hidden[rows, looks])
+    return norm(hidden[:, -1] if looks is None else hidden[rows, looks])
 
 
-def _first_or_mean(model: Any, hidden: Tensor, looks: Tensor | None) -> Tensor:
-    norm = model.base_model.final_norm
-    return masked_mean(norm(hidden), looks) if model.config.classifier_pooling == "mean" else norm(hidden[:, 0])
+def _first_or_mean(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
+    return (_mean if config.classifier_pooling == "mean" else _first)(config, norm, hidden, looks)
 
 
 def _alone(pooled: Tensor) -> Tensor:
@@ -61,18 +63,11 @@ Head = tuple[str | Callable[[Tensor], Tensor], ...]
 """The parts of a head in the order of their calls: dotted names of modules of the Hugging Face model, or functions."""
 
 
-def read_by(model: nn.Module, head: Head, hidden: Tensor) -> Tensor:
-    """What a head reads from its input."""
-    for part in head:
-        hidden = model.get_submodule(part)(hidden) if isinstance(part, str) else part(hidden)
-    return hidden
-
-
 class Family(NamedTuple):
     """A row of `FAMILIES`: the parts of a model that have different names in each model family.
 
     Attributes:
-        pool: (classifier, hidden state (B, T, H), what ``looks`` gives) → the head's input (B, H), normed.
+        pool: (configuration, norm, hidden state (B, T, H), what ``looks`` gives) → the head's input (B, H), normed.
         head: The parts that make the logits (B, C) of the head's input.
         blocks: The dotted name of the blocks, from the model's ``base_model``.
         longest: Configuration → the longest text in tokens; None if the model has no positions.
@@ -85,7 +80,7 @@ class Family(NamedTuple):
         answer_head: The same for ``ForQuestionAnswering``. Empty for a family without such a class.
     """
 
-    pool: Callable[[Any, Tensor, Tensor | None], Tensor]
+    pool: Callable[[Any, Norm, Tensor, Tensor | None], Tensor]
     head: Head
     blocks: str
     longest: Callable[[Any], int] | None
@@ -206,6 +201,31 @@ class LayeredEncoder(LibraryModel):
         return self.library.get_submodule(self.head[-1])
 
     @property
+    def _norm_name(self) -> str | None:
+        """The dotted name of the norm after the last block; None if there is none."""
+        return None if self.family.norm is None else f"{self.library.base_model_prefix}.{self.family.norm}"
+
+    @property
+    def copied(self) -> list[str]:
+        """The norm and the head."""
+        return [*filter(None, [self._norm_name]), *(part for part in self.head if isinstance(part, str))]
+
+    def head_parameters(self) -> list[nn.Parameter]:
+        """The parameters of the head and of own exits."""
+        parts = [self.library.get_submodule(part) for part in self.head if isinstance(part, str)]
+        return [*super().head_parameters(), *(parameter for part in parts for parameter in part.parameters())]
+
+    def norm(self, layer: int | None) -> Norm:
+        """The norm that reads a layer, see `part`."""
+        return nn.Identity() if self._norm_name is None else self.part(self._norm_name, layer)
+
+    def read_by_head(self, hidden: Tensor, layer: int | None) -> Tensor:
+        """The logits that the head of a layer makes of its input."""
+        for part in self.head:
+            hidden = self.part(part, layer)(hidden) if isinstance(part, str) else part(hidden)
+        return hidden
+
+    @property
     def is_decoder(self) -> bool:
         """Whether the head reads the last token, as it does of decoders."""
         return self.family.looks is last_token
@@ -241,11 +261,9 @@ class LayeredTokenModel(LayeredEncoder):
                 f"{self.config.model_type!r}. Use descend.layered(model, ...)."
             )
 
-    def readout(self, hidden: Tensor) -> Tensor:
+    def readout(self, hidden: Tensor, *, layer: int | None = None) -> Tensor:
         """The logits (…, C) that the head reads from tokens (…, H) of one layer's output."""
-        if self.family.norm is not None:
-            hidden = self.library.base_model.get_submodule(self.family.norm)(hidden)
-        return read_by(self.library, self.head, hidden)
+        return self.read_by_head(self.norm(layer)(hidden), layer)
 
 
 class LayeredTokenClassifier(LayeredTokenModel):

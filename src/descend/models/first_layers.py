@@ -35,6 +35,8 @@ def keep_first(model: LayeredModel, layers: int) -> None:
         raise InputError(
             f"expected a model of Transformers, a ViTDenoiser, a UT or a DUST; got {type(model).__name__}."
         )
+    if isinstance(model, LibraryModel):
+        model.keep_exit(layers)
     blocks = model.layer_modules
     # A model whose layers share weights has fewer modules than layers: all of them stay.
     if isinstance(blocks, nn.ModuleList) and len(blocks) == depth:

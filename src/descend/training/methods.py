@@ -33,6 +33,8 @@ class Method:
     """Whether the multipliers move."""
     compiles: ClassVar[bool] = True
     """Whether the blocks are the same at every step, so that they can be compiled."""
+    own_exits: ClassVar[bool] = False
+    """Whether inner layers must have own exits."""
     draws: ClassVar[bool] = False
     """Whether the method draws random numbers, besides the noise's and those of the sample of targets."""
 
@@ -82,8 +84,14 @@ class Method:
 
     @property
     def inner(self) -> bool:
-        """Whether the next step needs the losses of inner exits."""
+        """Whether the next step needs the losses of inner exits, without own exits, which always learn."""
         return self.dual.inner
+
+
+class Probe(Method):
+    """ERM, and own exits of the inner layers that learn beside it: the model hears nothing of them."""
+
+    own_exits = True
 
 
 class Constrained(Method):
@@ -300,6 +308,7 @@ class LayerSkip(Method):
 
 CLASSES: dict[str, type[Method]] = {
     "erm": Method,
+    "probe": Probe,
     "constrained": Constrained,
     "uniform": Uniform,
     "linear": Linear,

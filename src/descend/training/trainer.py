@@ -12,6 +12,7 @@ from transformers.trainer_utils import has_length
 
 from descend.core import LossSums
 from descend.errors import InputError
+from descend.models.library import LibraryModel
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective
 from descend.results import RECORDS_FILE
@@ -47,6 +48,13 @@ class DescentMixin(Resumable):
         """Set up the objective, the multipliers and the records."""
         noise = GaussianNoise(noise, seed=args.seed) if isinstance(noise, int | float) else noise
         self.objective = objective = Objective(model, task, noise, sample)
+        if args.own_exits:
+            if not isinstance(objective.model, LibraryModel):
+                raise InputError(
+                    "own exits are copies of the head of a model of Transformers; the layers of a "
+                    f"{type(objective.model.saved).__name__} share one readout. Choose exits shared, and not probe."
+                )
+            objective.model.give_own_exits()
         # A non-finite loss ends training, so the filter is useless, and it synchronizes with the GPU twice per batch.
         args.logging_nan_inf_filter = False
         if objective.sample_fields is None:
@@ -88,7 +96,7 @@ class DescentMixin(Resumable):
         step, micro_batch = self.state.global_step, self.computed
         self.objective.begin(step, micro_batch)
         self.method.before_pass(step, self.state.max_steps, micro_batch)
-        batch = model(weights=self._weights, inner=self.method.inner, **inputs)
+        batch = model(weights=self._weights, inner=self.method.inner or self.objective.own, **inputs)
         self.computed += 1
         self.sums.add(batch.losses, idle=idle)
         # An idle rank computes too, because every rank must take part in the collectives.
@@ -98,6 +106,19 @@ class DescentMixin(Resumable):
         ranks = self.accelerator.num_processes
         share = ranks / total.clamp(min=1) if isinstance(total, Tensor) else ranks / max(total, 1)
         return (lagrangian * share, batch.sums) if return_outputs else lagrangian * share
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """Transformers' optimizer; the head and own exits learn at ``head_lr_ratio`` times the model's rate."""
+        optimizer = super().create_optimizer(*args, **kwargs)
+        ratio, model = self.args.head_lr_ratio, self.objective.model
+        if ratio != 1 and isinstance(model, LibraryModel):
+            heads = {id(parameter) for parameter in model.head_parameters()}
+            for group in list(optimizer.param_groups):
+                of_heads = [each for each in group["params"] if id(each) in heads]
+                if of_heads:
+                    group["params"] = [each for each in group["params"] if id(each) not in heads]
+                    optimizer.add_param_group({**group, "params": of_heads, "lr": ratio * group["lr"]})
+        return optimizer
 
     @property
     def _weights(self) -> list[float]:
