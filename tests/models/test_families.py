@@ -17,7 +17,10 @@ from descend.models import LayeredCausalLM
 from descend.models import causal as language
 from descend.models.encoders import FAMILIES
 from descend.models.first_layers import keep_first, plain_output
+from descend.models.layered import PLACES
 from descend.models.library import PER_LAYER, logits_of
+from descend.models.own_exits import MARK
+from descend.run import export_model
 from tests.support.networks import CAUSAL, CONFIGS, OWN_ATTENTION, WIDE, causal, network
 
 TOKENS = [name for name, family in FAMILIES.items() if family.token_head]
@@ -263,3 +266,91 @@ def test_what_can_not_be_read_is_refused_with_its_reason(auto, kind, settings, m
     with pytest.raises(InputError, match=message) as refused:
         resolve(auto.from_config(AutoConfig.for_model(kind, **settings)), None, None)
     assert "\n" not in str(refused.value)
+
+
+# --- own exits
+
+WEIGHTS = [0.0, 0.3, 0.7, 1.0]
+
+
+def own(head, family, moved=0.0):
+    """A model with own exits, which differ from its readout by noise of this size, and its layers."""
+    model = made(head, family)
+    layers, _ = resolve(model, None, None)
+    layers.give_own_exits()
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in layers.own_exits.parameters():
+            parameter.add_(moved * torch.randn(parameter.shape, generator=generator))
+    return model, layers
+
+
+def read(layers, inputs):
+    with torch.no_grad():
+        return torch.stack(list(layers.predictions(inputs)))
+
+
+@pytest.mark.parametrize(("head", "family"), CASES)
+def test_new_own_exits_read_what_the_shared_one_reads(head, family):
+    shared, _ = resolve(made(head, family), None, None)
+    model, layers = own(head, family)
+    inputs, _ = batch_of(head, padded=True)
+    torch.testing.assert_close(read(layers, inputs), read(shared, inputs), rtol=1e-5, atol=1e-5)
+    assert len(layers.own_exits) == layers.depth == 3
+    tied = {id(each) for each in layers.own_exits.parameters()} & {id(each) for each in shared.parameters()}
+    assert not tied and getattr(model.config, MARK)
+
+
+@pytest.mark.parametrize(("head", "family"), CASES)
+def test_exits_learn_with_weight_1_and_the_model_hears_its_weights(head, family):
+    model, layers = own(head, family, moved=0.1)
+    inputs, labels = batch_of(head, padded=True)
+    parameters = dict(model.named_parameters())
+    of_exits = {name for name in parameters if name.startswith("exits.")}
+    total = Objective(model).eval()(WEIGHTS, **inputs, **labels)
+    torch.testing.assert_close(
+        total.lagrangian.item(), sum(w * s for w, s in zip(WEIGHTS, total.sums, strict=True)), rtol=1e-5, atol=1e-4
+    )
+    found = torch.autograd.grad(total.lagrangian, [*parameters.values()], allow_unused=True)
+    slopes = {name: slope for name, slope in zip(parameters, found, strict=True) if slope is not None}
+    assert of_exits <= slopes.keys()
+
+    # The same by hand: each exit's loss alone. Inner exits of a language model leave its head as it is.
+    task, batch = resolve(model, None, None)[1], {**inputs, **labels}
+    given, target = task.inputs(batch), task.target(batch)
+    expected = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+    for layer, (weight, hidden) in enumerate(zip(WEIGHTS, layers.layer_outputs(given), strict=True)):
+        if head == "language":
+            rows = layers.head_input(hidden.flatten(0, 1)[given[PLACES]], layer)
+            module = layers.last_of_head
+            fixed = {name: each.detach() for name, each in module.named_parameters()}
+            logits = module(rows) if layer == 3 else torch.func.functional_call(module, fixed, rows)
+            prediction = layers.family.scale(layers.config, logits)
+        else:
+            prediction = list(layers.predictions(given))[layer]
+        loss = task.losses(prediction, target).sum()
+        found = torch.autograd.grad(loss, [*parameters.values()], retain_graph=True, allow_unused=True)
+        for name, slope in zip(parameters, found, strict=True):
+            if slope is not None:
+                expected[name] += slope * (1.0 if name in of_exits else weight)
+    for name, slope in slopes.items():
+        scale = max(1.0, expected[name].abs().max().item())
+        torch.testing.assert_close(slope, expected[name], rtol=1e-3, atol=1e-4 * scale, msg=name)
+
+
+@pytest.mark.parametrize(("head", "family"), CASES)
+def test_saved_exits_are_loaded_again_and_exported(head, family, tmp_path):
+    model, layers = own(head, family, moved=0.2)
+    inputs, _ = batch_of(head, padded=True)
+    expected = read(layers, inputs)
+    assert not torch.allclose(expected[1], read(resolve(made(head, family), None, None)[0], inputs)[1], atol=1e-2)
+    model.save_pretrained(tmp_path / "model")
+    again = type(model).from_pretrained(tmp_path / "model").eval()
+    torch.testing.assert_close(plain_output(again, inputs), expected[-1], rtol=1e-5, atol=1e-5)  # Transformers alone
+    torch.testing.assert_close(read(resolve(again, None, None)[0], inputs), expected, rtol=1e-5, atol=1e-5)
+    for layer in (1, 3):
+        export_model(model, layer, tmp_path / f"first-{layer}")
+        cut = type(model).from_pretrained(tmp_path / f"first-{layer}").eval()
+        assert not hasattr(cut.config, MARK) and resolve(cut, None, None)[0].own_exits is None
+        torch.testing.assert_close(plain_output(cut, inputs), expected[layer], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(read(layers, inputs), expected)  # the model itself is not changed

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 GROUPS = {
     "data": "data dataset validation_share window stride cache_dir tokenizer max_length truncate",
     "model": "model pretrained depth tied hidden_size heads attention_size kernel atoms layer l1 l2 margin c dropout "
-    "readout lora lora_rank",
+    "readout exits lora lora_rank",
     "constraints": "method preset strength alpha alpha_decay cap cap_layer first_layer form stop_gradient dual_lr "
     "dual_optimizer dual_optim_args dual_every dual_warmup_steps dual_warmup_epochs resilience slack slack_lr "
     "slack_optimizer",
     "settings of one method": "r_drop layer_dropout layer_dropout_schedule exit_scale exit_curriculum exit_rotation",
-    "training": "noise noise_is max_steps num_train_epochs learning_rate lr_scheduler_type warmup_steps "
+    "training": "noise noise_is max_steps num_train_epochs learning_rate head_lr_ratio lr_scheduler_type warmup_steps "
     "per_device_train_batch_size exit_share patience calibrate seed bf16 use_cpu",
     "output": "eval_steps save_steps",
 }

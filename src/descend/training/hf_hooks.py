@@ -225,7 +225,7 @@ class TrainerHooks(Saving):
         rest = [parameter for parameter in model.parameters() if id(parameter) not in apart]
         norm = self.accelerator.clip_grad_norm_(rest, self.args.max_grad_norm)
         of_own = nn.utils.clip_grad_norm_(own, self.args.max_grad_norm)
-        return norm if of_own.isfinite() else of_own
+        return norm if bool(getattr(of_own, "full_tensor", lambda: of_own)().isfinite()) else of_own
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)

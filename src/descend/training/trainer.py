@@ -4,14 +4,19 @@
 """
 
 import logging
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils.data import Subset
 from transformers import TrainingArguments
 from transformers.trainer_utils import has_length
 
 from descend.core import LossSums
 from descend.errors import InputError
+from descend.evaluation.probes import fit_exits
+from descend.models.causal import LayeredCausalLM
 from descend.models.library import LibraryModel
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective
@@ -28,6 +33,9 @@ from descend.training.resuming import Resumable
 from descend.training.step import DualStep
 
 logger = logging.getLogger(__name__)
+
+START_ROWS = 256
+"""Rows that own exits of a language model are fitted to before training."""
 
 
 class DescentMixin(Resumable):
@@ -48,6 +56,7 @@ class DescentMixin(Resumable):
         """Set up the objective, the multipliers and the records."""
         noise = GaussianNoise(noise, seed=args.seed) if isinstance(noise, int | float) else noise
         self.objective = objective = Objective(model, task, noise, sample)
+        self._exits_are_new = args.own_exits and not objective.own
         if args.own_exits:
             if not isinstance(objective.model, LibraryModel):
                 raise InputError(
@@ -77,12 +86,27 @@ class DescentMixin(Resumable):
             data |= {f"{name} evaluation data".lstrip(): each for name, each in evaluated.items()}
         self.objective.check_data(data, self.evaluation_collator(), noise=self.objective.noise is not None)
         self.check_selection()
+        if self._exits_are_new and isinstance(self.objective.model, LayeredCausalLM):
+            self.fit_exits()
         self.loss_is_scaled_for_ga = True
         self.model_accepts_loss_kwargs = False  # `get_batch_samples` counts the targets
         self.method.attach(self)
         self.add_callback(DualStep(self))
         if self.args.patience is not None:
             self.add_callback(EarlyStopping(self.args.patience, self))
+
+    def fit_exits(self) -> None:
+        """Start the own exits of a language model where they say what the last layer says, see `fit_exits`.
+
+        From copies of the last layer's readout they would learn for thousands of steps. On `START_ROWS` rows of the
+        training data; those of a stream stay copies.
+        """
+        data: Any = self.train_dataset
+        where = {each.device for each in self.objective.parameters()}
+        if data is not None and has_length(data) and hasattr(data, "__getitem__") and torch.device("meta") not in where:
+            some = Subset(data, range(min(START_ROWS, len(data))))
+            batches = replace(self._batches(), device=where.pop())
+            fit_exits(self.objective.model, self.objective.task, some, some, batches)
 
     def compute_loss(
         self,
