@@ -9,8 +9,14 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
-from descend.models.library import LOOKS, LibraryModel
-from descend.models.linear_readout import DistilBertLinearConfig, RobertaLinearConfig, TextUTConfig, masked_mean
+from descend.models.library import LOOKS, LibraryModel, check_family
+from descend.models.linear_readout import (
+    DistilBertLinearConfig,
+    MeanPooledConfig,
+    RobertaLinearConfig,
+    TextUTConfig,
+    masked_mean,
+)
 
 
 def _mask(config: Any, inputs: Mapping[str, Tensor]) -> Tensor | None:
@@ -31,7 +37,9 @@ def _first(model: Any, hidden: Tensor, looks: Tensor | None) -> Tensor:
 
 
 def _mean(model: Any, hidden: Tensor, looks: Tensor | None) -> Tensor:
-    return masked_mean(hidden, looks)
+    base = model.base_model
+    norm = FAMILIES[base.config.model_type].norm
+    return masked_mean(hidden if norm is None else base.get_submodule(norm)(hidden), looks)
 
 
 def _last(model: Any, hidden: Tensor, looks: Tensor | None) -> Tensor:
@@ -145,15 +153,34 @@ FAMILIES: dict[str, Family] = {
     "qwen3": _DECODER,
     DistilBertLinearConfig.model_type: Family(_first, _LINEAR, "transformer.layer", _positions),
     RobertaLinearConfig.model_type: Family(_first, _LINEAR, "encoder.layer", _positions_after_padding),
+    MeanPooledConfig.model_type: Family(_mean, _LINEAR, "", None),  # the rest is its encoder's, see `family_of`
     TextUTConfig.model_type: Family(_mean, ("dropout", "classifier"), "layers", None),
 }
 """``config.model_type`` → the model family. Transformers has common names for embeddings and hidden states, but not for
 heads and blocks."""
 
+GROUPS = ("num_hidden_groups", "inner_group_num")
+"""ALBERT's fields for several shared blocks."""
+
 ROW = (
     "give descend.models.encoders.FAMILIES a row: what of a hidden state its head looks at, the head, where its blocks "
     "are, and its longest text"
 )
+
+
+def family_of(config: Any) -> Family:
+    """The row of a configuration; a mean-pooled classifier's has the blocks, norm and longest text of its encoder.
+
+    Raises:
+        InputError: If the encoder's family is not in the table.
+    """
+    row = FAMILIES[config.model_type]
+    if not isinstance(config, MeanPooledConfig):
+        return row
+    check_family(config.encoder, FAMILIES, ROW)
+    encoder = FAMILIES[config.encoder.model_type]
+    longest = encoder.longest and (lambda config: encoder.longest(config.encoder))
+    return row._replace(blocks=encoder.blocks, longest=longest, norm=encoder.norm, after_first=encoder.after_first)
 
 
 class LayeredEncoder(LibraryModel):
@@ -177,12 +204,13 @@ class LayeredEncoder(LibraryModel):
 
     def __init__(self, network: PreTrainedModel):
         super().__init__(network)
+        self.family = family_of(self.config)
         if not any(each.__name__.endswith(self.task_class) for each in type(self.library).__mro__):
             raise InputError(
                 f"expected a model {self.task_class}; got {type(self.library).__name__}. Load it with "
                 f"AutoModel{self.task_class}."
             )
-        groups = {name: getattr(self.config, name, 1) for name in ("num_hidden_groups", "inner_group_num")}
+        groups = {name: getattr(self.library.base_model.config, name, 1) for name in GROUPS}
         if any(count != 1 for count in groups.values()):
             raise InputError(
                 "expected an ALBERT whose layers all share one block, as in the published models; got "
