@@ -66,7 +66,9 @@ def evaluated(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
     model = parser.add_argument_group("model")
     model.add_argument("--model", metavar="NAME", default="model", help="model or best_feasible of the run [model]")
     model.add_argument("--task", choices=("classification",), help="evaluate a classifier of Transformers")
-    model.add_argument("--dataset", choices=("imdb", "mnli"), help="with --task: kind of texts [by the files]")
+    model.add_argument(
+        "--dataset", choices=("imdb", "mnli", "labelled"), help="with --task: kind of texts [by the files]"
+    )
     model.add_argument("--baseline", type=Path, metavar="RUN", help="evaluated run to be compared with [full depth]")
     noise = parser.add_argument_group("noise")
     noise.add_argument("--noise", metavar="LEVELS", help="γ: 0,0.1,0.2 or 0:2:0.25 [8, to 3.5 × training]")

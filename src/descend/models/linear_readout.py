@@ -147,8 +147,10 @@ class MeanPooledConfig(PreTrainedConfig):
         self.encoder = AutoConfig.for_model(**encoder) if isinstance(encoder, dict) else encoder
         self.encoder.use_cache = False  # a decoder's keys and values, which a classifier needs once
         self.encoder.dtype = None  # that of the whole model
+        self.encoder.name_or_path = ""  # saved it would name a folder of this machine
         self.dropout = dropout
-        super().__init__(**kwargs)
+        tokens = ("pad_token_id", "bos_token_id", "eos_token_id")  # the trainer aligns them with the tokenizer's
+        super().__init__(**{name: getattr(self.encoder, name, None) for name in tokens} | kwargs)
 
     @property
     def num_hidden_layers(self) -> int:

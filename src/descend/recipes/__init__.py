@@ -43,12 +43,27 @@ class _Entry(NamedTuple):
 
 _VIDEO = "PATH, a folder or file of videos"
 _TEXT = "NAME, a folder of texts with classes or its name on the Hub"
+_INSTRUCTIONS = "FILE, .json or .jsonl in Alpaca's form"
 
 
 class _Recipes(Mapping[str, "type[Recipe]"]):
     """Recipes by name. Each is imported on access, because it may need optional packages."""
 
     _entries: ClassVar = {
+        "text": _Entry(
+            "text",
+            "ClassifierRecipe",
+            settings.ClassifierSettings,
+            "text classification with a pretrained model: BERT, RoBERTa, ModernBERT and others",
+            _TEXT,
+        ),
+        "lm": _Entry(
+            "language",
+            "LanguageModelRecipe",
+            settings.LanguageModelSettings,
+            "instruction tuning of a pretrained language model: Llama, Qwen and others",
+            _INSTRUCTIONS,
+        ),
         "video-ut": _Entry(
             "video",
             "UTRecipe",
@@ -96,7 +111,7 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
             "InstructionRecipe",
             settings.InstructionSettings,
             "instruction tuning of a Llama-like language model, small from scratch or pretrained",
-            "FILE, .json or .jsonl in Alpaca's form",
+            _INSTRUCTIONS,
         ),
     }
 
@@ -128,6 +143,10 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
         arguments = ("sft", "DescentSFTConfig") if entry.module == "language" else ("config", "DescentConfig")
         return (f"descend.recipes.{entry.module}", entry.name), (f"descend.training.{arguments[0]}", arguments[1])
 
+    def needs_model(self, name: str) -> bool:
+        """Whether a recipe trains a pretrained model, which must be named; imports nothing."""
+        return issubclass(self.settings(name), settings.PretrainedSettings)
+
     def check_given(self, name: str, given: Mapping[str, Any], more: str = "") -> None:
         """Refuse a recipe without data or model: generated data are used only where they are asked for.
 
@@ -139,7 +158,7 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
         Raises:
             InputError: If no data are given, or no model to a recipe of pretrained models.
         """
-        if issubclass(self.settings(name), settings.PretrainedSettings) and given.get("model") is None:
+        if self.needs_model(name) and given.get("model") is None:
             raise InputError(
                 f"{name} trains a pretrained model; expected --model PATH_OR_NAME, its folder or its name on the Hub."
             )

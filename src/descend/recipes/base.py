@@ -34,10 +34,6 @@ Collate = Callable[[list[Any]], dict[str, Any]]
 
 _EXPECTED = "a folder with config.json and model.safetensors, or a name on the Hub, which needs a network at first"
 
-PRETRAINED_DUAL = '{"start": 0}'
-"""`dual_optim_args` for a pretrained model: multipliers start at 0, so training differs from ERM only where a
-constraint is violated."""
-
 
 @dataclass(frozen=True)
 class Data:

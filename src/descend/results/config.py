@@ -11,7 +11,7 @@ from descend.results.base import CONFIG_FILE, File
 MODELS = ("model", "best_feasible")
 """The folders of a run that may hold a model."""
 
-LANGUAGE = ("llm-sft",)
+LANGUAGE = ("llm-sft", "lm")
 """The recipes of language models."""
 
 

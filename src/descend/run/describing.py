@@ -9,6 +9,7 @@ from typing import Any
 
 from descend.errors import InputError
 from descend.methods import settings_of_others
+from descend.models.linear_readout import LinearReadout
 from descend.recipes import GENERATED
 from descend.recipes.configuring import configure
 from descend.results import MODELS, RunConfig, read_config, read_summary, read_trained
@@ -18,6 +19,9 @@ from descend.training.config import DescentArguments
 
 _DERIVED = {"disable_tqdm", "dataloader_pin_memory", "gradient_checkpointing", "do_eval", "greater_is_better"}
 """Training arguments that say nothing about a run, or that follow from others."""
+
+LOADING = "Load it with `import descend.models` before `AutoModelForSequenceClassification.from_pretrained`."
+"""How to load a classifier that is none of Transformers' own."""
 
 _PATHS = ("data", "model", "tokenizer", "pretrained", "cache_dir")
 """Settings whose value may be a path."""
@@ -129,6 +133,8 @@ def run_card(
         f"on {noise_on} and seed {config.seed}. {read}"
         + (trained_note(trained) if trained else temperature_note(temperature))
     ]
+    if isinstance(network, LinearReadout):
+        about.append(LOADING)
     if layers is not None:
         about.append(
             f"This checkpoint holds the first {layers} of {config.depth} layers, with the embedding and the head of "
