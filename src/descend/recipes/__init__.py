@@ -50,20 +50,6 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
     """Recipes by name. Each is imported on access, because it may need optional packages."""
 
     _entries: ClassVar = {
-        "text": _Entry(
-            "text",
-            "ClassifierRecipe",
-            settings.ClassifierSettings,
-            "text classification with a pretrained model: BERT, RoBERTa, ModernBERT and others",
-            _TEXT,
-        ),
-        "lm": _Entry(
-            "language",
-            "LanguageModelRecipe",
-            settings.LanguageModelSettings,
-            "instruction tuning of a pretrained language model: Llama, Qwen and others",
-            _INSTRUCTIONS,
-        ),
         "video-ut": _Entry(
             "video",
             "UTRecipe",
@@ -113,6 +99,20 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
             "instruction tuning of a Llama-like language model, small from scratch or pretrained",
             _INSTRUCTIONS,
         ),
+        "text": _Entry(
+            "text",
+            "ClassifierRecipe",
+            settings.ClassifierSettings,
+            "text classification with a pretrained model: BERT, RoBERTa, ModernBERT and others",
+            _TEXT,
+        ),
+        "lm": _Entry(
+            "language",
+            "LanguageModelRecipe",
+            settings.LanguageModelSettings,
+            "instruction tuning of a pretrained language model: Llama, Qwen and others",
+            _INSTRUCTIONS,
+        ),
     }
 
     def __getitem__(self, name: str) -> "type[Recipe]":
@@ -158,15 +158,16 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
         Raises:
             InputError: If no data are given, or no model to a recipe of pretrained models.
         """
+        model = ""
         if self.needs_model(name) and given.get("model") is None:
-            raise InputError(
-                f"{name} trains a pretrained model; expected --model PATH_OR_NAME, its folder or its name on the Hub."
-            )
+            model = "--model PATH_OR_NAME, the folder of a pretrained model or its name on the Hub."
         if given.get("data") is None:
             raise InputError(
                 f"{name} needs data; expected --data {self._entries[name].data}, or --data {GENERATED} for the "
-                f"generated ones that come with descend.{more and f' {more}'}"
+                f"generated ones that come with descend.{model and f' Also give {model}'}{more and f' {more}'}"
             )
+        if model:
+            raise InputError(f"{name} trains a pretrained model; expected {model}")
 
 
 RECIPES = _Recipes()
