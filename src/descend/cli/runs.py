@@ -157,7 +157,7 @@ def complete(words: Sequence[str]) -> None:
             "Answers of a language model to prompts, in AlpacaEval's form; or several models' side by side.",
             "RUN --prompts FILE --out FILE [options]",
             {
-                "run": dict(type=Path, nargs="?", help="folder of a trained run of llm-sft"),
+                "run": dict(type=Path, nargs="?", help="folder of a trained run of lm or llm-sft"),
                 "--prompts": dict(type=Path, help="a JSON list or lines of prompts, as alpaca_eval.json"),
                 "--compare": dict(type=Path, nargs="+", metavar="FILE", help="written answers, for one page"),
                 "--out": dict(type=Path, required=True, help="file to write; with --compare the page or its folder"),
