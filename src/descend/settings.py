@@ -474,7 +474,7 @@ class ClassifierSettings(TextSettings, PretrainedSettings):
     A model's own head is trained further where ``pooling`` is what it reads; otherwise it gets a new head.
     """
 
-    dataset: str | None = setting(None, "kind of the texts [by the files]", ("imdb", "mnli", "labelled"))  # type: ignore[assignment]
+    dataset: str = setting(None, "kind of the texts [by the files]", ("imdb", "mnli", "labelled"))
     tokenizer: str | None = setting(None, "folder or Hub name [the model's]")
     noise: NoiseLevel = CLEAN
     pooling: str | None = setting(None, "what a head reads [its own head's; of a new head mean]", ("cls", "mean"))

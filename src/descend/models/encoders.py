@@ -179,8 +179,13 @@ def family_of(config: Any) -> Family:
         return row
     check_family(config.encoder, FAMILIES, ROW)
     encoder = FAMILIES[config.encoder.model_type]
-    longest = encoder.longest and (lambda config: encoder.longest(config.encoder))
-    return row._replace(blocks=encoder.blocks, longest=longest, norm=encoder.norm, after_first=encoder.after_first)
+    longest = encoder.longest
+    return row._replace(
+        blocks=encoder.blocks,
+        longest=None if longest is None else lambda config: longest(config.encoder),
+        norm=encoder.norm,
+        after_first=encoder.after_first,
+    )
 
 
 class LayeredEncoder(LibraryModel):

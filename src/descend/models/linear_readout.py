@@ -149,8 +149,9 @@ class MeanPooledConfig(PreTrainedConfig):
         self.encoder.dtype = None  # that of the whole model
         self.encoder.name_or_path = ""  # saved it would name a folder of this machine
         self.dropout = dropout
-        tokens = ("pad_token_id", "bos_token_id", "eos_token_id")  # the trainer aligns them with the tokenizer's
-        super().__init__(**{name: getattr(self.encoder, name, None) for name in tokens} | kwargs)
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id"):  # the trainer aligns them with the tokenizer's
+            kwargs.setdefault(name, getattr(self.encoder, name, None))
+        super().__init__(**kwargs)
 
     @property
     def num_hidden_layers(self) -> int:
@@ -187,7 +188,7 @@ class MeanPooledForSequenceClassification(LinearReadout):
         if hasattr(self.encoder, "pooler"):
             self.encoder.pooler = None  # it reads [CLS]
         self.dropout = nn.Dropout(config.dropout)
-        self.score = nn.Linear(config.encoder.hidden_size, config.num_labels)
+        self.score = nn.Linear(config.encoder.hidden_size, config.num_labels or 2)
         self.post_init()
 
     def pool(self, hidden: Tensor, mask: Tensor | None) -> Tensor:

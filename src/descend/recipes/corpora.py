@@ -97,9 +97,11 @@ class Encoding:
 def read_parts(dataset: str, data: str | None, validation_share: float) -> DatasetDict:
     """``train``, ``validation`` and ``test`` texts of a data set; generated texts if ``data`` is None."""
     kind = CORPORA[dataset]
-    if data is None and kind.generate is None:
+    if data is not None:
+        return split_off(kind.read(data), validation_share)
+    if kind.generate is None:
         raise InputError(f"there are no generated {dataset} texts; give yours by --data.")
-    return split_off(corpus(kind.generate) if data is None else kind.read(data), validation_share)
+    return split_off(corpus(kind.generate), validation_share)
 
 
 def labels_of(dataset: str, texts: Dataset) -> tuple[str, ...]:

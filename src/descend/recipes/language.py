@@ -30,6 +30,7 @@ from descend.recipes.base import (
     Restored,
     Setup,
     absolute,
+    absolute_model,
     check_heads,
     check_words,
     config_of,
@@ -64,17 +65,14 @@ class LanguageRecipe(LanguageSettings, Recipe):
     With ``lora``, such as ``q_proj,v_proj,lm_head``, adapters on these modules are trained and nothing else.
     """
 
+    model: str
+
     usual_noise = 1.5
 
     @classmethod
     def arguments(cls) -> type[DescentSFTConfig]:
         """TRL's, and the problem."""
         return DescentSFTConfig
-
-    def completed(self) -> Self:
-        """The recipe with absolute paths."""
-        model = absolute(self.model) if Path(self.model).expanduser().is_dir() else self.model
-        return replace(self, data=absolute(self.data), model=model)
 
     def _config(self) -> PreTrainedConfig:
         """The configuration of the pretrained model, which takes texts as long as they may be."""
@@ -221,7 +219,8 @@ class LanguageModelRecipe(LanguageModelSettings, LanguageRecipe):
 
     def completed(self) -> Self:
         """The recipe with absolute paths and the number of blocks."""
-        return replace(super().completed(), keep_layers=kept_layers(self, self._config()))
+        layers = kept_layers(self, self._config())
+        return replace(self, data=absolute(self.data), model=absolute_model(self.model), keep_layers=layers)
 
     def _network(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
         network = self._pretrained(tokenizer)
@@ -245,11 +244,11 @@ class InstructionRecipe(InstructionSettings, LanguageRecipe):
 
     def completed(self) -> Self:
         """The recipe with absolute paths and, for a pretrained model, that model's own depth and width."""
-        recipe = super().completed()
+        recipe = replace(self, data=absolute(self.data))
         if self.model == SMALL:
             return recipe
-        config = self._config()
-        return replace(recipe, depth=config.num_hidden_layers, hidden_size=config.hidden_size)
+        config, model = self._config(), absolute_model(self.model)
+        return replace(recipe, model=model, depth=config.num_hidden_layers, hidden_size=config.hidden_size)
 
     def _network(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
         if self.model != SMALL:

@@ -39,6 +39,7 @@ from descend.recipes.base import (
     Restored,
     Workload,
     absolute,
+    absolute_model,
     check_heads,
     check_words,
     config_of,
@@ -274,8 +275,8 @@ class ClassifierRecipe(ClassifierSettings, TextRecipe):
         config = config_of(self.model)
         check_family(config, FAMILIES, ROW)
         pooling = self.pooling or _pooling_of(config) or "mean"
-        model = absolute(self.model) if Path(self.model).expanduser().is_dir() else self.model
-        recipe = replace(recipe, pooling=pooling, keep_layers=kept_layers(self, config), model=model)
+        layers = kept_layers(self, config)
+        recipe = replace(recipe, model=absolute_model(self.model), keep_layers=layers, pooling=pooling)
         recipe._check_fit(recipe._config())
         return recipe
 

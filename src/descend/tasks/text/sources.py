@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -186,7 +186,7 @@ def _pairs(file: Path) -> Dataset:
     return Dataset.from_list(rows)
 
 
-def _rows(file: Path, columns: dict[str, tuple[str, ...]]) -> Iterator[tuple[str, dict[str, str]]]:
+def _rows(file: Path, columns: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, dict[str, str]]]:
     """The rows of a file with their places, and the texts in some columns; only a label may be a whole number.
 
     Args:
