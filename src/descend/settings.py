@@ -26,6 +26,10 @@ GENERATED = "generated"
 SMALL = "small"
 """The value of ``model`` for a new small model."""
 
+PRETRAINED_DUAL = '{"start": 0}'
+"""`dual_optim_args` for a pretrained model: multipliers start at 0, so training differs from ERM only where a
+constraint is violated."""
+
 LIBRARIES = ("transformers", "trl")
 """Packages whose arguments a trainer takes beside Descend's settings."""
 
@@ -334,7 +338,6 @@ class WorkloadSettings:
 class RecipeSettings(WorkloadSettings):
     """The settings that every recipe has."""
 
-    depth: Count = setting(7, "L, the number of layers")
     validation_share: float = setting(0.2, "share of the training data to validate on")
 
     arguments_kind: ClassVar[type[DescentSettings]] = DescentSettings
@@ -347,6 +350,34 @@ class RecipeSettings(WorkloadSettings):
         calibrate=True,
     )
 
+    @property
+    def depth(self) -> int:
+        """L, the number of layers: a setting of a new model; of a pretrained one known once the recipe is completed."""
+        raise NotImplementedError
+
+
+CLEAN: Any = setting(0.0, "training noise γ, in std of the embeddings")
+"""The training noise of recipes that train a pretrained model: none unless asked for."""
+
+
+@dataclass(frozen=True)
+class PretrainedSettings(RecipeSettings):
+    """Settings of recipes that train a pretrained model of Transformers, with all of its blocks or the first K.
+
+    A class that derives from this one and a second class of settings takes `CLEAN` as its ``noise``: of two classes a
+    dataclass takes the fields of the first, with all that it inherits.
+    """
+
+    model: str = field(kw_only=True, metadata={"help": "folder or Hub name of a pretrained model"})
+    keep_layers: Count | None = setting(None, "cut it to its first K blocks before training [all]")
+    noise: NoiseLevel = CLEAN
+
+    @property
+    def depth(self) -> int:
+        """L, the blocks that are trained; known once the recipe is completed."""
+        assert self.keep_layers is not None
+        return self.keep_layers
+
 
 @dataclass(frozen=True)
 class VideoSettings(RecipeSettings):
@@ -354,6 +385,7 @@ class VideoSettings(RecipeSettings):
 
     data: str = field(kw_only=True, metadata={"help": "videos, a folder or a file, made grey 160x160; or: generated"})
     cache_dir: str | None = setting(None, "folder of decoded frames [~/.cache/descend]")
+    depth: Count = setting(7, "L, the number of layers")
     window: int = setting(5, "T, frames in a window")
     stride: int = setting(1, "frames from one training window to the next")
 
@@ -417,20 +449,14 @@ class ViTSettings(VideoSettings):
 class TextSettings(RecipeSettings):
     """Settings of text classification that are the same for all models.
 
-    ``dataset`` is the kind of the texts and their classes, and ``data`` is where they are. A pretrained model has its
-    own depth, width and dropout.
+    ``dataset`` is the kind of the texts and their classes, and ``data`` is where they are.
     """
 
-    dataset: str = setting("imdb", "reviews, or pairs of sentences", ("imdb", "mnli"))
+    dataset: str = setting("imdb", "reviews, pairs, or one's own classes", ("imdb", "mnli", "labelled"))
     data: str = field(kw_only=True, metadata={"help": "folder or Hub name of its texts, or: generated"})
-    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
     tokenizer: str | None = setting(None, "folder or Hub name [the model's, or learned]")
     max_length: TextLength = setting(128, "longest text, in tokens")
     truncate: bool = setting(True, "cut longer texts, or refuse them")
-    depth: Count = setting(6, "L, layers of a small model")
-    hidden_size: Count = setting(128, "width of a small model")
-    dropout: Dropout = setting(0.3, "dropout of a small model")
-    noise: NoiseLevel = setting(1.0, "training noise γ, in std of the embeddings")
     validation_share: float = setting(0.2, "share of the training texts to validate on")
 
     training = RecipeSettings.training.but(
@@ -444,10 +470,39 @@ class TextSettings(RecipeSettings):
         save_strategy="epoch",
         train_sampling_strategy="group_by_length",
     )
+    pretrained: ClassVar[TrainingDefaults] = training.but(
+        learning_rate=3e-5, num_train_epochs=3, dual_optim_args=PRETRAINED_DUAL
+    )
 
 
 @dataclass(frozen=True)
-class TextUTSettings(TextSettings):
+class ClassifierSettings(TextSettings, PretrainedSettings):
+    """Settings of text classification with any pretrained encoder, or a decoder.
+
+    A model's own head is trained further where ``pooling`` is what it reads; otherwise it gets a new head.
+    """
+
+    dataset: str = setting(None, "kind of the texts [by the files]", ("imdb", "mnli", "labelled"))
+    tokenizer: str | None = setting(None, "folder or Hub name [the model's]")
+    noise: NoiseLevel = CLEAN
+    pooling: str | None = setting(None, "what a head reads [its own head's; of a new head mean]", ("cls", "mean"))
+
+    training = TextSettings.pretrained
+
+
+@dataclass(frozen=True)
+class NewTextSettings(TextSettings):
+    """Settings of text classification with a small new model. A pretrained one has its own depth, width and dropout."""
+
+    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
+    depth: Count = setting(6, "L, layers of a small model")
+    hidden_size: Count = setting(128, "width of a small model")
+    dropout: Dropout = setting(0.3, "dropout of a small model")
+    noise: NoiseLevel = setting(1.0, "training noise γ, in std of the embeddings")
+
+
+@dataclass(frozen=True)
+class TextUTSettings(NewTextSettings):
     """Settings of the unrolled transformer on word embeddings."""
 
     depth: Count = setting(5, "L, the number of layers")
@@ -460,7 +515,7 @@ class TextUTSettings(TextSettings):
 
 
 @dataclass(frozen=True)
-class EncoderSettings(TextSettings):
+class EncoderSettings(NewTextSettings):
     """Settings of an encoder of Transformers that is read at [CLS].
 
     The readout is Transformers' two layers (``own``), or one layer as in the paper (``linear``), which replaces the
@@ -472,24 +527,17 @@ class EncoderSettings(TextSettings):
 
 
 @dataclass(frozen=True)
-class InstructionSettings(RecipeSettings):
-    """Settings of instruction tuning.
+class LanguageSettings(RecipeSettings):
+    """Settings of instruction tuning that are the same for all models.
 
-    A pretrained model has its own depth, width and heads. With ``lora``, such as ``q_proj,v_proj,lm_head``, adapters on
-    these modules are trained and nothing else.
+    With ``lora``, such as ``q_proj,v_proj,lm_head``, adapters on these modules are trained and nothing else.
     """
 
     data: str = field(kw_only=True, metadata={"help": "Alpaca's .json or .jsonl, or: generated"})
-    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
     tokenizer: str | None = setting(None, "folder or Hub name [the model's, or learned]")
     max_length: PromptLength = setting(256, "longest prompt with its answer, in tokens")
-    depth: Count = setting(6, "L, layers of a small model")
-    hidden_size: Count = setting(128, "width of a small model")
-    heads: Count = setting(4, "attention heads of a small model")
-    dropout: Dropout = setting(0.0, "of attention; 0 leaves a pretrained model's")
     lora: str | None = setting(None, "modules of adapters: q_proj,v_proj [all weights]")
     lora_rank: Count = setting(8, "rank of the adapters")
-    noise: NoiseLevel = setting(1.5, "training noise γ, in std of the embeddings")
     validation_share: Annotated[float, Allowed("lie between 0 and 0.5", lambda value: 0 < value < 0.5)] = setting(
         0.1, "share to validate on, and as much to test on"
     )
@@ -507,6 +555,29 @@ class InstructionSettings(RecipeSettings):
         bf16=False,
         activation_checkpointing=False,
     )
+    pretrained: ClassVar[TrainingDefaults] = training.but(learning_rate=2e-5, dual_optim_args=PRETRAINED_DUAL)
+
+
+@dataclass(frozen=True)
+class LanguageModelSettings(LanguageSettings, PretrainedSettings):
+    """Settings of instruction tuning of a pretrained language model."""
+
+    tokenizer: str | None = setting(None, "folder or Hub name [the model's]")
+    noise: NoiseLevel = CLEAN
+
+    training = LanguageSettings.pretrained
+
+
+@dataclass(frozen=True)
+class InstructionSettings(LanguageSettings):
+    """Settings of instruction tuning of a small new model. A pretrained one has its own depth, width and heads."""
+
+    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
+    depth: Count = setting(6, "L, layers of a small model")
+    hidden_size: Count = setting(128, "width of a small model")
+    heads: Count = setting(4, "attention heads of a small model")
+    dropout: Dropout = setting(0.0, "of attention; 0 leaves a pretrained model's")
+    noise: NoiseLevel = setting(1.5, "training noise γ, in std of the embeddings")
 
 
 class Setting(NamedTuple):

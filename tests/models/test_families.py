@@ -13,7 +13,7 @@ from transformers import (
 
 from descend import GaussianNoise, InputError, Objective
 from descend.contract import resolve
-from descend.models import LayeredCausalLM
+from descend.models import LayeredCausalLM, LayeredClassifier, MeanPooledConfig, MeanPooledForSequenceClassification
 from descend.models import causal as language
 from descend.models.encoders import FAMILIES
 from descend.models.first_layers import keep_first, plain_output
@@ -266,6 +266,33 @@ def test_what_can_not_be_read_is_refused_with_its_reason(auto, kind, settings, m
     with pytest.raises(InputError, match=message) as refused:
         resolve(auto.from_config(AutoConfig.for_model(kind, **settings)), None, None)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("family", sorted(name for name in FAMILIES if not name.startswith("descend-")))
+@torch.no_grad()
+def test_a_readout_of_the_mean_obeys_the_laws_around_every_family(family, tmp_path):
+    """Exit L is the model's own output, also with early exits and tempered; the first K layers alone are exit K."""
+    encoder = made("class", family).base_model
+    own = MeanPooledForSequenceClassification(MeanPooledConfig(encoder.config, num_labels=3), encoder).eval()
+    layers, _ = resolve(own, None, None)
+    inputs, _ = batch_of("class", padded=True)
+    exits = torch.stack(list(layers.predictions(inputs)))
+    torch.testing.assert_close(exits[-1], own(**inputs).logits, rtol=1e-5, atol=1e-5)
+    mean = [
+        row[mask].mean(0)
+        for row, mask in zip(own.base_model(**inputs).last_hidden_state, inputs["attention_mask"].bool(), strict=True)
+    ]
+    torch.testing.assert_close(exits[-1], own.score(torch.stack(mean)), rtol=1e-5, atol=1e-5)
+    logits, left = layers.exits(inputs, lambda layer, logits, rows: rows < layer)
+    assert left.tolist() == [1, 2, 3, 3]
+    torch.testing.assert_close(logits, exits[left, torch.arange(4)], rtol=1e-5, atol=1e-5)
+    with layers.tempered(2.0):
+        torch.testing.assert_close(own(**inputs).logits, exits[-1] / 2, rtol=1e-5, atol=1e-5)
+    keep_first(layers, 2)
+    own.save_pretrained(tmp_path)
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    assert loaded.config.num_hidden_layers == LayeredClassifier(loaded).depth == 2
+    torch.testing.assert_close(loaded(**inputs).logits, exits[2], rtol=1e-5, atol=1e-5)
 
 
 # --- own exits

@@ -88,7 +88,7 @@ def test_settings_that_are_not_there_are_named():
         configure("video-ut", data="generated", output_dir="run", eval_strategy="sometimes")
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [name for name in RECIPES if not RECIPES.needs_model(name)])
 def test_a_recipe_is_frozen_and_comes_back_from_its_settings(name):
     recipe = RECIPES[name](data="generated", depth=3)
     assert {each.name for each in fields(recipe)} == asdict(recipe).keys()

@@ -66,7 +66,9 @@ def evaluated(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
     model = parser.add_argument_group("model")
     model.add_argument("--model", metavar="NAME", default="model", help="model or best_feasible of the run [model]")
     model.add_argument("--task", choices=("classification",), help="evaluate a classifier of Transformers")
-    model.add_argument("--dataset", choices=("imdb", "mnli"), help="with --task: kind of texts [by the files]")
+    model.add_argument(
+        "--dataset", choices=("imdb", "mnli", "labelled"), help="with --task: kind of texts [by the files]"
+    )
     model.add_argument("--baseline", type=Path, metavar="RUN", help="evaluated run to be compared with [full depth]")
     noise = parser.add_argument_group("noise")
     noise.add_argument("--noise", metavar="LEVELS", help="γ: 0,0.1,0.2 or 0:2:0.25 [8, to 3.5 × training]")
@@ -88,7 +90,7 @@ def evaluated(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
         options["noise"] = levels(options["noise"])
     folder = options.pop("run")
     recipe = check_run(folder, options["model"] if options["task"] is None else None)
-    check_data(options["data"], hub=recipe is None or recipe.startswith("text-"))
+    check_data(options["data"], hub=recipe is None or recipe.startswith("text"))
     from descend import run
     from descend.results import locked
 
@@ -155,7 +157,7 @@ def complete(words: Sequence[str]) -> None:
             "Answers of a language model to prompts, in AlpacaEval's form; or several models' side by side.",
             "RUN --prompts FILE --out FILE [options]",
             {
-                "run": dict(type=Path, nargs="?", help="folder of a trained run of llm-sft"),
+                "run": dict(type=Path, nargs="?", help="folder of a trained run of lm or llm-sft"),
                 "--prompts": dict(type=Path, help="a JSON list or lines of prompts, as alpaca_eval.json"),
                 "--compare": dict(type=Path, nargs="+", metavar="FILE", help="written answers, for one page"),
                 "--out": dict(type=Path, required=True, help="file to write; with --compare the page or its folder"),

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 GROUPS = {
     "data": "data dataset validation_share window stride cache_dir tokenizer max_length truncate",
-    "model": "model pretrained depth tied hidden_size heads attention_size kernel atoms layer l1 l2 margin c dropout "
-    "readout exits lora lora_rank",
+    "model": "model keep_layers pooling pretrained depth tied hidden_size heads attention_size kernel atoms layer "
+    "l1 l2 margin c dropout readout exits lora lora_rank",
     "constraints": "method preset strength alpha alpha_decay cap cap_layer first_layer form stop_gradient dual_lr "
     "dual_optimizer dual_optim_args dual_every dual_warmup_steps dual_warmup_epochs resilience slack slack_lr "
     "slack_optimizer",
@@ -89,10 +89,11 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
         check_recipe(words)
     recipe = words[0] if words and words[0] in RECIPES else None
     about = f"Train: {RECIPES.about(recipe)}. " if recipe else ""
+    model = "--model PATH_OR_NAME " if recipe and RECIPES.needs_model(recipe) else ""
     parser = command_parser(
         f"train {recipe}",
         f"{about}Defaults stand in brackets; λ are the multipliers.",
-        "--data PATH --out RUN [settings]",
+        f"{model}--data PATH --out RUN [settings]",
     )
     name = parser.add_argument("recipe", choices=list(RECIPES), help=argparse.SUPPRESS)
     name.completer = offered_recipes  # type: ignore[attr-defined]
@@ -100,10 +101,10 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
     add_recipe(parser, recipe, everything="--help-all" in words or COMPLETING in os.environ)
     given = vars(talk(parser.parse_args(list(words))))
     folder = "" if "out" in given else "Also give --out RUN, the folder of the run."
-    RECIPES.check_given(given["recipe"], given.get("data"), folder)
+    RECIPES.check_given(given["recipe"], given, folder)
     if folder:
         parser.error("the following arguments are required: --out")
-    check_data(given["data"], hub=given["recipe"].startswith("text-"))
+    check_data(given["data"], hub=given["recipe"].startswith("text"))
     given["output_dir"] = given.pop("out")
     return given
 

@@ -10,6 +10,8 @@ from descend.models.layered import LayeredModel
 from descend.models.linear_readout import (
     DistilBertLinearConfig,
     DistilBertLinearForSequenceClassification,
+    MeanPooledConfig,
+    MeanPooledForSequenceClassification,
     RobertaLinearConfig,
     RobertaLinearForSequenceClassification,
     TextUTConfig,
@@ -30,6 +32,8 @@ __all__ = [
     "LayeredModel",
     "LayeredQuestionAnswerer",
     "LayeredTokenClassifier",
+    "MeanPooledConfig",
+    "MeanPooledForSequenceClassification",
     "Reconstruction",
     "RobertaLinearConfig",
     "RobertaLinearForSequenceClassification",

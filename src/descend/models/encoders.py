@@ -9,8 +9,14 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
-from descend.models.library import LOOKS, LibraryModel
-from descend.models.linear_readout import DistilBertLinearConfig, RobertaLinearConfig, TextUTConfig, masked_mean
+from descend.models.library import LOOKS, LibraryModel, check_family
+from descend.models.linear_readout import (
+    DistilBertLinearConfig,
+    MeanPooledConfig,
+    RobertaLinearConfig,
+    TextUTConfig,
+    masked_mean,
+)
 
 Norm = Callable[[Tensor], Tensor]
 """A final norm, or the identity."""
@@ -140,15 +146,39 @@ FAMILIES: dict[str, Family] = {
     "qwen3": _DECODER,
     DistilBertLinearConfig.model_type: Family(_first, _LINEAR, "transformer.layer", _positions),
     RobertaLinearConfig.model_type: Family(_first, _LINEAR, "encoder.layer", _positions_after_padding),
+    MeanPooledConfig.model_type: Family(_mean, _LINEAR, "", None),  # the rest is its encoder's, see `family_of`
     TextUTConfig.model_type: Family(_mean, ("dropout", "classifier"), "layers", None),
 }
 """``config.model_type`` → the model family. Transformers has common names for embeddings and hidden states, but not for
 heads and blocks."""
 
+GROUPS = ("num_hidden_groups", "inner_group_num")
+"""ALBERT's fields for several shared blocks."""
+
 ROW = (
     "give descend.models.encoders.FAMILIES a row: what of a hidden state its head looks at, the head, where its blocks "
     "are, and its longest text"
 )
+
+
+def family_of(config: Any, families: Mapping[str, Family] = FAMILIES) -> Family:
+    """The row of a configuration; a mean-pooled classifier's has the blocks, norm and longest text of its encoder.
+
+    Raises:
+        InputError: If the encoder's family is not in the table.
+    """
+    row = families[config.model_type]
+    if not isinstance(config, MeanPooledConfig):
+        return row
+    check_family(config.encoder, families, ROW)
+    encoder = families[config.encoder.model_type]
+    longest = encoder.longest
+    return row._replace(
+        blocks=encoder.blocks,
+        longest=None if longest is None else lambda config: longest(config.encoder),
+        norm=encoder.norm,
+        after_first=encoder.after_first,
+    )
 
 
 class LayeredEncoder(LibraryModel):
@@ -177,12 +207,16 @@ class LayeredEncoder(LibraryModel):
                 f"expected a model {self.task_class}; got {type(self.library).__name__}. Load it with "
                 f"AutoModel{self.task_class}."
             )
-        groups = {name: getattr(self.config, name, 1) for name in ("num_hidden_groups", "inner_group_num")}
+        groups = {name: getattr(self.library.base_model.config, name, 1) for name in GROUPS}
         if any(count != 1 for count in groups.values()):
             raise InputError(
                 "expected an ALBERT whose layers all share one block, as in the published models; got "
                 f"{', '.join(f'{name} {count}' for name, count in groups.items())}."
             )
+
+    def find_family(self) -> Family:
+        """The row of the model's family, see `family_of`."""
+        return family_of(self.config, self.families)
 
     @property
     def limits(self) -> dict[str, int]:

@@ -47,7 +47,8 @@ def keep_first(model: LayeredModel, layers: int) -> None:
             if tensor is not None:
                 rows = tensor.detach()[[*range(layers), *range(depth, len(tensor))]].clone()
                 setattr(model, name, nn.Parameter(rows) if isinstance(tensor, nn.Parameter) else rows)
-    config: Any = model.saved.config
+    # Of a mean-pooled classifier it is the encoder's; in all others base model and model have the same.
+    config: Any = model.saved.base_model.config
     for name in PER_LAYER:
         if value := getattr(config, name, None):
             setattr(config, name, value[:layers])

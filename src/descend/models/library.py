@@ -120,10 +120,14 @@ class LibraryModel(WrappedModel):
                 "can't be read by the head alone."
             )
         check_family(self.config, self.families, self.row)
-        self.family = self.families[self.config.model_type]
+        self.family = self.find_family()
         if getattr(self.config, MARK, False) and self.own_exits is None:
             self.give_own_exits()
             load_saved(self.library)
+
+    def find_family(self) -> Any:
+        """The row of the model's family."""
+        return self.families[self.config.model_type]
 
     @property
     def library(self) -> Any:

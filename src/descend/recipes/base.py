@@ -14,7 +14,7 @@ from descend.errors import InputError
 from descend.models import LayeredModel
 from descend.models.loading import load_model
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
-from descend.settings import GENERATED, SMALL, RecipeSettings, TrainingDefaults, WorkloadSettings
+from descend.settings import GENERATED, SMALL, PretrainedSettings, RecipeSettings, TrainingDefaults, WorkloadSettings
 from descend.tasks import Task
 from descend.training import DescentMixin, DescentTrainer
 from descend.training.config import DescentArguments, DescentConfig
@@ -33,10 +33,6 @@ Collate = Callable[[list[Any]], dict[str, Any]]
 
 
 _EXPECTED = "a folder with config.json and model.safetensors, or a name on the Hub, which needs a network at first"
-
-PRETRAINED_DUAL = '{"start": 0}'
-"""`dual_optim_args` for a pretrained model: multipliers start at 0, so training differs from ERM only where a
-constraint is violated."""
 
 
 @dataclass(frozen=True)
@@ -266,6 +262,11 @@ def absolute(path: str) -> str:
     return path if path == GENERATED else str(Path(path).expanduser().absolute())
 
 
+def absolute_model(source: str) -> str:
+    """An absolute path of a model's folder; a name on the Hub as it is."""
+    return absolute(source) if Path(source).expanduser().is_dir() else source
+
+
 def check_heads(recipe: Any) -> None:
     """Refuse a width of a new model that its attention heads can't share.
 
@@ -295,6 +296,18 @@ def config_of(source: str) -> PreTrainedConfig:
         InputError: If there is none that can be loaded.
     """
     return load_model(AutoConfig, source, "a model", _EXPECTED)
+
+
+def kept_layers(recipe: PretrainedSettings, config: PreTrainedConfig) -> int:
+    """How many blocks of a pretrained model a recipe trains: its ``keep_layers``, or all.
+
+    Raises:
+        InputError: If the model has fewer.
+    """
+    depth: int = config.num_hidden_layers
+    if recipe.keep_layers is not None and recipe.keep_layers > depth:
+        raise InputError(f"keep_layers must be 1 to {depth}, the layers of {recipe.model}; got {recipe.keep_layers}.")
+    return recipe.keep_layers or depth
 
 
 def load_pretrained(auto_class: Any, source: str, **settings: Any) -> Any:

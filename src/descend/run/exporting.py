@@ -17,13 +17,14 @@ from descend.models import LayeredCausalLM, LayeredModel
 from descend.models.denoiser import Denoiser
 from descend.models.first_layers import keep_first, merged, plain_output
 from descend.models.library import LibraryModel
+from descend.models.linear_readout import LinearReadout
 from descend.models.loading import load_model
 from descend.models.modules import check_savable, close
 from descend.results import TRAINED_KEY, Trained, read_config, read_trained
 from descend.results.card import Card, trained_note, write_card
 from descend.results.folder import refuse_full
 from descend.results.ownership import atomic_folder
-from descend.run.describing import run_card
+from descend.run.describing import LOADING, run_card
 from descend.run.loading import of_run
 
 _EXPECTED = "config.json and model.safetensors, as export wrote them"
@@ -128,6 +129,8 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> list[s
         lines.append(f"Its layers share one set of weights: the copy has all of them and runs {layers} times.")
     if isinstance(network, LayeredCausalLM) and layers < depth:
         lines += _draft_lines(out, source, layers, depth, adapters, early=network.family.drafts)
+    if isinstance(again, LinearReadout):
+        lines.append(LOADING)
     return lines
 
 
@@ -255,7 +258,7 @@ def check_export(folder: Path, layers: int | None, out: Path) -> None:
     config = read_config(folder)
     if not config.finished:
         raise InputError(f"{folder} is not finished. Finish it first: the same descend train with --resume.")
-    depth = config.settings.get("depth")
-    if layers is not None and isinstance(depth, int) and not 1 <= layers <= depth:
+    depth = config.depth
+    if layers is not None and depth is not None and not 1 <= layers <= depth:
         raise InputError(f"layers must be 1 to {depth}, the layers of {folder}, or {AUTO}; got {layers}.")
     refuse_full(out)
