@@ -326,7 +326,6 @@ class WorkloadSettings:
 class RecipeSettings(WorkloadSettings):
     """The settings that every recipe has."""
 
-    depth: Count = setting(7, "L, the number of layers")
     validation_share: float = setting(0.2, "share of the training data to validate on")
 
     arguments_kind: ClassVar[type[DescentSettings]] = DescentSettings
@@ -339,6 +338,26 @@ class RecipeSettings(WorkloadSettings):
         calibrate=True,
     )
 
+    @property
+    def depth(self) -> int:
+        """L, the number of layers: a setting of a new model; of a pretrained one known once the recipe is completed."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class PretrainedSettings(RecipeSettings):
+    """Settings of recipes that train a pretrained model of Transformers, with all of its blocks or the first K."""
+
+    model: str = field(kw_only=True, metadata={"help": "folder or Hub name of a pretrained model"})
+    keep_layers: Count | None = setting(None, "cut it to its first K blocks before training [all]")
+    noise: NoiseLevel = setting(0.0, "training noise γ, in std of the embeddings")
+
+    @property
+    def depth(self) -> int:
+        """L, the blocks that are trained; known once the recipe is completed."""
+        assert self.keep_layers is not None
+        return self.keep_layers
+
 
 @dataclass(frozen=True)
 class VideoSettings(RecipeSettings):
@@ -346,6 +365,7 @@ class VideoSettings(RecipeSettings):
 
     data: str = field(kw_only=True, metadata={"help": "videos, a folder or a file, made grey 160x160; or: generated"})
     cache_dir: str | None = setting(None, "folder of decoded frames [~/.cache/descend]")
+    depth: Count = setting(7, "L, the number of layers")
     window: int = setting(5, "T, frames in a window")
     stride: int = setting(1, "frames from one training window to the next")
 

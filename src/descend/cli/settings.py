@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 GROUPS = {
     "data": "data dataset validation_share window stride cache_dir tokenizer max_length truncate",
-    "model": "model pretrained depth tied hidden_size heads attention_size kernel atoms layer l1 l2 margin c dropout "
-    "readout lora lora_rank",
+    "model": "model keep_layers pretrained depth tied hidden_size heads attention_size kernel atoms layer l1 l2 margin c "
+    "dropout readout lora lora_rank",
     "constraints": "method preset strength alpha alpha_decay cap cap_layer first_layer form stop_gradient dual_lr "
     "dual_optimizer dual_optim_args dual_every dual_warmup_steps dual_warmup_epochs resilience slack slack_lr "
     "slack_optimizer",
@@ -100,10 +100,10 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
     add_recipe(parser, recipe, everything="--help-all" in words or COMPLETING in os.environ)
     given = vars(talk(parser.parse_args(list(words))))
     folder = "" if "out" in given else "Also give --out RUN, the folder of the run."
-    RECIPES.check_given(given["recipe"], given.get("data"), folder)
+    RECIPES.check_given(given["recipe"], given, folder)
     if folder:
         parser.error("the following arguments are required: --out")
-    check_data(given["data"], hub=given["recipe"].startswith("text-"))
+    check_data(given["data"], hub=given["recipe"].startswith("text"))
     given["output_dir"] = given.pop("out")
     return given
 

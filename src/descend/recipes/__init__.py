@@ -5,7 +5,7 @@ Importing this package is cheap. Recipes and the other names load torch and Tran
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from descend import settings
 from descend.errors import InputError
@@ -128,18 +128,22 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
         arguments = ("sft", "DescentSFTConfig") if entry.module == "language" else ("config", "DescentConfig")
         return (f"descend.recipes.{entry.module}", entry.name), (f"descend.training.{arguments[0]}", arguments[1])
 
-    def check_given(self, name: str, data: str | None, more: str = "") -> None:
-        """Refuse a recipe without data: generated data are used only where they are asked for.
+    def check_given(self, name: str, given: Mapping[str, Any], more: str = "") -> None:
+        """Refuse a recipe without data or model: generated data are used only where they are asked for.
 
         Args:
             name: The recipe.
-            data: The given data.
+            given: The given settings.
             more: What else is missing, a sentence for the end of the error.
 
         Raises:
-            InputError: If no data are given.
+            InputError: If no data are given, or no model to a recipe of pretrained models.
         """
-        if data is None:
+        if issubclass(self.settings(name), settings.PretrainedSettings) and given.get("model") is None:
+            raise InputError(
+                f"{name} trains a pretrained model; expected --model PATH_OR_NAME, its folder or its name on the Hub."
+            )
+        if given.get("data") is None:
             raise InputError(
                 f"{name} needs data; expected --data {self._entries[name].data}, or --data {GENERATED} for the "
                 f"generated ones that come with descend.{more and f' {more}'}"

@@ -14,7 +14,7 @@ from descend.errors import InputError
 from descend.models import LayeredModel
 from descend.models.loading import load_model
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
-from descend.settings import GENERATED, SMALL, RecipeSettings, TrainingDefaults, WorkloadSettings
+from descend.settings import GENERATED, SMALL, PretrainedSettings, RecipeSettings, TrainingDefaults, WorkloadSettings
 from descend.tasks import Task
 from descend.training import DescentMixin, DescentTrainer
 from descend.training.config import DescentArguments, DescentConfig
@@ -295,6 +295,18 @@ def config_of(source: str) -> PreTrainedConfig:
         InputError: If there is none that can be loaded.
     """
     return load_model(AutoConfig, source, "a model", _EXPECTED)
+
+
+def kept_layers(recipe: PretrainedSettings, config: PreTrainedConfig) -> int:
+    """How many blocks of a pretrained model a recipe trains: its ``keep_layers``, or all.
+
+    Raises:
+        InputError: If the model has fewer.
+    """
+    depth: int = config.num_hidden_layers
+    if recipe.keep_layers is not None and recipe.keep_layers > depth:
+        raise InputError(f"keep_layers must be 1 to {depth}, the layers of {recipe.model}; got {recipe.keep_layers}.")
+    return recipe.keep_layers or depth
 
 
 def load_pretrained(auto_class: Any, source: str, **settings: Any) -> Any:

@@ -62,13 +62,13 @@ def train_command(config: RunConfig) -> str:
     Local paths are shortened to their names, because a card may be published.
     """
     first = {name: value for name, value in (("preset", config.preset), ("method", config.method)) if value}
-    dataset = {name: value for name, value in config.settings.items() if name == "dataset"}
-    bare = configure(config.recipe, output_dir="RUN", data=GENERATED, **_REUSE, **first, **dataset)
+    basis = {name: value for name, value in config.settings.items() if name in ("dataset", "model")}
+    bare = configure(config.recipe, output_dir="RUN", data=GENERATED, **_REUSE, **first, **basis)
     usual: dict[str, Any] = asdict(bare.recipe) | stored(bare.arguments) | {"data": None, "use_cpu": False}
     # A file leaves out arguments that have Transformers' default.
     defaults = _defaults(bare.arguments) | {each.name: each.default for each in fields(bare.recipe)}
     ours = {**{name: defaults[name] for name in usual}, **config.training, **config.settings}
-    usual |= {name: defaults[name] for name in dataset}
+    usual |= {name: defaults[name] for name in basis}
     left_out = _DERIVED | first.keys()
     if config.settings.get("model", SMALL) != SMALL or config.settings.get("pretrained"):
         left_out |= {"hidden_size", "depth"}
@@ -118,7 +118,6 @@ def run_card(
     base = None if start == SMALL or _is_local(str(start)) else str(start)
     settings: dict[str, Any] = config.settings
     noise = noise_note(settings.get("noise", 0), settings.get("noise_is", "std"))
-    depth = config.settings["depth"]
     begin = "" if start == SMALL else f", starting from {base or Path(str(start)).name}"
     video = config.recipe.startswith("video-")
     noise_on = "the pixels" if video else "the input embedding"
@@ -132,8 +131,8 @@ def run_card(
     ]
     if layers is not None:
         about.append(
-            f"This checkpoint holds the first {layers} of {depth} layers, with the embedding and the head of the whole "
-            f"model. Its output is that of exit {layers} of the whole model."
+            f"This checkpoint holds the first {layers} of {config.depth} layers, with the embedding and the head of the "
+            f"whole model. Its output is that of exit {layers} of the whole model."
         )
     elif summary is None:
         about.append("`descend evaluate` on the run's folder adds the metric of every layer and noise level.")

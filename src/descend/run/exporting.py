@@ -255,7 +255,7 @@ def check_export(folder: Path, layers: int | None, out: Path) -> None:
     config = read_config(folder)
     if not config.finished:
         raise InputError(f"{folder} is not finished. Finish it first: the same descend train with --resume.")
-    depth = config.settings.get("depth")
-    if layers is not None and isinstance(depth, int) and not 1 <= layers <= depth:
+    depth = config.depth
+    if layers is not None and depth is not None and not 1 <= layers <= depth:
         raise InputError(f"layers must be 1 to {depth}, the layers of {folder}, or {AUTO}; got {layers}.")
     refuse_full(out)
