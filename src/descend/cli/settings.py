@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 GROUPS = {
     "data": "data dataset validation_share window stride cache_dir tokenizer max_length truncate",
-    "model": "model keep_layers pretrained depth tied hidden_size heads attention_size kernel atoms layer l1 l2 margin c "
-    "dropout readout lora lora_rank",
+    "model": "model keep_layers pretrained depth tied hidden_size heads attention_size kernel atoms layer l1 l2 margin "
+    "c dropout readout lora lora_rank",
     "constraints": "method preset strength alpha alpha_decay cap cap_layer first_layer form stop_gradient dual_lr "
     "dual_optimizer dual_optim_args dual_every dual_warmup_steps dual_warmup_epochs resilience slack slack_lr "
     "slack_optimizer",

@@ -131,8 +131,8 @@ def run_card(
     ]
     if layers is not None:
         about.append(
-            f"This checkpoint holds the first {layers} of {config.depth} layers, with the embedding and the head of the "
-            f"whole model. Its output is that of exit {layers} of the whole model."
+            f"This checkpoint holds the first {layers} of {config.depth} layers, with the embedding and the head of "
+            f"the whole model. Its output is that of exit {layers} of the whole model."
         )
     elif summary is None:
         about.append("`descend evaluate` on the run's folder adds the metric of every layer and noise level.")
