@@ -27,7 +27,7 @@ class ImageClassification(Classification):
         """
         if not readable(dataset):
             return
-        shape = np.shape(dataset[0]["pixel_values"]) if "pixel_values" in fields(dataset) else ()
+        shape = tuple(np.shape(dataset[0]["pixel_values"])) if "pixel_values" in fields(dataset) else ()
         if len(shape) != 3 or shape[0] != limits["channels"]:
             raise InputError(
                 f"samples must have pixel_values of {limits['channels']} channels, (C, height, width), as the model's "
