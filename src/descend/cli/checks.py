@@ -26,7 +26,7 @@ def check_data(data: str | None, *, hub: bool = False, images: bool = False) -> 
     if data is None or data == GENERATED or (images and data == DIGITS) or Path(data).expanduser().exists():
         return
     if not hub or data.startswith(("/", "./", "../", "~")) or data.count("/") > 1:
-        names = " or the name of a data set on the Hub" if hub else ""
+        names = " or the name of a data set on the Hub" if hub else f", {DIGITS}" if images else ""
         raise InputError(f"the data {data} does not exist; expected a file or folder{names}, or {GENERATED}.")
 
 

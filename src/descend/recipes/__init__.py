@@ -96,7 +96,7 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
             "ImageRecipe",
             settings.ImageSettings,
             "image classification with a pretrained ViT, DeiT or DINOv2",
-            "PATH, a folder of images by class or of IDX files",
+            "PATH, a folder of images by class or of MNIST's IDX files, or --data digits",
         ),
         "llm-sft": _Entry(
             "language",

@@ -84,7 +84,8 @@ class ImageRecipe(ImageSettings, Recipe):
         if has_head and config.num_labels != len(found.classes):
             raise InputError(
                 f"{source} has a head of {config.num_labels} classes; {self._named(self.data)} has "
-                f"{len(found.classes)}. Give other data, or the model without a head: save that of AutoModel."
+                f"{len(found.classes)}. Give other data, or a model without a head: "
+                f"AutoModel.from_pretrained({source!r}).save_pretrained(FOLDER) writes one."
             )
         numbers = _numbers(config, found.classes, source) if has_head else np.arange(len(found.classes))
         processor = restored.tokenizer if restored else self._processor()
