@@ -11,9 +11,10 @@ from PIL import Image
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoModelForImageClassification
 
-from descend import run
+from descend import DescentConfig, run
 from descend.cli import main
 from descend.results import read_config, read_summary
+from tests.support.documented import ROOT, commands, python_blocks, words_of
 from tests.support.networks import PIXELS, image_network
 from tests.tasks.test_images import folder, picture
 
@@ -123,6 +124,23 @@ def test_what_does_not_fit_is_said_in_one_line(model, words, message, models, tm
     assert train(models / model, tmp_path / "run", *words.replace("FOLDER", str(data)).split()) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert message in line and not (tmp_path / "run").exists()
+
+
+def test_the_guides_commands_and_python_run(models, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(models / "named", "MODEL")
+    for line in commands(ROOT / "docs" / "guides" / "images.md"):
+        words = words_of(line)
+        more = [*SHORT, "--data", str(folder(tmp_path / "data", count=12))] if words[0] == "train" else []
+        assert main([*words, *more]) == 0
+    strips, trains = python_blocks(ROOT / "docs" / "guides" / "images.md")
+    exec(strips, {})
+    assert train("BACKBONE", "runs/own", "--method", "erm") == 0
+    args = DescentConfig("runs/script", max_steps=1, use_cpu=True, report_to="none", disable_tqdm=True)
+    samples = [{"pixel_values": torch.zeros(3, 8, 8), "labels": number % 3} for number in range(8)]
+    scope = {"model": image_network(), "args": args, "train": samples, "validation": samples}
+    exec(trains, scope)
+    assert scope["trainer"].state.global_step == 1
 
 
 PRETRAINED = os.environ.get("DESCEND_PRETRAINED")
