@@ -15,8 +15,8 @@ from descend import DescentConfig, run
 from descend.cli import main
 from descend.results import read_config, read_summary
 from tests.support.documented import ROOT, commands, python_blocks, words_of
+from tests.support.images import folder, picture
 from tests.support.networks import PIXELS, image_network
-from tests.tasks.test_images import folder, picture
 
 SHORT = ["--max-steps", "4", "--eval-strategy", "steps", "--save-strategy", "steps", "--learning-rate", "0.003"]
 SHORT += ["--eval-steps", "2", "--save-steps", "2", "--use-cpu", "--quiet", "--per-device-train-batch-size", "8"]

@@ -3,6 +3,7 @@
 import gzip
 import shutil
 import struct
+import sys
 
 import numpy as np
 import pytest
@@ -10,25 +11,11 @@ from PIL import Image
 from transformers import ViTImageProcessorPil
 
 from descend import InputError
+from descend.errors import MissingPackageError
 from descend.tasks.images import Images, read_images
+from tests.support.images import folder, picture
 
 RNG = np.random.default_rng(0)
-
-
-def picture(height=20, width=30, mode="RGB"):
-    """Dark, with a bright upper half."""
-    values = RNG.integers(0, 40, (height, width), dtype=np.uint8)
-    values[: height // 2] += 200
-    return Image.fromarray(values).convert(mode)
-
-
-def folder(root, sides=("train", "test"), classes=("cats", "dogs"), count=5):
-    for side in sides:
-        for name in classes:
-            (root / side / name).mkdir(parents=True)
-            for place in range(count):
-                picture().save(root / side / name / f"{place}.png")
-    return root
 
 
 def idx(root, name, values, *, zipped=False):
@@ -63,7 +50,7 @@ def test_any_image_is_upright_in_three_channels_and_of_one_size(tmp_path):
         "photo.jpeg": (upright.transpose(Image.Transpose.ROTATE_90), {"exif": turned, "quality": 95}),
         "cmyk.JPG": (picture(64, 64, "CMYK"), {}),
     }
-    root = folder(tmp_path, sides=["."], count=0)
+    root = folder(tmp_path, sides=(".",), count=0)
     for name, (each, options) in files.items():
         for kind in ("cats", "dogs"):
             each.save(root / kind / name, **options)
@@ -79,7 +66,7 @@ def test_any_image_is_upright_in_three_channels_and_of_one_size(tmp_path):
 
 @pytest.mark.parametrize("held", ["test", "val", None])
 def test_parts_are_disjoint_hold_every_class_and_are_the_same_in_every_run(tmp_path, held):
-    root = folder(tmp_path, sides=["train", *filter(None, [held])], count=10)
+    root = folder(tmp_path, sides=("train", held) if held else ("train",), count=10)
     parts, again = (read_images(str(root)).parts(0.25) for _ in range(2))
     assert list(parts) == ["train", "validation", "test"]
     files = [file for side in parts.values() for file in side.pictures]
@@ -101,8 +88,11 @@ def test_idx_files_are_read_with_or_without_a_test_side(tmp_path, zipped):
     assert len(read_images(str(file)).parts(0.2)["test"].labels) == 2
 
 
-def test_digits_and_generated_images_are_there_without_files():
+def test_digits_and_generated_images_are_there_without_files(monkeypatch):
     assert len(read_images("digits").train.labels) == 1797
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(MissingPackageError, match=r"--data digits needs.*pip install pillow scikit-learn"):
+        read_images("digits")
     assert [len(side.labels) for side in read_images(None).parts(0.2).values()] == [96, 24, 60]
 
 

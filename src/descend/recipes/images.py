@@ -89,9 +89,12 @@ class ImageRecipe(ImageSettings, Recipe):
             )
         numbers = _numbers(config, found.classes, source) if has_head else np.arange(len(found.classes))
         processor = restored.tokenizer if restored else self._processor()
-        sides = found.parts(self.validation_share).items()
+        parts = found.parts(self.validation_share).items()
+        sides = {name: Images(Side(side.pictures, numbers[side.labels]), processor) for name, side in parts}
         return Data(
-            **{name: Images(Side(side.pictures, numbers[side.labels]), processor) for name, side in sides},
+            sides["train"],
+            sides["validation"],
+            sides["test"],
             name=self._named(self.data),
             tokenizer=processor,
             labels=found.classes,
@@ -145,6 +148,7 @@ class ImageRecipe(ImageSettings, Recipe):
         names = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", "resample")
         usual = {"image_mean": IMAGENET_DEFAULT_MEAN, "image_std": IMAGENET_DEFAULT_STD}
         given = usual | {name: value for name, value in _processing(self.model).items() if name in names}
+        assert self.image_size is not None
         return ViTImageProcessorPil(size={"height": self.image_size, "width": self.image_size}, **given)
 
 

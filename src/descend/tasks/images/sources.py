@@ -229,7 +229,7 @@ def _of_idx(root: Path, files: dict[tuple[str | Any, ...], Path]) -> Pictures:
         raise InputError(f"{root} must hold images of at least 2 classes; the labels are all {numbers[0]}.")
     if len(sides) > 1 and len(unknown := np.setdiff1d(sides[1][1], numbers)):
         raise InputError(f"{root}: class {unknown[0]} is among the test labels and not among those to train on.")
-    found = [Side(images, np.searchsorted(numbers, labels)) for images, labels in sides]
+    found = [Side([*images], np.searchsorted(numbers, labels)) for images, labels in sides]
     return Pictures(found[0], found[1] if len(found) > 1 else None, tuple(map(str, numbers)))
 
 
@@ -251,7 +251,7 @@ def _digits() -> Pictures:
     with required(f"--data {DIGITS}"):
         from sklearn.datasets import load_digits
     found = load_digits()
-    pictures = (found.images * (255 / 16)).round().astype(np.uint8)
+    pictures = [*(found.images * (255 / 16)).round().astype(np.uint8)]
     return Pictures(Side(pictures, found.target), None, tuple(map(str, range(10))))
 
 
@@ -270,4 +270,5 @@ def _generated() -> Pictures:
             noise = rng.normal(0, 25, (32, 32, 3))
             pictures.append((np.where(stripes, light, dark) + noise).clip(0, 255).astype(np.uint8))
         sides.append(Side(pictures, labels))
-    return Pictures(*sides, classes)
+    train, test = sides
+    return Pictures(train, test, classes)
