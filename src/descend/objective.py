@@ -16,6 +16,7 @@ from descend.errors import InputError
 from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier
 from descend.models.denoiser import UnrolledModel
+from descend.models.images import LayeredImageClassifier
 from descend.models.library import LibraryModel
 from descend.models.own_exits import heard
 from descend.models.vit import ViTDenoiser
@@ -172,7 +173,8 @@ class Objective(nn.Module):
         Args:
             **options: Of `torch.compile`, such as ``backend`` and ``mode``.
         """
-        if isinstance(self.model, LayeredClassifier | UnrolledModel | ViTDenoiser):
+        images = isinstance(self.model, LayeredImageClassifier)  # whose embedding takes no noise before the graph
+        if isinstance(self.model, LayeredClassifier | UnrolledModel | ViTDenoiser) and not images:
             self._compiled = torch.compile(self._exits, **options)
             return
         logger.warning(

@@ -23,6 +23,9 @@ from descend.methods import METHODS
 GENERATED = "generated"
 """The value of ``data`` for the generated data that come with Descend."""
 
+DIGITS = "digits"
+"""The value of ``data`` for scikit-learn's images of digits."""
+
 SMALL = "small"
 """The value of ``model`` for a new small model."""
 
@@ -524,6 +527,33 @@ class EncoderSettings(NewTextSettings):
 
     heads: Count = setting(4, "attention heads of a small model")
     readout: str = setting("own", "the classifier; the paper's is linear", ("own", "linear"))
+
+
+@dataclass(frozen=True)
+class ImageSettings(PretrainedSettings):
+    """Settings of image classification.
+
+    ``data`` are a folder with a folder of images for each class, or with such ``train`` and ``test`` folders; MNIST's
+    IDX files; or scikit-learn's digits.
+    """
+
+    data: str = field(
+        kw_only=True, metadata={"help": "folder of images by class, or of IDX files; or: digits, generated"}
+    )
+    image_size: Count | None = setting(None, "their height and width in pixels [the model's]")
+    noise: NoiseLevel = setting(0.0, "training noise γ, in std of the patches")
+
+    training = RecipeSettings.training.but(
+        num_train_epochs=3,
+        per_device_train_batch_size=32,
+        per_device_eval_batch_size=64,
+        learning_rate=5e-5,
+        lr_scheduler_type="linear",
+        warmup_steps=0.1,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        dual_optim_args=PRETRAINED_DUAL,
+    )
 
 
 @dataclass(frozen=True)

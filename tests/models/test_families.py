@@ -4,7 +4,9 @@ import pytest
 import torch
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForCausalLM,
+    AutoModelForImageClassification,
     AutoModelForQuestionAnswering,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
@@ -13,7 +15,13 @@ from transformers import (
 
 from descend import GaussianNoise, InputError, Objective
 from descend.contract import resolve
-from descend.models import LayeredCausalLM, LayeredClassifier, MeanPooledConfig, MeanPooledForSequenceClassification
+from descend.models import (
+    LayeredCausalLM,
+    LayeredClassifier,
+    MeanPooledConfig,
+    MeanPooledForSequenceClassification,
+    images,
+)
 from descend.models import causal as language
 from descend.models.encoders import FAMILIES
 from descend.models.first_layers import keep_first, plain_output
@@ -21,7 +29,7 @@ from descend.models.layered import PLACES
 from descend.models.library import PER_LAYER, logits_of
 from descend.models.own_exits import MARK
 from descend.run import export_model
-from tests.support.networks import CAUSAL, CONFIGS, OWN_ATTENTION, WIDE, causal, network
+from tests.support.networks import CAUSAL, CONFIGS, IMAGES, OWN_ATTENTION, PIXELS, WIDE, causal, image_network, network
 
 TOKENS = [name for name, family in FAMILIES.items() if family.token_head]
 CASES = [
@@ -29,6 +37,7 @@ CASES = [
     *(("language", name) for name in language.FAMILIES),
     *(("tokens", name) for name in TOKENS),
     *(("answer", name) for name in TOKENS),
+    *(("image", name) for name in images.FAMILIES),
 ]
 AUTO = {"tokens": AutoModelForTokenClassification, "answer": AutoModelForQuestionAnswering}
 
@@ -38,6 +47,8 @@ def made(head, family, **settings):
     if head == "language":
         # Gemma 2 caps its attention, which SDPA can't.
         built = causal(family, "eager" if family == "gemma2" else "sdpa", **settings)
+    elif head == "image":
+        built = image_network(family, **settings)
     else:
         auto = AUTO.get(head, AutoModelForSequenceClassification)
         built = network(family, labels=2 if head == "answer" else 3, auto=auto, **settings)
@@ -49,8 +60,10 @@ def made(head, family, **settings):
 
 
 def batch_of(head, padded):
-    """Four texts and their labels; token 1 is padding."""
+    """Four texts or images, and their labels; token 1 is padding."""
     generator = torch.Generator().manual_seed(0)
+    if head == "image":
+        return {"pixel_values": torch.randn(4, 3, 8, 8, generator=generator)}, {"labels": torch.tensor([0, 2, 1, 1])}
     ids = torch.randint(5, 40, (4, 9), generator=generator)
     mask = torch.ones_like(ids)
     if padded:
@@ -70,6 +83,7 @@ def batch_of(head, padded):
 def test_all_families_are_tested():
     assert {name for head, name in CASES if head == "class"} == CONFIGS.keys()
     assert {name for head, name in CASES if head == "language"} == CAUSAL.keys()
+    assert images.FAMILIES.keys() == IMAGES.keys()
     assert len(TOKENS) == 8
 
 
@@ -202,6 +216,39 @@ def test_modernbert_reads_its_first_token_or_the_mean(mean, padded):
     torch.testing.assert_close(last, own(input_ids=inputs["input_ids"]).logits, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("family", images.FAMILIES)
+@torch.no_grad()
+def test_noise_on_an_image_goes_on_its_embedded_patches(family):
+    """Not on [CLS], registers and positions; and images leave early as texts do."""
+    own = made("image", family)
+    layers, task = resolve(own, None, None)
+    inputs, _ = batch_of("image", False)
+    patches = layers.get_input_embeddings()
+    clean = patches(inputs["pixel_values"])
+    with GaussianNoise(0.5, sigma=clean.std().item(), seed=1).on(layers):
+        states = layers.layer_outputs(inputs)
+    exits = torch.stack(list(layers.predictions(inputs)))
+    logits, left = layers.exits(inputs, lambda layer, logits, rows: rows < layer)
+    others = states[0].shape[1] - clean.shape[1]
+    moved = (states[0] - layers.layer_outputs(inputs)[0]).abs().amax(-1) > 0
+    assert others >= 1 and not moved[:, :others].any() and moved[:, others:].all()
+    assert left.tolist() == [1, 2, 3, 3] and task.metric == "accuracy"
+    torch.testing.assert_close(logits, exits[left, torch.arange(4)])
+
+
+@pytest.mark.parametrize("family", images.FAMILIES)
+@torch.no_grad()
+def test_a_model_made_for_another_size_is_the_one_that_interpolates(family, tmp_path):
+    own = made("image", family)
+    pixels = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    interpolates = {} if family.startswith("dino") else {"interpolate_pos_encoding": True}
+    expected = own(pixels, **interpolates).logits
+    images.resized(own, 16).save_pretrained(tmp_path)
+    loaded = type(own).from_pretrained(tmp_path)
+    assert loaded.config.image_size == 16
+    torch.testing.assert_close(loaded(pixels).logits, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 @torch.no_grad()
 def test_a_decoder_reads_the_last_token_wherever_the_padding_is(side):
@@ -240,6 +287,7 @@ def test_a_batch_as_large_as_debertas_relative_positions_leaves_early():
     torch.testing.assert_close(logits, exits[left, torch.arange(8)])
 
 
+TEACHER = {"architectures": ["DeiTForImageClassificationWithTeacher"]}
 SMALL_T5 = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "vocab_size": 40}
 FUNNEL = {"vocab_size": 40, "d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 32, "block_sizes": [1, 1]}
 GEMMA3N = {"vocab_size_per_layer_input": 40, "hidden_size_per_layer_input": 8, "laurel_rank": 4, "head_dim": 8}
@@ -258,6 +306,9 @@ GEMMA3N |= {"layer_types": ["full_attention"] * 3, "pad_token_id": 0, "altup_num
         (AutoModelForSequenceClassification, "albert", WIDE | {"num_hidden_groups": 3}, "num_hidden_groups 3"),
         (AutoModelForSequenceClassification, "albert", WIDE | {"inner_group_num": 2}, "inner_group_num 2"),
         (AutoModelForSequenceClassification, "llama", WIDE, r"pad_token_id.*none"),
+        (AutoModelForImageClassification, "swin", {"embed_dim": 8, "depths": [1], "num_heads": [1]}, r"vit.*'swin'"),
+        (AutoModelForImageClassification, "deit", PIXELS | TEACHER, r"ForImageClassification; got DeiT.*Teacher"),
+        (AutoModel, "vit", PIXELS, r"ForImageClassification; got ViTModel"),
         (AutoModelForTokenClassification, "qwen2", WIDE, r"distilbert.*modernbert.*'qwen2'"),
         (AutoModelForCausalLM, "qwen3_moe", WIDE | CAUSAL["qwen3_moe"] | {"output_router_logits": True}, "experts"),
     ],

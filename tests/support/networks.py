@@ -7,6 +7,7 @@ from transformers import (
     AlbertConfig,
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageClassification,
     AutoModelForSequenceClassification,
     BertConfig,
     DebertaV2Config,
@@ -67,6 +68,24 @@ CONFIGS = {
     "descend-mean-pooled": MeanPooledConfig(BertConfig(**WIDE)),
     "descend-text-ut": TextUTConfig(vocab_size=40, hidden_size=16, num_hidden_layers=3, attention_size=8, tied=False),
 }
+
+
+PIXELS = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 3, "image_size": 8, "patch_size": 4}
+PIXELS |= {"intermediate_size": 32, "mlp_ratio": 2}
+IMAGES = {
+    "vit": {},
+    "deit": {"architectures": ["DeiTForImageClassification"]},
+    "vit_msn": {},
+    "dinov2": {},
+    "dinov2_with_registers": {},
+}
+
+
+def image_network(family: str = "vit", labels: int = 3, **settings: Any) -> PreTrainedModel:
+    """A classifier of images of 8×8 pixels with 3 blocks and random weights."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(family, **PIXELS | IMAGES[family] | {"num_labels": labels} | settings)
+    return AutoModelForImageClassification.from_config(config)
 
 
 OWN_ATTENTION = ("descend-text-ut", "deberta-v2")

@@ -90,7 +90,7 @@ def evaluated(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
         options["noise"] = levels(options["noise"])
     folder = options.pop("run")
     recipe = check_run(folder, options["model"] if options["task"] is None else None)
-    check_data(options["data"], hub=recipe is None or recipe.startswith("text"))
+    check_data(options["data"], hub=recipe is None or recipe.startswith("text"), images=recipe == "image")
     from descend import run
     from descend.results import locked
 

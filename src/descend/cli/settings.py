@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from descend.recipes import Recipe
 
 GROUPS = {
-    "data": "data dataset validation_share window stride cache_dir tokenizer max_length truncate",
+    "data": "data dataset image_size validation_share window stride cache_dir tokenizer max_length truncate",
     "model": "model keep_layers pooling pretrained depth tied hidden_size heads attention_size kernel atoms layer "
     "l1 l2 margin c dropout readout exits lora lora_rank",
     "constraints": "method preset strength alpha alpha_decay cap cap_layer first_layer form stop_gradient dual_lr "
@@ -104,7 +104,7 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
     RECIPES.check_given(given["recipe"], given, folder)
     if folder:
         parser.error("the following arguments are required: --out")
-    check_data(given["data"], hub=given["recipe"].startswith("text"))
+    check_data(given["data"], hub=given["recipe"].startswith("text"), images=given["recipe"] == "image")
     given["output_dir"] = given.pop("out")
     return given
 

@@ -6,6 +6,7 @@ from descend.models.denoiser import Reconstruction, dct_dictionary
 from descend.models.dust import DUST, DUSTConfig
 from descend.models.encoders import LayeredQuestionAnswerer, LayeredTokenClassifier
 from descend.models.hooked import HookedModel, layered
+from descend.models.images import LayeredImageClassifier
 from descend.models.layered import LayeredModel
 from descend.models.linear_readout import (
     DistilBertLinearConfig,
@@ -29,6 +30,7 @@ __all__ = [
     "HookedModel",
     "LayeredCausalLM",
     "LayeredClassifier",
+    "LayeredImageClassifier",
     "LayeredModel",
     "LayeredQuestionAnswerer",
     "LayeredTokenClassifier",

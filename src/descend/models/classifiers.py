@@ -148,8 +148,8 @@ class LayeredClassifier(LayeredEncoder):
         Returns:
             The logits (B, C) with which each row left, and the layer (B,) after which it left.
         """
-        tokens, looks = inputs["input_ids" if "input_ids" in inputs else "inputs_embeds"], self.looks(inputs)
-        size, layer, rows = len(tokens), 0, torch.arange(len(tokens), device=tokens.device)
+        given, looks = inputs[name if (name := self.main_input_name) in inputs else "inputs_embeds"], self.looks(inputs)
+        size, layer, rows = len(given), 0, torch.arange(len(given), device=given.device)
         left: list[tuple[Tensor, Tensor, Tensor]] = []
 
         def here(value: Any) -> Any:

@@ -35,7 +35,8 @@ def last_token(config: Any, inputs: Mapping[str, Tensor]) -> Tensor | None:
     return (places * (ids != config.pad_token_id)).argmax(-1)
 
 
-def _first(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
+def first(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
+    """The first token (B, H), normed."""
     return norm(hidden[:, 0])
 
 
@@ -49,7 +50,7 @@ def _last(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tens
 
 
 def _first_or_mean(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
-    return (_mean if config.classifier_pooling == "mean" else _first)(config, norm, hidden, looks)
+    return (_mean if config.classifier_pooling == "mean" else first)(config, norm, hidden, looks)
 
 
 def _alone(pooled: Tensor) -> Tensor:
@@ -105,26 +106,26 @@ _DECODER = Family(_last, ("score",), "layers", _positions, last_token, norm="nor
 
 FAMILIES: dict[str, Family] = {
     "distilbert": Family(
-        _first,
+        first,
         ("pre_classifier", F.relu, "dropout", "classifier"),
         "transformer.layer",
         _positions,
         token_head=("dropout", "classifier"),
         answer_head=("dropout", "qa_outputs"),
     ),
-    "bert": Family(_first, (_alone, "bert.pooler", "dropout", "classifier"), "encoder.layer", _positions, **_TOKENS),
-    "roberta": Family(_first, _ROBERTA, "encoder.layer", _positions_after_padding, **_TOKENS),
-    "xlm-roberta": Family(_first, _ROBERTA, "encoder.layer", _positions_after_padding, **_TOKENS),
-    "electra": Family(_first, _ROBERTA, "encoder.layer", _positions, **_TOKENS),
+    "bert": Family(first, (_alone, "bert.pooler", "dropout", "classifier"), "encoder.layer", _positions, **_TOKENS),
+    "roberta": Family(first, _ROBERTA, "encoder.layer", _positions_after_padding, **_TOKENS),
+    "xlm-roberta": Family(first, _ROBERTA, "encoder.layer", _positions_after_padding, **_TOKENS),
+    "electra": Family(first, _ROBERTA, "encoder.layer", _positions, **_TOKENS),
     "albert": Family(
-        _first,
+        first,
         ("albert.pooler", "albert.pooler_activation", "dropout", "classifier"),
         "encoder.albert_layer_groups",
         _positions,
         **_TOKENS,
     ),
     "deberta-v2": Family(
-        _first,
+        first,
         (_alone, "pooler", "dropout", "classifier"),
         "encoder.layer",
         _positions,
@@ -144,8 +145,8 @@ FAMILIES: dict[str, Family] = {
     "mistral": _DECODER,
     "qwen2": _DECODER,
     "qwen3": _DECODER,
-    DistilBertLinearConfig.model_type: Family(_first, _LINEAR, "transformer.layer", _positions),
-    RobertaLinearConfig.model_type: Family(_first, _LINEAR, "encoder.layer", _positions_after_padding),
+    DistilBertLinearConfig.model_type: Family(first, _LINEAR, "transformer.layer", _positions),
+    RobertaLinearConfig.model_type: Family(first, _LINEAR, "encoder.layer", _positions_after_padding),
     MeanPooledConfig.model_type: Family(_mean, _LINEAR, "", None),  # the rest is its encoder's, see `family_of`
     TextUTConfig.model_type: Family(_mean, ("dropout", "classifier"), "layers", None),
 }

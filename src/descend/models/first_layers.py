@@ -53,6 +53,9 @@ def keep_first(model: LayeredModel, layers: int) -> None:
         if value := getattr(config, name, None):
             setattr(config, name, value[:layers])
     setattr(config, "depth" if hasattr(config, "depth") else "num_hidden_layers", layers)
+    if stages := getattr(config, "stage_names", None):  # DINOv2's names of the embedding's and the blocks' outputs
+        config.stage_names = stages[: layers + 1]
+        config.set_output_features_output_indices(None, None)
 
 
 def merged(network: Any) -> PreTrainedModel:

@@ -290,7 +290,7 @@ class LibraryModel(WrappedModel):
         network = self.library
         name = type(network).__name__
         inputs = self.probe_inputs()
-        labels = self.probe_labels(inputs["input_ids"])
+        labels = self.probe_labels(inputs[self.main_input_name])
         *_, read = self.predictions(inputs)
         try:
             outputs = network(**inputs, **labels)

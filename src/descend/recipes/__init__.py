@@ -92,6 +92,13 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
             "text classification with RoBERTa (Liu et al., 2019), small from scratch or pretrained",
             _TEXT,
         ),
+        "image": _Entry(
+            "images",
+            "ImageRecipe",
+            settings.ImageSettings,
+            "image classification with a pretrained ViT, DeiT or DINOv2",
+            "PATH, a folder of images by class or of MNIST's IDX files, or --data digits",
+        ),
         "llm-sft": _Entry(
             "language",
             "InstructionRecipe",

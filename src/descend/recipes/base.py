@@ -45,7 +45,7 @@ class Data:
         test: Samples of the test side.
         name: The data set's name, for records and reports.
         measure_sigma: Computes σ_x; None if σ_x depends on the model's embedding.
-        tokenizer: The tokenizer of the texts; it is saved with the model. None for videos.
+        tokenizer: The tokenizer of the texts, or the image processor; it is saved with the model. None for videos.
         labels: Names of the classes, in the order of their numbers; empty without classes.
         notes: Sentences about samples that were left out.
         frame_sizes: Reads the sizes (width, height) of frames on disk; None for data that have none.
@@ -56,7 +56,7 @@ class Data:
     test: Dataset
     name: str
     measure_sigma: Callable[[], float] | None = None
-    tokenizer: PreTrainedTokenizerBase | None = None
+    tokenizer: Any = None
     labels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     frame_sizes: Callable[[], list[tuple[int, int]]] | None = None
@@ -73,11 +73,11 @@ class Restored:
 
     Attributes:
         model: The model.
-        tokenizer: The tokenizer that was saved beside it; None for videos.
+        tokenizer: The tokenizer or image processor that was saved beside it; None for videos.
     """
 
     model: LayeredModel
-    tokenizer: PreTrainedTokenizerBase | None = None
+    tokenizer: Any = None
 
 
 class Workload(WorkloadSettings, ABC):

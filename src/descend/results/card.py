@@ -22,6 +22,7 @@ TASKS = {
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
     "ForCausalLM": "text-generation",
+    "ForImageClassification": "image-classification",
 }
 """The end of an architecture's name → the Hub's name of its task."""
 
