@@ -152,6 +152,8 @@ class Recipe(RecipeSettings, Workload):
 
     has_words: ClassVar[bool] = True
     """Whether the model has a word embedding."""
+    has_head: ClassVar[bool] = True
+    """Whether a head of Transformers reads its layers, of which own exits are copies."""
 
     @property
     def defaults(self) -> TrainingDefaults:
@@ -183,6 +185,7 @@ class Recipe(RecipeSettings, Workload):
             InputError: If a setting is out of range, or the method can't train the model.
         """
         arguments.primal_dual(self.depth)
+        arguments.check_exits(self.label, has_head=self.has_head)
         method = CLASSES[arguments.method]
         method.check(self.task(), self.label, self.depth, self.blocks, has_words=self.has_words)
 

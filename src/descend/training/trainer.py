@@ -57,12 +57,8 @@ class DescentMixin(Resumable):
         noise = GaussianNoise(noise, seed=args.seed) if isinstance(noise, int | float) else noise
         self.objective = objective = Objective(model, task, noise, sample)
         self._exits_are_new = args.own_exits and not objective.own
+        args.check_exits(type(objective.model.saved).__name__, has_head=isinstance(objective.model, LibraryModel))
         if args.own_exits:
-            if not isinstance(objective.model, LibraryModel):
-                raise InputError(
-                    "own exits are copies of the head of a model of Transformers; the layers of a "
-                    f"{type(objective.model.saved).__name__} share one readout. Choose exits shared, and not probe."
-                )
             objective.model.give_own_exits()
         # A non-finite loss ends training, so the filter is useless, and it synchronizes with the GPU twice per batch.
         args.logging_nan_inf_filter = False
