@@ -88,8 +88,8 @@ def image_network(family: str = "vit", labels: int = 3, **settings: Any) -> PreT
     return AutoModelForImageClassification.from_config(config)
 
 
-OWN_ATTENTION = ("descend-text-ut", "deberta-v2")
-"""Families whose attention is their own, not one of Transformers' implementations."""
+OWN_ATTENTION = ("descend-mean-pooled", "descend-text-ut", "deberta-v2")
+"""Families that take masks (B, T) alone: their attention is their own, or they need the mask for more than that."""
 
 
 def network(

@@ -132,6 +132,13 @@ def masked_mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
     return torch.einsum("bth,bt->bh", hidden, weights) / weights.sum(1, keepdim=True).clamp(min=1)
 
 
+def _of_encoder(name: str) -> Any:
+    """A field of the encoder's configuration, to read and to change, as `resize_token_embeddings` does."""
+    return property(
+        lambda config: getattr(config.encoder, name), lambda config, value: setattr(config.encoder, name, value)
+    )
+
+
 class MeanPooledConfig(PreTrainedConfig):
     """Configuration of `MeanPooledForSequenceClassification`.
 
@@ -153,15 +160,8 @@ class MeanPooledConfig(PreTrainedConfig):
             kwargs.setdefault(name, getattr(self.encoder, name, None))
         super().__init__(**kwargs)
 
-    @property
-    def num_hidden_layers(self) -> int:
-        """L, the number of the encoder's blocks."""
-        return self.encoder.num_hidden_layers
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the word embedding."""
-        return self.encoder.vocab_size
+    num_hidden_layers = _of_encoder("num_hidden_layers")
+    vocab_size = _of_encoder("vocab_size")
 
 
 class MeanPooledForSequenceClassification(LinearReadout):
