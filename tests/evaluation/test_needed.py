@@ -160,9 +160,9 @@ def test_how_many_layers_suffice_in_words():
     known = {"layers_needed": needed, "kept": {0.0: "proven", 1.0: "open", 2.0: "broken"}}
     assert Summary(**SUMMARY | known).answer == (
         "5 of 6 layers suffice within 2 points: open (84 % of the time, at most 3.1 points worse). Within 1 point "
-        "none; within 5 points 4 of 6, certified (60 % of the time). Chosen on validation and tested on test data with 95% "
-        "confidence: accuracy at γ = 1, against the full depth of plain of seed 1. Its last layer is within 2 points "
-        "of that: certified at γ = 0, open at γ = 1."
+        "none; within 5 points 4 of 6, certified (60 % of the time). Chosen on validation and tested on test data with "
+        "95% confidence: accuracy at γ = 1, against the full depth of plain of seed 1. Its last layer is within 2 "
+        "points of that: certified at γ = 0, open at γ = 1."
     )
     # Without validation data K is the one that the test data certify.
     alone = LayersNeeded(noise=1.0, within={1: None, 2: 0, 5: 0})

@@ -34,7 +34,7 @@ def _table(group: Group) -> Table:
     """A row for each run: K and its time for each tolerance, the time of all layers, and whether the last is kept."""
     higher = group.summary.higher_is_better
     levels = sorted({0.0, group.train_noise} & {level for run in group.runs for level in run.summary.kept})
-    kept = [f"Last layer, {f'γ\u00a0=\u00a0{level:g}' if level else 'clean'}" for level in levels]
+    kept = [f"Last layer, γ\u00a0=\u00a0{level:g}" if level else "Last layer, clean" for level in levels]
     heads = ["Method", *(f"Within {tolerance_words(percent, higher)}" for percent in WITHIN), "All layers", *kept]
     rows = []
     for arm in group.arms:
