@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from descend.cli.settings import read_recipe, recipe_list
 from descend.errors import InputError
 
 if TYPE_CHECKING:
+    from descend.report import RunView
     from descend.results import Summary
 
 
@@ -35,10 +37,9 @@ def train(words: Sequence[str]) -> None:
 def evaluate(words: Sequence[str]) -> None:
     """Evaluate a trained run."""
     folder, summary = evaluated(words)
-    from descend.results.wording import needed_sentence
     from descend.run.in_memory import draw_page
 
-    print(f"{line_of(summary)} {needed_sentence(summary)}".rstrip())
+    print(line_of(summary))
     if summary.exit is not None:
         print(summary.exit.sentence(summary.metric))
     if summary.speculation is not None:
@@ -111,13 +112,9 @@ def compare(words: Sequence[str]) -> None:
             "--out": dict(type=Path, required=True, help="folder for summary.json and report.html"),
         },
     )
-    page = compare_runs(options.runs, options.out)
-    from descend.evaluation.needed import held_to_plain
-    from descend.results.wording import needed_sentence
-
-    for run, summary in zip(options.runs, held_to_plain(options.runs), strict=True):
-        if words := needed_sentence(summary):
-            print(f"{run} ({summary.method}). {words}")
+    page, summaries = compare_runs(options.runs, options.out)
+    for run, summary in zip(options.runs, summaries, strict=True):
+        print(f"{run} ({summary.method}). {summary.answer or 'How many layers suffice was not measured.'}")
     print(page)
 
 
@@ -144,7 +141,7 @@ def report(words: Sequence[str]) -> None:
     comparison = read_comparison(folder)
     from descend.report import write_page
 
-    runs = [folder / each for each in comparison.folders] if comparison else [folder]
+    runs = _held([folder / each for each in comparison.folders])[1] if comparison else [folder]
     print(write_page(runs, folder))
 
 
@@ -196,7 +193,7 @@ def finish(trainer: Any) -> None:
     from descend.results import verdict_sentence
 
     verdict, out = trainer.verdict, trainer.args.folder
-    if not trainer.dual.problem.constrained:
+    if verdict.status == "not_asked":
         print(f"trained {out}")
         return
     print(f"trained {out}: {verdict_sentence(verdict, 'the validation data')}")
@@ -216,19 +213,34 @@ def finish(trainer: Any) -> None:
         print(f"WARNING: {out} ends {ends[verdict.status]}. {offer if best.is_dir() else none}", file=sys.stderr)
 
 
-def compare_runs(runs: Sequence[Path], out: Path) -> Path:
-    """Write the summary and the page of evaluated runs; returns the page."""
-    from descend.results import SUMMARY_FILE, Comparison, read_summary
+def compare_runs(runs: Sequence[Path], out: Path) -> tuple[Path, list["Summary"]]:
+    """Write the summary and the page of evaluated runs.
+
+    Returns:
+        The page; and the summaries, with layers held to the plain training among the runs.
+    """
+    from descend.results import SUMMARY_FILE, Comparison
 
     check_free_for_page(out)
-    summaries = [read_summary(run) for run in runs]
+    evaluated, views = _held(runs)
     from descend.report import write_page
 
     out.mkdir(parents=True, exist_ok=True)
     folders = [os.path.relpath(run, out) for run in runs]
-    page = write_page(runs, out)  # first: it may refuse a run
-    Comparison(runs=summaries, folders=folders).write(out / SUMMARY_FILE)
-    return page
+    page = write_page(views, out)  # first: it may refuse a run
+    Comparison(runs=evaluated, folders=folders).write(out / SUMMARY_FILE)
+    return page, [view.summary for view in views]
+
+
+def _held(runs: Sequence[Path]) -> tuple[list["Summary"], list["RunView"]]:
+    """The runs' summaries as they are; and all that a page shows, with layers held to the plain training among them."""
+    from descend.evaluation.needed import Evaluated, held_to_plain
+    from descend.report import RunView
+
+    views = [RunView.read(run) for run in runs]
+    evaluated = [Evaluated(str(run), view.summary, view.groups) for run, view in zip(runs, views, strict=True)]
+    held = [replace(view, summary=summary) for view, summary in zip(views, held_to_plain(evaluated), strict=True)]
+    return [view.summary for view in views], held
 
 
 def check_free_for_page(out: Path) -> None:
@@ -244,7 +256,7 @@ def check_free_for_page(out: Path) -> None:
 
 
 def line_of(summary: "Summary") -> str:
-    """A run's summary in one line."""
+    """A run's summary in one line: its metric, how many layers suffice, and the verdict if it was asked for descent."""
     digits = 3 if summary.higher_is_better else 1
     curve = ", ".join(f"{value:.{digits}f}" for value in summary.values)
     area = f", area {summary.auc:.3f}" if summary.higher_is_better and summary.auc is not None else ""
@@ -256,5 +268,7 @@ def line_of(summary: "Summary") -> str:
     if summary.train_noise and (given := summary.input_metrics.get(summary.train_noise)) is not None:
         value += f", where the noisy input itself has {given:.{digits}f}"
     method = f"(last trained by Descend with {summary.method})" if summary.last_trained else summary.method
-    words = f"{summary.model} {method} on {summary.dataset}: {value}. {summary.verdict} {summary.certificate}"
-    return words.rstrip()
+    words = [f"{summary.model} {method} on {summary.dataset}: {value}.", summary.answer]
+    if summary.asked or not summary.answer:
+        words += [summary.verdict, summary.certificate]
+    return " ".join(filter(None, words))

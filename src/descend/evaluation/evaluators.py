@@ -16,7 +16,7 @@ from descend.evaluation.layers import evenly, measure, metric_value
 from descend.models import LayeredClassifier
 from descend.models.denoiser import UnrolledModel
 from descend.noise import SampleDraws
-from descend.results import ByLevel, DecidedText, Decision, Decisions, TrainLosses
+from descend.results import ByLevel, DecidedText, Decision, Decisions, TrainLosses, Validation
 
 MOST_SAMPLES = 32
 """Samples to measure energies on, taken evenly: the average settles after few, and each needs another forward pass."""
@@ -42,6 +42,12 @@ def input_metrics(subject: Subject, levels: Levels) -> Iterator[tuple[str, dict[
         for level in levels:
             totals[level] += task.score(subject.noise.at(level)(clean, indices=draws), target).double().sum().item()
     yield "input_metrics", {level: metric_value(task, total, size) for level, total in totals.items()}
+
+
+def on_validation(subject: Subject, levels: Levels, *, samples: Dataset) -> Iterator[tuple[str, Validation]]:
+    """The metric of each layer on validation data at the training noise: there K is chosen, see `layers_needed`."""
+    (layers,) = measure(subject.model, subject.task, subject.batches.of(samples), [subject.noise])
+    yield "validation", Validation(samples=len(samples), metric=layers.metrics)  # type: ignore[arg-type]
 
 
 @torch.no_grad()

@@ -15,7 +15,14 @@ from descend.contract import resolve
 from descend.errors import InputError, refuse
 from descend.evaluation.evaluate import Evaluator, Subject, usual_curve
 from descend.evaluation.evaluate import evaluate as evaluate_subject
-from descend.evaluation.evaluators import decided_texts, energies, input_metrics, pictures, train_losses
+from descend.evaluation.evaluators import (
+    decided_texts,
+    energies,
+    input_metrics,
+    on_validation,
+    pictures,
+    train_losses,
+)
 from descend.evaluation.exits import exits
 from descend.evaluation.latency import latency
 from descend.evaluation.layers import Batches, embedding_std, evenly, measure
@@ -33,6 +40,9 @@ from descend.run.loading import of_run, of_transformers
 from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED
 from descend.training.config import DescentConfig
+
+MOST_TO_CHOOSE = 1000
+"""Validation samples on which K is chosen, taken evenly: as many as may cost no more than a noise level of the test."""
 
 
 def results_folder(folder: Path, data: str | None = None, task: str | None = None) -> Path:
@@ -194,6 +204,8 @@ def evaluate(
         evaluators.append(partial(exits, validation=splits().validation, risk=risk, confidence=confidence))
     elif exit:
         evaluators.append(partial(speculation, ignored=IGNORED))
+    if run_data is not None and split == "test":
+        evaluators.append(partial(on_validation, samples=to_choose_on(run_data, most)))
     if train_samples is not None:
         evaluators.append(partial(train_losses, samples=_few(splits().train, train_samples)))
     summary = evaluate_subject(subject, evaluators, folder=place)
@@ -232,6 +244,11 @@ def mean_metric(
     noise = recipe.corruption(sigma, seed=0)
     measured = measure(network, task, batches.of(samples), [noise.at(level) for level in levels])
     return float(np.mean([layers.metrics[-1] for layers in measured]))
+
+
+def to_choose_on(data: Data, most: int | None = None) -> Any:
+    """The validation samples on which K is chosen; ``most`` limits them further."""
+    return _few(data.validation, min(most or MOST_TO_CHOOSE, MOST_TO_CHOOSE))
 
 
 def _few(samples: Any, most: int) -> Any:
