@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.cli.checks import check_data, check_run
+from descend.cli.checks import check_data, check_out, check_run
 from descend.cli.parsing import add_talk, command_parser, levels, read, talk
 from descend.cli.settings import read_recipe, recipe_list
 from descend.errors import InputError
@@ -58,7 +58,7 @@ def evaluated(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
     parser = command_parser(
         "evaluate", "Losses and errors by layer and noise level, and the verdict on the constraints.", "RUN [options]"
     )
-    parser.add_argument("run", type=Path, help="folder of a trained run, or with --task a model")
+    parser.add_argument("run", type=Path, help="folder of a trained run, or with --layers or --task a model")
     data = parser.add_argument_group("data")
     data.add_argument("--data", metavar="PATH", help="other data; results go to RUN/on-NAME [the run's own]")
     splits = ("test", "validation", "train")
@@ -66,9 +66,10 @@ def evaluated(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
     data.add_argument("--most", type=int, metavar="N", help="only N samples, evenly spaced [all]")
     model = parser.add_argument_group("model")
     model.add_argument("--model", metavar="NAME", default="model", help="model or best_feasible of the run [model]")
+    model.add_argument("--layers", action="store_true", help="how many layers a pretrained model needs, untrained")
     model.add_argument("--task", choices=("classification",), help="evaluate a classifier of Transformers")
     model.add_argument(
-        "--dataset", choices=("imdb", "mnli", "labelled"), help="with --task: kind of texts [by the files]"
+        "--dataset", choices=("imdb", "mnli", "labelled"), help="with --layers, --task: kind of texts [by the files]"
     )
     model.add_argument("--baseline", type=Path, metavar="RUN", help="evaluated run to be compared with [full depth]")
     noise = parser.add_argument_group("noise")
@@ -84,12 +85,18 @@ def evaluated(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
     exits.add_argument("--unseen", action="store_true", help="with --task and --risk: the model never saw the data")
     exits.add_argument("--probe", action="store_true", help="fit and evaluate a linear probe at every layer")
     output = parser.add_argument_group("output")
+    output.add_argument("--out", type=Path, metavar="DIR", help="with --layers: folder of the results [NAME-layers]")
     output.add_argument("--frames", type=int, metavar="N", default=2, help="frames, or texts, to keep for the page [2]")
     add_talk(output)
     options = vars(talk(parser.parse_args(words)))
     if options["noise"] is not None:
         options["noise"] = levels(options["noise"])
-    folder = options.pop("run")
+    folder, out = options.pop("run"), options.pop("out")
+    if options.pop("layers"):
+        usual = {each.dest: each.default for each in parser._actions}
+        return _frozen(str(folder), out, options, usual)
+    if out is not None:
+        raise InputError("--out goes with --layers: a run's results are in its folder. Leave it out.")
     recipe = check_run(folder, options["model"] if options["task"] is None else None)
     check_data(options["data"], hub=recipe is None or recipe.startswith("text"), images=recipe == "image")
     from descend import run
@@ -98,6 +105,31 @@ def evaluated(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
     with locked(folder) if folder.is_dir() else nullcontext():
         summary = run.evaluate(folder, **options, **more)
     return run.results_folder(folder, options["data"], options["task"]), summary
+
+
+def _frozen(model: str, out: Path | None, options: dict[str, Any], usual: dict[str, Any]) -> tuple[Path, "Summary"]:
+    """Evaluate a pretrained model as it is.
+
+    Args:
+        model: Its folder or name.
+        out: The folder of the results; None for the default.
+        options: The options of ``descend evaluate``.
+        usual: Their defaults.
+    """
+    used = ("data", "dataset", "most")
+    if strange := [f"--{name}" for name, value in options.items() if name not in used and value != usual[name]]:
+        raise InputError(f"--layers reads a pretrained model on clean test data; leave out {', '.join(strange)}.")
+    if options["data"] is None:
+        raise InputError("--layers needs data to read the model on: --data, as descend train text, image and lm take.")
+    check_data(options["data"], hub=True, images=True)
+    from descend import run
+    from descend.results import locked
+
+    out = run.frozen_folder(model) if out is None else out
+    check_out(out)
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        return out, run.evaluate_frozen(model, out=out, **{name: options[name] for name in used})
 
 
 def compare(words: Sequence[str]) -> None:

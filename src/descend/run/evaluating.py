@@ -173,7 +173,7 @@ def evaluate(
     else:
         samples, name = _others(recipe, str(data), split, restored)
     if most is not None:
-        samples = _few(samples, most)
+        samples = few(samples, most)
     recipe.task().check(samples, network.limits)
     network.to(saved.args.device)
     sigma = saved.sigma
@@ -207,7 +207,7 @@ def evaluate(
     if run_data is not None and split == "test":
         evaluators.append(partial(on_validation, samples=to_choose_on(run_data, most)))
     if train_samples is not None:
-        evaluators.append(partial(train_losses, samples=_few(splits().train, train_samples)))
+        evaluators.append(partial(train_losses, samples=few(splits().train, train_samples)))
     summary = evaluate_subject(subject, evaluators, folder=place)
     if summary.exit is not None and (bound := summary.exit.guarantee) is not None:
         keys = {name: getattr(bound, name) for name in CertifiedExit.model_fields}
@@ -236,7 +236,7 @@ def mean_metric(
         most: How many samples, taken evenly.
         levels: Noise levels γ.
     """
-    samples = _few(data.validation, most)
+    samples = few(data.validation, most)
     network, task = resolve(model, recipe.task(), None)
     network.train(model.training)
     batches = Batches(args.eval_batch_size, args.device, recipe.collate(data.tokenizer))
@@ -248,10 +248,10 @@ def mean_metric(
 
 def to_choose_on(data: Data, most: int | None = None) -> Any:
     """The validation samples on which K is chosen; ``most`` limits them further."""
-    return _few(data.validation, min(most or MOST_TO_CHOOSE, MOST_TO_CHOOSE))
+    return few(data.validation, min(most or MOST_TO_CHOOSE, MOST_TO_CHOOSE))
 
 
-def _few(samples: Any, most: int) -> Any:
+def few(samples: Any, most: int) -> Any:
     """Some of a data set's samples, taken evenly."""
     places = evenly(len(samples), most)
     return samples.select(places) if hasattr(samples, "select") else Subset(samples, places)

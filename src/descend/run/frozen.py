@@ -1,0 +1,112 @@
+"""How many layers a pretrained model needs as it is: own exits are fitted to it, and it is not trained."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig
+
+from descend.errors import InputError, refuse
+from descend.evaluation.evaluate import Subject
+from descend.evaluation.evaluate import evaluate as evaluate_subject
+from descend.evaluation.evaluators import on_validation
+from descend.evaluation.latency import latency
+from descend.evaluation.layers import Batches
+from descend.evaluation.probes import fit_exits
+from descend.models import causal, encoders, images
+from descend.recipes import RECIPES, Recipe
+from descend.recipes.base import config_of
+from descend.results import Provenance, Summary
+from descend.results.ownership import RESULTS, refuse_foreign
+from descend.run.evaluating import few
+
+FROZEN = "frozen"
+"""The method of a model that was not trained, in ``summary.json``."""
+
+FITTED = {"text": 2000, "image": 2000, "lm": 256}
+"""Training samples that exits are fitted to, by recipe: as many as a CPU reads in a few minutes."""
+
+MEASURED = {"text": 1000, "image": 1000, "lm": 200}
+"""Test samples, and at most as many validation samples: 500 answers show 1 %, where they hardly differ."""
+
+
+def frozen_folder(model: str) -> Path:
+    """Where the results are written by default: beside nothing of the model's own."""
+    return Path(f"{Path(model).name}-layers")
+
+
+def evaluate_frozen(
+    model: str, data: str, out: Path, *, dataset: str | None = None, most: int | None = None
+) -> Summary:
+    """Fit own exits to a pretrained model that stays as it is, and say how many of its layers suffice.
+
+    Every layer of a text or image model, the last one too, gets a logistic regression on training samples; a language
+    model's layers are turned into its last one's by least squares. Layers are held to the model's own full depth, on
+    clean test samples.
+
+    Args:
+        model: Its folder, or its name on the Hub: an encoder, a vision transformer or a causal language model.
+        data: As ``descend train text``, ``image`` and ``lm`` take them.
+        out: Where ``summary.json`` and ``groups.json`` are written.
+        dataset: The kind of texts; None to recognize it from the files.
+        most: Measure so many test samples; by default `MEASURED`.
+
+    Raises:
+        InputError: If the model is of another kind or the data do not fit it, or ``out`` holds a foreign file.
+    """
+    refuse_foreign([out / name for name in RESULTS], "another folder by --out")
+    name = _recipe_of(config_of(model), model)
+    refuse(
+        (most is not None and most < 2, f"most must be at least 2 samples; got {most}."),
+        (dataset is not None and name != "text", f"--dataset is the kind of texts; {model} is read by {name}."),
+    )
+    settings: dict[str, Any] = {"model": model, "data": data}
+    if name == "text":
+        settings |= {"pooling": "mean"} | ({"dataset": dataset} if dataset else {})
+    recipe: Recipe = RECIPES[name](**settings).completed()
+    parts, task = recipe.load(), recipe.task()
+    network: Any = recipe.network(parts)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    network.to(device).eval()
+    batches = Batches(16, device, recipe.collate(parts.tokenizer))
+    for part in (parts.train, parts.validation, parts.test):
+        task.check(part, network.limits)
+    validation = few(parts.validation, min(most or MEASURED[name], MEASURED[name]))
+    fit_exits(network, task, few(parts.train, FITTED[name]), validation, batches)
+    fitted = "by least squares to the last layer's states" if name == "lm" else "by logistic regression"
+    subject = Subject(
+        network,
+        task,
+        few(parts.test, most or MEASURED[name]),
+        None,
+        recipe.corruption(None, 0).at(0.0),
+        [0.0],
+        Provenance(
+            recipe=name,
+            method=FROZEN,
+            seed=0,
+            model=recipe.label,
+            settings={"model": recipe.model},
+            note=f"The model was not trained. Each layer's readout was fitted {fitted}.",
+        ),
+        name=parts.name,
+        batches=batches,
+    )
+    return evaluate_subject(subject, [latency, partial(on_validation, samples=validation)], folder=out)
+
+
+def _recipe_of(config: PreTrainedConfig, model: str) -> str:
+    """The recipe that reads a model's layers."""
+    if config.model_type in images.FAMILIES:
+        return "image"
+    generates = any("CausalLM" in each or "LMHead" in each for each in config.architectures or ())
+    if config.model_type in causal.FAMILIES and (generates or config.model_type not in encoders.FAMILIES):
+        return "lm"
+    if config.model_type in encoders.FAMILIES:
+        return "text"
+    known = dict.fromkeys([*encoders.FAMILIES, *causal.FAMILIES, *images.FAMILIES])
+    raise InputError(
+        f"expected an encoder, a vision transformer or a causal language model, of model_type {', '.join(known)}; "
+        f"{model} is of {config.model_type!r}. In Python descend.layered reads any model."
+    )
