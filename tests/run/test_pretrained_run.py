@@ -121,7 +121,7 @@ def test_pairs_are_told_apart_by_bert(models, tmp_path):
     assert "token_type_ids" not in other.completed().load().train.column_names
 
 
-def test_texts_of_any_classes_from_a_table(models, tmp_path):
+def test_texts_of_any_classes_from_a_table(models, tmp_path, capsys):
     names = ["joy", "calm", "fear"]
     rows = [f"{row['text']},{names[place % 3]}" for place, row in enumerate(generate_reviews(60, 0))]
     file = tmp_path / "moods.csv"
@@ -142,6 +142,10 @@ def test_texts_of_any_classes_from_a_table(models, tmp_path):
     assert recipe.pooling == "mean"
     network = recipe.network(recipe.load()).saved
     assert torch.equal(network.score.weight, model.score.weight)
+    capsys.readouterr()
+    train(tmp_path / "no", "text", "--model", models / "bert", "--data", file, "--max-length", "30", status=2)
+    assert "has a head of 2 labels; labelled has 3: calm, fear, joy" in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()
 
 
 def test_a_language_model_is_cut_trained_judged_and_drafts(models, tmp_path, capsys):

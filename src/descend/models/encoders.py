@@ -153,9 +153,6 @@ FAMILIES: dict[str, Family] = {
 """``config.model_type`` → the model family. Transformers has common names for embeddings and hidden states, but not for
 heads and blocks."""
 
-GROUPS = ("num_hidden_groups", "inner_group_num")
-"""ALBERT's fields for several shared blocks."""
-
 ROW = (
     "give descend.models.encoders.FAMILIES a row: what of a hidden state its head looks at, the head, where its blocks "
     "are, and its longest text"
@@ -208,7 +205,8 @@ class LayeredEncoder(LibraryModel):
                 f"expected a model {self.task_class}; got {type(self.library).__name__}. Load it with "
                 f"AutoModel{self.task_class}."
             )
-        groups = {name: getattr(self.library.base_model.config, name, 1) for name in GROUPS}
+        config = self.library.base_model.config
+        groups = {name: getattr(config, name, 1) for name in ("num_hidden_groups", "inner_group_num")}
         if any(count != 1 for count in groups.values()):
             raise InputError(
                 "expected an ALBERT whose layers all share one block, as in the published models; got "
