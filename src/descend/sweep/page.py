@@ -96,10 +96,10 @@ def _verdict(methods: Sequence[Method], sweep: SweepFile) -> VerdictBox:
 def _methods_table(methods: Sequence[Method], metric: str) -> Table:
     rows = []
     for method in methods:
-        best, asked = method.search.best, method.search.method == "constrained"
+        best = method.search.best
         states = [trial.state for trial in method.search.trials]
         words = [method.name, *(str(states.count(state)) for state in ("finished", "pruned", "diverged"))]
-        feasible = {True: "yes", False: "no", None: "–"}[best.feasible if best and asked else None]
+        feasible = {True: "yes", False: "no", None: "–"}[best.feasible if best else None]
         rows.append(Row([*map(Cell, words), Cell(number(best.value if best else None)), Cell(feasible)], method.style))
     heads = ("Method", "Finished", "Pruned", "Diverged", f"Best mean {metric}", "Feasible")
     return Table(heads, [("", rows)])
