@@ -76,8 +76,8 @@ def _words(group: Group, known: Sequence[RunView]) -> list[str]:
     lines = [
         f"K of L layers: layer K and all deeper ones are within so many {unit} of the {metric} at full depth, at "
         f"γ\u00a0=\u00a0{group.train_noise:g}{chosen}. Certified: the {summary.split} data say so with "
-        f"{CONFIDENCE:.0%} confidence. Open means that more data would decide; so far they may be so many {unit} worse. "
-        f"Held to: {held if len(group.runs) > 1 else next(iter(full_depths))}."
+        f"{CONFIDENCE:.0%} confidence. Open means that more data would decide; so far they may be so many {unit} "
+        f"worse. Held to: {held if len(group.runs) > 1 else next(iter(full_depths))}."
     ]
     if any(run.summary.kept for run in known):
         within = tolerance_words(KEPT_WITHIN, summary.higher_is_better)
