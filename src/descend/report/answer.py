@@ -66,22 +66,22 @@ def _words(group: Group, known: Sequence[RunView]) -> list[str]:
     full_depths: dict[str, list[str]] = {}
     for arm in group.arms:
         for run in arm.runs:
-            if run in known:
+            if run.summary.layers_needed:
                 labels = full_depths.setdefault(run.summary.full_depth, [])
                 labels += [] if arm.label in labels else [arm.label]
     held = "; ".join(f"{', '.join(labels)} to {full}" for full, labels in full_depths.items())
-    chosen = ", chosen on validation data" if any(run.summary.layers_needed.chosen for run in known) else ""
+    chosen = ", chosen on validation data" if any(run.summary.validation for run in known) else ""
     unit = "points" if summary.higher_is_better else "%"
     metric = group.metric if group.metric.isupper() else group.metric.lower()
     lines = [
         f"K of L layers: layer K and all deeper ones are within so many {unit} of the {metric} at full depth, at "
         f"γ\u00a0=\u00a0{group.train_noise:g}{chosen}. Certified: the {summary.split} data say so with "
-        f"{CONFIDENCE:.0%} confidence. Open: more data would decide; so far they may be so many {unit} worse. "
-        f"Held to: {held if len(group.runs) > 1 else next(iter(full_depths))}."
+        f"{CONFIDENCE:.0%} confidence. Open means that more data would decide; so far they may be so many {unit} "
+        f"worse. Held to: {held if len(group.runs) > 1 else next(iter(full_depths))}."
     ]
     if any(run.summary.kept for run in known):
         within = tolerance_words(KEPT_WITHIN, summary.higher_is_better)
         lines.append(f"Last layer: whether it is within {within} of the baseline’s. Proven, open, or broken.")
-    if few := [run.summary.groups for run in known if run.summary.few_groups]:
+    if few := [run.summary.groups for run in known if run.summary.groups and run.summary.few_groups]:
         lines.append(f"{min(few)} groups of samples certify nothing: at least {ENOUGH_GROUPS} are needed.")
     return lines

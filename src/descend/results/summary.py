@@ -275,8 +275,9 @@ class Summary(Verdict, Provenance, File):
         """What else is known of K for a tolerance, in brackets: its time, and where K is open a bound and a safe K."""
         if choice is None or self.layers_needed is None:
             return ""
-        saves = choice.time is not None and choice.layer < self.depth
-        known = [f"{100 * choice.time:.0f} % of the time"] if saves else []
+        known = []
+        if choice.time is not None and choice.layer < self.depth:
+            known.append(f"{100 * choice.time:.0f} % of the time")
         if choice.state != "proven" and math.isfinite(choice.at_most):
             known.append(f"at most {choice.at_most:.1f} {'points' if self.higher_is_better else '%'} worse")
         certain = self.layers_needed.within.get(percent)
