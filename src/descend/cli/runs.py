@@ -67,6 +67,7 @@ def evaluated(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
     model = parser.add_argument_group("model")
     model.add_argument("--model", metavar="NAME", default="model", help="model or best_feasible of the run [model]")
     model.add_argument("--layers", action="store_true", help="how many layers a pretrained model needs, untrained")
+    model.add_argument("--image-size", type=int, metavar="N", help="with --layers: of images, in pixels [the model's]")
     model.add_argument("--task", choices=("classification",), help="evaluate a classifier of Transformers")
     model.add_argument(
         "--dataset", choices=("imdb", "mnli", "labelled"), help="with --layers, --task: kind of texts [by the files]"
@@ -95,8 +96,8 @@ def evaluated(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
     if options.pop("layers"):
         usual = {each.dest: each.default for each in parser._actions}
         return _frozen(str(folder), out, options, usual)
-    if out is not None:
-        raise InputError("--out goes with --layers: a run's results are in its folder. Leave it out.")
+    if out is not None or options.pop("image_size") is not None:
+        raise InputError("--out and --image-size go with --layers; a run knows its own. Leave them out.")
     recipe = check_run(folder, options["model"] if options["task"] is None else None)
     check_data(options["data"], hub=recipe is None or recipe.startswith("text"), images=recipe == "image")
     from descend import run
@@ -116,7 +117,7 @@ def _frozen(model: str, out: Path | None, options: dict[str, Any], usual: dict[s
         options: The options of ``descend evaluate``.
         usual: Their defaults.
     """
-    used = ("data", "dataset", "most")
+    used = ("data", "dataset", "image_size", "most")
     if strange := [f"--{name}" for name, value in options.items() if name not in used and value != usual[name]]:
         raise InputError(f"--layers reads a pretrained model on clean test data; leave out {', '.join(strange)}.")
     if options["data"] is None:

@@ -31,6 +31,10 @@ SHARED = 1 - (1 - CONFIDENCE) / len(WITHIN)
 """The confidence of each tolerance: that of the three together is `CONFIDENCE` (Bonferroni)."""
 
 
+PLAIN = ("erm", "probe")
+"""Methods of which the model hears the last layer's loss alone: what others are held against, in this order."""
+
+
 @dataclass(frozen=True)
 class Baseline:
     """An evaluated model to whose full depth others are held: the best plain training of the same model.
@@ -280,17 +284,17 @@ class Evaluated(NamedTuple):
 def held_to_plain(runs: Sequence[Evaluated]) -> list[Summary]:
     """The summaries of evaluated runs, with layers held to the full depth of the plain training among them.
 
-    That is the deepest run of ``erm`` of the same model on the same data, with the same seed or with any. That run
+    That is the deepest run of `PLAIN` of the same model on the same data, with the same seed or with any. That run
     itself, and those without such a baseline, stay as they were evaluated.
     """
-    plain = [run for run in runs if run.summary.method == "erm"]
+    plain = [run for run in runs if run.summary.method in PLAIN]
     held = []
     for _, summary, groups in runs:
         same = [run for run in plain if _kind(run.summary) == _kind(summary)]
-        same.sort(key=lambda run: (-run.summary.depth, run.summary.seed != summary.seed))  # in their order otherwise
-        deepest = summary.method == "erm" and summary.depth == same[0].summary.depth
+        seed = summary.seed  # in their order otherwise
+        same.sort(key=lambda run: (-run.summary.depth, run.summary.seed != seed, PLAIN.index(run.summary.method)))
         layers = None if groups is None else groups.layers
-        if same and not deepest and groups and layers and summary.train_noise in layers.noise:
+        if same and same[0].summary is not summary and groups and layers and summary.train_noise in layers.noise:
             with suppress(InputError):  # other samples or levels: its own full depth stays
                 needed, kept = layers_needed(
                     groups,

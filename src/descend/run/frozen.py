@@ -21,9 +21,6 @@ from descend.results import Provenance, Summary
 from descend.results.ownership import RESULTS, refuse_foreign
 from descend.run.evaluating import few
 
-FROZEN = "frozen"
-"""The method of a model that was not trained, in ``summary.json``."""
-
 FITTED = {"text": 2000, "image": 2000, "lm": 256}
 """Training samples that exits are fitted to, by recipe: as many as a CPU reads in a few minutes."""
 
@@ -37,7 +34,13 @@ def frozen_folder(model: str) -> Path:
 
 
 def evaluate_frozen(
-    model: str, data: str, out: Path, *, dataset: str | None = None, most: int | None = None
+    model: str,
+    data: str,
+    out: Path,
+    *,
+    dataset: str | None = None,
+    image_size: int | None = None,
+    most: int | None = None,
 ) -> Summary:
     """Fit own exits to a pretrained model that stays as it is, and say how many of its layers suffice.
 
@@ -50,6 +53,7 @@ def evaluate_frozen(
         data: As ``descend train text``, ``image`` and ``lm`` take them.
         out: Where ``summary.json`` and ``groups.json`` are written.
         dataset: The kind of texts; None to recognize it from the files.
+        image_size: Height and width of images in pixels; None for the model's.
         most: Measure so many test samples; by default `MEASURED`.
 
     Raises:
@@ -59,11 +63,14 @@ def evaluate_frozen(
     name = _recipe_of(config_of(model), model)
     refuse(
         (most is not None and most < 2, f"most must be at least 2 samples; got {most}."),
-        (dataset is not None and name != "text", f"--dataset is the kind of texts; {model} is read by {name}."),
+        (dataset is not None and name != "text", f"--dataset is the kind of texts; {model} reads none."),
+        (image_size is not None and name != "image", f"--image-size is that of images; {model} reads none."),
     )
     settings: dict[str, Any] = {"model": model, "data": data}
     if name == "text":
-        settings |= {"pooling": "mean"} | ({"dataset": dataset} if dataset else {})
+        settings |= {"pooling": "mean", "dataset": dataset}
+    elif name == "image":
+        settings["image_size"] = image_size
     recipe: Recipe = RECIPES[name](**settings).completed()
     parts, task = recipe.load(), recipe.task()
     network: Any = recipe.network(parts)
@@ -84,7 +91,7 @@ def evaluate_frozen(
         [0.0],
         Provenance(
             recipe=name,
-            method=FROZEN,
+            method="plain",
             seed=0,
             model=recipe.label,
             settings={"model": recipe.model},
