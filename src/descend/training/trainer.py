@@ -4,20 +4,14 @@
 """
 
 import logging
-from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.utils.data import Subset
 from transformers import TrainingArguments
 from transformers.trainer_utils import has_length
 
 from descend.core import LossSums
 from descend.errors import InputError
-from descend.evaluation.probes import fit_exits
-from descend.models.causal import LayeredCausalLM
-from descend.models.library import LibraryModel
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective
 from descend.results import RECORDS_FILE
@@ -33,9 +27,6 @@ from descend.training.resuming import Resumable
 from descend.training.step import DualStep
 
 logger = logging.getLogger(__name__)
-
-START_ROWS = 256
-"""Rows that own exits of a language model are fitted to before training."""
 
 
 class DescentMixin(Resumable):
@@ -56,10 +47,7 @@ class DescentMixin(Resumable):
         """Set up the objective, the multipliers and the records."""
         noise = GaussianNoise(noise, seed=args.seed) if isinstance(noise, int | float) else noise
         self.objective = objective = Objective(model, task, noise, sample)
-        self._exits_are_new = args.own_exits and not objective.own
-        args.check_exits(type(objective.model.saved).__name__, has_head=isinstance(objective.model, LibraryModel))
-        if args.own_exits:
-            objective.model.give_own_exits()
+        self._exits_are_new = self.give_own_exits(args)
         # A non-finite loss ends training, so the filter is useless, and it synchronizes with the GPU twice per batch.
         args.logging_nan_inf_filter = False
         if objective.sample_fields is None:
@@ -82,7 +70,7 @@ class DescentMixin(Resumable):
             data |= {f"{name} evaluation data".lstrip(): each for name, each in evaluated.items()}
         self.objective.check_data(data, self.evaluation_collator(), noise=self.objective.noise is not None)
         self.check_selection()
-        if self._exits_are_new and isinstance(self.objective.model, LayeredCausalLM):
+        if self._exits_are_new:
             self.fit_exits()
         self.loss_is_scaled_for_ga = True
         self.model_accepts_loss_kwargs = False  # `get_batch_samples` counts the targets
@@ -90,19 +78,6 @@ class DescentMixin(Resumable):
         self.add_callback(DualStep(self))
         if self.args.patience is not None:
             self.add_callback(EarlyStopping(self.args.patience, self))
-
-    def fit_exits(self) -> None:
-        """Start the own exits of a language model where they say what the last layer says, see `fit_exits`.
-
-        From copies of the last layer's readout they would learn for thousands of steps. On `START_ROWS` rows of the
-        training data; those of a stream stay copies.
-        """
-        data: Any = self.train_dataset
-        where = {each.device for each in self.objective.parameters()}
-        if data is not None and has_length(data) and hasattr(data, "__getitem__") and torch.device("meta") not in where:
-            some = Subset(data, range(min(START_ROWS, len(data))))
-            batches = replace(self._batches(), device=where.pop())
-            fit_exits(self.objective.model, self.objective.task, some, some, batches)
 
     def compute_loss(
         self,
@@ -126,19 +101,6 @@ class DescentMixin(Resumable):
         ranks = self.accelerator.num_processes
         share = ranks / total.clamp(min=1) if isinstance(total, Tensor) else ranks / max(total, 1)
         return (lagrangian * share, batch.sums) if return_outputs else lagrangian * share
-
-    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """Transformers' optimizer; the head and own exits learn at ``head_lr_ratio`` times the model's rate."""
-        optimizer = super().create_optimizer(*args, **kwargs)
-        ratio, model = self.args.head_lr_ratio, self.objective.model
-        if ratio != 1 and isinstance(model, LibraryModel):
-            heads = {id(parameter) for parameter in model.head_parameters()}
-            for group in list(optimizer.param_groups):
-                of_heads = [each for each in group["params"] if id(each) in heads]
-                if of_heads:
-                    group["params"] = [each for each in group["params"] if id(each) not in heads]
-                    optimizer.add_param_group({**group, "params": of_heads, "lr": ratio * group["lr"]})
-        return optimizer
 
     @property
     def _weights(self) -> list[float]:
