@@ -10,7 +10,7 @@ METHODS: dict[str, set[str]] = {
     "probe": set(),
     "constrained": set(),
     "uniform": set(),
-    "linear": set(),
+    "linear": {"inner_weight"},
     "r-drop": {"r_drop"},
     "neftune": set(),
     "layerskip": {"layer_dropout", "layer_dropout_schedule", "exit_scale", "exit_curriculum", "exit_rotation"},

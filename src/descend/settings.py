@@ -191,6 +191,7 @@ class DescentSettings:
         slack: ``implicit``, eq. (38), or ``explicit``, eq. (36).
         slack_lr: Learning rate of explicit slack; None for ρ times that of the multipliers.
         slack_optimizer: How explicit slack moves; None for the multipliers' optimizer, or ``sgd`` for nupi and price.
+        inner_weight: Of ``linear``: c, the weight of inner layers beside the last one, w_l = c·l/L.
         r_drop: Of ``r-drop``: the price κ of the difference between the two passes' predictions.
         layer_dropout: Of ``layerskip``: p_max, the last block's dropout rate; earlier blocks have less.
         layer_dropout_schedule: Of ``layerskip``: whether the rates grow from 0 over the run, or are constant, which
@@ -242,6 +243,7 @@ class DescentSettings:
     slack: Literal["implicit", "explicit"] = setting("implicit", "kind of slack")
     slack_lr: Positive | None = setting(None, "rate of explicit slack [ρ times that of λ]")
     slack_optimizer: str | None = setting(None, "of slack [that of λ, or sgd]", ("sgd", "adam", "nupi"))
+    inner_weight: NotNegative = setting(1.0, "linear: weight c·l/L of inner layers")
     r_drop: NotNegative = setting(1.0, "r-drop: price of differing predictions")
     layer_dropout: Rate = setting(0.2, "layerskip: dropout rate of the last block")
     layer_dropout_schedule: Literal["exponential", "constant"] = setting("exponential", "layerskip")

@@ -267,7 +267,7 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         method = CLASSES[self.method]
         if method.constrained:
             return self._dual(problem)
-        return PrimalDual(DescentProblem(depth, objective=method.objective_weights(depth)))
+        return PrimalDual(DescentProblem(depth, objective=method.objective_weights(depth, self)))
 
     def _dual(self, problem: DescentProblem) -> PrimalDual:
         """The dual of a constrained problem."""

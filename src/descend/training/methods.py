@@ -42,8 +42,8 @@ class Method:
         self.settings = settings
 
     @staticmethod
-    def objective_weights(depth: int) -> list[float]:
-        """The weights of f_0 … f_L in the problem's objective, L+1 numbers."""
+    def objective_weights(depth: int, settings: Any) -> list[float]:
+        """The weights of f_0 … f_L in the problem's objective, L+1 numbers, under the training arguments."""
         return [0.0] * depth + [1.0]
 
     @staticmethod
@@ -108,18 +108,22 @@ class Uniform(Method):
     """
 
     @staticmethod
-    def objective_weights(depth: int) -> list[float]:
+    def objective_weights(depth: int, settings: Any) -> list[float]:
         """1 / (L+1) each."""
         return [1 / (depth + 1)] * (depth + 1)
 
 
 class Linear(Method):
-    """Deep supervision with a weight in proportion to l, so that exit 0 has none."""
+    """Deep supervision with a weight in proportion to l, so that exit 0 has none.
+
+    Inner layers weigh c·l/L against 1 of the last one, with c the setting ``inner_weight``; the sum of all is 1.
+    """
 
     @staticmethod
-    def objective_weights(depth: int) -> list[float]:
-        """l / Σ l."""
-        return [layer / (depth * (depth + 1) / 2) for layer in range(depth + 1)]
+    def objective_weights(depth: int, settings: Any) -> list[float]:
+        """c·l/L and 1, divided by their sum."""
+        weights = [settings.inner_weight * layer / depth for layer in range(depth)] + [1.0]
+        return [weight / sum(weights) for weight in weights]
 
 
 class RDrop(Method):
