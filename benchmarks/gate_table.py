@@ -167,9 +167,8 @@ def table(name: str, cells: dict, kind: str) -> None:
         print(f"| {recipe} | {len(runs)} | {' | '.join(shown)} | {last} | {harmed} | {at} | {time} |")
     floor = [run[kind]["losses"][-1] for run in cells.get("probe", {}).values()]
     if len(floor) > 1:
-        print(
-            f"\nFloor: plain training's last loss differs by {100 * np.std(np.log(floor), ddof=1):.1f} % from seed to seed."
-        )
+        spread = 100 * np.std(np.log(floor), ddof=1)
+        print(f"\nFloor: plain training's last loss differs by {spread:.1f} % from seed to seed.")
 
 
 def main() -> None:
