@@ -314,14 +314,24 @@ def kept_layers(recipe: PretrainedSettings, config: PreTrainedConfig) -> int:
 
 
 def load_pretrained(auto_class: Any, source: str, **settings: Any) -> Any:
-    """A pretrained model.
+    """A pretrained model, of which the head alone may be new.
 
     Args:
-        auto_class: One of Transformers' Auto classes.
+        auto_class: One of Transformers' or PEFT's Auto classes.
         source: A folder or a name on the Hub.
         **settings: Further arguments of its ``from_pretrained``.
 
     Raises:
-        InputError: If it can't be loaded.
+        InputError: If it can't be loaded, or its blocks or embeddings are not there.
     """
-    return load_model(auto_class, source, "a model", _EXPECTED, **settings)
+    if not hasattr(auto_class, "_model_mapping"):  # PEFT's give no account of what they load
+        return load_model(auto_class, source, "a model", _EXPECTED, **settings)
+    network, loading = load_model(auto_class, source, "a model", _EXPECTED, output_loading_info=True, **settings)
+    inside = "" if network.base_model is network else f"{network.base_model_prefix}."
+    new = [name for name in sorted(loading["missing_keys"]) if name.startswith(inside) and "pooler" not in name]
+    if new:
+        raise InputError(
+            f"{source} lacks weights of a {type(network).__name__}: {', '.join(new[:3])}"
+            f"{f' and {len(new) - 3} others' if len(new) > 3 else ''}. Copy the model again, or save it whole."
+        )
+    return network
