@@ -212,7 +212,8 @@ class Objective(nn.Module):
         lagrangian, sums = sum(weighted[1:], weighted[0]) if weighted else sums.new_zeros(()), sums.detach()
         if self.own:
             # Its value is that of the weights that were asked for; its gradient in own exits is that of weight 1.
-            lagrangian = lagrangian + torch.dot(_difference(asked, weights, sums), sums)
+            change = _difference(asked, weights, sums)
+            lagrangian = lagrangian + torch.dot(change, torch.where(change != 0, sums, 0.0))  # 0 · ∞ is no number
         return lagrangian, sums, last
 
     def _predictions(

@@ -202,8 +202,9 @@ class DescentSettings:
         exit_rotation: Of ``layerskip``: R, each inner exit is on at every R-th step; None for L − 1.
         exits: How inner layers of a model of Transformers are read: by the one readout of the last layer (``shared``),
             or each by an ``own`` copy of it, for a causal language model its final norm and a square matrix before the
-            one wide head. Own exits always learn; a method's weights say what the model hears of them. None for own
-            where the model has them already or the method is ``probe``, otherwise shared.
+            one wide head. Own exits always learn; a method's weights say what the model hears of them, but for the
+            wide head, which learns from the last exit alone. None for own where the model has them already or the
+            method is ``probe``, otherwise shared.
         head_lr_ratio: The learning rate of a classifier's head and of own exits, in units of ``learning_rate``.
         calibrate: For a classifier: whether to divide the logits, at the end of training, by the temperature that fits
             the evaluation data best, for every method. It needs one evaluation data set and evaluations in training.

@@ -9,6 +9,7 @@ from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError, Ob
 from descend.contract import resolve
 from descend.evaluation.layers import Batches
 from descend.evaluation.probes import STATE_RIDGE, fit_exits, fit_probes
+from descend.models.first_layers import keep_first
 from descend.models.own_exits import MARK
 from descend.tasks.text import Classification
 from tests.support.networks import QUIET, causal, network
@@ -146,3 +147,31 @@ def test_exits_of_a_classifier_are_fitted_as_probes_are():
         torch.testing.assert_close(one, other)
     with pytest.raises(InputError, match="is pre_classifier and classifier"):
         fit_exits(resolve(network("distilbert"), None, None)[0], task, rows, rows, batches)
+
+
+def test_a_model_with_own_exits_is_trained_further(tmp_path):
+    """Cut to 2 layers it keeps the exits before them; asked for a shared readout it has none."""
+    model = network("bert").eval()
+    layers, _ = resolve(model, None, None)
+    layers.give_own_exits()
+    with torch.no_grad():
+        for parameter in layers.own_exits.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
+        expected = list(layers.predictions(texts()))
+        keep_first(layers, 2)
+        for one, other in zip(layers.predictions(texts()), expected, strict=False):
+            torch.testing.assert_close(one, other)
+    assert layers.depth == len(layers.own_exits) == 2
+    assert trainer(tmp_path / "own", model, samples(), method="erm").objective.own
+    assert not trainer(tmp_path / "shared", model, samples(), method="erm", exits="shared").objective.own
+    assert not hasattr(model, "exits") and not hasattr(model.config, MARK)
+
+
+def test_an_optimizer_without_the_own_exits_is_refused(tmp_path):
+    model = network("bert")
+    made = torch.optim.AdamW(model.parameters())
+    config = DescentConfig(output_dir=str(tmp_path), **QUIET, method="probe")
+    with pytest.raises(InputError, match="the optimizer does not hold the own exits"):
+        DescentTrainer(model, config, train_dataset=samples(), optimizers=(made, None))
+    with pytest.raises(InputError, match="head_lr_ratio is of a classifier's head and own exits"):
+        trainer(tmp_path, causal(), [{"input_ids": [5, 6, 7], "labels": [5, 6, 7]}] * 4, head_lr_ratio=2.0)

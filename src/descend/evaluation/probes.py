@@ -125,15 +125,16 @@ def fit_exits(model: LibraryModel, task: Task, train: Dataset, validation: Datas
 @torch.no_grad()
 def _translations(model: LayeredCausalLM, task: Task, train: Dataset, batches: Batches) -> list[Tensor]:
     """For each layer 0 … L−1 the matrix (H, H) that turns its normed states into the last layer's, by least squares."""
-    grams: Tensor | None = None
+    width = model.config.hidden_size
+    grams = model.get_input_embeddings().weight.new_zeros(model.depth, 2, width, width, dtype=torch.float64)
     with evaluating(model):
         for batch in batches.of(_first(train)):
             inputs = task.inputs(batch)
             keep = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).bool()
             *inner, last = (model.head_input(state[keep], None).double() for state in model.layer_outputs(inputs))
-            sums = torch.stack([torch.stack([state.T @ state, state.T @ last]) for state in inner])
-            grams = sums if grams is None else grams + sums
-    assert grams is not None
+            for (gram, cross), state in zip(grams, inner, strict=True):
+                gram.addmm_(state.T, state)
+                cross.addmm_(state.T, last)
     found = []
     for gram, cross in grams:
         ridge = STATE_RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)

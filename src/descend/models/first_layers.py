@@ -16,7 +16,7 @@ PER_LAYER_TENSORS = ("projection", "feedforward", "dictionary", "leading")
 
 
 def keep_first(model: LayeredModel, layers: int) -> None:
-    """Remove all layers after the first K, in place; embeddings, final norm and head stay.
+    """Remove all layers after the first K, in place; embeddings, final norm and head stay, unless layer K has its own.
 
     The configuration gets K as its number of layers, and its lists with one entry for each layer get shorter. A model
     that shares one set of weights between all layers keeps its weights and runs K of L times.
@@ -36,7 +36,7 @@ def keep_first(model: LayeredModel, layers: int) -> None:
             f"expected a model of Transformers, a ViTDenoiser, a UT or a DUST; got {type(model).__name__}."
         )
     if isinstance(model, LibraryModel):
-        model.keep_exit(layers)
+        model.keep_exits(layers)
     blocks = model.layer_modules
     # A model whose layers share weights has fewer modules than layers: all of them stay.
     if isinstance(blocks, nn.ModuleList) and len(blocks) == depth:

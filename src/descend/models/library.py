@@ -198,11 +198,15 @@ class LibraryModel(WrappedModel):
             parts = {name: self.library.get_submodule(name) for name in self.copied}
             attach(self.library, self.depth, parts, self.config.hidden_size if self.translates else None)
 
-    def keep_exit(self, layer: int) -> None:
-        """Make the readout of a layer the model's own, and take own exits away."""
+    def keep_exits(self, layers: int) -> None:
+        """Make the own exit of layer K the model's readout, and keep those of the layers before it."""
+        if self.own_exits is not None and layers < self.depth:
+            self.adopt(self.own_exits[layers])
+            del self.own_exits[layers:]
+
+    def share_readout(self) -> None:
+        """Take own exits away: all layers are read as the last one is."""
         if self.own_exits is not None:
-            if layer < self.depth:
-                self.adopt(self.own_exits[layer])
             detach(self.library)
 
     def adopt(self, exit: nn.ModuleDict) -> None:

@@ -89,7 +89,8 @@ def load_saved(network: Any) -> None:
     source = network.config._name_or_path
     weights: dict[str, Tensor] = {}
     try:
-        for file in Path(cached_file(source, "config.json")).parent.glob("*.safetensors"):  # type: ignore[arg-type]
+        place = cached_file(source, "config.json", revision=getattr(network.config, "_commit_hash", None))
+        for file in Path(place).parent.glob("*.safetensors"):  # type: ignore[arg-type]
             with safe_open(file, "pt") as content:
                 for name in content.keys():  # noqa: SIM118 - no mapping
                     if name.startswith(f"{EXITS}."):

@@ -10,6 +10,7 @@ from typing import Any
 from descend.errors import InputError
 from descend.methods import settings_of_others
 from descend.models.linear_readout import LinearReadout
+from descend.models.own_exits import MARK
 from descend.recipes import GENERATED
 from descend.recipes.configuring import configure
 from descend.results import MODELS, RunConfig, read_config, read_summary, read_trained
@@ -102,6 +103,7 @@ def run_card(
     checkpoint: str = "model",
     verdict: str = "",
     layers: int | None = None,
+    own: bool = False,
 ) -> Card:
     """The card of a run's model, with its summary if it has been evaluated.
 
@@ -111,6 +113,7 @@ def run_card(
         checkpoint: Which of the run's models: ``model`` or ``best_feasible``.
         verdict: The verdict in words, for a run without a summary.
         layers: K, for an export of the first K layers; None for the whole model.
+        own: Whether layer K had an own exit; a whole model says it itself.
     """
     config = read_config(folder)
     summary = None
@@ -125,7 +128,10 @@ def run_card(
     begin = "" if start == SMALL else f", starting from {base or Path(str(start)).name}"
     video = config.recipe.startswith("video-")
     noise_on = "the pixels" if video else "the input embedding"
+    own = own or getattr(getattr(network, "config", None), MARK, False)
     read = "The same head reads a prediction after every layer."
+    if own:
+        read = "Every layer has an exit of its own, which reads a prediction; Transformers alone loads the last one."
     if video:
         read = "It takes grey frames of 160×160 pixels, and each layer's output is read as such a frame."
     about = [
@@ -137,8 +143,9 @@ def run_card(
         about.append(LOADING)
     if layers is not None:
         about.append(
-            f"This checkpoint holds the first {layers} of {config.depth} layers, with the embedding and the head of "
-            f"the whole model. Its output is that of exit {layers} of the whole model."
+            f"This checkpoint holds the first {layers} of {config.depth} layers, with the embedding and the "
+            f"{'exit of the last of them' if own else 'head'} of the whole model. Its output is that of exit "
+            f"{layers} of the whole model."
         )
     elif summary is None:
         about.append("`descend evaluate` on the run's folder adds the metric of every layer and noise level.")

@@ -126,9 +126,9 @@ def _certificate(folder: Path, model: str, layer: int, tolerance: float, baselin
 def export(folder: Path, layers: int, out: Path, model: str = "model") -> list[str]:
     """Write the first K layers of a run's model as a checkpoint of Transformers, with its tokenizer and a model card.
 
-    The embedding, the final norm and the head are the whole model's, and so is the type of the weights. Adapters are
-    added to the weights, in float32. Before the checkpoint is put in place it is loaded again, and its output on a
-    small made-up input is compared with that of exit K.
+    The embedding, the final norm and the head are the whole model's, and so is the type of the weights; where layer K
+    has an own exit, it becomes the norm and head. Adapters are added to the weights, in float32. Before the checkpoint
+    is put in place it is loaded again, and its output on a small made-up input is compared with that of exit K.
 
     Args:
         folder: The run.
@@ -149,6 +149,7 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> list[s
     network, depth = subject.restored.model, subject.restored.model.depth
     config, trained = read_config(folder), read_trained(source)
     adapters = hasattr(network.saved, "peft_config")
+    own = isinstance(network, LibraryModel) and network.own_exits is not None
     origin: dict[str, Any] = trained.content() if trained else {}
     origin |= {"model": config.model, "recipe": config.recipe, "method": config.method, **config.export_entries}
     again = _write(
@@ -158,14 +159,14 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> list[s
         origin=origin,
         dtype=None if adapters else load_model(type(network.saved.config), source, "a model", _EXPECTED).dtype,
         tokenizer=subject.restored.tokenizer,
-        card=lambda plain: run_card(folder, plain, checkpoint=model, layers=layers),
+        card=lambda plain: run_card(folder, plain, checkpoint=model, layers=layers, own=own),
     )
     parameters = sum(each.numel() for each in again.parameters()) / 1e6
     lines = [f"{out}: the first {layers} of {depth} layers of {source}, {parameters:.3g} million parameters."]
     if getattr(again.config, "tied", False):
         lines.append(f"Its layers share one set of weights: the copy has all of them and runs {layers} times.")
     if isinstance(network, LayeredCausalLM) and layers < depth:
-        lines += _draft_lines(out, source, layers, depth, adapters, early=network.family.drafts)
+        lines += _draft_lines(out, source, layers, depth, adapters, early=network.family.drafts and not own)
     if isinstance(again, LinearReadout):
         lines.append(LOADING)
     return lines
@@ -215,8 +216,8 @@ def export_model(model: nn.Module, layers: int, out: str | Path, tokenizer: Any 
         raise InputError(f"layers must be 1 to {depth}, the layers of the model; got {layers!r}.")
     refuse_full(Path(out), "another folder")
     about = (
-        f"The first {layers} of {depth} layers of a {kind}, with its embedding and head. The output is that of exit "
-        f"{layers} of the whole model."
+        f"The first {layers} of {depth} layers of a {kind}, with its embedding and the readout of layer {layers}. The "
+        f"output is that of exit {layers} of the whole model."
     )
     if (trained := Trained.of(getattr(getattr(network.saved, "config", None), TRAINED_KEY, None))) is not None:
         about += f" Method of training: `{trained.method}`.{trained_note(trained)}"
@@ -261,6 +262,8 @@ def _write(
     if hasattr(network.saved, "peft_config"):
         network = type(network)(merged(network.saved))
     keep_first(network, layers)
+    if isinstance(network, LibraryModel):
+        network.share_readout()
     plain: Any = network.saved
     # Kept by from_pretrained and save_pretrained, so that a copy still says where it comes from.
     setattr(plain.config, TRAINED_KEY, {**origin, "exported_layers": layers, "of_layers": depth})

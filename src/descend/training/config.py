@@ -334,6 +334,8 @@ class DescentArguments(DescentSettings, _TrainerArguments):
             name: The model's name, for the message.
             has_head: Whether they are.
         """
+        if self.head_lr_ratio != 1 and not has_head:
+            raise InputError(f"head_lr_ratio is of heads of Transformers; {name} has none. Leave it out.")
         if self.own_exits and not has_head:
             raise InputError(
                 f"own exits are copies of the head of a model of Transformers; the layers of {name} share one readout. "

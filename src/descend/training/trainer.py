@@ -70,6 +70,7 @@ class DescentMixin(Resumable):
             data |= {f"{name} evaluation data".lstrip(): each for name, each in evaluated.items()}
         self.objective.check_data(data, self.evaluation_collator(), noise=self.objective.noise is not None)
         self.check_selection()
+        self.check_optimizer()
         if self._exits_are_new:
             self.fit_exits()
         self.loss_is_scaled_for_ga = True
