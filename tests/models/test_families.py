@@ -1,5 +1,7 @@
 """Laws that every row of the tables of families obeys, against Transformers' own forward pass, loss and gradient."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from transformers import (
@@ -324,7 +326,9 @@ def test_what_can_not_be_read_is_refused_with_its_reason(auto, kind, settings, m
 def test_a_readout_of_the_mean_obeys_the_laws_around_every_family(family, tmp_path):
     """Exit L is the model's own output, also with early exits and tempered; the first K layers alone are exit K."""
     encoder = made("class", family).base_model
-    own = MeanPooledForSequenceClassification(MeanPooledConfig(encoder.config, num_labels=3), encoder).eval()
+    given = deepcopy(encoder.config)  # as it is read from a folder, before the encoder is made
+    given._attn_implementation = None
+    own = MeanPooledForSequenceClassification(MeanPooledConfig(given, num_labels=3), encoder).eval()
     layers, _ = resolve(own, None, None)
     inputs, _ = batch_of("class", padded=True)
     exits = torch.stack(list(layers.predictions(inputs)))

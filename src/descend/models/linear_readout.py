@@ -151,14 +151,18 @@ class MeanPooledConfig(PreTrainedConfig):
     has_no_defaults_at_init = True
 
     def __init__(self, encoder: PreTrainedConfig | dict[str, Any], dropout: float = 0.1, **kwargs: Any):
-        self.encoder = AutoConfig.for_model(**encoder) if isinstance(encoder, dict) else encoder
-        self.encoder.use_cache = False  # a decoder's keys and values, which a classifier needs once
-        self.encoder.dtype = None  # that of the whole model
-        self.encoder.name_or_path = ""  # saved it would name a folder of this machine
+        self.take(AutoConfig.for_model(**encoder) if isinstance(encoder, dict) else encoder)
         self.dropout = dropout
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):  # the trainer aligns them with the tokenizer's
             kwargs.setdefault(name, getattr(self.encoder, name, None))
         super().__init__(**kwargs)
+
+    def take(self, encoder: PreTrainedConfig) -> None:
+        """Make a configuration the encoder's."""
+        encoder.use_cache = False  # a decoder's keys and values, which a classifier needs once
+        encoder.dtype = None  # that of the whole model
+        encoder.name_or_path = ""  # saved it would name a folder of this machine
+        self.encoder = encoder
 
     num_hidden_layers = _of_encoder("num_hidden_layers")
     vocab_size = _of_encoder("vocab_size")
@@ -184,7 +188,7 @@ class MeanPooledForSequenceClassification(LinearReadout):
         self.encoder: Any = (
             AutoModel.from_config(config.encoder, trust_remote_code=False) if encoder is None else encoder
         )
-        self.encoder.config = config.encoder
+        config.take(self.encoder.config)  # its own knows its attention, which makes its mask
         if hasattr(self.encoder, "pooler"):
             self.encoder.pooler = None  # it reads [CLS]
         self.dropout = nn.Dropout(config.dropout)
