@@ -20,6 +20,7 @@ from descend.models.library import LibraryModel
 from descend.models.modules import evaluating
 from descend.models.own_exits import TRANSLATOR
 from descend.noise import Noise
+from descend.progress import progress
 from descend.tasks import Task
 
 MOST = 5000
@@ -127,8 +128,10 @@ def _translations(model: LayeredCausalLM, task: Task, train: Dataset, batches: B
     """For each layer 0 … L−1 the matrix (H, H) that turns its normed states into the last layer's, by least squares."""
     width = model.config.hidden_size
     grams = model.get_input_embeddings().weight.new_zeros(model.depth, 2, width, width, dtype=torch.float64)
-    with evaluating(model):
-        for batch in batches.of(_first(train)):
+    some = _first(train)
+    with evaluating(model), progress(len(some), "reading layers", "sample") as bar:
+        for batch in batches.of(some):
+            bar.update(batches.size)
             inputs = task.inputs(batch)
             keep = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).bool()
             *inner, last = (model.head_input(state[keep], None).double() for state in model.layer_outputs(inputs))
@@ -153,16 +156,19 @@ def _features(
     """The head's inputs at every layer, (L+1, S, H), and the targets (S,)."""
     pooled: list[Tensor] = []
     targets: list[Tensor] = []
-    for batch in batches.of(_first(dataset)):
-        first = sum(map(len, targets))
-        targets.append(task.target(batch).cpu())
-        numbers = range(first, first + len(targets[-1]))
-        inputs = task.inputs(batch)
-        looks = classifier.looks(inputs)
-        noisy = noise.on(classifier, mask=task.mask(batch), indices=numbers) if noise else nullcontext()
-        with noisy:
-            states = [classifier.pooled(hidden, looks) for hidden in classifier.layer_outputs(inputs)]
-            pooled.append(torch.stack(states).double().cpu())
+    some = _first(dataset)
+    with progress(len(some), "reading layers", "sample") as bar:
+        for batch in batches.of(some):
+            first = sum(map(len, targets))
+            targets.append(task.target(batch).cpu())
+            numbers = range(first, first + len(targets[-1]))
+            inputs = task.inputs(batch)
+            looks = classifier.looks(inputs)
+            noisy = noise.on(classifier, mask=task.mask(batch), indices=numbers) if noise else nullcontext()
+            with noisy:
+                states = [classifier.pooled(hidden, looks) for hidden in classifier.layer_outputs(inputs)]
+                pooled.append(torch.stack(states).double().cpu())
+            bar.update(len(targets[-1]))
     return torch.cat(pooled, 1), torch.cat(targets)
 
 

@@ -52,7 +52,7 @@ _FIGURES: tuple[_Kind, ...] = (
     (
         "error",
         figures.error_by_noise,
-        lambda summary: True,
+        lambda summary: len(summary.noise) > 1,
         "{name} against noise",
         """The last layer’s answer as the input gets noisier. To the right of the dashed line lies stronger
 noise than in training: the flatter a curve stays there, the more robust its network.""",
