@@ -82,11 +82,11 @@ def check_run(folder: Path, model: str | None = None) -> str | None:
             use = f" Its frames are written by descend denoise {folder} --data PATH --out FOLDER."
         raise InputError(f"{folder} is an export, and no run; give the run that it was exported from.{use}")
     if (kind := entries.get("model_type")) is not None:
-        judge = f"by descend evaluate {folder} --task classification --data PATH" if classifier else "in Python"
+        judge = f"descend evaluate {folder} --task classification --data PATH" if classifier else "descend.evaluate"
         raise InputError(
             f"{folder} is a saved model of {kind}, and no run of descend train, which names its data. How many layers "
-            f"it needs: descend evaluate {folder} --layers --data PATH. Evaluate it as it is {judge}; in Python "
-            "descend.run.export_model writes its first layers."
+            f"it needs says descend evaluate {folder} --layers --data PATH. Judge it by {judge}"
+            f"{'' if classifier else ' in Python'}; in Python descend.run.export_model writes its first layers."
         )
     return None
 
