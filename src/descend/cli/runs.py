@@ -40,6 +40,8 @@ def evaluate(words: Sequence[str]) -> None:
     from descend.run.in_memory import draw_page
 
     print(line_of(summary))
+    if "--layers" in words:
+        print("\n".join(layer_rows(summary)))
     if summary.exit is not None:
         print(summary.exit.sentence(summary.metric))
     if summary.speculation is not None:
@@ -244,6 +246,18 @@ def finish(trainer: Any) -> None:
             "open": "open, and misses a bound so far",
         }
         print(f"WARNING: {out} ends {ends[verdict.status]}. {offer if best.is_dir() else none}", file=sys.stderr)
+
+
+def layer_rows(summary: "Summary") -> list[str]:
+    """A line for each layer: its metric on clean test data, and its share of the time."""
+    values = summary.layer_metrics[0.0]
+    best = (max if summary.higher_is_better else min)(values)
+    times = summary.latency.milliseconds if summary.latency else []
+    rows = []
+    for layer, value in enumerate(values):
+        share = f", {times[layer] / times[-1]:4.0%} of the time" if times else ""
+        rows.append(f"layer {layer:2}: {summary.metric} {value:.3f}{share}{' <- best' if value == best else ''}")
+    return rows
 
 
 def compare_runs(runs: Sequence[Path], out: Path) -> tuple[Path, list["Summary"]]:
