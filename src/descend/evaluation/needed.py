@@ -225,7 +225,7 @@ def layers_needed(
         Both; without a baseline there is nothing to keep.
 
     Raises:
-        InputError: If the baseline was evaluated on other samples or other noise.
+        InputError: If the baseline was evaluated on other samples or other noise, or either by an older version.
     """
     levels = held_to(groups, baseline, higher_is_better)
     trained = levels[noise]
@@ -255,9 +255,10 @@ def layers_needed(
 
 
 def held_to(groups: Groups, baseline: Baseline | None, higher_is_better: bool) -> dict[float, Against]:
-    """A model's layers against a full depth, by noise level; the arguments are those of `layers_needed`."""
+    """A model's layers against a full depth, by noise level; arguments and errors are those of `layers_needed`."""
     ours = groups.layers
-    assert ours is not None
+    if ours is None or not ours.scores:
+        raise InputError("the layers' scores are unknown: an older version evaluated this model. Evaluate it again.")
     theirs = ours if baseline is None else _of_the_same(groups, baseline)
     return {
         level: Against(
@@ -324,8 +325,6 @@ def _of_the_same(groups: Groups, baseline: Baseline) -> LayerGroups:
     assert ours is not None
     baseline.check_levels(ours.noise)
     assert theirs is not None
-    if not ours.scores:
-        raise InputError("the layers' scores are unknown: an older version evaluated this model. Evaluate it again.")
     if (ours.counts, groups.counts) != (theirs.counts, baseline.groups.counts):
         raise InputError(
             f"the baseline {baseline.name} was evaluated on {sum(theirs.counts)} samples in "

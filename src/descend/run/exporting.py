@@ -110,7 +110,8 @@ def _certificate(folder: Path, model: str, layer: int, tolerance: float, baselin
     if not (folder / SUMMARY_FILE).is_file():
         return f"{again}."
     summary, groups = read_summary(folder), read_groups(folder)
-    if summary.split != "test" or summary.checkpoint != model or groups is None or groups.layers is None:
+    scored = groups is not None and groups.layers is not None and groups.layers.scores
+    if summary.split != "test" or summary.checkpoint != model or groups is None or not scored:
         return f"{again} --model {model}."
     if baseline is not None:
         baseline = baseline.of((summary.dataset, summary.split, summary.shift, summary.metric))
