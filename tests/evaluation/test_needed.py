@@ -161,16 +161,27 @@ def test_how_many_layers_suffice_in_words():
     assert Summary(**SUMMARY | known).answer == (
         "5 of 6 layers suffice within 2 points: open (84 % of the time, at most 3.1 points worse). Within 1 point "
         "none; within 5 points 4 of 6, certified (60 % of the time). Chosen on validation and tested on test data with "
-        "95% confidence: accuracy at γ = 1, against the full depth of plain of seed 1. Its last layer is within 2 "
-        "points of that: certified at γ = 0, open at γ = 1."
+        "95% confidence: accuracy at γ = 1, against the full depth of plain of seed 1. Whether its last layer is "
+        "within 2 points of that, with 95% confidence at each γ for itself: certified at γ = 0, open at γ = 1."
     )
     # Without validation data K is the one that the test data certify.
     alone = LayersNeeded(noise=1.0, within={1: None, 2: 0, 5: 0})
     words = Summary(**SUMMARY | {"layers_needed": alone, "metric": "rmse", "higher_is_better": False}).answer
     assert words.startswith(
-        "0 of 6 layers suffice within 2 %: certified. Within 1 % none; within 5 % 0 of 6, certified."
+        "The embedding alone is within 2 %: certified. Within 1 % none; within 5 % the embedding, certified. So the "
+        "layers add less than that. "
     )
-    assert "Layer 0 is the embedding" in words and "Tested on test data" in words and "its own full depth" in words
+    assert "Tested on test data" in words and "its own full depth" in words
+    # What is refuted is not said to suffice.
+    for layer, percents, begins in (
+        (1, "within 1 point 1 of 6, not enough", "1 of 6 layers do not suffice within 2 points. "),
+        (0, "within 1 point the embedding, not enough", "The embedding alone is not within 2 points. "),
+    ):
+        within: dict[int, int | None] = dict.fromkeys((1, 2, 5))
+        refuted = dict.fromkeys((1, 2, 5), Choice(layer=layer, state="broken"))
+        known = needed.model_copy(update={"chosen": refuted, "within": within})
+        words = Summary(**SUMMARY | {"layers_needed": known}).answer
+        assert words.startswith(begins) and percents in words.replace("W", "w") and "add less" not in words
     none = LayersNeeded(noise=1.0, within={1: None, 2: None, 5: None})
     words = Summary(**SUMMARY | {"layers_needed": none, "groups": 3}).answer
     assert words.startswith("No layer is certain to be within 2 points of its own full depth. Within 1 point none; ")

@@ -139,6 +139,20 @@ class Choice(Part):
     at_most: Number = math.nan
     time: float | None = None
 
+    @property
+    def state_words(self) -> str:
+        """What the data say of K, after its number."""
+        return "not enough" if self.state == "broken" else STATES[self.state]
+
+    def sentence(self, depth: int, within: str) -> str:
+        """Whether K of ``depth`` layers suffice ``within`` a tolerance, in words, and how sure that is."""
+        refuted = self.state == "broken"
+        if self.layer:
+            words = f"{self.layer} of {depth} layers {'do not ' * refuted}suffice within {within}"
+        else:
+            words = f"The embedding alone is {'not ' * refuted}within {within}"
+        return words if refuted else f"{words}: {self.state_words}"
+
 
 class LayersNeeded(Part):
     """How many layers suffice at one noise level, with 95 % confidence.

@@ -121,7 +121,7 @@ def _certificate(folder: Path, model: str, layer: int, tolerance: float, baselin
     if state != "proven" and math.isfinite(most):
         unit = "points" if summary.higher_is_better else "%"
         within += f"; with {CONFIDENCE:.0%} confidence at most {most:.1f} {unit} worse"
-    return f"On test data: {STATES[state]} within {within}."
+    return f"On test data: {'not' if state == 'broken' else STATES[state]} within {within}."
 
 
 def export(folder: Path, layers: int, out: Path, model: str = "model") -> list[str]:
