@@ -7,8 +7,10 @@ import pytest
 from scipy.stats import t as student
 
 from descend import InputError
+from descend.evaluation.layers import Batches, measure
 from descend.evaluation.needed import Against, Baseline, Evaluated, held_to_plain, layers_needed
-from descend.results import Choice, Groups, LayerGroups, LayersNeeded, Summary, read_groups
+from descend.results import Choice, Groups, LayerGroups, LayersNeeded, Summary, Validation, read_groups
+from tests.support import own
 
 
 def against(scores: np.ndarray, full: np.ndarray, **more: bool) -> Against:
@@ -109,7 +111,7 @@ def groups(scores: np.ndarray, **changes: object) -> Groups:
 
 
 def test_a_baseline_must_be_of_the_same_samples_and_noise():
-    ours = groups(np.ones((3, 20)))
+    ours = groups(np.ones((3, 20)), fingerprint="a")
     needed, kept = layers_needed(
         ours, Baseline("plain", DATA, ours), noise=1.0, higher_is_better=False, seconds=[1, 2, 4]
     )
@@ -119,6 +121,7 @@ def test_a_baseline_must_be_of_the_same_samples_and_noise():
     assert (alone.baseline, alone.time, nothing) == (None, {1: None, 2: None, 5: None}, {})
     for other, words in (
         (groups(np.ones((3, 21))), "21 samples in 21 groups; this model on 20 in 20. Evaluate both"),
+        (groups(np.ones((3, 20)), fingerprint="b"), "other samples than this model"),
         (groups(np.ones((3, 20)), layers=None), "older version"),
         (groups(np.ones((3, 20)), layers=ours.layers.model_copy(update={"noise": [0.0, 2.0]})), "noise 1;"),  # type: ignore[union-attr]
     ):
@@ -147,6 +150,37 @@ SUMMARY = {
     **{"higher_is_better": True, "noise": [0.0, 1.0], "values": [0.9, 0.8], "mean": 0.85, "train_noise": 1.0},
     **{"layer_losses": {"0.0": [1.0] * 7, "1.0": [1.0] * 7}, "dataset": "imdb", "groups": 100},
 }
+
+
+def test_a_layer_is_chosen_against_a_baseline_at_the_same_noise_and_on_the_same_samples():
+    """The clean baseline is better at γ = 0: there no layer of the run would be within."""
+    ours, validation = groups(np.ones((3, 20))), {"samples": 9, "metric": [2.0, 1.0, 1.0], "fingerprint": "a"}
+    theirs = validation | {"metric": [2.0, 0.5, 0.5], "layer_metrics": {0.0: [2.0, 0.5, 0.5], 1.0: [3.0, 2.0, 1.0]}}
+
+    def chosen(noise: float, **changes: object) -> list[int | None]:
+        baseline = Baseline("plain", DATA, ours, validation=Validation(**theirs | changes))
+        needed, _ = layers_needed(
+            ours,
+            baseline,
+            noise=noise,
+            higher_is_better=False,
+            seconds=None,
+            validation=Validation(**validation),
+        )
+        return [choice and choice.layer for choice in needed.chosen.values()]
+
+    assert chosen(1.0) == [1, 1, 1] and chosen(0.0) == [None] * 3
+    # Of an older version, at other levels, on other samples: K is not chosen.
+    for changes in ({"layer_metrics": {}}, {"layer_metrics": {0.0: [1.0] * 3}}, {"samples": 8}, {"fingerprint": "b"}):
+        assert chosen(1.0, **changes) == []
+
+
+def test_the_fingerprint_is_of_the_targets_and_not_of_the_batches():
+    found = [
+        measure(own.layers(), own.Classes(), Batches(size).of(data))[0].fingerprint
+        for size, data in ((3, own.samples(10)), (4, own.samples(10)), (4, own.samples(10, seed=1)))
+    ]
+    assert found[0] == found[1] != found[2]
 
 
 def test_how_many_layers_suffice_in_words():
@@ -251,7 +285,7 @@ def evaluated(name: str, method: str, scores: np.ndarray, **changes: object) -> 
     depth = len(scores) - 1
     rows = {"0.0": scores.mean(1).tolist(), "1.0": scores.mean(1).tolist()}
     known: dict = {"method": method, "model": f"RoBERTa-{depth}", "metric": "rmse", "higher_is_better": False}
-    known |= {"layer_losses": rows, "validation": {"samples": 9, "metric": rows["1.0"]}}
+    known |= {"layer_losses": rows, "validation": {"samples": 9, "metric": rows["1.0"], "layer_metrics": rows}}
     known |= {"layers_needed": {"noise": 1.0, "within": {}}}
     return Evaluated(name, Summary(**SUMMARY | known | changes), groups(scores))
 

@@ -116,10 +116,19 @@ class AnytimeCurve(Part):
 
 
 class Validation(Part):
-    """The metric of each layer 0 … L on validation data at the training noise, on which K is chosen."""
+    """Each layer on validation data, on which K is chosen.
+
+    Attributes:
+        samples: How many samples.
+        metric: The metric of each layer 0 … L at the training noise.
+        layer_metrics: γ → the metric of each layer, at all evaluated levels; empty in files of older versions.
+        fingerprint: That of the samples' targets; None in files of older versions.
+    """
 
     samples: int
     metric: list[Number]
+    layer_metrics: ByLevel = {}
+    fingerprint: str | None = None
 
 
 class Choice(Part):

@@ -195,6 +195,7 @@ class Summary(Verdict, Provenance, File):
             "probe.layer_losses": self.probe.layer_losses,
             "probe.layer_metrics": self.probe.layer_metrics,
             "energy": self.energy,
+            "validation.layer_metrics": self.validation.layer_metrics if self.validation else {},
         }
         levels = [self.train_noise, *self.noise, *self.input_metrics, *chain.from_iterable(by_level.values())]
         if not all(map(math.isfinite, levels)) or len(set(levels)) > MOST_LEVELS:
