@@ -299,7 +299,7 @@ def test_auto_is_the_choice_of_the_evaluation_and_says_what_test_data_certify(cl
     better = Path(shutil.copytree(classifier, tmp_path / "better"))
     known = content["validation"]
     assert known["layer_metrics"] == {"1.0": known["metric"]}
-    again = f"noise: type: descend evaluate {better} --noise 1"
+    again = f"noise. Type: descend evaluate {better} --noise 1"
     for validation, refusal in (
         (known | {"layer_metrics": {"1.0": [2.0] * 4}}, "no layer is within 2 points of the full depth of"),
         (known | {"layer_metrics": {"0.0": [2.0] * 4}}, f"on validation data at γ = 1, this run's training {again}"),

@@ -104,16 +104,16 @@ class Baseline:
         """
         measured = self.validation
         levels = ",".join(f"{level:g}" for level in sorted({*self.groups.noise, noise}))
-        again = f"type: descend evaluate {shlex.quote(self.name)} --noise {levels}"
+        again = f"descend evaluate {shlex.quote(self.name)} --noise {levels}"
         if measured is None or (measured.samples, measured.fingerprint) != (samples, fingerprint):
             raise InputError(
                 f"the baseline {self.name} was not evaluated on the {samples} validation samples on which K is chosen. "
-                f"If it is a run on the same data, {again}"
+                f"If it is a run on the same data, type: {again}"
             )
         if noise not in measured.layer_metrics:
             raise InputError(
                 f"the baseline {self.name} was not evaluated on validation data at γ = {noise:g}, this run's training "
-                f"noise: {again}"
+                f"noise. Type: {again}"
             )
         return measured.layer_metrics[noise][-1]
 
