@@ -276,7 +276,7 @@ def measure(
                     progress.update(size)
             groups = task.groups(batch)
             all_groups.append(seen + owners if groups is None else groups.cpu()[owners])
-            content.update(target.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+            content.update(target.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
             targets.append(target.cpu() if keep_logits else target[:0].cpu())
             # Of packed texts there are more than rows.
             seen += max(size, int(owners.max()) + 1 if len(owners) else 0)
