@@ -7,8 +7,10 @@ import pytest
 from scipy.stats import t as student
 
 from descend import InputError
+from descend.evaluation.layers import Batches, measure
 from descend.evaluation.needed import Against, Baseline, Evaluated, held_to_plain, layers_needed
-from descend.results import Choice, Groups, LayerGroups, LayersNeeded, Summary, read_groups
+from descend.results import Choice, Groups, LayerGroups, LayersNeeded, Summary, Validation, read_groups
+from tests.support import own
 
 
 def against(scores: np.ndarray, full: np.ndarray, **more: bool) -> Against:
@@ -109,7 +111,7 @@ def groups(scores: np.ndarray, **changes: object) -> Groups:
 
 
 def test_a_baseline_must_be_of_the_same_samples_and_noise():
-    ours = groups(np.ones((3, 20)))
+    ours = groups(np.ones((3, 20)), fingerprint="a")
     needed, kept = layers_needed(
         ours, Baseline("plain", DATA, ours), noise=1.0, higher_is_better=False, seconds=[1, 2, 4]
     )
@@ -119,6 +121,7 @@ def test_a_baseline_must_be_of_the_same_samples_and_noise():
     assert (alone.baseline, alone.time, nothing) == (None, {1: None, 2: None, 5: None}, {})
     for other, words in (
         (groups(np.ones((3, 21))), "21 samples in 21 groups; this model on 20 in 20. Evaluate both"),
+        (groups(np.ones((3, 20)), fingerprint="b"), "other samples than this model"),
         (groups(np.ones((3, 20)), layers=None), "older version"),
         (groups(np.ones((3, 20)), layers=ours.layers.model_copy(update={"noise": [0.0, 2.0]})), "noise 1;"),  # type: ignore[union-attr]
     ):
@@ -149,6 +152,37 @@ SUMMARY = {
 }
 
 
+def test_a_layer_is_chosen_against_a_baseline_at_the_same_noise_and_on_the_same_samples():
+    """The clean baseline is better at γ = 0: there no layer of the run would be within."""
+    ours, validation = groups(np.ones((3, 20))), {"samples": 9, "metric": [2.0, 1.0, 1.0], "fingerprint": "a"}
+    theirs = validation | {"metric": [2.0, 0.5, 0.5], "layer_metrics": {0.0: [2.0, 0.5, 0.5], 1.0: [3.0, 2.0, 1.0]}}
+
+    def chosen(noise: float, **changes: object) -> list[int | None]:
+        baseline = Baseline("plain", DATA, ours, validation=Validation(**theirs | changes))
+        needed, _ = layers_needed(
+            ours,
+            baseline,
+            noise=noise,
+            higher_is_better=False,
+            seconds=None,
+            validation=Validation(**validation),
+        )
+        return [choice and choice.layer for choice in needed.chosen.values()]
+
+    assert chosen(1.0) == [1, 1, 1] and chosen(0.0) == [None] * 3
+    # Of an older version, at other levels, on other samples: K is not chosen.
+    for changes in ({"layer_metrics": {}}, {"layer_metrics": {0.0: [1.0] * 3}}, {"samples": 8}, {"fingerprint": "b"}):
+        assert chosen(1.0, **changes) == []
+
+
+def test_the_fingerprint_is_of_the_targets_and_not_of_the_batches():
+    found = [
+        measure(own.layers(), own.Classes(), Batches(size).of(data))[0].fingerprint
+        for size, data in ((3, own.samples(10)), (4, own.samples(10)), (4, own.samples(10, seed=1)))
+    ]
+    assert found[0] == found[1] != found[2]
+
+
 def test_how_many_layers_suffice_in_words():
     within, time = {1: None, 2: 6, 5: 4}, {2: 1.0, 5: 0.6}
     chosen = {
@@ -161,16 +195,27 @@ def test_how_many_layers_suffice_in_words():
     assert Summary(**SUMMARY | known).answer == (
         "5 of 6 layers suffice within 2 points: open (84 % of the time, at most 3.1 points worse). Within 1 point "
         "none; within 5 points 4 of 6, certified (60 % of the time). Chosen on validation and tested on test data with "
-        "95% confidence: accuracy at γ = 1, against the full depth of plain of seed 1. Its last layer is within 2 "
-        "points of that: certified at γ = 0, open at γ = 1."
+        "95% confidence: accuracy at γ = 1, against the full depth of plain of seed 1. Whether its last layer is "
+        "within 2 points of that, with 95% confidence at each γ for itself: certified at γ = 0, open at γ = 1."
     )
     # Without validation data K is the one that the test data certify.
     alone = LayersNeeded(noise=1.0, within={1: None, 2: 0, 5: 0})
     words = Summary(**SUMMARY | {"layers_needed": alone, "metric": "rmse", "higher_is_better": False}).answer
     assert words.startswith(
-        "0 of 6 layers suffice within 2 %: certified. Within 1 % none; within 5 % 0 of 6, certified."
+        "The embedding alone is within 2 %: certified. Within 1 % none; within 5 % the embedding, certified. So the "
+        "layers add less than that. "
     )
-    assert "Layer 0 is the embedding" in words and "Tested on test data" in words and "its own full depth" in words
+    assert "Tested on test data" in words and "its own full depth" in words
+    # What is refuted is not said to suffice.
+    for layer, percents, begins in (
+        (1, "within 1 point 1 of 6, not enough", "1 of 6 layers do not suffice within 2 points. "),
+        (0, "within 1 point the embedding, not enough", "The embedding alone is not within 2 points. "),
+    ):
+        within: dict[int, int | None] = dict.fromkeys((1, 2, 5))
+        refuted = dict.fromkeys((1, 2, 5), Choice(layer=layer, state="broken"))
+        known = needed.model_copy(update={"chosen": refuted, "within": within})
+        words = Summary(**SUMMARY | {"layers_needed": known}).answer
+        assert words.startswith(begins) and percents in words.replace("W", "w") and "add less" not in words
     none = LayersNeeded(noise=1.0, within={1: None, 2: None, 5: None})
     words = Summary(**SUMMARY | {"layers_needed": none, "groups": 3}).answer
     assert words.startswith("No layer is certain to be within 2 points of its own full depth. Within 1 point none; ")
@@ -240,7 +285,7 @@ def evaluated(name: str, method: str, scores: np.ndarray, **changes: object) -> 
     depth = len(scores) - 1
     rows = {"0.0": scores.mean(1).tolist(), "1.0": scores.mean(1).tolist()}
     known: dict = {"method": method, "model": f"RoBERTa-{depth}", "metric": "rmse", "higher_is_better": False}
-    known |= {"layer_losses": rows, "validation": {"samples": 9, "metric": rows["1.0"]}}
+    known |= {"layer_losses": rows, "validation": {"samples": 9, "metric": rows["1.0"], "layer_metrics": rows}}
     known |= {"layers_needed": {"noise": 1.0, "within": {}}}
     return Evaluated(name, Summary(**SUMMARY | known | changes), groups(scores))
 

@@ -258,6 +258,17 @@ def test_a_section_begins_with_the_layers_that_suffice(tmp_path: Path) -> None:
     page = write_page([views[0]], tmp_path / "report.html").read_text().split("<script")[0]
     assert "3 of 7 layers suffice within 2 points: certified</h2>" in page and "easible" not in page
     assert 'class="verdict' not in page and "Had to reach" not in page and "Not trained by" in page
+    few = [("zero", 0, "proven"), ("refuted", 1, "broken")]
+    for name, layer, state in few:
+        fake_run(tmp_path / name, "linear", frames=False, **classifier() | needed(layer, state))
+    zero, refuted = (answer(group_runs([RunView.read(tmp_path / name)])[0]) for name, *_ in few)
+    assert zero and zero.table and zero.headline == "The embedding alone is within 2 points: certified"
+    assert refuted and refuted.table and refuted.headline == "1 of 7 layers do not suffice within 2 points"
+    cells = [shown.table.bodies[0][1][0].cells[2] for shown in (zero, refuted)]
+    assert [(cell.text, cell.note.split(",")[0]) for cell in cells] == [
+        ("the embedding alone", "certified"),
+        ("1\u00a0of\u00a07", "not enough"),
+    ]
     older = answer(group_runs([views[2]])[0])
     assert older and older.headline == "How many layers suffice was not measured"
     asked = [RunView.read(fake_run(tmp_path / "asked", "constrained", frames=False))]

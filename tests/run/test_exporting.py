@@ -289,11 +289,23 @@ def test_auto_is_the_choice_of_the_evaluation_and_says_what_test_data_certify(cl
     assert "On test data: open within 2 points" in out  # so few texts certify nothing
     out, _ = words(capsys, *auto, "--baseline", classifier, "--out", tmp_path / "held")
     assert f"within 2 points of the full depth of {classifier}" in out
+    older = Path(shutil.copytree(classifier, tmp_path / "older"))  # before layers had scores
+    groups = json.loads((older / "groups.json").read_text())
+    groups["layers"]["scores"] = []
+    (older / "groups.json").write_text(json.dumps(groups))
+    out, _ = words(capsys, "export", older, *auto[2:], "--out", tmp_path / "again")
+    assert f"For a certificate of K on test data: descend evaluate {older} --model model." in out
     content = json.loads((classifier / "summary.json").read_text())
     better = Path(shutil.copytree(classifier, tmp_path / "better"))
+    known = content["validation"]
+    assert known["layer_metrics"] == {"1.0": known["metric"]}
+    again = f"noise. Type: descend evaluate {better} --noise 1"
     for validation, refusal in (
-        ({"samples": 12, "metric": [2.0] * 4}, "no layer is within 2 points of the full depth of"),
-        ({"samples": 7, "metric": [1.0] * 4}, "was not evaluated on the 12 validation samples"),
+        (known | {"layer_metrics": {"1.0": [2.0] * 4}}, "no layer is within 2 points of the full depth of"),
+        (known | {"layer_metrics": {"0.0": [2.0] * 4}}, f"on validation data at γ = 1, this run's training {again}"),
+        (known | {"layer_metrics": {}}, again),
+        (known | {"samples": 7}, "was not evaluated on the 12 validation samples"),
+        (known | {"fingerprint": "of others"}, f"If it is a run on the same data, type: descend evaluate {better}"),
         (None, "was not evaluated on the 12 validation samples"),
     ):
         (better / "summary.json").write_text(json.dumps(content | {"validation": validation}))

@@ -238,6 +238,7 @@ def by_group(subject: Subject, levels: Levels) -> Groups:
             losses=by_block(each.losses for each in levels.values()),
             scores=by_block(each.scores for each in levels.values()),
         ),
+        fingerprint=trained.fingerprint,
     )
 
 

@@ -45,9 +45,22 @@ def input_metrics(subject: Subject, levels: Levels) -> Iterator[tuple[str, dict[
 
 
 def on_validation(subject: Subject, levels: Levels, *, samples: Dataset) -> Iterator[tuple[str, Validation]]:
-    """The metric of each layer on validation data at the training noise: there K is chosen, see `layers_needed`."""
-    (layers,) = measure(subject.model, subject.task, subject.batches.of(samples), [subject.noise])
-    yield "validation", Validation(samples=len(samples), metric=layers.metrics)  # type: ignore[arg-type]
+    """The metric of each layer on validation data: there K is chosen, see `layers_needed`.
+
+    At all levels, so that a run may be the baseline of others that were trained at another noise.
+    """
+    noises = [subject.noise.at(level) for level in levels]
+    by_level = dict(zip(levels, measure(subject.model, subject.task, subject.batches.of(samples), noises), strict=True))
+    trained = by_level[subject.noise.level]
+    yield (
+        "validation",
+        Validation(
+            samples=len(samples),  # type: ignore[arg-type]
+            metric=trained.metrics,
+            layer_metrics={level: layers.metrics for level, layers in by_level.items()},
+            fingerprint=trained.fingerprint,
+        ),
+    )
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """How many layers suffice, and whether the last one is as good as a baseline's, with confidence."""
 
+import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -89,6 +90,32 @@ class Baseline:
                     "both on the same."
                 )
         return self
+
+    def full_depth(self, samples: int, fingerprint: str | None, noise: float) -> float:
+        """The last layer's metric on validation data, to which layers are held where K is chosen.
+
+        Args:
+            samples: How many validation samples the model was measured on.
+            fingerprint: That of their targets.
+            noise: The level γ at which it was.
+
+        Raises:
+            InputError: If the baseline was measured on others or not at this level.
+        """
+        measured = self.validation
+        levels = ",".join(f"{level:g}" for level in sorted({*self.groups.noise, noise}))
+        again = f"descend evaluate {shlex.quote(self.name)} --noise {levels}"
+        if measured is None or (measured.samples, measured.fingerprint) != (samples, fingerprint):
+            raise InputError(
+                f"the baseline {self.name} was not evaluated on the {samples} validation samples on which K is chosen. "
+                f"If it is a run on the same data, type: {again}"
+            )
+        if noise not in measured.layer_metrics:
+            raise InputError(
+                f"the baseline {self.name} was not evaluated on validation data at γ = {noise:g}, this run's training "
+                f"noise. Type: {again}"
+            )
+        return measured.layer_metrics[noise][-1]
 
     def check_levels(self, levels: Iterable[float]) -> None:
         """Raise an `InputError` unless the baseline's layers were evaluated at these noise levels."""
@@ -219,13 +246,14 @@ def layers_needed(
         noise: The level γ at which layers are counted.
         higher_is_better: Whether more of the metric is better.
         seconds: The time to each layer; None where it was not measured.
-        validation: The layers on validation data, on which K is chosen; None to choose none.
+        validation: The layers on validation data, on which K is chosen; None to choose none. None is chosen either
+            where the baseline was not measured on the same validation data at ``noise``.
 
     Returns:
         Both; without a baseline there is nothing to keep.
 
     Raises:
-        InputError: If the baseline was evaluated on other samples or other noise.
+        InputError: If the baseline was evaluated on other samples or other noise, or either by an older version.
     """
     levels = held_to(groups, baseline, higher_is_better)
     trained = levels[noise]
@@ -234,10 +262,14 @@ def layers_needed(
         return None if layer is None or seconds is None else seconds[layer] / seconds[-1]
 
     chosen: dict[int, Choice | None] = {}
-    reference = validation if baseline is None else baseline.validation
-    if validation and reference and validation.samples == reference.samples:
+    full = None
+    with suppress(InputError):  # a baseline without this validation data: no K is chosen
+        if validation:
+            known = validation.samples, validation.fingerprint
+            full = validation.metric[-1] if baseline is None else baseline.full_depth(*known, noise)
+    if validation and full is not None:
         for percent in WITHIN:
-            layer = first_within(validation.metric, reference.metric[-1], percent, higher_is_better=higher_is_better)
+            layer = first_within(validation.metric, full, percent, higher_is_better=higher_is_better)
             chosen[percent] = None
             if layer is not None:
                 state, at_most = trained.state(layer, percent)
@@ -255,9 +287,10 @@ def layers_needed(
 
 
 def held_to(groups: Groups, baseline: Baseline | None, higher_is_better: bool) -> dict[float, Against]:
-    """A model's layers against a full depth, by noise level; the arguments are those of `layers_needed`."""
+    """A model's layers against a full depth, by noise level; arguments and errors are those of `layers_needed`."""
     ours = groups.layers
-    assert ours is not None
+    if ours is None or not ours.scores:
+        raise InputError("the layers' scores are unknown: an older version evaluated this model. Evaluate it again.")
     theirs = ours if baseline is None else _of_the_same(groups, baseline)
     return {
         level: Against(
@@ -324,12 +357,15 @@ def _of_the_same(groups: Groups, baseline: Baseline) -> LayerGroups:
     assert ours is not None
     baseline.check_levels(ours.noise)
     assert theirs is not None
-    if not ours.scores:
-        raise InputError("the layers' scores are unknown: an older version evaluated this model. Evaluate it again.")
     if (ours.counts, groups.counts) != (theirs.counts, baseline.groups.counts):
         raise InputError(
             f"the baseline {baseline.name} was evaluated on {sum(theirs.counts)} samples in "
             f"{len(baseline.groups.counts)} groups; this model on {sum(ours.counts)} in {len(groups.counts)}. Evaluate "
             "both on the same data."
+        )
+    if None not in (prints := {groups.fingerprint, baseline.groups.fingerprint}) and len(prints) > 1:
+        raise InputError(
+            f"the baseline {baseline.name} was evaluated on other samples than this model, of the same number: their "
+            "targets differ. Evaluate both on the same data."
         )
     return theirs

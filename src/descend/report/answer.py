@@ -8,7 +8,7 @@ from descend.report.runs import Group, RunView
 from descend.report.tables import Cell, Row, Table
 from descend.report.verdict import remarks
 from descend.results import CONFIDENCE, ENOUGH_GROUPS, WITHIN
-from descend.results.findings import KEPT_WITHIN, STATES, tolerance_words
+from descend.results.findings import KEPT_WITHIN, tolerance_words
 
 
 class Answer(NamedTuple):
@@ -53,10 +53,10 @@ def _cell(run: RunView, percent: int, times: Sequence[str]) -> Cell:
     choice = needed.choice(percent) if needed else None
     if choice is None:
         return Cell("none" if needed else "–")
-    state = STATES[choice.state]
+    state = choice.state_words
     if choice.state != "proven" and isfinite(choice.at_most):
         state += f", up to {choice.at_most:.1f}\u00a0worse"
-    words = f"{choice.layer}\u00a0of\u00a0{run.summary.depth}"
+    words = f"{choice.layer}\u00a0of\u00a0{run.summary.depth}" if choice.layer else "the embedding alone"
     return Cell(words, ", ".join([state, *times[choice.layer : choice.layer + 1]]))
 
 
@@ -81,7 +81,10 @@ def _words(group: Group, known: Sequence[RunView]) -> list[str]:
     ]
     if any(run.summary.kept for run in known):
         within = tolerance_words(KEPT_WITHIN, summary.higher_is_better)
-        lines.append(f"Last layer: whether it is within {within} of the baseline’s. Proven, open, or broken.")
+        lines.append(
+            f"Last layer: whether it is within {within} of the baseline’s. Proven, open, or broken, each "
+            f"with {CONFIDENCE:.0%} confidence for itself."
+        )
     if few := [run.summary.groups for run in known if run.summary.groups and run.summary.few_groups]:
         lines.append(f"{min(few)} groups of samples certify nothing: at least {ENOUGH_GROUPS} are needed.")
     return lines

@@ -112,9 +112,9 @@ _TERMS = (
         r"\b([Ff]easible|[Ii]nfeasible|INFEASIBLE|Open:)",
     ),
     (
-        "Certified, refuted",
-        "Certified: so few layers suffice, with 95\u00a0% confidence. Refuted: they do not. Open: neither is known.",
-        r"layers suffice\b",
+        "Certified, not enough, open",
+        "Certified: so few layers suffice, with 95\u00a0% confidence. Not enough: they do not. Open: neither is known.",
+        r"(layers (do not )?suffice|embedding alone)\b",
     ),
     ("Confidence interval", "Where the true value lies in 95 of 100 such evaluations.", r"\binterval"),
     (

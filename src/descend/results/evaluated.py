@@ -57,6 +57,7 @@ class Groups(File):
         counts: Samples in each group, N numbers.
         scores: Sums of the scores, (G, N); empty for a task without a score per sample.
         layers: The losses and scores of all layers.
+        fingerprint: A hash of the samples' targets in their order; None in files of older versions.
     """
 
     noise: list[float]
@@ -65,6 +66,7 @@ class Groups(File):
     counts: list[int]
     scores: list[list[Number]]
     layers: LayerGroups | None = None
+    fingerprint: str | None = None
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:

@@ -116,10 +116,19 @@ class AnytimeCurve(Part):
 
 
 class Validation(Part):
-    """The metric of each layer 0 … L on validation data at the training noise, on which K is chosen."""
+    """Each layer on validation data, on which K is chosen.
+
+    Attributes:
+        samples: How many samples.
+        metric: The metric of each layer 0 … L at the training noise.
+        layer_metrics: γ → the metric of each layer, at all evaluated levels; empty in files of older versions.
+        fingerprint: That of the samples' targets; None in files of older versions.
+    """
 
     samples: int
     metric: list[Number]
+    layer_metrics: ByLevel = {}
+    fingerprint: str | None = None
 
 
 class Choice(Part):
@@ -138,6 +147,20 @@ class Choice(Part):
     state: Kept
     at_most: Number = math.nan
     time: float | None = None
+
+    @property
+    def state_words(self) -> str:
+        """What the data say of K, after its number."""
+        return "not enough" if self.state == "broken" else STATES[self.state]
+
+    def sentence(self, depth: int, within: str) -> str:
+        """Whether K of ``depth`` layers suffice ``within`` a tolerance, in words, and how sure that is."""
+        refuted = self.state == "broken"
+        if self.layer:
+            words = f"{self.layer} of {depth} layers {'do not ' * refuted}suffice within {within}"
+        else:
+            words = f"The embedding alone is {'not ' * refuted}within {within}"
+        return words if refuted else f"{words}: {self.state_words}"
 
 
 class LayersNeeded(Part):

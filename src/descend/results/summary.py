@@ -195,6 +195,7 @@ class Summary(Verdict, Provenance, File):
             "probe.layer_losses": self.probe.layer_losses,
             "probe.layer_metrics": self.probe.layer_metrics,
             "energy": self.energy,
+            "validation.layer_metrics": self.validation.layer_metrics if self.validation else {},
         }
         levels = [self.train_noise, *self.noise, *self.input_metrics, *chain.from_iterable(by_level.values())]
         if not all(map(math.isfinite, levels)) or len(set(levels)) > MOST_LEVELS:
@@ -236,14 +237,14 @@ class Summary(Verdict, Provenance, File):
 
     @property
     def headline(self) -> str:
-        """How many layers suffice within 2 percent, and whether that is certified; empty if unknown."""
+        """Whether the layers chosen suffice within 2 percent, and whether that is certified; empty if unknown."""
         if self.layers_needed is None:
             return ""
         choice, within = self.layers_needed.choice(KEPT_WITHIN), tolerance_words(KEPT_WITHIN, self.higher_is_better)
         if choice is None:
             where = "within" if self.layers_needed.chosen else "certain to be within"
             return f"No layer is {where} {within} of {self.full_depth}"
-        return f"{choice.layer} of {self.depth} layers suffice within {within}: {STATES[choice.state]}"
+        return choice.sentence(self.depth, within)
 
     @property
     def answer(self) -> str:
@@ -256,11 +257,14 @@ class Summary(Verdict, Provenance, File):
         others = []
         for percent in (percent for percent in needed.within if percent != KEPT_WITHIN):
             choice, within = needed.choice(percent), tolerance_words(percent, self.higher_is_better)
-            state = "none" if choice is None else f"{choice.layer} of {self.depth}, {STATES[choice.state]}"
-            others.append(f"{within} {state}{self._details(percent, choice)}")
+            layers = (
+                "none" if choice is None else f"{choice.layer} of {self.depth}" if choice.layer else "the embedding"
+            )
+            state = "" if choice is None else f", {choice.state_words}"
+            others.append(f"{within} {layers}{state}{self._details(percent, choice)}")
         words += f"Within {'; within '.join(others)}. "
-        if first is not None and not first.layer:
-            words += "Layer 0 is the embedding: the layers add less than that. "
+        if first is not None and not first.layer and first.state == "proven":
+            words += "So the layers add less than that. "
         how = "Chosen on validation and tested" if needed.chosen else "Tested"
         words += f"{how} on {self.split} data with {CONFIDENCE:.0%} confidence: {self.metric} at γ = {needed.noise:g}, "
         words += f"against {self.full_depth}."
@@ -268,7 +272,10 @@ class Summary(Verdict, Provenance, File):
             words += f" {self.groups} groups of samples certify nothing: at least {ENOUGH_GROUPS} are needed."
         if levels := [level for level in sorted({0.0, needed.noise}) if level in self.kept]:
             kept = ", ".join(f"{STATES[self.kept[level]]} at γ = {level:g}" for level in levels)
-            words += f" Its last layer is within {tolerance_words(KEPT_WITHIN, self.higher_is_better)} of that: {kept}."
+            words += (
+                f" Whether its last layer is within {tolerance_words(KEPT_WITHIN, self.higher_is_better)} of that, "
+            )
+            words += f"with {CONFIDENCE:.0%} confidence at each γ for itself: {kept}."
         return words
 
     def _details(self, percent: int, choice: Choice | None) -> str:

@@ -42,7 +42,7 @@ from descend.tasks.text.language import IGNORED
 from descend.training.config import DescentConfig
 
 MOST_TO_CHOOSE = 1000
-"""Validation samples on which K is chosen, taken evenly: as many as may cost no more than a noise level of the test."""
+"""Validation samples on which K is chosen, taken evenly. They are measured at all noise levels, as the test samples."""
 
 
 def results_folder(folder: Path, data: str | None = None, task: str | None = None) -> Path:

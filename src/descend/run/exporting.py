@@ -75,19 +75,18 @@ def choose(
     reference = None if baseline is None else Baseline.read(baseline)
     subject = of_run(folder, model)
     network, task = subject.restored.model.to(subject.args.device), subject.recipe.task()
-    samples = to_choose_on(subject.recipe.load(subject.restored))
+    data = subject.recipe.load(subject.restored)
+    samples = to_choose_on(data)
     task.check(samples, network.limits)
     noise = subject.recipe.corruption(subject.sigma, seed=0)
-    values = measure(network, task, subject.batches.of(samples), [noise])[0].metrics
+    (measured,) = measure(network, task, subject.batches.of(samples), [noise])
+    values = measured.metrics
     full, whose = values[-1], "its own full depth"
     if reference is not None:
-        theirs = reference.validation
-        if theirs is None or theirs.samples != len(samples):
-            raise InputError(
-                f"the baseline {reference.name} was not evaluated on the {len(samples)} validation samples on which K "
-                "is chosen: evaluate it again, on all samples."
-            )
-        full, whose = theirs.metric[-1], f"the full depth of {reference.name}"
+        full = reference.of((data.name, "test", "gaussian", task.metric)).full_depth(
+            len(samples), measured.fingerprint, noise.level
+        )
+        whose = f"the full depth of {reference.name}"
     within = tolerance_words(tolerance, task.higher_is_better)
     layer = first_within(values, full, tolerance, higher_is_better=task.higher_is_better)
     digits = 4 if task.higher_is_better else 2
@@ -110,7 +109,8 @@ def _certificate(folder: Path, model: str, layer: int, tolerance: float, baselin
     if not (folder / SUMMARY_FILE).is_file():
         return f"{again}."
     summary, groups = read_summary(folder), read_groups(folder)
-    if summary.split != "test" or summary.checkpoint != model or groups is None or groups.layers is None:
+    scored = groups is not None and groups.layers is not None and groups.layers.scores
+    if summary.split != "test" or summary.checkpoint != model or groups is None or not scored:
         return f"{again} --model {model}."
     if baseline is not None:
         baseline = baseline.of((summary.dataset, summary.split, summary.shift, summary.metric))
@@ -120,7 +120,7 @@ def _certificate(folder: Path, model: str, layer: int, tolerance: float, baselin
     if state != "proven" and math.isfinite(most):
         unit = "points" if summary.higher_is_better else "%"
         within += f"; with {CONFIDENCE:.0%} confidence at most {most:.1f} {unit} worse"
-    return f"On test data: {STATES[state]} within {within}."
+    return f"On test data: {'not' if state == 'broken' else STATES[state]} within {within}."
 
 
 def export(folder: Path, layers: int, out: Path, model: str = "model") -> list[str]:
