@@ -159,6 +159,10 @@ def test_a_language_model_is_cut_trained_judged_and_drafts(models, tmp_path, cap
     assert (model.config.num_hidden_layers, model.dtype) == (2, torch.float32)
     assert run.evaluate(out, noise=[0.0], exit=True).depth == 2
     assert main(["export", str(out), "--layers", "1", "--out", str(tmp_path / "small")]) == 0
+    whole = ["--model", models / "causal", "--data", file, "--max-length", "60", "--lora", "q_proj"]
+    adapted = train(tmp_path / "adapted", "lm", *whole)
+    assert (adapted / "model" / "adapter_config.json").is_file()
+    assert run.evaluate(adapted, noise=[0.0]).depth == 3
     answers = ["--prompts", str(file), "--max-new-tokens", "2", "--out", str(tmp_path / "answers.json")]
     assert main(["complete", str(out), *answers]) == 0
 
@@ -189,7 +193,7 @@ def test_a_language_model_is_cut_trained_judged_and_drafts(models, tmp_path, cap
         ("lm", ["--model", "MODELS/causal", "--keep-layers", "9", "--max-length", "60"], "keep_layers must be 1 to 3"),
         (
             "lm",
-            ["--model", "MODELS/causal", "--keep-layers", "2", "--lora", "q_proj"],
+            ["--model", "MODELS/causal", "--keep-layers", "2", "--lora", "q_proj", "--max-length", "60"],
             "--keep-layers and --lora exclude",
         ),
         ("lm", ["--model", "MODELS/bert"], "model_type must be one of llama"),
