@@ -78,6 +78,11 @@ def test_parts_are_disjoint_hold_every_class_and_are_the_same_in_every_run(tmp_p
             assert all(file.is_relative_to(root / held) == (name == "test") for file in side.pictures)
 
 
+def test_folders_that_are_numbers_keep_their_order(tmp_path):
+    names = tuple(str(number) for number in range(11))
+    assert read_images(str(folder(tmp_path, classes=names, count=1))).classes == names
+
+
 @pytest.mark.parametrize("zipped", [False, True])
 def test_idx_files_are_read_with_or_without_a_test_side(tmp_path, zipped):
     found = read_images(str(mnist(tmp_path / "whole", zipped=zipped)))

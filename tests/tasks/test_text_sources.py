@@ -189,6 +189,13 @@ def test_texts_of_ones_own_classes_are_read_from_folders(tmp_path):
     assert kind_of(tmp_path / "alone") == "labelled" and (len(alone["train"]), len(alone["test"])) == (7, 2)
 
 
+def test_classes_that_are_numbers_keep_their_order(tmp_path):
+    names = [str(number) for number in range(12)]
+    rows = "".join(f"text {name} {place},{name}\n" for name in reversed(names) for place in range(4))
+    tables = [table(tmp_path, "ten.csv", f"text,label\n{rows}"), classes(tmp_path / "ten", train=names)]
+    assert all(read_labelled(each)["train"].features["label"].names == names for each in tables)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

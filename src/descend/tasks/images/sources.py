@@ -17,7 +17,7 @@ from descend.extras import required
 from descend.progress import progress
 from descend.reading import MOST_BYTES, is_litter, refuse_ways_out
 from descend.settings import DIGITS
-from descend.tasks.text.splits import split_groups
+from descend.tasks.text.splits import class_order, split_groups
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 """Suffixes of images; other files beside them are passed over."""
@@ -166,7 +166,7 @@ def _of_folder(root: Path) -> Pictures:
     if sides and sides[0].name != "train":
         raise InputError(f"{root} has {sides[0].name} and no train. Put the images to train on in {root / 'train'}.")
     train, *held = sides or [root]
-    classes = tuple(sorted(each.name for each in _folders(train)))
+    classes = tuple(class_order(each.name for each in _folders(train)))
     if len(classes) < 2:
         only = f"only {classes[0]}" if classes else "no folder"
         raise InputError(f"{train} must hold a folder of images for each of at least 2 classes; it has {only}.")

@@ -11,7 +11,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dat
 
 from descend.errors import InputError, reason
 from descend.reading import is_litter, json_objects, lines, plain_text, read_text, refuse_ways_out
-from descend.tasks.text.splits import split_groups
+from descend.tasks.text.splits import class_order, split_groups
 
 TABLES = (".csv", ".tsv", ".jsonl")
 """Suffixes of files with a text in each row."""
@@ -126,7 +126,7 @@ def read_labelled(path: str | Path) -> DatasetDict:
         rows = {side: _texts(root / side, labels, root) for side in sides}
     elif root.is_file() and root.suffix.lower() in TABLES:
         texts = [values | {"source": place} for place, values in _rows(root, _LABELLED)]
-        labels = sorted({row["label"] for row in texts})
+        labels = class_order({row["label"] for row in texts})
         rows = {"train": [row | {"label": labels.index(row["label"])} for row in texts]}
     else:
         raise InputError(
@@ -147,7 +147,8 @@ def class_folders(side: Path) -> list[str]:
     """The names of the folders in a folder that hold ``.txt`` files: classes of texts."""
     if not side.is_dir():
         return []
-    return sorted(each.name for each in side.iterdir() if not is_litter(Path(each.name)) and any(each.glob("*.txt")))
+    names = (each.name for each in side.iterdir() if not is_litter(Path(each.name)) and any(each.glob("*.txt")))
+    return class_order(names)
 
 
 def pair_files(root: Path) -> list[Path]:

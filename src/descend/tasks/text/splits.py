@@ -1,7 +1,8 @@
-"""Split rows at random into parts that share no text."""
+"""Split rows at random into parts that share no text, and put classes in order."""
 
 import logging
-from collections.abc import Hashable, Sequence
+import re
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
     from datasets import DatasetDict
 
 logger = logging.getLogger(__name__)
+
+
+def class_order(names: Iterable[str]) -> list[str]:
+    """Names of classes in the order of their numbers: by the alphabet, but 2 before 10 where all are whole numbers."""
+    ordered = sorted(names)
+    return sorted(ordered, key=int) if all(re.fullmatch(r"-?\d+", name) for name in ordered) else ordered
 
 
 def split_groups(keys: Sequence[Hashable], counts: Sequence[int]) -> list[list[int]]:
