@@ -99,7 +99,7 @@ def read_parts(dataset: str, data: str | None, validation_share: float) -> Datas
     """``train``, ``validation`` and ``test`` texts of a data set; generated texts if ``data`` is None."""
     kind = CORPORA[dataset]
     if data is not None:
-        return split_off(kind.read(data), validation_share)
+        return split_off(kind.read(data), validation_share, by_class=not kind.labels)
     if kind.generate is None:
         raise InputError(f"there are no generated {dataset} texts; give yours by --data.")
     return split_off(corpus(kind.generate), validation_share)
