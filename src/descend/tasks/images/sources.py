@@ -159,8 +159,8 @@ def read_images(data: str | None) -> Pictures:
     """Read a data set of images.
 
     Args:
-        data: A folder with a folder of images for each class, or with such ``train`` and ``test`` (or ``val``) folders;
-            a folder with MNIST's IDX files, gzipped or not, or one of these files; ``digits`` for scikit-learn's; None
+        data: A folder with a folder of images for each class, or with such ``train``, ``test`` and ``val`` folders; a
+            folder with MNIST's IDX files, gzipped or not, or one of these files; ``digits`` for scikit-learn's; None
             for generated ones.
 
     Raises:
@@ -197,8 +197,8 @@ def _of_folder(root: Path) -> Pictures:
     with ThreadPoolExecutor() as pool, progress(len(every), "checking", "image", leave=False) as bar:
         for _ in pool.map(lambda file: upright(file, least=1), every):
             bar.update()
-    train_side, test, validation = [*found, None, None][:3]
-    return Pictures(train_side, test, classes, validation)
+    others = dict(zip(("test", "validation"), found[1:], strict=False))
+    return Pictures(found[0], others.get("test"), classes, others.get("validation"))
 
 
 def _side(folder: Path, root: Path, classes: Sequence[str]) -> Side:

@@ -138,9 +138,9 @@ def read_labelled(path: str | Path) -> DatasetDict:
     if len(labels) < 2:
         raise InputError(f"{root} must have texts of at least 2 classes; got {', '.join(labels) or 'none'}.")
     if "test" not in rows:
-        texts = rows["train"]
-        parts = split_classes([row["text"] for row in texts], [row["label"] for row in texts], TEST_SHARE)
-        rows = {side: [texts[row] for row in part] for side, part in zip(("test", "train"), parts, strict=True)}
+        every = rows["train"]
+        parts = split_classes([row["text"] for row in every], [row["label"] for row in every], TEST_SHARE)
+        rows = {side: [every[row] for row in part] for side, part in zip(("test", "train"), parts, strict=True)}
     features = Features(text=Value("string"), label=ClassLabel(names=labels), source=Value("string"))
     return DatasetDict({side: Dataset.from_list(each, features) for side, each in rows.items()})
 
