@@ -16,7 +16,7 @@ from descend import run
 from descend.cli import main
 from descend.models import LayeredClassifier
 from descend.recipes import RECIPES
-from descend.results import read_config
+from descend.results import read_config, read_summary
 from descend.tasks.text import generate_instructions, generate_pairs, generate_reviews, learn_tokenizer
 from tests.support.networks import causal, network
 from tests.support.texts import review_folder
@@ -159,8 +159,66 @@ def test_a_language_model_is_cut_trained_judged_and_drafts(models, tmp_path, cap
     assert (model.config.num_hidden_layers, model.dtype) == (2, torch.float32)
     assert run.evaluate(out, noise=[0.0], exit=True).depth == 2
     assert main(["export", str(out), "--layers", "1", "--out", str(tmp_path / "small")]) == 0
+    whole = ["--model", models / "causal", "--data", file, "--max-length", "60", "--lora", "q_proj"]
+    adapted = train(tmp_path / "adapted", "lm", *whole)
+    assert (adapted / "model" / "adapter_config.json").is_file()
+    assert run.evaluate(adapted, noise=[0.0]).depth == 3
     answers = ["--prompts", str(file), "--max-new-tokens", "2", "--out", str(tmp_path / "answers.json")]
     assert main(["complete", str(out), *answers]) == 0
+
+
+@pytest.fixture(scope="module")
+def long(models):
+    """The folder of small models that take texts of the usual length, with a run among them."""
+    for kind in ("bert", "modernbert"):
+        model = network(kind, labels=3, vocab_size=400, max_position_embeddings=200, pad_token_id=0)
+        for name, each in ((f"long-{kind}", model), (f"long-{kind}-bare", model.base_model)):
+            shutil.copytree(models / f"{kind}-bare", models / name)
+            each.save_pretrained(models / name)
+    return models
+
+
+@pytest.mark.parametrize("name", ["bert", "bert-bare", "modernbert", "modernbert-bare"])
+def test_a_model_as_it_is_is_read_by_linear_readouts_whatever_its_head(name, long, reviews, tmp_path):
+    words = ["evaluate", str(long / f"long-{name}"), "--layers", "--data", str(reviews), "--most", "40", "--quiet"]
+    for _ in range(2):  # its own results are written again
+        assert main([*words, "--out", str(tmp_path / "out")]) == 0
+    summary = read_summary(tmp_path / "out")
+    assert summary.depth == 3 and summary.samples == 40 and "not trained" in summary.note
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "message"),
+    [
+        ("RUN", [], "RUN is the folder of a run; give RUN/model"),
+        ("long-bert", ["--out", "RUN"], "RUN holds a run or a model, whose evaluation would be lost"),
+        ("long-bert", ["--out", "other"], "other holds results that are not those of"),
+        ("long-bert", ["--out", "file"], "file is a file"),
+        ("long-bert", ["--dataset", "labelled", "--data", "file"], "file must be a folder with train"),
+        ("long-bert", ["--image-size", "8"], "--image-size is that of images"),
+        ("nobody/nothing", [], "can't load a model from 'nobody/nothing'"),
+    ],
+)
+def test_a_mistake_in_evaluating_a_model_as_it_is_writes_nothing(
+    model, flags, message, finished, long, reviews, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(finished, "RUN")
+    run.evaluate(Path("RUN"), noise=[0.0])
+    Path("other").mkdir()
+    shutil.copy("RUN/summary.json", "other")
+    Path("file").write_text("no data")
+    before = {path: path.stat().st_mtime_ns for path in Path().rglob("*")}
+    given = model if model in ("RUN", "nobody/nothing") else str(long / model)
+    assert main(["evaluate", given, "--layers", "--data", str(reviews), *flags]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line and {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before
+
+
+def test_results_of_a_model_as_it_is_are_named_by_its_run(finished, monkeypatch):
+    monkeypatch.chdir(finished / "model")
+    names = {".": "run-layers", "../best_feasible": "run-best_feasible-layers", "org/bert": "bert-layers"}
+    assert {model: str(run.frozen_folder(model)) for model in names} == names
 
 
 @pytest.mark.parametrize(
@@ -189,7 +247,7 @@ def test_a_language_model_is_cut_trained_judged_and_drafts(models, tmp_path, cap
         ("lm", ["--model", "MODELS/causal", "--keep-layers", "9", "--max-length", "60"], "keep_layers must be 1 to 3"),
         (
             "lm",
-            ["--model", "MODELS/causal", "--keep-layers", "2", "--lora", "q_proj"],
+            ["--model", "MODELS/causal", "--keep-layers", "2", "--lora", "q_proj", "--max-length", "60"],
             "--keep-layers and --lora exclude",
         ),
         ("lm", ["--model", "MODELS/bert"], "model_type must be one of llama"),

@@ -4,6 +4,7 @@ import gzip
 import shutil
 import struct
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,6 +79,41 @@ def test_parts_are_disjoint_hold_every_class_and_are_the_same_in_every_run(tmp_p
             assert all(file.is_relative_to(root / held) == (name == "test") for file in side.pictures)
 
 
+def test_equal_images_are_on_one_side(tmp_path, caplog):
+    root = folder(tmp_path / "data", sides=(".",), count=10)
+    for name in ("cats", "dogs"):
+        for place in range(10):
+            shutil.copy(root / name / f"{place}.png", root / name / f"again-{place}.png")
+    arrays = mnist(tmp_path / "idx", sides=["train"])
+    images = np.repeat(RNG.integers(0, 255, (10, 6, 6)), 2, 0)
+    idx(arrays, "train-images-idx3", images)
+    idx(arrays, "train-labels-idx1", np.array([3] * 10 + [7] * 10))
+    for data in (root, arrays):
+        parts = read_images(str(data)).parts(0.25)
+        contents = [
+            {each.read_bytes() if isinstance(each, Path) else each.tobytes() for each in side.pictures}
+            for side in parts.values()
+        ]
+        assert (
+            sum(map(len, contents)) == len(set.union(*contents)) == sum(len(side.labels) for side in parts.values()) / 2
+        )
+        assert all(len(set(side.labels)) == 2 for side in parts.values())
+    assert not caplog.text
+    both = folder(tmp_path / "both", sides=("train", "test", "val"))
+    shutil.copy(both / "train" / "cats" / "0.png", both / "test" / "cats" / "0.png")
+    shutil.copy(both / "train" / "dogs" / "0.png", both / "val" / "dogs" / "0.png")
+    parts = read_images(str(both)).parts(0.25)
+    assert "2 images to train on are also among those to test or validate on" in caplog.text
+    names = {"train": "train", "validation": "val", "test": "test"}
+    for side, name in names.items():  # a given validation side is used
+        assert parts[side].pictures == sorted((both / name).rglob("*.png"))
+
+
+def test_folders_that_are_numbers_keep_their_order(tmp_path):
+    names = tuple(str(number) for number in range(11))
+    assert read_images(str(folder(tmp_path, classes=names, count=1))).classes == names
+
+
 @pytest.mark.parametrize("zipped", [False, True])
 def test_idx_files_are_read_with_or_without_a_test_side(tmp_path, zipped):
     found = read_images(str(mnist(tmp_path / "whole", zipped=zipped)))
@@ -110,6 +146,11 @@ def _few(root):
         (root / "train" / "dogs" / f"{place}.png").unlink()
 
 
+def _alike(root):
+    for place in range(1, 5):
+        shutil.copy(root / "train" / "dogs" / "0.png", root / "train" / "dogs" / f"{place}.png")
+
+
 def _without(*names):
     return lambda root: [shutil.rmtree(root / name) for name in names]
 
@@ -122,7 +163,9 @@ def _without(*names):
         (_without("train"), r"has test and no train"),
         (_cut, r"dogs/2\.png can't be read as an image"),
         (_deep, r"deep\.png can't be read.*8 bits"),
-        (_few, r"at least 2 images of each class.*dogs has 1"),
+        (_few, r"at least 2 different images of each class.*dogs has 1"),
+        (_alike, r"at least 2 different images of each class.*dogs has 1"),
+        (lambda root: folder(root, ("val", "validation")), r"both val and validation"),
         (lambda root: (root / "test" / "cows").mkdir(), r"test/cows is a class that the training images lack.*cats"),
         (lambda root: (root / "train" / "cows").mkdir(), r"train/cows holds no images"),
         (lambda root: (root / "train" / "cats" / "6.png").symlink_to("/etc/hostname"), r"leads out of"),

@@ -126,13 +126,10 @@ def _frozen(model: str, out: Path | None, options: dict[str, Any], usual: dict[s
         raise InputError("--layers needs data to read the model on: --data, as descend train text, image and lm take.")
     check_data(options["data"], hub=True, images=True)
     from descend import run
-    from descend.results import locked
 
     out = run.frozen_folder(model) if out is None else out
-    check_out(out)
-    out.mkdir(parents=True, exist_ok=True)
-    with locked(out):
-        return out, run.evaluate_frozen(model, out=out, **{name: options[name] for name in used})
+    check_out(out / "summary.json")
+    return out, run.evaluate_frozen(model, out=out, **{name: options[name] for name in used})
 
 
 def compare(words: Sequence[str]) -> None:

@@ -301,6 +301,44 @@ def config_of(source: str) -> PreTrainedConfig:
     return load_model(AutoConfig, source, "a model", _EXPECTED)
 
 
+def is_unnamed(config: PreTrainedConfig) -> bool:
+    """Whether a head's classes have Transformers' placeholders for names."""
+    return all(str(name).lower().startswith("label_") for name in (config.id2label or {}).values())
+
+
+def class_numbers(config: PreTrainedConfig, classes: Sequence[str], source: str, data: str) -> tuple[int, ...]:
+    """A head's number of each class of the data, by its name; by its place where the head has no names of its own.
+
+    Args:
+        config: The model's configuration.
+        classes: The names of the data's classes, which may be some of the head's.
+        source: The model's folder or name, for the error.
+        data: The name of the data, for the error.
+
+    Raises:
+        InputError: If the head lacks a class.
+    """
+    known = {str(name).lower(): int(number) for number, name in (config.id2label or {}).items()}
+    alike, order = config.num_labels == len(classes), [each.lower() for each in classes]
+    if is_unnamed(config):
+        if all(f"label_{each}" in known for each in order):  # 7 is LABEL_7
+            return tuple(known[f"label_{each}"] for each in order)
+        if alike:
+            return tuple(range(len(classes)))
+    elif alike:  # a prefix is enough: "NEGATIVE" is neg
+        order = [
+            each if each in known else next((name for name in known if name.startswith(each)), each) for each in order
+        ]
+    numbers = tuple(known[each] for each in order if each in known)
+    if len(set(numbers)) < len(classes):
+        lacking = [name for name, each in zip(classes, order, strict=True) if each not in known] or classes
+        raise InputError(
+            f"{source} knows the classes {', '.join([*known][:10])}; {data} has {', '.join(classes[:10])}, and of "
+            f"{lacking[0]} the model has none. Give both the same names, by id2label in the model's config.json."
+        )
+    return numbers
+
+
 def kept_layers(recipe: PretrainedSettings, config: PreTrainedConfig) -> int:
     """How many blocks of a pretrained model a recipe trains: its ``keep_layers``, or all.
 

@@ -9,6 +9,7 @@ from datasets import Dataset, DatasetDict
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from descend.errors import InputError
+from descend.recipes import base
 from descend.recipes.base import Data
 from descend.tasks.text import (
     IMDB_LABELS,
@@ -98,7 +99,7 @@ def read_parts(dataset: str, data: str | None, validation_share: float) -> Datas
     """``train``, ``validation`` and ``test`` texts of a data set; generated texts if ``data`` is None."""
     kind = CORPORA[dataset]
     if data is not None:
-        return split_off(kind.read(data), validation_share)
+        return split_off(kind.read(data), validation_share, by_class=not kind.labels)
     if kind.generate is None:
         raise InputError(f"there are no generated {dataset} texts; give yours by --data.")
     return split_off(corpus(kind.generate), validation_share)
@@ -156,21 +157,7 @@ def class_numbers(
             f"{source} has a head of {config.num_labels} labels; {dataset} has {len(expected)}: "
             f"{', '.join(expected)}. Choose a model without a head, or other data."
         )
-    names = {str(name).lower(): int(label) for label, name in (config.id2label or {}).items()}
-    if all(name.startswith("label_") for name in names):  # Transformers' placeholders: the order of the data
-        return None
-    # A prefix is enough: "NEGATIVE" is neg.
-    order = [
-        names.get(each, next((number for name, number in names.items() if name.startswith(each)), None))
-        for each in map(str.lower, expected)
-    ]
-    numbers = tuple(number for number in order if number is not None)
-    if sorted(numbers) != list(range(len(expected))):
-        raise InputError(
-            f"the labels of {source} are {', '.join(names)}; those of {dataset} are {', '.join(expected)}. Give them "
-            "the same names in the model's config.json, id2label."
-        )
-    return numbers
+    return base.class_numbers(config, expected, source, dataset)
 
 
 def has_classifier(config: PreTrainedConfig) -> bool:

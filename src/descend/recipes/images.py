@@ -18,7 +18,9 @@ from descend.recipes.base import (
     Recipe,
     Restored,
     absolute,
+    class_numbers,
     config_of,
+    is_unnamed,
     kept_layers,
     load_pretrained,
 )
@@ -81,7 +83,9 @@ class ImageRecipe(ImageSettings, Recipe):
                 f"{len(found.classes)}. Give other data, or a model without a head: "
                 f"AutoModel.from_pretrained({source!r}).save_pretrained(FOLDER) writes one."
             )
-        numbers = _numbers(config, found.classes, source) if has_head else np.arange(len(found.classes))
+        numbers = np.arange(len(found.classes))
+        if has_head:
+            numbers = np.array(class_numbers(config, found.classes, source, self._named(self.data)))
         processor = restored.tokenizer if restored else self._processor()
         parts = found.parts(self.validation_share).items()
         sides = {name: Images(Side(side.pictures, numbers[side.labels]), processor) for name, side in parts}
@@ -99,7 +103,8 @@ class ImageRecipe(ImageSettings, Recipe):
         found = read_images(data)
         config = restored.model.saved.config
         side = found.test or found.train
-        numbers = _numbers(config, found.classes, restored.model.saved.name_or_path)
+        source = restored.model.saved.name_or_path
+        numbers = np.array(class_numbers(config, found.classes, source, self._named(data)))
         return Images(Side(side.pictures, numbers[side.labels]), restored.tokenizer), self._named(data)
 
     def _named(self, data: str) -> str:
@@ -121,7 +126,7 @@ class ImageRecipe(ImageSettings, Recipe):
     def network(self, data: Data) -> LayeredImageClassifier:
         """The pretrained model cut to its first blocks, for images of this size; with a new head if it has none."""
         config = config_of(self.model)
-        if not _has_head(config) or _is_unnamed(config):
+        if not _has_head(config) or is_unnamed(config):
             config.id2label = dict(enumerate(data.labels))
             config.label2id = {name: number for number, name in config.id2label.items()}
         network = load_pretrained(AutoModelForImageClassification, self.model, config=config, dtype="float32")
@@ -166,25 +171,3 @@ def _size(processing: dict[str, Any], own: int) -> int:
 def _has_head(config: PreTrainedConfig) -> bool:
     """Whether a pretrained model was saved with a head for classification."""
     return any("ForImageClassification" in each for each in config.architectures or ())
-
-
-def _is_unnamed(config: PreTrainedConfig) -> bool:
-    """Whether its classes have Transformers' placeholders for names."""
-    return all(str(name).lower().startswith("label_") for name in (config.id2label or {}).values())
-
-
-def _numbers(config: PreTrainedConfig, classes: tuple[str, ...], source: str) -> np.ndarray:
-    """A model's number of each class of the data, by its name, or by its place where the model has no names.
-
-    Raises:
-        InputError: If the model lacks a class.
-    """
-    if _is_unnamed(config) and config.num_labels == len(classes):
-        return np.arange(len(classes))
-    known = {str(name).lower(): int(number) for number, name in (config.id2label or {}).items()}
-    if lacking := [name for name in classes if name.lower() not in known]:
-        raise InputError(
-            f"{source} knows the classes {', '.join([*known][:10])}; the data have {lacking[0]}. Give both the same "
-            "names: those of the folders, and id2label in the model's config.json."
-        )
-    return np.array([known[name.lower()] for name in classes])

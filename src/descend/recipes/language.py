@@ -209,17 +209,19 @@ class LanguageRecipe(LanguageSettings, Recipe):
 class LanguageModelRecipe(LanguageModelSettings, LanguageRecipe):
     """Instruction tuning of a pretrained language model."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.keep_layers is not None and self.lora is not None:
+    def completed(self) -> Self:
+        """The recipe with absolute paths and the number of blocks.
+
+        Raises:
+            InputError: If it has adapters on a cut model.
+        """
+        config = self._config()
+        layers = kept_layers(self, config)
+        if self.lora is not None and layers < config.num_hidden_layers:
             raise InputError(
                 "--keep-layers and --lora exclude each other: only the adapters are saved, and the cut model would be "
                 "lost. Leave one out."
             )
-
-    def completed(self) -> Self:
-        """The recipe with absolute paths and the number of blocks."""
-        layers = kept_layers(self, self._config())
         return replace(self, data=absolute(self.data), model=absolute_model(self.model), keep_layers=layers)
 
     def _network(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:

@@ -296,10 +296,7 @@ class ClassifierRecipe(ClassifierSettings, TextRecipe):
             return config
         if head == "mean" or type(config) not in MODEL_MAPPING:
             raise InputError(f"the head of {self.model} can't be replaced; leave out --pooling {self.pooling}.")
-        rates = (
-            getattr(config, name, None) for name in ("classifier_dropout", "seq_classif_dropout", "hidden_dropout_prob")
-        )
-        return MeanPooledConfig(config, dropout=next((rate for rate in rates if rate is not None), 0.1))
+        return _mean_pooled(config)
 
     _config_with_classes = _config
 
@@ -317,6 +314,26 @@ class ClassifierRecipe(ClassifierSettings, TextRecipe):
         if getattr(config, "pad_token_id", padding) is None:
             config.pad_token_id = padding
         return self._pretrained(config, words, names)
+
+
+class LinearlyReadRecipe(ClassifierRecipe):
+    """A text classifier whose head is one linear layer whatever the family, so that it can be fitted.
+
+    Descend's own models have such a head; any other model gets one on the mean of its tokens.
+    """
+
+    def _config(self) -> PreTrainedConfig:
+        config = config_of(self.model)
+        return _mean_pooled(config) if type(config) in MODEL_MAPPING else config
+
+    _config_with_classes = _config
+
+
+def _mean_pooled(encoder: PreTrainedConfig) -> MeanPooledConfig:
+    """The configuration of a new linear head on the mean of an encoder's tokens, with the dropout of its own head."""
+    names = ("classifier_dropout", "seq_classif_dropout", "hidden_dropout_prob")
+    rates = (getattr(encoder, name, None) for name in names)
+    return MeanPooledConfig(encoder, dropout=next((rate for rate in rates if rate is not None), 0.1))
 
 
 def _pooling_of(config: PreTrainedConfig) -> str | None:

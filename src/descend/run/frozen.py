@@ -1,5 +1,6 @@
 """How many layers a pretrained model needs as it is: own exits are fitted to it, and it is not trained."""
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from descend.evaluation.latency import latency
 from descend.evaluation.layers import Batches
 from descend.evaluation.probes import fit_exits
 from descend.models import causal, encoders, images
-from descend.recipes import RECIPES, Recipe
+from descend.recipes import RECIPES
 from descend.recipes.base import config_of
-from descend.results import Provenance, Summary
+from descend.results import CONFIG_FILE, MODELS, SUMMARY_FILE, Provenance, Summary, locked, read_json
 from descend.results.ownership import RESULTS, refuse_foreign
 from descend.run.evaluating import few
 
@@ -29,8 +30,11 @@ MEASURED = {"text": 1000, "image": 1000, "lm": 200}
 
 
 def frozen_folder(model: str) -> Path:
-    """Where the results are written by default: beside nothing of the model's own."""
-    return Path(f"{Path(model).name}-layers")
+    """Where the results are written by default: in the working directory, by the name of the model or of its run."""
+    path = Path(os.path.abspath(model))
+    if path.name in MODELS and (path.parent / CONFIG_FILE).is_file():
+        path = path.parent if path.name == MODELS[0] else path.parent.with_name(f"{path.parent.name}-{path.name}")
+    return Path(f"{path.name}-layers")
 
 
 def evaluate_frozen(
@@ -57,9 +61,18 @@ def evaluate_frozen(
         most: Measure so many test samples; by default `MEASURED`.
 
     Raises:
-        InputError: If the model is of another kind or the data do not fit it, or ``out`` holds a foreign file.
+        InputError: If the model is of another kind or the data do not fit it, or ``out`` holds a foreign file, a run
+            or results of another model.
     """
     refuse_foreign([out / name for name in RESULTS], "another folder by --out")
+    run = Path(model) / MODELS[0]
+    refuse(
+        ((run / CONFIG_FILE).is_file(), f"expected a model, and {model} is the folder of a run; give {run}."),
+        (
+            (out / CONFIG_FILE).exists() or (out / MODELS[0]).exists(),
+            f"{out} holds a run or a model, whose evaluation would be lost. Choose another folder by --out.",
+        ),
+    )
     name = _recipe_of(config_of(model), model)
     refuse(
         (most is not None and most < 2, f"most must be at least 2 samples; got {most}."),
@@ -68,10 +81,18 @@ def evaluate_frozen(
     )
     settings: dict[str, Any] = {"model": model, "data": data}
     if name == "text":
-        settings |= {"pooling": "mean", "dataset": dataset}
+        settings["dataset"] = dataset
     elif name == "image":
         settings["image_size"] = image_size
-    recipe: Recipe = RECIPES[name](**settings).completed()
+    kind = RECIPES[name]
+    if name == "text":
+        from descend.recipes.text import LinearlyReadRecipe as kind  # needs the extra `text`
+    recipe: Any = kind(**settings).completed()
+    known = {"model": recipe.model}
+    if (out / SUMMARY_FILE).exists() and read_json(out / SUMMARY_FILE).get("settings") != known:
+        raise InputError(
+            f"{out} holds results that are not those of {model}, and would be lost. Choose another folder by --out."
+        )
     parts, task = recipe.load(), recipe.task()
     network: Any = recipe.network(parts)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -79,28 +100,30 @@ def evaluate_frozen(
     batches = Batches(16, device, recipe.collate(parts.tokenizer))
     for part in (parts.train, parts.validation, parts.test):
         task.check(part, network.limits)
-    validation = few(parts.validation, min(most or MEASURED[name], MEASURED[name]))
-    fit_exits(network, task, few(parts.train, FITTED[name]), validation, batches)
-    fitted = "by least squares to the last layer's states" if name == "lm" else "by logistic regression"
-    subject = Subject(
-        network,
-        task,
-        few(parts.test, most or MEASURED[name]),
-        None,
-        recipe.corruption(None, 0).at(0.0),
-        [0.0],
-        Provenance(
-            recipe=name,
-            method="plain",
-            seed=0,
-            model=recipe.label,
-            settings={"model": recipe.model},
-            note=f"The model was not trained. Each layer's readout was fitted {fitted}.",
-        ),
-        name=parts.name,
-        batches=batches,
-    )
-    return evaluate_subject(subject, [latency, partial(on_validation, samples=validation)], folder=out)
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        validation = few(parts.validation, min(most or MEASURED[name], MEASURED[name]))
+        fit_exits(network, task, few(parts.train, FITTED[name]), validation, batches)
+        how = "by least squares to the last layer's states" if name == "lm" else "by logistic regression"
+        subject = Subject(
+            network,
+            task,
+            few(parts.test, most or MEASURED[name]),
+            None,
+            recipe.corruption(None, 0).at(0.0),
+            [0.0],
+            Provenance(
+                recipe=name,
+                method="plain",
+                seed=0,
+                model=recipe.label,
+                settings=known,
+                note=f"The model was not trained. Each layer's readout was fitted {how}.",
+            ),
+            name=parts.name,
+            batches=batches,
+        )
+        return evaluate_subject(subject, [latency, partial(on_validation, samples=validation)], folder=out)
 
 
 def _recipe_of(config: PreTrainedConfig, model: str) -> str:

@@ -1,10 +1,12 @@
 """Images with classes: a folder for each class, MNIST's IDX files, scikit-learn's digits, or generated ones."""
 
 import gzip
+import logging
 import math
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +19,7 @@ from descend.extras import required
 from descend.progress import progress
 from descend.reading import MOST_BYTES, is_litter, refuse_ways_out
 from descend.settings import DIGITS
-from descend.tasks.text.splits import split_groups
+from descend.tasks.text.splits import class_order, sides_of, split_classes
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 """Suffixes of images; other files beside them are passed over."""
@@ -34,6 +36,9 @@ _GENERATED = {"train": 40, "test": 20}
 
 Picture = Path | np.ndarray
 """A file, or grey (height, width) or colours (height, width, 3) in bytes."""
+
+
+logger = logging.getLogger(__name__)
 
 
 class Side(NamedTuple):
@@ -54,44 +59,56 @@ class Pictures(NamedTuple):
         train: Pictures to train on, and to split others off.
         test: Pictures to test on; None if they must be split off.
         classes: Names of the classes, in the order of their numbers.
+        validation: Pictures to validate on; None if they must be split off.
     """
 
     train: Side
     test: Side | None
     classes: tuple[str, ...]
+    validation: Side | None = None
 
     def parts(self, validation_share: float) -> dict[str, Side]:
         """``train``, ``validation`` and ``test``, with a share of each class, split in the same way in every run.
+
+        Equal images are all in one part, but for those that are on several sides as they are given.
 
         Raises:
             InputError: If the share is out of range, or a class has too few images.
         """
         if not 0 < validation_share < 1:
             raise InputError(f"validation_share must lie between 0 and 1; got {validation_share}.")
-        whole = self.test is None
-        least, counts = 3 if whole else 2, np.bincount(self.train.labels, minlength=len(self.classes))
-        if counts.min() < least:
+        train, test, validation = self.train, self.test, self.validation
+        with ThreadPoolExecutor() as pool:
+            keys = list(pool.map(_digest, train.pictures))
+            held = {*pool.map(_digest, [each for side in (test, validation) if side for each in side.pictures])}
+        if shared := held.intersection(keys):
+            logger.warning("%d images to train on are also among those to test or validate on.", len(shared))
+        different = dict(zip(reversed(keys), train.labels[::-1].tolist(), strict=True))  # each in its first class
+        counts = np.bincount(list(different.values()), minlength=len(self.classes))
+        uses = ["train", *["validate"] * (validation is None), *["test"] * (test is None)]
+        if counts.min() < len(uses):
             few = self.classes[int(counts.argmin())]
             raise InputError(
-                f"expected at least {least} images of each class, to train, validate{' and test' if whole else ''} on; "
-                f"{few} has {counts.min()}. Add some, or leave the class out."
+                f"expected at least {len(uses)} different images of each class, to {', '.join(uses)} on; {few} has "
+                f"{counts.min()}. Add some, or leave the class out."
             )
-        rest, test = split_off(self.train, TEST_SHARE) if self.test is None else (self.train, self.test)
-        train, validation = split_off(rest, validation_share)
+        rest: Sequence[int] = range(len(keys))
+        if test is None:
+            off, rest = split_classes(keys, train.labels.tolist(), TEST_SHARE)
+            test = train.part(off)
+        if validation is None:
+            labels = train.labels[rest].tolist()
+            off, left = split_classes([keys[place] for place in rest], labels, validation_share)
+            validation, rest = train.part([rest[place] for place in off]), [rest[place] for place in left]
+        train = train.part(rest)
         return {"train": train, "validation": validation, "test": test}
 
 
-def split_off(side: Side, share: float) -> tuple[Side, Side]:
-    """The rest, and a share of each class, at least one picture of each and never all."""
-    rest: list[int] = []
-    off: list[int] = []
-    for number in np.unique(side.labels):
-        places = np.flatnonzero(side.labels == number)
-        count = min(max(round(len(places) * share), 1), len(places) - 1)
-        drawn, others = split_groups(range(len(places)), [count])
-        off += places[drawn].tolist()
-        rest += places[others].tolist()
-    return side.part(sorted(rest)), side.part(sorted(off))
+def _digest(picture: Picture) -> bytes:
+    """What equal pictures have in common."""
+    if isinstance(picture, Path):
+        return sha256(picture.read_bytes()).digest()
+    return sha256(repr(picture.shape).encode() + picture.tobytes()).digest()
 
 
 class Images(Dataset):
@@ -142,8 +159,8 @@ def read_images(data: str | None) -> Pictures:
     """Read a data set of images.
 
     Args:
-        data: A folder with a folder of images for each class, or with such ``train`` and ``test`` (or ``val``) folders;
-            a folder with MNIST's IDX files, gzipped or not, or one of these files; ``digits`` for scikit-learn's; None
+        data: A folder with a folder of images for each class, or with such ``train``, ``test`` and ``val`` folders; a
+            folder with MNIST's IDX files, gzipped or not, or one of these files; ``digits`` for scikit-learn's; None
             for generated ones.
 
     Raises:
@@ -162,15 +179,16 @@ def read_images(data: str | None) -> Pictures:
 
 
 def _of_folder(root: Path) -> Pictures:
-    sides = [root / name for name in ("train", "test", "val", "validation") if (root / name).is_dir()]
-    if sides and sides[0].name != "train":
-        raise InputError(f"{root} has {sides[0].name} and no train. Put the images to train on in {root / 'train'}.")
-    train, *held = sides or [root]
-    classes = tuple(sorted(each.name for each in _folders(train)))
+    sides = sides_of(root, Path.is_dir)
+    if sides and "train" not in sides:
+        other = next(iter(sides.values())).name
+        raise InputError(f"{root} has {other} and no train. Put the images to train on in {root / 'train'}.")
+    train, *held = sides.values() or [root]
+    classes = tuple(class_order(each.name for each in _folders(train)))
     if len(classes) < 2:
         only = f"only {classes[0]}" if classes else "no folder"
         raise InputError(f"{train} must hold a folder of images for each of at least 2 classes; it has {only}.")
-    found = [_side(folder, root, classes) for folder in [train, *held[:1]]]
+    found = [_side(folder, root, classes) for folder in [train, *held]]
     if len(np.unique(found[0].labels)) < len(classes):
         empty = next(name for number, name in enumerate(classes) if number not in found[0].labels)
         raise InputError(f"{train / empty} holds no images; expected {', '.join(sorted(SUFFIXES))}.")
@@ -179,7 +197,8 @@ def _of_folder(root: Path) -> Pictures:
     with ThreadPoolExecutor() as pool, progress(len(every), "checking", "image", leave=False) as bar:
         for _ in pool.map(lambda file: upright(file, least=1), every):
             bar.update()
-    return Pictures(found[0], found[1] if held else None, classes)
+    others = dict(zip(("test", "validation"), found[1:], strict=False))
+    return Pictures(found[0], others.get("test"), classes, others.get("validation"))
 
 
 def _side(folder: Path, root: Path, classes: Sequence[str]) -> Side:

@@ -11,7 +11,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dat
 
 from descend.errors import InputError, reason
 from descend.reading import is_litter, json_objects, lines, plain_text, read_text, refuse_ways_out
-from descend.tasks.text.splits import split_groups
+from descend.tasks.text.splits import class_order, sides_of, split_classes
 
 TABLES = (".csv", ".tsv", ".jsonl")
 """Suffixes of files with a text in each row."""
@@ -52,7 +52,7 @@ def read_imdb(path: str | Path) -> DatasetDict:
         if not (inside / side / name).is_dir():
             raise InputError(
                 f"{inside} must be laid out as aclImdb, with train/pos, train/neg, test/pos and test/neg; there is no "
-                f"{side}/{name}."
+                f"{side}/{name}. Texts of one's own classes are read by --dataset labelled."
             )
     return DatasetDict(
         {side: Dataset.from_list(_texts(inside / side, IMDB_LABELS, root)) for side in ("train", "test")}
@@ -103,30 +103,32 @@ def read_labelled(path: str | Path) -> DatasetDict:
     """Read texts with classes of one's own.
 
     Args:
-        path: A folder with ``train`` and perhaps ``test``, each with a folder of ``.txt`` files for each class; or a
-            ``.csv``, ``.tsv`` or ``.jsonl`` file with the columns ``text`` and ``label``. Without a test side, a fifth
-            of the texts becomes one, the same in every run.
+        path: A folder with ``train`` and perhaps ``test`` and ``val``, each with a folder of ``.txt`` files for each
+            class; or a ``.csv``, ``.tsv`` or ``.jsonl`` file with the columns ``text`` and ``label``. Without a test
+            side, ``val`` becomes one, or a fifth of each class, the same in every run.
 
     Returns:
-        ``train`` and ``test``, each with ``text``, ``label``, whose feature has the classes' names, and ``source``.
+        ``train`` and ``test``, and ``validation`` where it is given, each with ``text``, ``label``, whose feature has
+        the classes' names, and ``source``.
 
     Raises:
         InputError: If the data are missing or have another layout, there is one class only, or the training side lacks
-            a class of the test side.
+            a class of another side.
     """
     root = Path(path).expanduser()
-    sides = {side: folders for side in ("train", "test") if (folders := class_folders(root / side))}
+    sides = sides_of(root, class_folders)
     if "train" in sides:
-        labels = sides["train"]
-        if unknown := sorted(set(sides.get("test", ())) - set(labels)):
-            raise InputError(
-                f"{root / 'test'} has texts of {', '.join(unknown)}, a class that {root / 'train'} lacks. Give "
-                "training texts of it, or remove its folder."
-            )
-        rows = {side: _texts(root / side, labels, root) for side in sides}
+        labels = class_folders(sides["train"])
+        for folder in sides.values():
+            if unknown := [name for name in class_folders(folder) if name not in labels]:
+                raise InputError(
+                    f"{folder} has texts of {', '.join(unknown)}, a class that {sides['train']} lacks. Give training "
+                    "texts of it, or remove its folder."
+                )
+        rows = {side: _texts(folder, labels, root) for side, folder in sides.items()}
     elif root.is_file() and root.suffix.lower() in TABLES:
         texts = [values | {"source": place} for place, values in _rows(root, _LABELLED)]
-        labels = sorted({row["label"] for row in texts})
+        labels = class_order({row["label"] for row in texts})
         rows = {"train": [row | {"label": labels.index(row["label"])} for row in texts]}
     else:
         raise InputError(
@@ -136,9 +138,9 @@ def read_labelled(path: str | Path) -> DatasetDict:
     if len(labels) < 2:
         raise InputError(f"{root} must have texts of at least 2 classes; got {', '.join(labels) or 'none'}.")
     if "test" not in rows:
-        texts = rows["train"]
-        parts = split_groups([row["text"] for row in texts], [max(1, round(TEST_SHARE * len(texts)))])
-        rows = {side: [texts[row] for row in part] for side, part in zip(("test", "train"), parts, strict=True)}
+        every = rows["train"]
+        parts = split_classes([row["text"] for row in every], [row["label"] for row in every], TEST_SHARE)
+        rows = {side: [every[row] for row in part] for side, part in zip(("test", "train"), parts, strict=True)}
     features = Features(text=Value("string"), label=ClassLabel(names=labels), source=Value("string"))
     return DatasetDict({side: Dataset.from_list(each, features) for side, each in rows.items()})
 
@@ -147,7 +149,8 @@ def class_folders(side: Path) -> list[str]:
     """The names of the folders in a folder that hold ``.txt`` files: classes of texts."""
     if not side.is_dir():
         return []
-    return sorted(each.name for each in side.iterdir() if not is_litter(Path(each.name)) and any(each.glob("*.txt")))
+    names = (each.name for each in side.iterdir() if not is_litter(Path(each.name)) and any(each.glob("*.txt")))
+    return class_order(names)
 
 
 def pair_files(root: Path) -> list[Path]:
