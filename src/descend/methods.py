@@ -7,13 +7,13 @@ from descend.errors import InputError
 
 METHODS: dict[str, set[str]] = {
     "erm": set(),
-    "probe": set(),
     "constrained": set(),
     "uniform": set(),
     "linear": {"inner_weight"},
     "r-drop": {"r_drop"},
     "neftune": set(),
     "layerskip": {"layer_dropout", "layer_dropout_schedule", "exit_scale", "exit_curriculum", "exit_rotation"},
+    "probe": set(),
 }
 """Name → settings that no other method uses. `descend.training.methods` has a class for each."""
 

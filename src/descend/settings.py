@@ -252,7 +252,7 @@ class DescentSettings:
     exit_curriculum: Literal["rotating", "gradual"] = setting("rotating", "layerskip")
     exit_rotation: Count | None = setting(None, "layerskip: steps to an exit's turn [L - 1]")
     exits: Literal["shared", "own"] | None = setting(None, "readouts of inner layers [shared; probe: own]")
-    head_lr_ratio: Positive = setting(1.0, "rate of head and own exits, in learning rates")
+    head_lr_ratio: Positive = setting(1.0, "rate of the head, in learning rates")
     calibrate: bool = setting(False, "fit a classifier's temperature at the end")
     patience: Count | None = setting(None, "end after N evaluations not better [none]")
     dataloader_pin_memory: bool = field(
@@ -389,7 +389,7 @@ class PretrainedSettings(RecipeSettings):
 class VideoSettings(RecipeSettings):
     """Settings of video denoising that are the same for all models."""
 
-    data: str = field(kw_only=True, metadata={"help": "videos, a folder or a file, made grey 160x160; or: generated"})
+    data: str = field(kw_only=True, metadata={"help": "videos, made grey 160x160; or: generated"})
     cache_dir: str | None = setting(None, "folder of decoded frames [~/.cache/descend]")
     depth: Count = setting(7, "L, the number of layers")
     window: int = setting(5, "T, frames in a window")
@@ -458,7 +458,7 @@ class TextSettings(RecipeSettings):
     ``dataset`` is the kind of the texts and their classes, and ``data`` is where they are.
     """
 
-    dataset: str = setting("imdb", "reviews, pairs, or one's own classes", ("imdb", "mnli", "labelled"))
+    dataset: str = setting("imdb", "kind of texts", ("imdb", "mnli", "labelled"))
     data: str = field(kw_only=True, metadata={"help": "folder or Hub name of its texts, or: generated"})
     tokenizer: str | None = setting(None, "folder or Hub name [the model's, or learned]")
     max_length: TextLength = setting(128, "longest text, in tokens")
@@ -572,7 +572,7 @@ class LanguageSettings(RecipeSettings):
     lora: str | None = setting(None, "modules of adapters: q_proj,v_proj [all weights]")
     lora_rank: Count = setting(8, "rank of the adapters")
     validation_share: Annotated[float, Allowed("lie between 0 and 0.5", lambda value: 0 < value < 0.5)] = setting(
-        0.1, "share to validate on, and as much to test on"
+        0.1, "share to validate on, as much to test on"
     )
 
     arguments_kind = SFTSettings

@@ -263,9 +263,12 @@ def compare_runs(runs: Sequence[Path], out: Path) -> tuple[Path, list["Summary"]
     Returns:
         The page; and the summaries, with layers held to the plain training among the runs.
     """
-    from descend.results import SUMMARY_FILE, Comparison
+    from descend.results import SUMMARY_FILE, Comparison, read_summary
 
     check_free_for_page(out)
+    for run in runs:  # before anything slow is imported
+        if not (run / SUMMARY_FILE).is_file():
+            read_summary(run)
     evaluated, views = _held(runs)
     from descend.report import write_page
 
