@@ -106,7 +106,8 @@ def fit_exits(model: LibraryModel, task: Task, train: Dataset, validation: Datas
     """
     if isinstance(model, LayeredCausalLM):
         model.give_own_exits()
-        for exit, matrix in zip(model.own_exits, _translations(model, task, train, batches), strict=True):
+        exits: Any = model.own_exits
+        for exit, matrix in zip(exits, _translations(model, task, train, batches), strict=True):
             exit[TRANSLATOR].weight.copy_(matrix)
         return
     parts = [part for part in getattr(model, "head", ()) if isinstance(part, str)]

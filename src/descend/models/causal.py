@@ -125,7 +125,8 @@ class LayeredCausalLM(LibraryModel):
         A head that shares its weight with the word embedding gets a weight of its own.
         """
         super().adopt(exit)
-        head, matrix = self.last_of_head, exit[TRANSLATOR].weight
+        head: Any = self.last_of_head
+        matrix: Any = exit[TRANSLATOR].weight
         weight = (head.weight.detach().double() @ matrix.detach().double()).to(head.weight.dtype)
         head.weight = nn.Parameter(weight)
         self.config.tie_word_embeddings = False

@@ -62,8 +62,9 @@ def attach(network: Any, depth: int, readout: Mapping[str, nn.Module], width: in
         parts = {key_of(name): deepcopy(module) for name, module in readout.items()}
         if width is not None:
             like = next(iter(network.parameters()))
-            parts[TRANSLATOR] = nn.Linear(width, width, bias=False, dtype=like.dtype, device=like.device)
-            nn.init.eye_(parts[TRANSLATOR].weight)
+            matrix = nn.Linear(width, width, bias=False, dtype=like.dtype, device=like.device)
+            nn.init.eye_(matrix.weight)
+            parts[TRANSLATOR] = matrix
         exits.append(nn.ModuleDict(parts))
     setattr(network, EXITS, exits.requires_grad_().train(network.training))
     setattr(network.config, MARK, True)
