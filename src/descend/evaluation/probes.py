@@ -127,8 +127,8 @@ def fit_exits(model: LibraryModel, task: Task, train: Dataset, validation: Datas
 @torch.no_grad()
 def _translations(model: LayeredCausalLM, task: Task, train: Dataset, batches: Batches) -> list[Tensor]:
     """For each layer 0 … L−1 the matrix (H, H) that turns its normed states into the last layer's, by least squares."""
-    width = model.config.hidden_size
-    grams = model.get_input_embeddings().weight.new_zeros(model.depth, 2, width, width, dtype=torch.float64)
+    width, where = model.config.hidden_size, next(model.parameters()).device
+    grams = torch.zeros(model.depth, 2, width, width, dtype=torch.float64, device=where)
     some = _first(train)
     with evaluating(model), progress(len(some), "reading layers", "sample") as bar:
         for batch in batches.of(some):
