@@ -65,11 +65,14 @@ def evaluated(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
     data.add_argument("--data", metavar="PATH", help="other data; results go to RUN/on-NAME [the run's own]")
     splits = ("test", "validation", "train")
     data.add_argument("--split", choices=splits, metavar="PART", default="test", help=f"{', '.join(splits)} [test]")
-    data.add_argument("--most", type=int, metavar="N", help="only N samples, evenly spaced [all]")
+    data.add_argument(
+        "--most", type=int, metavar="N", help="only N samples, evenly spaced [all; --layers: 1000 or 200]"
+    )
     model = parser.add_argument_group("model")
     model.add_argument("--model", metavar="NAME", default="model", help="model or best_feasible of the run [model]")
     model.add_argument("--layers", action="store_true", help="how many layers a pretrained model needs, untrained")
     model.add_argument("--image-size", type=int, metavar="N", help="with --layers: of images, in pixels [the model's]")
+    model.add_argument("--max-length", type=int, metavar="N", help="with --layers: of texts, in tokens [128; 256]")
     model.add_argument("--task", choices=("classification",), help="evaluate a classifier of Transformers")
     model.add_argument(
         "--dataset", choices=("imdb", "mnli", "labelled"), help="with --layers, --task: kind of texts [by the files]"
@@ -98,8 +101,8 @@ def evaluated(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
     if options.pop("layers"):
         usual = {each.dest: each.default for each in parser._actions}
         return _frozen(str(folder), out, options, usual)
-    if out is not None or options.pop("image_size") is not None:
-        raise InputError("--out and --image-size go with --layers; a run knows its own. Leave them out.")
+    if out is not None or any(options.pop(name) is not None for name in ("image_size", "max_length")):
+        raise InputError("--out, --image-size and --max-length go with --layers; a run knows its own. Leave them out.")
     recipe = check_run(folder, options["model"] if options["task"] is None else None)
     check_data(options["data"], hub=recipe is None or recipe.startswith("text"), images=recipe == "image")
     from descend import run
@@ -119,7 +122,8 @@ def _frozen(model: str, out: Path | None, options: dict[str, Any], usual: dict[s
         options: The options of ``descend evaluate``.
         usual: Their defaults.
     """
-    used = ("data", "dataset", "image_size", "most")
+    of_recipe = ("dataset", "image_size", "max_length")
+    used = ("data", "most", *of_recipe)
     if strange := [f"--{name}" for name, value in options.items() if name not in used and value != usual[name]]:
         raise InputError(f"--layers reads a pretrained model on clean test data; leave out {', '.join(strange)}.")
     if options["data"] is None:
@@ -129,7 +133,8 @@ def _frozen(model: str, out: Path | None, options: dict[str, Any], usual: dict[s
 
     out = run.frozen_folder(model) if out is None else out
     check_out(out / "summary.json")
-    return out, run.evaluate_frozen(model, out=out, **{name: options[name] for name in used})
+    settings = {name: options[name] for name in of_recipe if options[name] is not None}
+    return out, run.evaluate_frozen(model, options["data"], out, settings, most=options["most"])
 
 
 def compare(words: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """How many layers a pretrained model needs as it is: own exits are fitted to it, and it is not trained."""
 
 import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from descend.recipes.base import config_of
 from descend.results import CONFIG_FILE, MODELS, SUMMARY_FILE, Provenance, Summary, locked, read_json
 from descend.results.ownership import RESULTS, refuse_foreign
 from descend.run.evaluating import few
+from descend.settings import flag_of, settings_of
 
 FITTED = {"text": 2000, "image": 2000, "lm": 256}
 """Training samples that exits are fitted to, by recipe: as many as a CPU reads in a few minutes."""
@@ -41,9 +43,7 @@ def evaluate_frozen(
     model: str,
     data: str,
     out: Path,
-    *,
-    dataset: str | None = None,
-    image_size: int | None = None,
+    settings: Mapping[str, Any],
     most: int | None = None,
 ) -> Summary:
     """Fit own exits to a pretrained model that stays as it is, and say how many of its layers suffice.
@@ -56,8 +56,7 @@ def evaluate_frozen(
         model: Its folder, or its name on the Hub: an encoder, a vision transformer or a causal language model.
         data: As ``descend train text``, ``image`` and ``lm`` take them.
         out: Where ``summary.json`` and ``groups.json`` are written.
-        dataset: The kind of texts; None to recognize it from the files.
-        image_size: Height and width of images in pixels; None for the model's.
+        settings: Of that recipe, such as ``max_length``.
         most: Measure so many test samples; by default `MEASURED`.
 
     Raises:
@@ -76,18 +75,18 @@ def evaluate_frozen(
     name = _recipe_of(config_of(model), model)
     refuse(
         (most is not None and most < 2, f"most must be at least 2 samples; got {most}."),
-        (dataset is not None and name != "text", f"--dataset is the kind of texts; {model} reads none."),
-        (image_size is not None and name != "image", f"--image-size is that of images; {model} reads none."),
+        *(
+            (
+                each not in settings_of(RECIPES.settings(name)),
+                f"{flag_of(each)} is none of descend train {name}, by which {model} is read. Leave it out.",
+            )
+            for each in settings
+        ),
     )
-    settings: dict[str, Any] = {"model": model, "data": data}
-    if name == "text":
-        settings["dataset"] = dataset
-    elif name == "image":
-        settings["image_size"] = image_size
     kind = RECIPES[name]
     if name == "text":
         from descend.recipes.text import LinearlyReadRecipe as kind  # needs the extra `text`
-    recipe: Any = kind(**settings).completed()
+    recipe: Any = kind(model=model, data=data, **settings).completed()
     known = {"model": recipe.model}
     if (out / SUMMARY_FILE).exists() and read_json(out / SUMMARY_FILE).get("settings") != known:
         raise InputError(
